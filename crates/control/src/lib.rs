@@ -1,0 +1,30 @@
+//! Storage quality of service as pure state machines.
+//!
+//! No I/O, no clock, no threads, no randomness that is not passed in: the server
+//! runs these types in real time, the simulator runs the same types in virtual time.
+//!
+//! | module | question | answers |
+//! |---|---|---|
+//! | [`mclock`] | who goes next? | reservation, weight and limit for each client |
+//! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
+//! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
+//! | [`pool`] | all of it for one shared device | one state machine |
+//!
+//! The pattern everywhere is two verbs: something happened (`observe`, `push`,
+//! `complete`), and what should happen now (`tick`, `pull`, `dispatch`), with the
+//! time of the next interesting instant as part of the answer.
+#![no_std]
+
+extern crate alloc;
+
+pub mod admission;
+pub mod histogram;
+pub mod limits;
+pub mod mclock;
+pub mod pool;
+pub mod rng;
+pub mod time;
+pub mod token_bucket;
+pub mod units;
+
+pub use time::{Duration, Instant};

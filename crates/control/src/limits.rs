@@ -1,0 +1,90 @@
+//! Several owners may each limit the same thing; the smallest limit binds.
+//!
+//! An operator, a PID, a throughput controller and a slot controller can all hold a
+//! tenant back at once. Each owns one entry, so that none overwrites another's, and
+//! whoever asks why a tenant is held back gets the owner of the entry that binds.
+
+/// Who set a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Owner {
+    /// A person, by configuration or API.
+    Operator,
+    /// The response-time controller (iSCSI PID paper).
+    Response,
+    /// The throughput controller (SAAT).
+    Throughput,
+    /// The slot controller (DRG).
+    Slots,
+}
+
+impl Owner {
+    /// Every owner, in the order that breaks ties.
+    pub const ALL: [Self; 4] = [Self::Operator, Self::Response, Self::Throughput, Self::Slots];
+
+    /// Name as shown to people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Response => "response",
+            Self::Throughput => "throughput",
+            Self::Slots => "slots",
+        }
+    }
+}
+
+/// At most one limit from each [`Owner`]; the effective one is the smallest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitSet {
+    entries: [Option<u64>; Owner::ALL.len()],
+}
+
+impl LimitSet {
+    /// No limit from anyone.
+    pub const NONE: Self = Self { entries: [None; Owner::ALL.len()] };
+
+    /// Sets, replaces or (with `None`) withdraws `owner`'s limit; tells whether the effective limit changed.
+    pub fn set(&mut self, owner: Owner, limit: Option<u64>) -> bool {
+        let before = self.effective();
+        self.entries[owner as usize] = limit;
+        before != self.effective()
+    }
+
+    /// The smallest limit.
+    pub fn effective(&self) -> Option<u64> {
+        self.entries.iter().flatten().min().copied()
+    }
+
+    /// Whose limit binds; the first in [`Owner::ALL`] among equals.
+    pub fn binding(&self) -> Option<(Owner, u64)> {
+        Owner::ALL
+            .iter()
+            .filter_map(|&owner| self.entries[owner as usize].map(|limit| (owner, limit)))
+            .min_by_key(|&(owner, limit)| (limit, owner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn smallest_binds_and_withdrawal_uncovers_the_next() {
+        let mut limits = LimitSet::NONE;
+        assert_eq!(limits.binding(), None);
+        assert!(limits.set(Owner::Operator, Some(1_000)));
+        assert!(limits.set(Owner::Response, Some(400)));
+        assert!(!limits.set(Owner::Slots, Some(700)));
+        assert_eq!(limits.binding(), Some((Owner::Response, 400)));
+        assert!(limits.set(Owner::Response, None));
+        assert_eq!(limits.binding(), Some((Owner::Slots, 700)));
+    }
+
+    #[test]
+    fn the_operator_wins_a_tie() {
+        let mut limits = LimitSet::NONE;
+        limits.set(Owner::Slots, Some(5));
+        limits.set(Owner::Operator, Some(5));
+        assert_eq!(limits.binding(), Some((Owner::Operator, 5)));
+    }
+}
