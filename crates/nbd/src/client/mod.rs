@@ -1,0 +1,79 @@
+//! The client role: handshake, request encoder and reply parser.
+//!
+//! ```text
+//!              bytes in                             bytes out
+//!  Handshake ◀───────── server greeting, replies ─────────▶ options
+//!      │ Connected { size, flags, limits, headers }
+//!      ▼
+//!  Request::encode ──────────────────────────────────────▶ requests
+//!  Replies::parse ◀──── replies ──▶ Sink: data, holes, extents, errors, done
+//! ```
+//!
+//! Nothing here reads or writes a socket. The caller owns the buffers, remembers
+//! what it asked (the parser looks it up through [`Sink::expect`]) and decides what
+//! to do with the payload, which is handed out in place and never copied.
+//!
+//! A server that breaks the protocol ends in a [`Violation`] (an error, never a
+//! panic), after which the connection is of no further use. Memory is bounded: the
+//! handshake keeps at most [`MAX_OPTION_REPLY`] bytes and [`MAX_LISTED`] exports, the
+//! reply parser a few words for each request answered in parts.
+
+mod coverage;
+mod handshake;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+
+pub use handshake::{
+    Connected, Description, Goal, Handshake, Headers, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Step, Wanted,
+};
+pub use reply::{Expect, MAX_CARRY, Replies, Sink};
+pub use request::{MAX_REQUEST, Request};
+
+/// How a server broke the protocol. The connection cannot be used any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What the server did.
+    pub what: &'static str,
+    /// The value that was wrong (a magic number, a length, a cookie), where there is one.
+    pub value: u64,
+}
+
+impl Violation {
+    pub(crate) const fn new(what: &'static str, value: u64) -> Self {
+        Self { what, value }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server broke the NBD protocol: {} ({:#x})", self.what, self.value)
+    }
+}
+
+impl core::error::Error for Violation {}
+
+/// The big-endian integer at `at`; the caller has checked the length.
+#[inline]
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The big-endian integer at `at`; the caller has checked the length.
+#[inline]
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_be_bytes(word)
+}
+
+/// The big-endian integer at `at`; the caller has checked the length.
+#[inline]
+pub(crate) fn be64(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_be_bytes(word)
+}

@@ -1,0 +1,593 @@
+//! Option haggling, server side: from the greeting to the transmission phase.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::mem;
+
+use super::Violation;
+use super::reply::BASE_ALLOCATION_ID;
+use crate::wire::{
+    BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, Framing, GREETING_MAGIC, HandshakeFlags, MAX_STRING,
+    OPTION_HEADER_LEN, OPTION_MAGIC, OPTION_REPLY_MAGIC, PORTABLE_MIN_BLOCK, TransmissionFlags, info, option, reply,
+};
+
+/// The longest option payload that is held in memory, in bytes: room for a name
+/// of the longest permitted length and several such queries.
+pub const MAX_OPTION: u32 = 16 * 1024;
+
+/// The longest option payload that is skipped and answered with an error, in
+/// bytes: far above any sensible option, small enough not to tie up a thread.
+pub const MAX_SKIPPED_OPTION: u32 = 1 << 20;
+
+/// The most options of one session: a client that lists many exports sends two
+/// or three for each.
+pub const MAX_OPTIONS: u32 = 4096;
+
+/// What a client can learn about an export before it starts transmission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export<'a> {
+    /// Canonical name, at most [`MAX_STRING`] bytes, without NUL.
+    pub name: &'a str,
+    /// For people, at most [`MAX_STRING`] bytes; may be empty.
+    pub description: &'a str,
+    /// Bytes; should be a multiple of `min_block`.
+    pub size: u64,
+    /// What it supports. `HAS_FLAGS` is added, `SEND_DF` and `SEND_FAST_ZERO`
+    /// are withheld where the specification demands it.
+    pub flags: TransmissionFlags,
+    /// Smallest unit of access in bytes: a power of two up to 65,536.
+    pub min_block: u32,
+    /// Efficient unit of access in bytes: a power of two, at least 512 and `min_block`.
+    pub preferred_block: u32,
+    /// Longest READ or WRITE in bytes: a multiple of `min_block`, at least `preferred_block`.
+    pub max_payload: u32,
+}
+
+/// The exports that a client may see.
+pub trait Directory {
+    /// Calls `f` for each export, in the order in which to list them.
+    fn visit(&self, f: &mut dyn FnMut(&Export<'_>));
+
+    /// Calls `f` with the export of this name and returns true, or returns false
+    /// if there is none. The empty name means the default export, which is
+    /// passed with its own name.
+    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool;
+}
+
+/// Which of the optional parts of the protocol to agree to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Structured replies.
+    pub structured: bool,
+    /// Extended headers.
+    pub extended: bool,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self { structured: true, extended: true }
+    }
+}
+
+/// What was negotiated; the transmission phase follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Canonical name of the export.
+    pub export: String,
+    /// The flags that the client was sent.
+    pub flags: TransmissionFlags,
+    /// Which headers are in use.
+    pub framing: Framing,
+    /// Whether BLOCK_STATUS may be used, with `base:allocation` as the only
+    /// context; its ID is [`BASE_ALLOCATION_ID`].
+    pub base_allocation: bool,
+    /// Whether the client asked for, and so must obey, the block sizes.
+    pub block_sizes: bool,
+}
+
+impl Session {
+    /// Whether replies are made of chunks.
+    #[inline]
+    pub const fn structured(&self) -> bool {
+        self.framing.has_chunks()
+    }
+
+    /// Whether headers are extended.
+    #[inline]
+    pub const fn extended(&self) -> bool {
+        self.framing.is_extended()
+    }
+}
+
+/// What a call to [`Handshake::advance`] did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes taken off the front of the input.
+    pub consumed: usize,
+    /// What comes next.
+    pub status: Status,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Send what is in `out`, then call again: at once if input is left, else
+    /// when more arrives.
+    More,
+    /// Send what is in `out`; the input that is left is the first requests.
+    Transmission(Session),
+    /// Send what is in `out`, then close: the client has ended the negotiation.
+    Closed,
+}
+
+/// The negotiation with one client.
+///
+/// Holds at most [`MAX_OPTION`] bytes of input. The caller bounds time.
+#[derive(Debug)]
+pub struct Handshake {
+    offer: Offer,
+    stage: Stage,
+    /// The message under assembly.
+    pending: Vec<u8>,
+    options: u32,
+    client: ClientFlags,
+    framing: Framing,
+    /// The export for which `base:allocation` was last selected.
+    context_for: Option<String>,
+    shutting_down: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    ClientFlags,
+    Header,
+    Payload { option: u32, length: u32 },
+    Skip { option: u32, left: u32 },
+    Ended,
+}
+
+impl Handshake {
+    /// A negotiation that has not begun; [`greet`](Self::greet) first.
+    pub fn new(offer: Offer) -> Self {
+        Self {
+            offer,
+            stage: Stage::ClientFlags,
+            pending: Vec::new(),
+            options: 0,
+            client: ClientFlags::NONE,
+            framing: Framing::Simple,
+            context_for: None,
+            shutting_down: false,
+        }
+    }
+
+    /// Appends the greeting, the first bytes to send.
+    pub fn greet(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&GREETING_MAGIC.to_be_bytes());
+        out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
+        out.extend_from_slice(&HandshakeFlags::ALL.bits().to_be_bytes());
+    }
+
+    /// From now on every option but ABORT is answered with `ERR_SHUTDOWN`.
+    pub fn shut_down(&mut self) {
+        self.shutting_down = true;
+    }
+
+    /// Takes in bytes from the client, and appends the answers to `out`.
+    ///
+    /// Takes all of the input, but stops after answering an option: `out` then
+    /// holds one option's answer, and its size is bounded by what the directory
+    /// lists, not by what the client sends. Call again with what is left.
+    /// After the end nothing is consumed and the status is [`Status::Closed`].
+    ///
+    /// # Errors
+    ///
+    /// Close the connection. `out` may hold earlier answers.
+    pub fn advance(&mut self, input: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Step, Violation> {
+        let mut rest = input;
+        let result = loop {
+            match self.step(&mut rest, dir, out) {
+                Ok(None) => {}
+                Ok(Some(status)) => break Ok(Step { consumed: input.len() - rest.len(), status }),
+                Err(violation) => break Err(violation),
+            }
+        };
+        if !matches!(result, Ok(Step { status: Status::More, .. })) {
+            self.stage = Stage::Ended;
+            self.pending = Vec::new();
+        }
+        result
+    }
+
+    /// One message, or as much of it as there is; `None` to go on with the next.
+    fn step(&mut self, rest: &mut &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Option<Status>, Violation> {
+        let needed = match self.stage {
+            Stage::ClientFlags => 4,
+            Stage::Header => OPTION_HEADER_LEN,
+            Stage::Payload { length, .. } => length as usize,
+            Stage::Skip { option, left } => {
+                let skipped = (left as usize).min(rest.len());
+                *rest = &rest[skipped..];
+                let left = left - skipped as u32;
+                self.stage = Stage::Skip { option, left };
+                return if left == 0 { self.finish_skip(option, out).map(Some) } else { Ok(Some(Status::More)) };
+            }
+            Stage::Ended => return Ok(Some(Status::Closed)),
+        };
+        let (taken, after) = rest.split_at((needed - self.pending.len()).min(rest.len()));
+        self.pending.extend_from_slice(taken);
+        *rest = after;
+        if self.pending.len() < needed {
+            return Ok(Some(Status::More));
+        }
+        let message = mem::take(&mut self.pending);
+        let status = match self.stage {
+            Stage::ClientFlags => self.take_client_flags(&message).map(|()| None),
+            Stage::Header => self.take_header(&message).map(|()| None),
+            Stage::Payload { option, .. } => {
+                self.stage = Stage::Header;
+                self.take_option(option, &message, dir, out).map(Some)
+            }
+            Stage::Skip { .. } | Stage::Ended => Ok(None),
+        };
+        // The allocation is worth keeping from option to option.
+        self.pending = message;
+        self.pending.clear();
+        status
+    }
+
+    fn take_client_flags(&mut self, message: &[u8]) -> Result<(), Violation> {
+        let bits = Fields(message).u32().unwrap_or(0);
+        let flags = ClientFlags::from_bits(bits);
+        if !flags.without(ClientFlags::ALL).is_empty() {
+            return Err(Violation::UnknownClientFlags(bits));
+        }
+        self.client = flags;
+        self.stage = Stage::Header;
+        Ok(())
+    }
+
+    fn take_header(&mut self, message: &[u8]) -> Result<(), Violation> {
+        let mut fields = Fields(message);
+        let (Some(magic), Some(option), Some(length)) = (fields.u64(), fields.u32(), fields.u32()) else {
+            return Ok(());
+        };
+        if magic != OPTION_MAGIC {
+            return Err(Violation::OptionMagic(magic));
+        }
+        if !self.client.contains(ClientFlags::FIXED_NEWSTYLE) && option != option::EXPORT_NAME {
+            return Err(Violation::OptionNotFixed(option));
+        }
+        self.options += 1;
+        if self.options > MAX_OPTIONS {
+            return Err(Violation::TooManyOptions);
+        }
+        if length > MAX_SKIPPED_OPTION {
+            return Err(Violation::OptionLength { option, length });
+        }
+        self.stage = match option {
+            option::EXPORT_NAME if length as usize > MAX_STRING => return Err(Violation::ExportNameInvalid),
+            _ if length > MAX_OPTION => Stage::Skip { option, left: length },
+            _ => Stage::Payload { option, length },
+        };
+        Ok(())
+    }
+
+    /// Answers an option whose payload was too long to keep.
+    fn finish_skip(&mut self, option: u32, out: &mut Vec<u8>) -> Result<Status, Violation> {
+        self.stage = Stage::Header;
+        match option {
+            option::ABORT => return Ok(abort(out)),
+            _ if self.shutting_down => fail(out, option, reply::ERR_SHUTDOWN, SHUTTING_DOWN),
+            option::LIST
+            | option::INFO
+            | option::GO
+            | option::STRUCTURED_REPLY
+            | option::LIST_META_CONTEXT
+            | option::SET_META_CONTEXT
+            | option::EXTENDED_HEADERS => fail(out, option, reply::ERR_TOO_BIG, "the option's data is too long"),
+            _ => fail(out, option, reply::ERR_UNSUP, ""),
+        }
+        if option == option::SET_META_CONTEXT {
+            self.context_for = None;
+        }
+        Ok(Status::More)
+    }
+
+    fn take_option(
+        &mut self,
+        option: u32,
+        data: &[u8],
+        dir: &impl Directory,
+        out: &mut Vec<u8>,
+    ) -> Result<Status, Violation> {
+        match option {
+            option::ABORT => return Ok(abort(out)),
+            option::EXPORT_NAME => return self.export_name(data, dir, out),
+            _ if self.shutting_down => fail(out, option, reply::ERR_SHUTDOWN, SHUTTING_DOWN),
+            option::LIST if data.is_empty() => list(dir, out),
+            option::INFO | option::GO => {
+                if let Some(session) = self.describe(option, data, dir, out) {
+                    return Ok(Status::Transmission(session));
+                }
+            }
+            option::STRUCTURED_REPLY if self.offer.structured && data.is_empty() => {
+                if self.framing.is_extended() {
+                    fail(out, option, reply::ERR_EXT_HEADER_REQD, "extended headers are in use already");
+                } else {
+                    self.framing = Framing::Structured;
+                    acknowledge(out, option);
+                }
+            }
+            option::EXTENDED_HEADERS if self.offer.extended && data.is_empty() => {
+                self.framing = Framing::Extended;
+                acknowledge(out, option);
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, dir, out),
+            option::LIST => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
+            option::STRUCTURED_REPLY if self.offer.structured => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
+            option::EXTENDED_HEADERS if self.offer.extended => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
+            // STARTTLS too: the server is in the specification's NOTLS mode. A
+            // server with TLS answers ACK here, forgets framing and context, and
+            // ends this call with a status of its own.
+            _ => fail(out, option, reply::ERR_UNSUP, ""),
+        }
+        Ok(Status::More)
+    }
+
+    /// EXPORT_NAME can only succeed or close the connection.
+    fn export_name(&self, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Status, Violation> {
+        if self.shutting_down {
+            return Err(Violation::ExportNameShutdown);
+        }
+        if self.framing.is_extended() {
+            return Err(Violation::ExportNameExtended);
+        }
+        let name = string(data).ok_or(Violation::ExportNameInvalid)?;
+        let mut outcome = Err(Violation::ExportNameUnknown);
+        dir.find(name, &mut |export| {
+            if must_know_block_size(export) {
+                outcome = Err(Violation::ExportNameBlockSize);
+                return;
+            }
+            let session = self.session(export, false);
+            out.extend_from_slice(&export.size.to_be_bytes());
+            out.extend_from_slice(&session.flags.bits().to_be_bytes());
+            if !self.client.contains(ClientFlags::NO_ZEROES) {
+                out.extend_from_slice(&[0; EXPORT_NAME_ZEROES]);
+            }
+            outcome = Ok(Status::Transmission(session));
+        });
+        outcome
+    }
+
+    /// INFO and GO; a session only for a GO that succeeded.
+    fn describe(&self, option: u32, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Option<Session> {
+        let Some((name, wanted)) = parse_describe(data) else {
+            fail(out, option, reply::ERR_INVALID, MALFORMED);
+            return None;
+        };
+        let mut session = None;
+        let found = dir.find(name, &mut |export| {
+            if must_know_block_size(export) && !wanted.block_size {
+                info_block_size(out, option, export);
+                fail(out, option, reply::ERR_BLOCK_SIZE_REQD, "ask for the block size and obey it");
+                return;
+            }
+            let negotiated = self.session(export, wanted.block_size);
+            answer(out, option, reply::INFO, |out| {
+                out.extend_from_slice(&info::EXPORT.to_be_bytes());
+                out.extend_from_slice(&export.size.to_be_bytes());
+                out.extend_from_slice(&negotiated.flags.bits().to_be_bytes());
+            });
+            if wanted.name {
+                info_string(out, option, info::NAME, export.name);
+            }
+            if wanted.description && !export.description.is_empty() {
+                info_string(out, option, info::DESCRIPTION, export.description);
+            }
+            if wanted.block_size {
+                info_block_size(out, option, export);
+            }
+            acknowledge(out, option);
+            if option == option::GO {
+                session = Some(negotiated);
+            }
+        });
+        if !found {
+            fail(out, option, reply::ERR_UNKNOWN, NO_SUCH_EXPORT);
+        }
+        session
+    }
+
+    fn session(&self, export: &Export<'_>, block_sizes: bool) -> Session {
+        let mut flags = export.flags | TransmissionFlags::HAS_FLAGS;
+        if !self.framing.has_chunks() {
+            flags = flags.without(TransmissionFlags::SEND_DF);
+        }
+        if !flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) {
+            flags = flags.without(TransmissionFlags::SEND_FAST_ZERO);
+        }
+        Session {
+            export: export.name.into(),
+            flags,
+            framing: self.framing,
+            base_allocation: self.context_for.as_deref() == Some(export.name),
+            block_sizes,
+        }
+    }
+
+    /// LIST_META_CONTEXT and SET_META_CONTEXT.
+    fn contexts(&mut self, option: u32, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) {
+        let set = option == option::SET_META_CONTEXT;
+        if set {
+            // Replaced even if what follows fails.
+            self.context_for = None;
+        }
+        if !self.framing.has_chunks() {
+            return fail(out, option, reply::ERR_INVALID, "negotiate structured replies or extended headers first");
+        }
+        let Some((name, selected)) = parse_contexts(data, set) else {
+            return fail(out, option, reply::ERR_INVALID, MALFORMED);
+        };
+        let mut canonical = None;
+        if !dir.find(name, &mut |export| canonical = Some(String::from(export.name))) {
+            return fail(out, option, reply::ERR_UNKNOWN, NO_SUCH_EXPORT);
+        }
+        if selected {
+            answer(out, option, reply::META_CONTEXT, |out| {
+                let id = if set { BASE_ALLOCATION_ID } else { 0 };
+                out.extend_from_slice(&id.to_be_bytes());
+                out.extend_from_slice(BASE_ALLOCATION.as_bytes());
+            });
+        }
+        if set && selected {
+            self.context_for = canonical;
+        }
+        acknowledge(out, option);
+    }
+}
+
+const SHUTTING_DOWN: &str = "the server is shutting down";
+const UNEXPECTED_DATA: &str = "the option takes no data";
+const MALFORMED: &str = "the option's data is malformed";
+const NO_SUCH_EXPORT: &str = "no such export";
+
+/// Whether a client that keeps to the portable sizes could break the export's
+/// rules without knowing it.
+fn must_know_block_size(export: &Export<'_>) -> bool {
+    export.min_block > PORTABLE_MIN_BLOCK
+}
+
+/// The information that an INFO or GO asks for, beyond what is always sent.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    name: bool,
+    description: bool,
+    block_size: bool,
+}
+
+/// Name and information requests of an INFO or GO, if well-formed.
+fn parse_describe(data: &[u8]) -> Option<(&str, Wanted)> {
+    let mut fields = Fields(data);
+    let name = fields.string()?;
+    let count = fields.u16()?;
+    if fields.0.len() != usize::from(count) * 2 {
+        return None;
+    }
+    let mut wanted = Wanted::default();
+    while let Some(request) = fields.u16() {
+        match request {
+            info::NAME => wanted.name = true,
+            info::DESCRIPTION => wanted.description = true,
+            info::BLOCK_SIZE => wanted.block_size = true,
+            _ => {}
+        }
+    }
+    Some((name, wanted))
+}
+
+/// Export name, and whether the queries select `base:allocation`, if well-formed.
+fn parse_contexts(data: &[u8], set: bool) -> Option<(&str, bool)> {
+    let mut fields = Fields(data);
+    let name = fields.string()?;
+    let count = fields.u32()?;
+    // Listing without a query asks for everything, selecting without one for nothing.
+    let mut selected = !set && count == 0;
+    for _ in 0..count {
+        let query = fields.string()?;
+        selected |= query == BASE_ALLOCATION || (!set && query == "base:");
+    }
+    fields.0.is_empty().then_some((name, selected))
+}
+
+fn list(dir: &impl Directory, out: &mut Vec<u8>) {
+    dir.visit(&mut |export| {
+        answer(out, option::LIST, reply::SERVER, |out| {
+            out.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
+            out.extend_from_slice(export.name.as_bytes());
+            out.extend_from_slice(export.description.as_bytes());
+        });
+    });
+    acknowledge(out, option::LIST);
+}
+
+fn abort(out: &mut Vec<u8>) -> Status {
+    acknowledge(out, option::ABORT);
+    Status::Closed
+}
+
+fn info_string(out: &mut Vec<u8>, option: u32, kind: u16, value: &str) {
+    answer(out, option, reply::INFO, |out| {
+        out.extend_from_slice(&kind.to_be_bytes());
+        out.extend_from_slice(value.as_bytes());
+    });
+}
+
+fn info_block_size(out: &mut Vec<u8>, option: u32, export: &Export<'_>) {
+    answer(out, option, reply::INFO, |out| {
+        out.extend_from_slice(&info::BLOCK_SIZE.to_be_bytes());
+        for size in [export.min_block, export.preferred_block, export.max_payload] {
+            out.extend_from_slice(&size.to_be_bytes());
+        }
+    });
+}
+
+fn acknowledge(out: &mut Vec<u8>, option: u32) {
+    answer(out, option, reply::ACK, |_| {});
+}
+
+fn fail(out: &mut Vec<u8>, option: u32, error: u32, message: &str) {
+    answer(out, option, error, |out| out.extend_from_slice(message.as_bytes()));
+}
+
+/// Appends one option reply; its length is filled in after `body` has run.
+fn answer(out: &mut Vec<u8>, option: u32, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend_from_slice(&option.to_be_bytes());
+    out.extend_from_slice(&kind.to_be_bytes());
+    let length_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    body(out);
+    let length = (out.len() - length_at - 4) as u32;
+    out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
+}
+
+/// A string as the specification defines it ("Conventions").
+fn string(bytes: &[u8]) -> Option<&str> {
+    if bytes.len() > MAX_STRING || bytes.contains(&0) {
+        return None;
+    }
+    core::str::from_utf8(bytes).ok()
+}
+
+/// Reads fields off the front of a message; `None` where it is too short.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    /// A string behind its 32-bit length.
+    fn string(&mut self) -> Option<&'a str> {
+        let length = self.u32()? as usize;
+        let (field, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        string(field)
+    }
+}

@@ -1,0 +1,260 @@
+//! Replies: the header that goes in front of the (zero-copy) payload.
+//!
+//! One function each for the three common answers chooses the form that was
+//! negotiated: [`read`] (data follows), [`ok`] (no data) and [`error`]. The
+//! chunk functions below them build a reply out of several pieces.
+//!
+//! `offset` is always the offset of the client's request: extended headers
+//! repeat it, the others ignore it.
+
+use alloc::vec::Vec;
+
+use crate::wire::{
+    EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC, Errno, Extent, Framing, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
+    STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC, chunk,
+};
+
+/// The longest header: an extended chunk header and the payload of ERROR_OFFSET.
+const MAX_HEADER: usize = 48;
+
+/// The most extents that one reply carries. The specification asks for at most
+/// 2^20; this bounds a reply to 256 KiB, and a client asks again for the rest.
+pub const MAX_EXTENTS: usize = 16 * 1024;
+
+/// The metadata context ID under which `base:allocation` is selected.
+pub const BASE_ALLOCATION_ID: u32 = 1;
+
+/// The largest 32-bit extent: a multiple of every permitted minimum block size.
+const MAX_COMPACT_EXTENT: u64 = 0xffff_0000;
+
+/// The bytes to send before the payload, kept on the stack.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyHeader {
+    bytes: [u8; MAX_HEADER],
+    len: u8,
+}
+
+impl ReplyHeader {
+    /// The bytes to send.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    #[inline]
+    fn empty() -> Self {
+        Self { bytes: [0; MAX_HEADER], len: 0 }
+    }
+
+    #[inline]
+    fn push<const N: usize>(&mut self, field: [u8; N]) {
+        let at = usize::from(self.len);
+        self.bytes[at..at + N].copy_from_slice(&field);
+        self.len += N as u8;
+    }
+
+    #[inline]
+    fn simple(cookie: u64, error: u32) -> Self {
+        let mut header = Self::empty();
+        header.push(SIMPLE_REPLY_MAGIC.to_be_bytes());
+        header.push(error.to_be_bytes());
+        header.push(cookie.to_be_bytes());
+        debug_assert_eq!(header.as_slice().len(), SIMPLE_REPLY_LEN);
+        header
+    }
+
+    /// A chunk header; `length` counts all of the payload, `Simple` has no chunks.
+    #[inline]
+    fn chunk(framing: Framing, done: bool, kind: u16, cookie: u64, offset: u64, length: u64) -> Self {
+        debug_assert!(framing.has_chunks(), "simple replies have no chunks");
+        let flags = if done { chunk::FLAG_DONE } else { 0 };
+        let mut header = Self::empty();
+        let magic = if framing.is_extended() { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC };
+        header.push(magic.to_be_bytes());
+        header.push(flags.to_be_bytes());
+        header.push(kind.to_be_bytes());
+        header.push(cookie.to_be_bytes());
+        if framing.is_extended() {
+            header.push(offset.to_be_bytes());
+            header.push(length.to_be_bytes());
+            debug_assert_eq!(header.as_slice().len(), EXTENDED_REPLY_LEN);
+        } else {
+            header.push((length as u32).to_be_bytes());
+            debug_assert_eq!(header.as_slice().len(), STRUCTURED_REPLY_LEN);
+        }
+        header
+    }
+}
+
+/// A READ of `length` bytes succeeded, and exactly that many follow. `length`
+/// is not zero and, as [`validate`](super::request::validate) sees to, below 2^32 - 8.
+#[inline]
+pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHeader {
+    match framing {
+        Framing::Simple => ReplyHeader::simple(cookie, 0),
+        _ => data_chunk(framing, cookie, offset, offset, length, true),
+    }
+}
+
+/// A request succeeded that returns no data, or the chunks before were all of it.
+#[inline]
+pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
+    match framing {
+        Framing::Simple => ReplyHeader::simple(cookie, 0),
+        _ => ReplyHeader::chunk(framing, true, chunk::NONE, cookie, offset, 0),
+    }
+}
+
+/// A request failed.
+#[inline]
+pub fn error(framing: Framing, cookie: u64, offset: u64, errno: Errno) -> ReplyHeader {
+    match framing {
+        Framing::Simple => ReplyHeader::simple(cookie, errno.code()),
+        _ => {
+            let mut header = ReplyHeader::chunk(framing, true, chunk::ERROR, cookie, offset, 6);
+            header.push(errno.code().to_be_bytes());
+            header.push(0u16.to_be_bytes());
+            header
+        }
+    }
+}
+
+/// A request failed at byte `at` of the export, which lies within its range;
+/// what came before succeeded. Simple replies cannot say where.
+#[inline]
+pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u64) -> ReplyHeader {
+    match framing {
+        Framing::Simple => ReplyHeader::simple(cookie, errno.code()),
+        _ => {
+            let mut header = ReplyHeader::chunk(framing, true, chunk::ERROR_OFFSET, cookie, offset, 14);
+            header.push(errno.code().to_be_bytes());
+            header.push(0u16.to_be_bytes());
+            header.push(at.to_be_bytes());
+            header
+        }
+    }
+}
+
+/// `length` (not zero) bytes of a READ, from byte `at` of the export, follow.
+/// Not for [`Framing::Simple`].
+#[inline]
+pub fn data_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
+    let mut header = ReplyHeader::chunk(framing, done, chunk::OFFSET_DATA, cookie, offset, u64::from(length) + 8);
+    header.push(at.to_be_bytes());
+    header
+}
+
+/// `length` (not zero) bytes of a READ, from byte `at` of the export, are zero;
+/// nothing follows. Not for [`Framing::Simple`], nor in reply to a DF read.
+#[inline]
+pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
+    let mut header = ReplyHeader::chunk(framing, done, chunk::OFFSET_HOLE, cookie, offset, 12);
+    header.push(at.to_be_bytes());
+    header.push(length.to_be_bytes());
+    header
+}
+
+/// Appends the whole reply to a BLOCK_STATUS request for `length` bytes at
+/// `offset` to `out`: one final chunk for `base:allocation`.
+///
+/// `extents` describe the export from `offset` on. Neighbours of the same status
+/// are joined, empty ones dropped; the list ends where the request does (the
+/// last one may reach further), after [`MAX_EXTENTS`], or after one, cut to
+/// `length`, if `one` (REQ_ONE). If there are none, the answer is one extent of
+/// status 0, which is always true. Not for [`Framing::Simple`]. O(extents).
+pub fn block_status(
+    framing: Framing,
+    cookie: u64,
+    offset: u64,
+    length: u64,
+    one: bool,
+    extents: impl IntoIterator<Item = Extent>,
+    out: &mut Vec<u8>,
+) {
+    let limit = if one { 1 } else { MAX_EXTENTS };
+    let mut list = Descriptors { framing, out, start: 0, count: 0 };
+    list.begin(cookie, offset);
+    let mut covered = 0u64;
+    let mut run = Extent { length: 0, status: 0 };
+    for extent in extents {
+        if covered + run.length >= length {
+            break;
+        }
+        if run.length > 0 && extent.length > 0 && extent.status != run.status {
+            covered += list.push(run, limit, length - covered, one);
+            run.length = 0;
+        }
+        if list.count >= limit {
+            break;
+        }
+        if extent.length > 0 {
+            run.status = extent.status;
+            // No export is longer than 2^63 bytes, but a sum must not wrap.
+            run.length = run.length.saturating_add(extent.length);
+        }
+    }
+    if run.length > 0 {
+        list.push(run, limit, length - covered, one);
+    }
+    if list.count == 0 {
+        list.push(Extent { length, status: 0 }, limit, length, true);
+    }
+    list.finish();
+}
+
+/// The descriptors of one BLOCK_STATUS chunk under construction.
+struct Descriptors<'a> {
+    framing: Framing,
+    out: &'a mut Vec<u8>,
+    start: usize,
+    count: usize,
+}
+
+impl Descriptors<'_> {
+    fn begin(&mut self, cookie: u64, offset: u64) {
+        self.start = self.out.len();
+        let extended = self.framing.is_extended();
+        let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
+        self.out.extend_from_slice(ReplyHeader::chunk(self.framing, true, kind, cookie, offset, 0).as_slice());
+        self.out.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
+        if extended {
+            self.out.extend_from_slice(&0u32.to_be_bytes());
+        }
+    }
+
+    /// Appends a run, in several descriptors if one cannot hold it; returns the bytes described.
+    fn push(&mut self, run: Extent, limit: usize, wanted: u64, one: bool) -> u64 {
+        let run_length = if one { run.length.min(wanted) } else { run.length };
+        let mut done = 0;
+        while done < run_length && done < wanted && self.count < limit {
+            let rest = run_length - done;
+            let length = if self.framing.is_extended() {
+                self.out.extend_from_slice(&rest.to_be_bytes());
+                self.out.extend_from_slice(&u64::from(run.status).to_be_bytes());
+                rest
+            } else {
+                let length = rest.min(MAX_COMPACT_EXTENT);
+                self.out.extend_from_slice(&(length as u32).to_be_bytes());
+                self.out.extend_from_slice(&run.status.to_be_bytes());
+                length
+            };
+            self.count += 1;
+            done += length;
+        }
+        done
+    }
+
+    /// Fills in the lengths that were not known at the start.
+    fn finish(self) {
+        let extended = self.framing.is_extended();
+        let header_len = if extended { EXTENDED_REPLY_LEN } else { STRUCTURED_REPLY_LEN };
+        let chunk = &mut self.out[self.start..];
+        let payload = chunk.len() - header_len;
+        if extended {
+            chunk[24..32].copy_from_slice(&(payload as u64).to_be_bytes());
+            chunk[36..40].copy_from_slice(&(self.count as u32).to_be_bytes());
+        } else {
+            chunk[16..20].copy_from_slice(&(payload as u32).to_be_bytes());
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests: one header off the wire, and every rule on whether it may run.
+//!
+//! # Payloads
+//!
+//! [`Request::payload_len`] bytes follow the header on the wire, whatever the
+//! command and whether or not the request is valid: they must be taken off the
+//! stream before the next header. In compact framing only WRITE has a payload;
+//! with extended headers every request with [`CommandFlags::PAYLOAD_LEN`] has
+//! one, and a WRITE without that flag has none. So when [`validate`] refuses a
+//! request, skip `payload_len` bytes, then send the error. At most
+//! [`MAX_SKIP`] bytes can be pending: [`parse`] treats more as a violation.
+
+use super::{Session, Violation};
+use crate::wire::{
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Errno, MIN_UNFRAGMENTED, REQUEST_LEN,
+    REQUEST_MAGIC, TransmissionFlags,
+};
+
+/// The longest payload that is taken off the stream, in bytes: 64 MiB.
+///
+/// The specification wants no disconnect below 32 MiB; twice that lets a client
+/// that guessed a larger limit learn from an error, and bounds what one that
+/// lies can make the server read.
+pub const MAX_SKIP: u64 = 1 << 26;
+
+/// A request header. Nothing in it is checked but its magic number and the
+/// payload's length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Chosen by the client, returned in every reply.
+    pub cookie: u64,
+    /// What to do.
+    pub command: Command,
+    /// How to do it.
+    pub flags: CommandFlags,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Bytes of the range; for a WRITE the same as `payload_len`.
+    pub length: u64,
+    /// Bytes that follow the header on the wire.
+    pub payload_len: u64,
+}
+
+/// Takes one request off the front of `input`: the request and its header's
+/// length (28 bytes, 32 with `extended` headers), or `None` if there is less.
+/// Does not allocate; O(1).
+///
+/// # Errors
+///
+/// [`Violation::RequestMagic`], after which the stream cannot be understood, and
+/// [`Violation::PayloadLength`] above [`MAX_SKIP`].
+#[inline]
+pub fn parse(input: &[u8], extended: bool) -> Result<Option<(Request, usize)>, Violation> {
+    if extended { parse_extended(input) } else { parse_compact(input) }
+}
+
+#[inline]
+fn parse_compact(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
+    let Some(header) = input.first_chunk::<REQUEST_LEN>() else { return Ok(None) };
+    let (command, flags) = command(header, REQUEST_MAGIC)?;
+    let length = u64::from(u32::from_be_bytes(field(header, 24)));
+    let payload_len = if command == Command::Write { length } else { 0 };
+    request(header, command, flags, length, payload_len, REQUEST_LEN)
+}
+
+#[inline]
+fn parse_extended(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
+    let Some(header) = input.first_chunk::<EXTENDED_REQUEST_LEN>() else { return Ok(None) };
+    let (command, flags) = command(header, EXTENDED_REQUEST_MAGIC)?;
+    let length = u64::from_be_bytes(field(header, 24));
+    let payload_len = if flags.contains(CommandFlags::PAYLOAD_LEN) { length } else { 0 };
+    request(header, command, flags, length, payload_len, EXTENDED_REQUEST_LEN)
+}
+
+#[inline]
+fn command(header: &[u8], magic: u32) -> Result<(Command, CommandFlags), Violation> {
+    let found = u32::from_be_bytes(field(header, 0));
+    if found != magic {
+        return Err(Violation::RequestMagic(found));
+    }
+    let flags = CommandFlags::from_bits(u16::from_be_bytes(field(header, 4)));
+    Ok((Command::from_code(u16::from_be_bytes(field(header, 6))), flags))
+}
+
+#[inline]
+fn request(
+    header: &[u8],
+    command: Command,
+    flags: CommandFlags,
+    length: u64,
+    payload_len: u64,
+    header_len: usize,
+) -> Result<Option<(Request, usize)>, Violation> {
+    if payload_len > MAX_SKIP {
+        return Err(Violation::PayloadLength(payload_len));
+    }
+    let cookie = u64::from_be_bytes(field(header, 8));
+    let offset = u64::from_be_bytes(field(header, 16));
+    Ok(Some((Request { cookie, command, flags, offset, length, payload_len }, header_len)))
+}
+
+/// `N` bytes at `at`; the callers' offsets are constants within the header.
+#[inline]
+fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&header[at..at + N]);
+    bytes
+}
+
+/// What the export bears at present; it may change while a session lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the export.
+    pub size: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Every offset and length must be a multiple of this many bytes; a power of two.
+    pub min_block: u32,
+    /// The longest READ or WRITE, in bytes; at least 64 KiB.
+    pub max_payload: u32,
+}
+
+/// Whether a request may run: every rule of the specification that can be
+/// checked without touching the export. O(1).
+///
+/// # Errors
+///
+/// The error to reply with ("Error values"). The payload, if any, must be
+/// skipped: see the [module's documentation](self).
+#[inline]
+pub fn validate(request: &Request, limits: &Limits, session: &Session) -> Result<(), Errno> {
+    use TransmissionFlags as Has;
+    let has = |flag| session.flags.contains(flag);
+    let extended = session.framing.is_extended();
+
+    // What the command may carry, and whether it was offered.
+    let (own_flags, offered, writes) = match request.command {
+        Command::Read => (CommandFlags::DF, true, false),
+        Command::Write => (if extended { CommandFlags::PAYLOAD_LEN } else { CommandFlags::NONE }, true, true),
+        Command::Disconnect => return Ok(()),
+        Command::Flush => (CommandFlags::NONE, has(Has::SEND_FLUSH), false),
+        Command::Trim => (CommandFlags::NONE, has(Has::SEND_TRIM), true),
+        Command::Cache => (CommandFlags::NONE, has(Has::SEND_CACHE), false),
+        Command::WriteZeroes => (CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO, has(Has::SEND_WRITE_ZEROES), true),
+        Command::BlockStatus => (CommandFlags::REQ_ONE, session.base_allocation, false),
+        Command::Unknown(_) => return Err(Errno::Invalid),
+    };
+    if !offered || !request.flags.without(own_flags | CommandFlags::FUA).is_empty() {
+        return Err(Errno::Invalid);
+    }
+    // Flags that are valid for the command only if they were offered.
+    for (flag, offer) in [
+        (CommandFlags::FUA, Has::SEND_FUA),
+        (CommandFlags::DF, Has::SEND_DF),
+        (CommandFlags::FAST_ZERO, Has::SEND_FAST_ZERO),
+    ] {
+        if request.flags.contains(flag) && !has(offer) {
+            return Err(Errno::Invalid);
+        }
+    }
+    if extended && request.command == Command::Write && !request.flags.contains(CommandFlags::PAYLOAD_LEN) {
+        return Err(Errno::Invalid);
+    }
+    if writes && limits.read_only {
+        return Err(Errno::Perm);
+    }
+
+    // The range.
+    if request.command == Command::Flush {
+        return if request.offset == 0 && request.length == 0 { Ok(()) } else { Err(Errno::Invalid) };
+    }
+    let misaligned = (request.offset | request.length) & (u64::from(limits.min_block) - 1) != 0;
+    if request.length == 0 || misaligned {
+        return Err(Errno::Invalid);
+    }
+    if request.offset.checked_add(request.length).is_none_or(|end| end > limits.size) {
+        let grows = matches!(request.command, Command::Write | Command::WriteZeroes);
+        return Err(if grows { Errno::NoSpace } else { Errno::Invalid });
+    }
+    let moves_data = matches!(request.command, Command::Read | Command::Write);
+    if moves_data && request.length > u64::from(limits.max_payload.max(MIN_UNFRAGMENTED)) {
+        let unfragmented = request.flags.contains(CommandFlags::DF);
+        return Err(if unfragmented { Errno::Overflow } else { Errno::Invalid });
+    }
+    Ok(())
+}
