@@ -154,14 +154,15 @@ pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u
     header
 }
 
-/// Appends the whole reply to a BLOCK_STATUS request for `length` bytes at
-/// `offset` to `out`: one final chunk for `base:allocation`.
+/// Appends the whole reply to a BLOCK_STATUS request for `length` (not zero)
+/// bytes at `offset` to `out`: one final chunk for `base:allocation`.
 ///
 /// `extents` describe the export from `offset` on. Neighbours of the same status
 /// are joined, empty ones dropped; the list ends where the request does (the
 /// last one may reach further), after [`MAX_EXTENTS`], or after one, cut to
 /// `length`, if `one` (REQ_ONE). If there are none, the answer is one extent of
-/// status 0, which is always true. Not for [`Framing::Simple`]. O(extents).
+/// status 0, which is always true. Takes no more extents than it needs. Not for
+/// [`Framing::Simple`]. O(extents).
 pub fn block_status(
     framing: Framing,
     cookie: u64,
@@ -171,86 +172,86 @@ pub fn block_status(
     extents: impl IntoIterator<Item = Extent>,
     out: &mut Vec<u8>,
 ) {
-    let limit = if one { 1 } else { MAX_EXTENTS };
-    let mut list = Descriptors { framing, out, start: 0, count: 0 };
-    list.begin(cookie, offset);
-    let mut covered = 0u64;
+    debug_assert!(length > 0, "an extent cannot be empty");
+    let mut list = StatusChunk::begin(framing, cookie, offset, length, one, out);
     let mut run = Extent { length: 0, status: 0 };
     for extent in extents {
-        if covered + run.length >= length {
-            break;
+        if extent.length == 0 {
+            continue;
         }
-        if run.length > 0 && extent.length > 0 && extent.status != run.status {
-            covered += list.push(run, limit, length - covered, one);
+        if run.length > 0 && extent.status != run.status {
+            list.push(run);
             run.length = 0;
         }
-        if list.count >= limit {
+        run.status = extent.status;
+        // No export is longer than 2^63 bytes, but a sum must not wrap.
+        run.length = run.length.saturating_add(extent.length);
+        if run.length >= list.left || list.room == 0 {
             break;
         }
-        if extent.length > 0 {
-            run.status = extent.status;
-            // No export is longer than 2^63 bytes, but a sum must not wrap.
-            run.length = run.length.saturating_add(extent.length);
-        }
     }
-    if run.length > 0 {
-        list.push(run, limit, length - covered, one);
-    }
+    list.push(run);
     if list.count == 0 {
-        list.push(Extent { length, status: 0 }, limit, length, true);
+        list.push(Extent { length, status: 0 });
     }
     list.finish();
 }
 
-/// The descriptors of one BLOCK_STATUS chunk under construction.
-struct Descriptors<'a> {
-    framing: Framing,
+/// A BLOCK_STATUS chunk under construction.
+struct StatusChunk<'a> {
+    extended: bool,
     out: &'a mut Vec<u8>,
     start: usize,
     count: usize,
+    /// How many more extents fit.
+    room: usize,
+    /// Bytes of the request not described yet.
+    left: u64,
+    /// Whether no extent may reach beyond the request.
+    cut: bool,
 }
 
-impl Descriptors<'_> {
-    fn begin(&mut self, cookie: u64, offset: u64) {
-        self.start = self.out.len();
-        let extended = self.framing.is_extended();
+impl<'a> StatusChunk<'a> {
+    fn begin(framing: Framing, cookie: u64, offset: u64, length: u64, one: bool, out: &'a mut Vec<u8>) -> Self {
+        let start = out.len();
+        let extended = framing.is_extended();
         let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
-        self.out.extend_from_slice(ReplyHeader::chunk(self.framing, true, kind, cookie, offset, 0).as_slice());
-        self.out.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
+        out.extend_from_slice(ReplyHeader::chunk(framing, true, kind, cookie, offset, 0).as_slice());
+        out.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
         if extended {
-            self.out.extend_from_slice(&0u32.to_be_bytes());
+            out.extend_from_slice(&0u32.to_be_bytes());
         }
+        let room = if one { 1 } else { MAX_EXTENTS };
+        Self { extended, out, start, count: 0, room, left: length, cut: one }
     }
 
-    /// Appends a run, in several descriptors if one cannot hold it; returns the bytes described.
-    fn push(&mut self, run: Extent, limit: usize, wanted: u64, one: bool) -> u64 {
-        let run_length = if one { run.length.min(wanted) } else { run.length };
-        let mut done = 0;
-        while done < run_length && done < wanted && self.count < limit {
-            let rest = run_length - done;
-            let length = if self.framing.is_extended() {
-                self.out.extend_from_slice(&rest.to_be_bytes());
+    /// Appends a run, in several descriptors if one cannot hold its length.
+    fn push(&mut self, run: Extent) {
+        let mut length = if self.cut { run.length.min(self.left) } else { run.length };
+        while length > 0 && self.left > 0 && self.room > 0 {
+            let described = if self.extended {
+                self.out.extend_from_slice(&length.to_be_bytes());
                 self.out.extend_from_slice(&u64::from(run.status).to_be_bytes());
-                rest
-            } else {
-                let length = rest.min(MAX_COMPACT_EXTENT);
-                self.out.extend_from_slice(&(length as u32).to_be_bytes());
-                self.out.extend_from_slice(&run.status.to_be_bytes());
                 length
+            } else {
+                let part = length.min(MAX_COMPACT_EXTENT);
+                self.out.extend_from_slice(&(part as u32).to_be_bytes());
+                self.out.extend_from_slice(&run.status.to_be_bytes());
+                part
             };
             self.count += 1;
-            done += length;
+            self.room -= 1;
+            length -= described;
+            self.left = self.left.saturating_sub(described);
         }
-        done
     }
 
-    /// Fills in the lengths that were not known at the start.
+    /// Fills in what was not known at the start.
     fn finish(self) {
-        let extended = self.framing.is_extended();
-        let header_len = if extended { EXTENDED_REPLY_LEN } else { STRUCTURED_REPLY_LEN };
+        let header_len = if self.extended { EXTENDED_REPLY_LEN } else { STRUCTURED_REPLY_LEN };
         let chunk = &mut self.out[self.start..];
         let payload = chunk.len() - header_len;
-        if extended {
+        if self.extended {
             chunk[24..32].copy_from_slice(&(payload as u64).to_be_bytes());
             chunk[36..40].copy_from_slice(&(self.count as u32).to_be_bytes());
         } else {

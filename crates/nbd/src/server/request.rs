@@ -12,8 +12,8 @@
 
 use super::{Session, Violation};
 use crate::wire::{
-    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Errno, MIN_UNFRAGMENTED, REQUEST_LEN,
-    REQUEST_MAGIC, TransmissionFlags,
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Errno, REQUEST_LEN, REQUEST_MAGIC,
+    TransmissionFlags,
 };
 
 /// The longest payload that is taken off the stream, in bytes: 64 MiB.
@@ -116,7 +116,7 @@ pub struct Limits {
     pub read_only: bool,
     /// Every offset and length must be a multiple of this many bytes; a power of two.
     pub min_block: u32,
-    /// The longest READ or WRITE, in bytes; at least 64 KiB.
+    /// The longest READ or WRITE, in bytes; at least [`MIN_UNFRAGMENTED`](crate::wire::MIN_UNFRAGMENTED).
     pub max_payload: u32,
 }
 
@@ -178,7 +178,7 @@ pub fn validate(request: &Request, limits: &Limits, session: &Session) -> Result
         return Err(if grows { Errno::NoSpace } else { Errno::Invalid });
     }
     let moves_data = matches!(request.command, Command::Read | Command::Write);
-    if moves_data && request.length > u64::from(limits.max_payload.max(MIN_UNFRAGMENTED)) {
+    if moves_data && request.length > u64::from(limits.max_payload) {
         let unfragmented = request.flags.contains(CommandFlags::DF);
         return Err(if unfragmented { Errno::Overflow } else { Errno::Invalid });
     }
