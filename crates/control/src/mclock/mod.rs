@@ -125,9 +125,16 @@ impl<R> Queue<R> {
         self.clients[id.index as usize].blocked = false;
     }
     /// Queues a request.
-    pub fn push(&mut self, now: Instant, id: ClientId, work: Work, payload: R) {
-        self.clients[id.index as usize].queue.push_back((now, work, payload));
+    ///
+    /// # Errors
+    /// Gives the payload back when the client has left.
+    pub fn push(&mut self, now: Instant, id: ClientId, work: Work, payload: R) -> Result<(), R> {
+        match self.clients.get_mut(id.index as usize) {
+            Some(client) if client.live => client.queue.push_back((now, work, payload)),
+            _ => return Err(payload),
+        }
         self.len += 1;
+        Ok(())
     }
     /// The next request to serve. `admit` is asked about the one chosen; if it says no, nothing changes.
     pub fn pull(&mut self, _now: Instant, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
