@@ -6,6 +6,7 @@
 //! | module | role |
 //! |---|---|
 //! | [`wire`] | numbers and types that both sides share |
+//! | [`client`] | handshake, request encoder and reply parser of a client |
 //! | [`server::handshake`] | option haggling, from greeting to [`server::Session`] |
 //! | [`server::request`] | parsing one request header, and every rule on whether it may run |
 //! | [`server::reply`] | the header in front of each reply, in the framing that was negotiated |
@@ -17,5 +18,6 @@
 
 extern crate alloc;
 
+pub mod client;
 pub mod server;
 pub mod wire;

@@ -22,14 +22,10 @@ mod coverage;
 mod handshake;
 mod reply;
 mod request;
-#[cfg(test)]
-mod tests;
 
 use core::fmt;
 
-pub use handshake::{
-    Connected, Description, Goal, Handshake, Headers, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Step, Wanted,
-};
+pub use handshake::{Connected, Goal, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Refusal, Step, Wanted};
 pub use reply::{Expect, MAX_CARRY, Replies, Sink};
 pub use request::{MAX_REQUEST, Request};
 

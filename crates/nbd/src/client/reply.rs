@@ -1,0 +1,425 @@
+//! Parses replies in batches, straight out of the receive buffer.
+
+use alloc::collections::BTreeMap;
+
+use super::coverage::Coverage;
+use super::{Violation, be16, be32, be64};
+use crate::wire::{
+    Command, EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC, Errno, Framing, MAX_STRING, SIMPLE_REPLY_LEN,
+    SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC, chunk,
+};
+
+/// Error code and message length, before the message.
+const ERROR_PREFIX: usize = 6;
+/// The longest payload of an error chunk: code, length, message, offset.
+const MAX_ERROR: usize = ERROR_PREFIX + MAX_STRING + 8;
+/// The most bytes that [`Replies::parse`] can leave unconsumed, in bytes: an incomplete
+/// header with an error message. A receive buffer must hold more than this.
+pub const MAX_CARRY: usize = EXTENDED_REPLY_LEN + MAX_ERROR;
+
+/// What an outstanding request asked, which is what its reply is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// The command.
+    pub command: Command,
+    /// Its offset in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub length: u64,
+    /// Whether the one chunk of content must hold the whole range (flag `DF`).
+    pub unfragmented: bool,
+}
+
+/// Where parsed replies go. The calls of one request come in order and end with one [`Sink::done`].
+pub trait Sink {
+    /// What the outstanding request with this cookie asked; `None` if there is none,
+    /// which [`Sink::done`] must make it.
+    fn expect(&self, cookie: u64) -> Option<Expect>;
+    /// `bytes` of the export at `offset` have been read. A large read comes in several pieces.
+    fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]);
+    /// `length` bytes at `offset` read as zeroes.
+    fn hole(&mut self, cookie: u64, offset: u64, length: u64);
+    /// The next `length` bytes have this status in metadata context `context`.
+    fn extent(&mut self, _cookie: u64, _context: u32, _length: u64, _status: u64) {}
+    /// The request is answered, and its cookie free again.
+    fn done(&mut self, cookie: u64, result: Result<(), Errno>);
+}
+
+/// What the next bytes are.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// A reply header.
+    Header,
+    /// Content of a read.
+    Data { cookie: u64, offset: u64, left: u64, end: End },
+    /// Extents of a block status reply.
+    Extents { cookie: u64, context: u32, left: u64, asked: u64, end: End },
+}
+
+/// What follows the last byte of a payload.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// More chunks of the same reply.
+    More,
+    /// The reply ends; what came before still has to add up.
+    Reply,
+    /// The reply ends and is known to be whole: it came in one piece.
+    Whole,
+}
+
+/// A reply that came in parts, before its last one.
+#[derive(Debug, Default)]
+struct Partial {
+    covered: Coverage,
+    error: Option<Errno>,
+    described: bool,
+}
+
+/// One chunk header, of either framing.
+struct Chunk {
+    done: bool,
+    kind: u16,
+    cookie: u64,
+    payload: u64,
+}
+
+/// Parses the replies of one connection. See [`Replies::parse`].
+#[derive(Debug)]
+pub struct Replies {
+    framing: Framing,
+    context: Option<u32>,
+    state: State,
+    partial: BTreeMap<u64, Partial>,
+}
+
+impl Replies {
+    /// A parser for a connection that negotiated `framing` and, for block status, the
+    /// metadata context with id `context`.
+    pub fn new(framing: Framing, context: Option<u32>) -> Self {
+        Self { framing, context, state: State::Header, partial: BTreeMap::new() }
+    }
+
+    /// Whether the next byte starts a reply and no reply is half received.
+    pub fn is_between_replies(&self) -> bool {
+        matches!(self.state, State::Header) && self.partial.is_empty()
+    }
+
+    /// Parses all that `input` holds and returns how many bytes it consumed. The rest, at
+    /// most [`MAX_CARRY`] bytes, is to be presented again with what arrives after it.
+    /// Content is consumed as it comes, so that a read may be larger than the buffer.
+    ///
+    /// # Errors
+    /// When the server breaks the protocol: an unknown cookie or magic number, a chunk that
+    /// does not fit its request, content outside the range or sent twice, a reply that ends
+    /// before its content is complete.
+    #[inline]
+    pub fn parse<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<usize, Violation> {
+        let mut at = 0;
+        loop {
+            let rest = &input[at..];
+            let consumed = match self.state {
+                State::Header => match self.framing {
+                    Framing::Simple => self.simple(rest, sink)?,
+                    Framing::Structured if rest.len() >= 4 && be32(rest, 0) == SIMPLE_REPLY_MAGIC => {
+                        self.simple(rest, sink)?
+                    }
+                    Framing::Structured | Framing::Extended => self.chunk(rest, sink)?,
+                },
+                State::Data { .. } => self.data(rest, sink)?,
+                State::Extents { .. } => self.extents(rest, sink)?,
+            };
+            match consumed {
+                Some(bytes) => at += bytes,
+                None => return Ok(at),
+            }
+        }
+    }
+
+    #[inline]
+    fn simple<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
+        if input.len() < SIMPLE_REPLY_LEN {
+            return Ok(None);
+        }
+        let magic = be32(input, 0);
+        if magic != SIMPLE_REPLY_MAGIC {
+            return Err(Violation::new("a reply starts with a wrong magic number", u64::from(magic)));
+        }
+        let (error, cookie) = (Errno::from_code(be32(input, 4)), be64(input, 8));
+        let expect = expected(sink, cookie)?;
+        if self.framing.has_chunks() {
+            if matches!(expect.command, Command::Read | Command::BlockStatus) {
+                return Err(Violation::new("a simple reply where chunks were negotiated", cookie));
+            }
+            if self.partial.contains_key(&cookie) {
+                return Err(Violation::new("a simple reply amid the chunks of the same request", cookie));
+            }
+        }
+        match error {
+            Some(error) => sink.done(cookie, Err(error)),
+            None if expect.command == Command::Read => {
+                self.state = State::Data { cookie, offset: expect.offset, left: expect.length, end: End::Whole };
+            }
+            None => sink.done(cookie, Ok(())),
+        }
+        Ok(Some(SIMPLE_REPLY_LEN))
+    }
+
+    #[inline]
+    fn chunk<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
+        let extended = self.framing.is_extended();
+        let (header, magic) = if extended {
+            (EXTENDED_REPLY_LEN, EXTENDED_REPLY_MAGIC)
+        } else {
+            (STRUCTURED_REPLY_LEN, STRUCTURED_REPLY_MAGIC)
+        };
+        if input.len() < header {
+            return Ok(None);
+        }
+        if be32(input, 0) != magic {
+            return Err(Violation::new("a chunk starts with a wrong magic number", u64::from(be32(input, 0))));
+        }
+        let chunk = Chunk {
+            done: be16(input, 4) & chunk::FLAG_DONE != 0,
+            kind: be16(input, 6),
+            cookie: be64(input, 8),
+            payload: if extended { be64(input, 24) } else { u64::from(be32(input, 16)) },
+        };
+        let expect = expected(sink, chunk.cookie)?;
+        if extended && be64(input, 16) != expect.offset {
+            return Err(Violation::new("a chunk repeats another offset than its request had", be64(input, 16)));
+        }
+        let body = &input[header..];
+        let used = match chunk.kind {
+            chunk::OFFSET_DATA => self.offset_data(&chunk, &expect, body)?,
+            chunk::NONE => self.none(&chunk, sink)?,
+            chunk::OFFSET_HOLE => self.offset_hole(&chunk, &expect, body, sink)?,
+            chunk::BLOCK_STATUS | chunk::BLOCK_STATUS_EXT => self.block_status(&chunk, &expect, body)?,
+            kind if kind & chunk::ERROR_BIT != 0 => self.error(&chunk, &expect, body, sink)?,
+            kind => return Err(Violation::new("a chunk has an unknown type", u64::from(kind))),
+        };
+        Ok(used.map(|used| header + used))
+    }
+
+    #[inline]
+    fn offset_data(&mut self, chunk: &Chunk, expect: &Expect, body: &[u8]) -> Result<Option<usize>, Violation> {
+        if expect.command != Command::Read || chunk.payload < 9 {
+            return Err(Violation::new("a data chunk that its request does not allow", chunk.payload));
+        }
+        if body.len() < 8 {
+            return Ok(None);
+        }
+        let (offset, length) = (be64(body, 0), chunk.payload - 8);
+        let whole = self.content(chunk, expect, offset, length)?;
+        let end = match (chunk.done, whole) {
+            (true, true) => End::Whole,
+            (true, false) => End::Reply,
+            (false, _) => End::More,
+        };
+        self.state = State::Data { cookie: chunk.cookie, offset, left: length, end };
+        Ok(Some(8))
+    }
+
+    /// Holds content against its request and what came before; true if it is the only chunk of a whole reply.
+    #[inline]
+    fn content(&mut self, chunk: &Chunk, expect: &Expect, offset: u64, length: u64) -> Result<bool, Violation> {
+        let all = offset == expect.offset && length == expect.length;
+        if chunk.done && all && (self.partial.is_empty() || !self.partial.contains_key(&chunk.cookie)) {
+            return Ok(true);
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= expect.offset.saturating_add(expect.length));
+        let (Some(end), true) = (end, offset >= expect.offset) else {
+            return Err(Violation::new("content lies outside the range that was read", offset));
+        };
+        if expect.unfragmented && !all {
+            return Err(Violation::new("content is fragmented although the request forbids it", length));
+        }
+        self.partial.entry(chunk.cookie).or_default().covered.add(offset, end)?;
+        Ok(false)
+    }
+
+    fn offset_hole<S: Sink>(
+        &mut self,
+        chunk: &Chunk,
+        expect: &Expect,
+        body: &[u8],
+        sink: &mut S,
+    ) -> Result<Option<usize>, Violation> {
+        if expect.command != Command::Read || chunk.payload != 12 {
+            return Err(Violation::new("a hole chunk that its request does not allow", chunk.payload));
+        }
+        if body.len() < 12 {
+            return Ok(None);
+        }
+        let (offset, length) = (be64(body, 0), u64::from(be32(body, 8)));
+        if length == 0 {
+            return Err(Violation::new("a hole chunk is empty", offset));
+        }
+        let whole = self.content(chunk, expect, offset, length)?;
+        sink.hole(chunk.cookie, offset, length);
+        match (chunk.done, whole) {
+            (true, true) => sink.done(chunk.cookie, Ok(())),
+            (true, false) => self.finish(chunk.cookie, sink)?,
+            (false, _) => {}
+        }
+        Ok(Some(12))
+    }
+
+    #[inline]
+    fn none<S: Sink>(&mut self, chunk: &Chunk, sink: &mut S) -> Result<Option<usize>, Violation> {
+        if !chunk.done || chunk.payload != 0 {
+            return Err(Violation::new("an empty chunk that does not end its reply or has a payload", chunk.payload));
+        }
+        self.finish(chunk.cookie, sink)?;
+        Ok(Some(0))
+    }
+
+    fn error<S: Sink>(
+        &mut self,
+        chunk: &Chunk,
+        expect: &Expect,
+        body: &[u8],
+        sink: &mut S,
+    ) -> Result<Option<usize>, Violation> {
+        if !(ERROR_PREFIX as u64..=MAX_ERROR as u64).contains(&chunk.payload) {
+            return Err(Violation::new("an error chunk has a wrong length", chunk.payload));
+        }
+        let payload = chunk.payload as usize;
+        if body.len() < payload {
+            return Ok(None);
+        }
+        let message = usize::from(be16(body, 4));
+        let after = payload.checked_sub(ERROR_PREFIX + message);
+        let fits = match chunk.kind {
+            chunk::ERROR => after == Some(0),
+            chunk::ERROR_OFFSET => after == Some(8),
+            // Later error types may carry more; code and message are where they always are.
+            _ => after.is_some(),
+        };
+        if !fits || message > MAX_STRING {
+            return Err(Violation::new("the message of an error chunk has a wrong length", message as u64));
+        }
+        if chunk.kind == chunk::ERROR_OFFSET {
+            let offset = be64(body, payload - 8);
+            if offset < expect.offset || offset - expect.offset >= expect.length.max(1) {
+                return Err(Violation::new("an error lies outside the range of its request", offset));
+            }
+        }
+        let Some(error) = Errno::from_code(be32(body, 0)) else {
+            return Err(Violation::new("an error chunk without an error", chunk.cookie));
+        };
+        if chunk.done && !self.partial.contains_key(&chunk.cookie) {
+            sink.done(chunk.cookie, Err(error));
+        } else {
+            // The first error names the cause.
+            self.partial.entry(chunk.cookie).or_default().error.get_or_insert(error);
+            if chunk.done {
+                self.finish(chunk.cookie, sink)?;
+            }
+        }
+        Ok(Some(payload))
+    }
+
+    fn block_status(&mut self, chunk: &Chunk, expect: &Expect, body: &[u8]) -> Result<Option<usize>, Violation> {
+        let wide = chunk.kind == chunk::BLOCK_STATUS_EXT;
+        let (prefix, each) = if wide { (8, 16) } else { (4, 8) };
+        let extents = chunk.payload.saturating_sub(prefix);
+        if expect.command != Command::BlockStatus
+            || wide != self.framing.is_extended()
+            || extents == 0
+            || extents % each != 0
+        {
+            return Err(Violation::new("a block status chunk that its request does not allow", chunk.payload));
+        }
+        if (body.len() as u64) < prefix {
+            return Ok(None);
+        }
+        let context = be32(body, 0);
+        if self.context != Some(context) {
+            return Err(Violation::new("block status for a context that was not negotiated", u64::from(context)));
+        }
+        if wide && u64::from(be32(body, 4)) != extents / each {
+            return Err(Violation::new("a block status chunk miscounts its extents", u64::from(be32(body, 4))));
+        }
+        let partial = self.partial.entry(chunk.cookie).or_default();
+        if core::mem::replace(&mut partial.described, true) {
+            return Err(Violation::new("block status for the same context twice", chunk.cookie));
+        }
+        let end = if chunk.done { End::Reply } else { End::More };
+        self.state = State::Extents { cookie: chunk.cookie, context, left: extents / each, asked: expect.length, end };
+        Ok(Some(prefix as usize))
+    }
+
+    /// Hands out as much content as has arrived.
+    #[inline]
+    fn data<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
+        let State::Data { cookie, offset, left, end } = self.state else { return Ok(None) };
+        let here = left.min(input.len() as u64);
+        if here > 0 {
+            sink.data(cookie, offset, &input[..here as usize]);
+        }
+        if here < left {
+            self.state = State::Data { cookie, offset: offset + here, left: left - here, end };
+            return Ok((here > 0).then_some(here as usize));
+        }
+        self.state = State::Header;
+        match end {
+            End::Whole => sink.done(cookie, Ok(())),
+            End::Reply => self.finish(cookie, sink)?,
+            End::More => {}
+        }
+        Ok(Some(here as usize))
+    }
+
+    /// Hands out one extent.
+    fn extents<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<Option<usize>, Violation> {
+        let State::Extents { cookie, context, left, asked, end } = self.state else { return Ok(None) };
+        let wide = self.framing.is_extended();
+        let each = if wide { 16 } else { 8 };
+        if input.len() < each {
+            return Ok(None);
+        }
+        let (length, status) = if wide {
+            (be64(input, 0), be64(input, 8))
+        } else {
+            (u64::from(be32(input, 0)), u64::from(be32(input, 4)))
+        };
+        // Only the last extent may reach beyond what was asked, so nothing is left to describe after it.
+        if length == 0 || asked == 0 {
+            return Err(Violation::new("an extent is empty or follows the end of the range", length));
+        }
+        sink.extent(cookie, context, length, status);
+        let asked = asked.saturating_sub(length);
+        self.state = State::Extents { cookie, context, left: left - 1, asked, end };
+        if left == 1 {
+            self.state = State::Header;
+            if matches!(end, End::Reply | End::Whole) {
+                self.finish(cookie, sink)?;
+            }
+        }
+        Ok(Some(each))
+    }
+
+    /// Ends a reply: what came in parts must add up.
+    #[inline]
+    fn finish<S: Sink>(&mut self, cookie: u64, sink: &mut S) -> Result<(), Violation> {
+        let expect = expected(sink, cookie)?;
+        let partial = if self.partial.is_empty() { None } else { self.partial.remove(&cookie) };
+        let partial = partial.unwrap_or_default();
+        let complete = match expect.command {
+            Command::Read => partial.covered.is(expect.offset, expect.offset.saturating_add(expect.length)),
+            Command::BlockStatus => partial.described,
+            _ => true,
+        };
+        match partial.error {
+            Some(error) => sink.done(cookie, Err(error)),
+            None if complete => sink.done(cookie, Ok(())),
+            None => return Err(Violation::new("a reply ends before it is complete", cookie)),
+        }
+        Ok(())
+    }
+}
+
+#[inline]
+fn expected<S: Sink>(sink: &S, cookie: u64) -> Result<Expect, Violation> {
+    sink.expect(cookie).ok_or(Violation::new("a reply to a request that is not outstanding", cookie))
+}
