@@ -1,2 +1,30 @@
-//! Placeholder.
+//! Storage devices as pure state machines.
+//!
+//! No I/O, no clock, no threads, no randomness that is not seeded: the server drives a model in real time over memory
+//! (back end `emulate`), the simulator drives the same model in virtual time.
+//!
+//! | module | device |
+//! |---|---|
+//! | [`store`] | a batching store over a device, with a buffer that accepts everything |
+//!
+//! Every model has the same four verbs: `submit(now, id, io)`, `next_event()`, `poll(now)` until it answers `None`, and
+//! `set_params(now, params)`. How often it is polled changes when completions are seen, never what they are.
 #![no_std]
+
+extern crate alloc;
+
+pub mod jitter;
+pub mod store;
+
+use evenkeel_control::units::Kind;
+
+/// One request to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Io {
+    /// What kind of work it is.
+    pub kind: Kind,
+    /// Where, in bytes; models without geometry do not look at it.
+    pub offset: u64,
+    /// Payload, in bytes; 0 for flushes and metadata work.
+    pub bytes: u32,
+}

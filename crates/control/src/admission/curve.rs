@@ -80,12 +80,6 @@ pub(super) fn fit<'a>(samples: impl Iterator<Item = &'a Sample> + Clone, min_dev
     })
 }
 
-/// A standard normal draw (Box and Muller 1958).
-fn normal(rng: &mut SplitMix64) -> f64 {
-    let radius = libm::sqrt(-2.0 * libm::log(rng.next_f64()));
-    radius * libm::cos(2.0 * core::f64::consts::PI * rng.next_f64())
-}
-
 /// A draw from the lognormal distribution above `floor` whose mode is `mode` and whose 99th percentile is `p99`.
 ///
 /// With m = mode − floor and M = p99 − floor: σ² + zσ = ln M − ln m and μ = ln M − zσ. `mode == floor` has no such
@@ -94,5 +88,5 @@ pub(super) fn draw_lognormal(rng: &mut SplitMix64, floor: f64, mode: f64, p99: f
     let (ln_mode, ln_p99) = (libm::log(mode - floor), libm::log(p99 - floor));
     let sigma = (libm::sqrt(Z_99 * Z_99 + 4.0 * (ln_p99 - ln_mode)) - Z_99) / 2.0;
     let mu = ln_p99 - Z_99 * sigma;
-    floor + libm::exp(mu + sigma * normal(rng))
+    floor + libm::exp(mu + sigma * rng.next_normal())
 }

@@ -1,0 +1,44 @@
+//! Latency that varies from request to request.
+
+use evenkeel_control::Duration;
+use evenkeel_control::rng::SplitMix64;
+
+/// How a nominal latency varies; each form keeps its mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Jitter {
+    /// Not at all.
+    #[default]
+    None,
+    /// Uniform within ± `spread` (0 to 1) of the nominal value.
+    Uniform {
+        /// Half width as a fraction of the nominal value.
+        spread: f64,
+    },
+    /// Lognormal, the long tail that devices show.
+    LogNormal {
+        /// Standard deviation of the logarithm (0 to 2); 0.25 puts the 99th percentile at 1.7 times the nominal value.
+        sigma: f64,
+    },
+}
+
+impl Jitter {
+    /// Whether the parameters are in range.
+    pub fn is_valid(&self) -> bool {
+        match *self {
+            Self::None => true,
+            Self::Uniform { spread } => (0.0..=1.0).contains(&spread),
+            Self::LogNormal { sigma } => (0.0..=2.0).contains(&sigma),
+        }
+    }
+
+    /// One draw around `nominal`.
+    pub fn apply(&self, nominal: Duration, rng: &mut SplitMix64) -> Duration {
+        let factor = match *self {
+            Self::None => return nominal,
+            Self::Uniform { spread } => 1.0 + spread * (2.0 * rng.next_f64() - 1.0),
+            Self::LogNormal { sigma } => libm::exp(sigma * rng.next_normal() - sigma * sigma / 2.0),
+        };
+        // The cast takes what is negative or not a number to 0.
+        Duration::from_nanos((nominal.as_nanos() as f64 * factor) as u64)
+    }
+}

@@ -1,0 +1,422 @@
+//! A batching store with a deep buffer, shaped like Ceph's BlueStore.
+//!
+//! ```text
+//!                 ┌───────────── data stage ─────────────┐        ┌──── commit stage ────┐
+//!  write ────────▶│ queue ─▶ link (bandwidth, IOPS) ─▶ access latency │─▶ queue ─▶ one committer, │─▶ done
+//!  small write ───┼──────────────────────────────────────┼───────▶│   everything queued   │─▶ done, applied later
+//!  flush, meta ───┼──────────────────────────────────────┼───────▶│   in one batch        │─▶ done
+//!  read ─────────▶│                same                  │─▶ done └──────────────────────┘
+//!                 └──────────────────────────────────────┘
+//! ```
+//!
+//! Nothing is ever refused: whoever submits decides how much waits here, in order of arrival, where no scheduler can
+//! reorder it. A batch has a fixed cost however many it carries, so some depth is needed for throughput, and all depth
+//! beyond that is latency.
+//!
+//! A stall stops the device's own clock. Events are kept in device time, so that a stall moves all of them at once.
+
+use alloc::collections::{BinaryHeap, VecDeque};
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::fmt;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+
+use crate::Io;
+use crate::jitter::Jitter;
+
+/// What a [`Store`] is made of; everything can change while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StoreParams {
+    /// Payload the link moves, reads and writes together, in bytes per second.
+    pub bandwidth_bytes_per_s: u64,
+    /// Requests the link moves per second, however small; its inverse is the base cost of a request.
+    pub iops: u64,
+    /// From leaving the link to the data being there; requests overlap here.
+    pub read_latency: Duration,
+    /// From leaving the link to the data being on the device, not yet committed; requests overlap here.
+    pub write_latency: Duration,
+    /// Cost of one commit, however many requests it carries.
+    pub commit_latency: Duration,
+    /// The most requests one commit carries.
+    pub commit_batch_max: u32,
+    /// Writes of at most this size go into the log, are done when it commits and are applied afterwards; 0 = none.
+    pub deferred_max_bytes: u32,
+    /// Deferred bytes that may await application; beyond them small writes take the long way.
+    pub deferred_backlog_max_bytes: u64,
+    /// How read, write and commit latency vary.
+    pub jitter: Jitter,
+    /// Period of stalls; zero = none.
+    pub stall_every: Duration,
+    /// How long each stall lasts.
+    pub stall_for: Duration,
+}
+
+impl StoreParams {
+    /// A store on a SATA-class SSD.
+    ///
+    /// With 64 KiB writes, 256 to 512 KiB inside keep most of the throughput and depth beyond that only adds latency
+    /// (the paper's knee).
+    pub const fn ssd() -> Self {
+        Self {
+            bandwidth_bytes_per_s: 100_000_000,
+            iops: 25_000,
+            read_latency: Duration::from_micros(100),
+            write_latency: Duration::from_micros(100),
+            commit_latency: Duration::from_micros(1_000),
+            commit_batch_max: 4_096,
+            deferred_max_bytes: 0,
+            deferred_backlog_max_bytes: 0,
+            jitter: Jitter::LogNormal { sigma: 0.25 },
+            stall_every: Duration::ZERO,
+            stall_for: Duration::ZERO,
+        }
+    }
+
+    /// A store on a disk whose every request seeks; small writes go to the log first.
+    pub const fn hdd() -> Self {
+        Self {
+            bandwidth_bytes_per_s: 150_000_000,
+            iops: 180,
+            read_latency: Duration::from_micros(500),
+            write_latency: Duration::from_micros(500),
+            commit_latency: Duration::from_millis(10),
+            commit_batch_max: 4_096,
+            deferred_max_bytes: 32 << 10,
+            deferred_backlog_max_bytes: 64 << 20,
+            jitter: Jitter::LogNormal { sigma: 0.25 },
+            stall_every: Duration::ZERO,
+            stall_for: Duration::ZERO,
+        }
+    }
+
+    /// Checks that the parameters make sense together.
+    ///
+    /// # Errors
+    /// The first parameter that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        let rules = [
+            (self.bandwidth_bytes_per_s > 0, "bandwidth_bytes_per_s", "greater than 0"),
+            (self.iops > 0, "iops", "greater than 0"),
+            (self.commit_batch_max > 0, "commit_batch_max", "greater than 0"),
+            (self.jitter.is_valid(), "jitter", "uniform with a spread of 0 to 1 or lognormal with a sigma of 0 to 2"),
+            (
+                self.stall_every == Duration::ZERO || self.stall_for < self.stall_every,
+                "stall_for",
+                "shorter than stall_every",
+            ),
+        ];
+        match rules.iter().find(|(ok, ..)| !ok) {
+            None => Ok(()),
+            Some(&(_, parameter, must_be)) => Err(InvalidParams { parameter, must_be }),
+        }
+    }
+
+    /// How long a request occupies the link. Rounded up, so that neither rate is ever exceeded.
+    fn link_time(&self, bytes: u32) -> Duration {
+        let transfer = (u64::from(bytes) * 1_000_000_000).div_ceil(self.bandwidth_bytes_per_s.max(1));
+        let base = 1_000_000_000u64.div_ceil(self.iops.max(1));
+        Duration::from_nanos(transfer.max(base))
+    }
+
+    /// How long a commit with this much payload in the log takes.
+    fn commit_time(&self, logged_bytes: u64) -> Duration {
+        let transfer =
+            (u128::from(logged_bytes) * 1_000_000_000).div_ceil(u128::from(self.bandwidth_bytes_per_s.max(1)));
+        self.commit_latency + Duration::from_nanos(transfer as u64)
+    }
+}
+
+/// A parameter of [`StoreParams`] that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidParams {
+    /// The field.
+    pub parameter: &'static str,
+    /// What it must be.
+    pub must_be: &'static str,
+}
+
+impl fmt::Display for InvalidParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must be {}", self.parameter, self.must_be)
+    }
+}
+
+impl core::error::Error for InvalidParams {}
+
+/// Something for the link to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Transfer {
+    Read {
+        id: u64,
+        bytes: u32,
+    },
+    Write {
+        id: u64,
+        bytes: u32,
+    },
+    /// A deferred write whose request is long done.
+    Apply {
+        bytes: u32,
+    },
+}
+
+impl Transfer {
+    const fn bytes(self) -> u32 {
+        match self {
+            Self::Read { bytes, .. } | Self::Write { bytes, .. } | Self::Apply { bytes } => bytes,
+        }
+    }
+}
+
+/// Something for the committer.
+#[derive(Clone, Copy, Debug)]
+struct Transaction {
+    id: u64,
+    /// Payload in the log, to be applied after the commit.
+    logged_bytes: u32,
+}
+
+/// A clock that stands still during stalls: the device's own.
+#[derive(Clone, Copy, Debug)]
+struct DeviceClock {
+    stalled_until: Instant,
+    /// All stalls so far, the present one in full.
+    lag: Duration,
+}
+
+impl DeviceClock {
+    fn at(&self, now: Instant) -> Instant {
+        now.max(self.stalled_until) - self.lag
+    }
+
+    /// When the device reaches `device_time`, which it has not passed yet.
+    fn reached(&self, device_time: Instant) -> Instant {
+        device_time + self.lag
+    }
+
+    fn stall(&mut self, now: Instant, length: Duration) {
+        self.stalled_until = self.stalled_until.max(now) + length;
+        self.lag = self.lag + length;
+    }
+}
+
+/// The store. See the module's documentation.
+///
+/// Calls must not go back in time; one that does counts as made at the latest instant seen. O(log n) a request.
+pub struct Store {
+    params: StoreParams,
+    rng: SplitMix64,
+    seen: Instant,
+    clock: DeviceClock,
+    next_stall: Instant,
+    inside: usize,
+    /// What the link moves, and when it is through (device time), and what waits for it.
+    moving: Option<(Instant, Transfer)>,
+    link_queue: VecDeque<Transfer>,
+    /// What is past the link, by when it arrives (device time), in order of leaving the link among equals.
+    landing: BinaryHeap<Reverse<(Instant, u64, Transfer)>>,
+    landings: u64,
+    /// The batch in the committer, when it is through (device time), and what waits for it.
+    commit_end: Option<Instant>,
+    batch: Vec<Transaction>,
+    commit_queue: VecDeque<Transaction>,
+    deferred_bytes: u64,
+    done: VecDeque<u64>,
+}
+
+impl Store {
+    /// An idle store. The same seed and calls give the same completions.
+    pub fn new(params: StoreParams, seed: u64) -> Self {
+        Self {
+            params,
+            rng: SplitMix64::new(seed),
+            seen: Instant::ZERO,
+            clock: DeviceClock { stalled_until: Instant::ZERO, lag: Duration::ZERO },
+            next_stall: first_stall(Instant::ZERO, params.stall_every),
+            inside: 0,
+            moving: None,
+            link_queue: VecDeque::new(),
+            landing: BinaryHeap::new(),
+            landings: 0,
+            commit_end: None,
+            batch: Vec::new(),
+            commit_queue: VecDeque::new(),
+            deferred_bytes: 0,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Takes a request. `id` comes back from [`Store::poll`] and is not looked into.
+    pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
+        let device_now = self.advance(now);
+        self.inside += 1;
+        let bytes = io.bytes;
+        match io.kind {
+            Kind::Read => self.send(device_now, Transfer::Read { id, bytes }),
+            Kind::Write if self.defers(bytes) => {
+                self.deferred_bytes += u64::from(bytes);
+                self.log(device_now, Transaction { id, logged_bytes: bytes });
+            }
+            Kind::Write => self.send(device_now, Transfer::Write { id, bytes }),
+            Kind::Flush | Kind::Meta => self.log(device_now, Transaction { id, logged_bytes: 0 }),
+        }
+    }
+
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way. Not every event completes a request.
+    pub fn next_event(&self) -> Instant {
+        if self.done.is_empty() { self.next_device_event() } else { self.seen }
+    }
+
+    /// The next request that has completed by `now`, in order of completion; call until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<u64> {
+        self.advance(now);
+        let id = self.done.pop_front()?;
+        self.inside -= 1;
+        Some(id)
+    }
+
+    /// Requests submitted and not yet handed back by [`Store::poll`].
+    pub fn inside(&self) -> usize {
+        self.inside
+    }
+
+    /// The parameters in force.
+    pub fn params(&self) -> &StoreParams {
+        &self.params
+    }
+
+    /// Changes the parameters. What the link moves and what the committer commits at this moment ends as planned.
+    pub fn set_params(&mut self, now: Instant, params: StoreParams) {
+        self.advance(now);
+        if params.stall_every != self.params.stall_every {
+            self.next_stall = first_stall(self.seen, params.stall_every);
+        }
+        self.params = params;
+    }
+
+    /// Stops everything for `length` from `now`, on top of a stall already under way.
+    pub fn stall(&mut self, now: Instant, length: Duration) {
+        self.advance(now);
+        self.clock.stall(self.seen, length);
+    }
+
+    fn defers(&self, bytes: u32) -> bool {
+        bytes <= self.params.deferred_max_bytes
+            && self.deferred_bytes + u64::from(bytes) <= self.params.deferred_backlog_max_bytes
+    }
+
+    /// Lives through everything due by `now`, in order; the device time of `now`.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.seen = self.seen.max(now);
+        loop {
+            let event = self.next_device_event();
+            if self.next_stall <= self.seen.min(event) {
+                self.begin_stall(event);
+            } else if event <= self.seen {
+                self.step();
+            } else {
+                return self.clock.at(self.seen);
+            }
+        }
+    }
+
+    /// Begins the periodic stall that is due. While the device has nothing to do, only the last one matters.
+    fn begin_stall(&mut self, event: Instant) {
+        let every = self.params.stall_every;
+        if event == Instant::FAR_FUTURE {
+            let missed = self.seen.since(self.next_stall).as_nanos() / every.as_nanos().max(1);
+            self.next_stall += Duration::from_nanos(missed * every.as_nanos());
+        }
+        self.clock.stall(self.next_stall, self.params.stall_for);
+        self.next_stall += every;
+    }
+
+    fn next_device_event(&self) -> Instant {
+        let ends =
+            [self.moving.map(|(end, _)| end), self.landing.peek().map(|&Reverse((end, ..))| end), self.commit_end];
+        ends.into_iter().flatten().min().map_or(Instant::FAR_FUTURE, |end| self.clock.reached(end))
+    }
+
+    /// The earliest event; among simultaneous ones along the path of a request, so that a batch takes all that is there.
+    fn step(&mut self) {
+        let moving = self.moving.map_or(Instant::FAR_FUTURE, |(end, _)| end);
+        let landing = self.landing.peek().map_or(Instant::FAR_FUTURE, |&Reverse((end, ..))| end);
+        let commit = self.commit_end.unwrap_or(Instant::FAR_FUTURE);
+        if moving <= landing.min(commit) {
+            self.finish_transfer();
+        } else if landing <= commit {
+            self.finish_landing();
+        } else {
+            self.finish_commit();
+        }
+    }
+
+    fn send(&mut self, at: Instant, transfer: Transfer) {
+        self.link_queue.push_back(transfer);
+        if self.moving.is_none() {
+            self.start_transfer(at);
+        }
+    }
+
+    fn start_transfer(&mut self, at: Instant) {
+        self.moving =
+            self.link_queue.pop_front().map(|transfer| (at + self.params.link_time(transfer.bytes()), transfer));
+    }
+
+    fn finish_transfer(&mut self) {
+        let Some((at, transfer)) = self.moving else { return };
+        let nominal = match transfer {
+            Transfer::Read { .. } => self.params.read_latency,
+            Transfer::Write { .. } | Transfer::Apply { .. } => self.params.write_latency,
+        };
+        let latency = self.params.jitter.apply(nominal, &mut self.rng);
+        self.landing.push(Reverse((at + latency, self.landings, transfer)));
+        self.landings += 1;
+        self.start_transfer(at);
+    }
+
+    fn finish_landing(&mut self) {
+        let Some(Reverse((at, _, transfer))) = self.landing.pop() else { return };
+        match transfer {
+            Transfer::Read { id, .. } => self.done.push_back(id),
+            Transfer::Write { id, .. } => self.log(at, Transaction { id, logged_bytes: 0 }),
+            Transfer::Apply { bytes } => self.deferred_bytes -= u64::from(bytes),
+        }
+    }
+
+    fn log(&mut self, at: Instant, transaction: Transaction) {
+        self.commit_queue.push_back(transaction);
+        if self.commit_end.is_none() {
+            self.start_commit(at);
+        }
+    }
+
+    fn start_commit(&mut self, at: Instant) {
+        let take = self.commit_queue.len().min(self.params.commit_batch_max.max(1) as usize);
+        self.batch.extend(self.commit_queue.drain(..take));
+        self.commit_end = (take > 0).then(|| {
+            let logged_bytes = self.batch.iter().map(|transaction| u64::from(transaction.logged_bytes)).sum();
+            at + self.params.jitter.apply(self.params.commit_time(logged_bytes), &mut self.rng)
+        });
+    }
+
+    fn finish_commit(&mut self) {
+        let Some(at) = self.commit_end.take() else { return };
+        let mut batch = core::mem::take(&mut self.batch);
+        for Transaction { id, logged_bytes } in batch.drain(..) {
+            self.done.push_back(id);
+            if logged_bytes > 0 {
+                self.send(at, Transfer::Apply { bytes: logged_bytes });
+            }
+        }
+        self.batch = batch;
+        self.start_commit(at);
+    }
+}
+
+fn first_stall(now: Instant, every: Duration) -> Instant {
+    if every == Duration::ZERO { Instant::FAR_FUTURE } else { now + every }
+}
