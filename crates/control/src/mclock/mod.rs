@@ -1,9 +1,46 @@
-//! mClock: who goes next? (stub; the interface is fixed)
-use alloc::collections::VecDeque;
+//! mClock: who goes next?
+//!
+//! Each client has a *reservation* (served at least this fast), a *limit* (never
+//! faster) and a *weight* (its share of what is left). After Gulati, Merchant and
+//! Varman, "mClock: Handling Throughput Variability for Hypervisor IO Scheduling"
+//! (OSDI 2010), with these differences, each explained where it is made and in
+//! `docs/mclock.md`:
+//!
+//! - One tag of each kind for a client, not for a request: a promise changes at once
+//!   for requests that already wait.
+//! - Weight tags live in virtual time (start-time fair queueing), so that nobody needs to be
+//!   adjusted when a client joins or wakes up, and everything is O(log clients).
+//! - Reservations and limits hold in requests/s and bytes/s together.
+//! - A background class, and a 64th for whoever would starve.
+//!
+//! ```text
+//!              push ──▶ FIFO of each client
+//!                             │
+//!     reserved: by reservation tag (clients with a reservation)
+//!     ready:    by weight tag      (within limit; normal and background)      ──▶ pull
+//!     held:     by limit tag       (over limit)
+//! ```
+//!
+//! A client with something to do is in `ready` or in `held`, and in `reserved` as well if it has a
+//! reservation. Nothing here reads a clock and all arithmetic is on integers.
+
+mod claim;
+mod client;
+mod heap;
+mod slab;
+
 use alloc::vec::Vec;
 
 use crate::time::{Duration, Instant};
-use crate::units::{Rates, Work};
+use crate::units::{Kind, Rates, Work};
+
+use claim::Claim;
+use client::{Class, Client, VirtualTime};
+use heap::Heap;
+use slab::{Request, Slab};
+
+/// The greatest weight; greater ones count as this, and 0 counts as 1.
+pub const MAX_WEIGHT: u32 = 1_000_000;
 
 /// Names a client of one [`Queue`]; never reused for another client (index + generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,15 +52,17 @@ pub struct ClientId {
 /// What a client was promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qos {
-    /// Served at least this fast whenever it asks.
+    /// Served at least this fast whenever it asks: a request is due while either rate is behind.
+    /// Wins over the limit.
     pub reservation: Rates,
-    /// Never served faster than this (plus burst).
+    /// Never served faster than this: over any window at most limit × (window + burst) plus one request.
     pub limit: Rates,
-    /// Share of what is left after reservations, 1..=1_000_000.
+    /// Share of what is left after reservations, 1..=[`MAX_WEIGHT`].
     pub weight: u32,
     /// How much unused limit may be saved up, as time at the limit rate.
     pub burst: Duration,
-    /// Served in the weight phase only when no normal client can be.
+    /// Served in the weight phase only when no normal client can be, but for a 64th of
+    /// what normal clients get.
     pub background: bool,
 }
 
@@ -45,6 +84,16 @@ pub struct CostModel {
 impl Default for CostModel {
     fn default() -> Self {
         Self { base_bytes: 4_096, write_percent: 100 }
+    }
+}
+
+impl CostModel {
+    /// What a request costs: at least 1, at most `u32::MAX`.
+    #[inline]
+    fn cost(&self, work: &Work) -> u32 {
+        let bytes = u64::from(work.bytes);
+        let payload = if work.kind == Kind::Write { bytes * u64::from(self.write_percent) / 100 } else { bytes };
+        u32::try_from(u64::from(self.base_bytes) + payload).unwrap_or(u32::MAX).max(1)
     }
 }
 
@@ -81,90 +130,311 @@ pub enum Pull<R> {
     Idle,
 }
 
-struct Client<R> {
-    generation: u32,
-    live: bool,
-    blocked: bool,
-    queue: VecDeque<(Instant, Work, R)>,
+/// A client chosen to be served, and why.
+struct Choice {
+    index: u32,
+    phase: Phase,
+    /// By weight although a reservation was due.
+    ahead_of_reservations: bool,
+    /// A background client although a normal one could be served.
+    ahead_of_normal: bool,
 }
 
-/// The queue.
+/// The scheduler: requests in, in any order of clients; out, in the order of the promises.
+///
+/// Requests of one client are served in the order in which they were pushed. Memory is
+/// proportional to the most clients there were at a time and to the most requests queued at a time
+/// lately.
 pub struct Queue<R> {
-    clients: Vec<Client<R>>,
-    next: usize,
-    len: usize,
+    cost: CostModel,
+    clients: Vec<Client>,
+    /// Indices of clients that have left.
+    vacant: Vec<u32>,
+    requests: Slab<R>,
+    reserved: Heap<false>,
+    held: Heap<false>,
+    ready: [Heap<true>; 2],
+    /// The start tag of the last request served by weight, for each class.
+    virtual_time: [VirtualTime; 2],
+    /// What the weight phase is owed while reservations take everything.
+    weight_claim: Claim,
+    /// What the background class is owed while normal clients take everything.
+    background_claim: Claim,
 }
 
 impl<R> Queue<R> {
     /// An empty queue.
-    pub fn new(_cost: CostModel) -> Self {
-        Self { clients: Vec::new(), next: 0, len: 0 }
+    pub fn new(cost: CostModel) -> Self {
+        Self {
+            cost,
+            clients: Vec::new(),
+            vacant: Vec::new(),
+            requests: Slab::new(),
+            reserved: Heap::new(),
+            held: Heap::new(),
+            ready: [Heap::new(), Heap::new()],
+            virtual_time: [0; 2],
+            weight_claim: Claim::default(),
+            background_claim: Claim::default(),
+        }
     }
-    /// Adds a client.
-    pub fn join(&mut self, _now: Instant, _qos: Qos) -> ClientId {
-        self.clients.push(Client { generation: 0, live: true, blocked: false, queue: VecDeque::new() });
-        ClientId { index: (self.clients.len() - 1) as u32, generation: 0 }
+
+    /// Adds a client. It starts at the present virtual time, so it neither starves others nor is starved;
+    /// its limit starts with a full burst. O(1) amortised.
+    ///
+    /// # Panics
+    /// With 2³² - 1 clients.
+    pub fn join(&mut self, _now: Instant, qos: Qos) -> ClientId {
+        if let Some(index) = self.vacant.pop() {
+            let client = &mut self.clients[index as usize];
+            let generation = client.generation + 1;
+            *client = Client::new(generation, &qos, self.virtual_time);
+            return ClientId { index, generation };
+        }
+        let index = self.clients.len() as u32;
+        assert!(index < u32::MAX, "fewer than 2^32 - 1 clients");
+        self.clients.push(Client::new(0, &qos, self.virtual_time));
+        self.reserved.grow();
+        self.held.grow();
+        self.ready.iter_mut().for_each(Heap::grow);
+        ClientId { index, generation: 0 }
     }
-    /// Removes a client and hands back what it had queued, oldest first.
+
+    /// Removes a client and hands back what it had queued, oldest first; nothing if it has
+    /// left before. O(log clients + requests handed back).
     pub fn leave(&mut self, id: ClientId) -> Vec<R> {
-        let c = &mut self.clients[id.index as usize];
-        c.live = false;
-        self.len -= c.queue.len();
-        c.queue.drain(..).map(|x| x.2).collect()
+        let Some(client) = live_mut(&mut self.clients, id) else { return Vec::new() };
+        client.live = false;
+        let mut payloads = Vec::with_capacity(client.fifo.len() as usize);
+        while let Some(payload) = self.requests.pop(&mut client.fifo) {
+            payloads.push(payload);
+        }
+        // The last generation is not given out again: an id must never name two clients.
+        if id.generation < u32::MAX {
+            self.vacant.push(id.index);
+        }
+        self.withdraw(id.index);
+        payloads
     }
-    /// Changes a promise; effective at once, without a burst of saved-up credit.
-    pub fn set_qos(&mut self, _now: Instant, _id: ClientId, _qos: Qos) {}
+
+    /// Changes a promise; effective at once, also for requests that wait, without a
+    /// burst of saved-up credit. Does nothing if the client has left. O(log clients).
+    ///
+    /// What did not change keeps its state, so that a controller may adjust one limit
+    /// often without disturbing the rest.
+    pub fn set_qos(&mut self, now: Instant, id: ClientId, qos: Qos) {
+        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        client.set_qos(now, &qos, self.virtual_time);
+        if client.is_active() {
+            self.withdraw(id.index);
+            self.place(now, id.index);
+        }
+    }
+
     /// Changes the cost model for requests pushed from now on.
-    pub fn set_cost_model(&mut self, _cost: CostModel) {}
-    /// Keeps a client's requests queued until [`Queue::unblock`].
+    pub fn set_cost_model(&mut self, cost: CostModel) {
+        self.cost = cost;
+    }
+
+    /// Keeps a client's requests queued until [`Queue::unblock`]; it can still push. O(log clients).
     pub fn block(&mut self, _now: Instant, id: ClientId) {
-        self.clients[id.index as usize].blocked = true;
+        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        client.blocked = true;
+        self.withdraw(id.index);
     }
-    /// Ends [`Queue::block`].
-    pub fn unblock(&mut self, _now: Instant, id: ClientId) {
-        self.clients[id.index as usize].blocked = false;
+
+    /// Ends [`Queue::block`]; the time blocked counts as time in which the client had nothing to do. O(log clients).
+    pub fn unblock(&mut self, now: Instant, id: ClientId) {
+        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        if core::mem::replace(&mut client.blocked, false) && client.is_active() {
+            client.activate(now);
+            self.place(now, id.index);
+        }
     }
-    /// Queues a request.
+
+    /// Queues a request. O(log clients) if the client had none queued, else O(1).
     ///
     /// # Errors
-    /// Gives the payload back when the client has left.
+    /// Gives the payload back when the client has left (or 2³² - 1 requests are queued).
+    #[inline]
     pub fn push(&mut self, now: Instant, id: ClientId, work: Work, payload: R) -> Result<(), R> {
-        match self.clients.get_mut(id.index as usize) {
-            Some(client) if client.live => client.queue.push_back((now, work, payload)),
-            _ => return Err(payload),
+        let Some(client) = live_mut(&mut self.clients, id) else { return Err(payload) };
+        let request = Request { queued_at: now, work, cost: self.cost.cost(&work) };
+        self.requests.push(&mut client.fifo, request, payload)?;
+        if client.fifo.len() == 1 && !client.blocked {
+            client.activate(now);
+            self.place(now, id.index);
         }
-        self.len += 1;
         Ok(())
     }
-    /// The next request to serve. `admit` is asked about the one chosen; if it says no, nothing changes.
-    pub fn pull(&mut self, _now: Instant, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
-        let n = self.clients.len();
-        for k in 0..n {
-            let i = (self.next + k) % n;
-            let c = &mut self.clients[i];
-            if c.live && !c.blocked && !c.queue.is_empty() {
-                let id = ClientId { index: i as u32, generation: c.generation };
-                if !admit(id, &c.queue[0].1) {
-                    return Pull::Refused;
+
+    /// The next request to serve. O(log clients), amortised over the clients whose limit lets them in again.
+    ///
+    /// `admit` is asked about the one chosen; if it says no, no tag moves and the answer
+    /// is [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an
+    /// earlier one does not, unless something else is called in between.
+    #[inline]
+    pub fn pull(&mut self, now: Instant, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
+        self.release(now);
+        let Some(choice) = self.choose(now) else { return self.next_due() };
+        let Choice { index, phase, .. } = choice;
+        let client = &mut self.clients[index as usize];
+        let id = ClientId { index, generation: client.generation };
+        let Some(&Request { queued_at, work, cost }) = self.requests.front(&client.fifo) else { return Pull::Idle };
+        if !admit(id, &work) {
+            return Pull::Refused;
+        }
+        let Some(payload) = self.requests.pop(&mut client.fifo) else { return Pull::Idle };
+        self.charge(now, &choice, &work, cost);
+        Pull::Ready { client: id, phase, work, queued_at, payload }
+    }
+
+    /// Requests queued.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether nothing is queued.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.requests.len() == 0
+    }
+
+    /// Requests this client has queued; 0 if it has left.
+    pub fn client_len(&self, id: ClientId) -> usize {
+        let client =
+            self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
+        client.map_or(0, |client| client.fifo.len() as usize)
+    }
+
+    /// Lets the clients back in whose limit has let go of them.
+    #[inline]
+    fn release(&mut self, now: Instant) {
+        while let Some((due, index)) = self.held.peek() {
+            if due > now.as_nanos() {
+                break;
+            }
+            self.held.remove(index);
+            self.make_ready(index);
+        }
+    }
+
+    /// The client to serve now, if any may be.
+    #[inline]
+    fn choose(&self, now: Instant) -> Option<Choice> {
+        let is_due = |due: u64| due <= now.as_nanos();
+        let due = self.reserved.peek().filter(|&(due, _)| is_due(due)).map(|(_, index)| index);
+        let [normal, background] = &self.ready;
+        let ahead_of_normal = self.background_claim.is_owed() && !normal.is_empty() && !background.is_empty();
+        let class = if normal.is_empty() || ahead_of_normal { background } else { normal };
+        let by_weight = class.peek().map(|(_, index)| index);
+        match (due, by_weight) {
+            (Some(reserved), Some(index)) => {
+                // The claim is for those whom the reservation phase does not serve.
+                let takes_precedence = self.weight_claim.is_owed() && !self.reserved.key_of(index).is_some_and(is_due);
+                Some(if takes_precedence {
+                    Choice { index, phase: Phase::Weight, ahead_of_reservations: true, ahead_of_normal }
+                } else {
+                    Choice::reservation(reserved)
+                })
+            }
+            (Some(index), None) => Some(Choice::reservation(index)),
+            (None, Some(index)) => {
+                Some(Choice { index, phase: Phase::Weight, ahead_of_reservations: false, ahead_of_normal })
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// The answer when nobody may be served now.
+    #[inline]
+    fn next_due(&self) -> Pull<R> {
+        let reserved = self.reserved.peek().map(|(due, _)| due);
+        let held = self.held.peek().map(|(due, _)| due);
+        match reserved.into_iter().chain(held).min() {
+            Some(due) => Pull::Wait(Instant::from_nanos(due)),
+            None => Pull::Idle,
+        }
+    }
+
+    /// Moves the tags for a request that is served, and the client to where they now put it.
+    #[inline]
+    fn charge(&mut self, now: Instant, choice: &Choice, work: &Work, cost: u32) {
+        let index = choice.index;
+        let client = &mut self.clients[index as usize];
+        let class = client.class as usize;
+        let background_waits = !self.ready[Class::Background as usize].is_empty();
+        match choice.phase {
+            Phase::Reservation => {
+                client.charge_reservation(now, work, cost, self.virtual_time[class]);
+                let weight_waits = background_waits || !self.ready[Class::Normal as usize].is_empty();
+                self.weight_claim.earn(cost, weight_waits);
+            }
+            Phase::Weight => {
+                self.virtual_time[class] = client.weight_tag;
+                client.charge_weight(now, work, cost);
+                if choice.ahead_of_reservations {
+                    self.weight_claim.spend(cost);
                 }
-                let (queued_at, work, payload) = c.queue.pop_front().expect("not empty");
-                self.next = i + 1;
-                self.len -= 1;
-                return Pull::Ready { client: id, phase: Phase::Weight, work, queued_at, payload };
+                if choice.ahead_of_normal {
+                    self.background_claim.spend(cost);
+                } else if client.class == Class::Normal {
+                    self.background_claim.earn(cost, background_waits);
+                }
             }
         }
-        Pull::Idle
+        if client.fifo.is_empty() {
+            self.withdraw(index);
+        } else {
+            self.place(now, index);
+        }
     }
-    /// Requests queued.
-    pub fn len(&self) -> usize {
-        self.len
+
+    /// Puts an active client where its tags say it belongs.
+    #[inline]
+    fn place(&mut self, now: Instant, index: u32) {
+        let client = &self.clients[index as usize];
+        if client.reserved {
+            self.reserved.set(index, client.reservation_due());
+        }
+        let due = client.limit_due();
+        if due > now.as_nanos() {
+            self.ready[client.class as usize].remove(index);
+            self.held.set(index, due);
+        } else {
+            self.held.remove(index);
+            self.make_ready(index);
+        }
     }
-    /// Whether nothing is queued.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
+
+    /// Enters a client among those who share by weight, not before the present virtual time:
+    /// time in which it did not ask, or was not let, earns it nothing.
+    #[inline]
+    fn make_ready(&mut self, index: u32) {
+        let client = &mut self.clients[index as usize];
+        let class = client.class as usize;
+        client.weight_tag = client.weight_tag.max(self.virtual_time[class]);
+        self.ready[class].set(index, client.weight_tag as u64);
     }
-    /// Requests this client has queued.
-    pub fn client_len(&self, id: ClientId) -> usize {
-        self.clients[id.index as usize].queue.len()
+
+    /// Takes a client out of all heaps.
+    #[inline]
+    fn withdraw(&mut self, index: u32) {
+        self.reserved.remove(index);
+        self.held.remove(index);
+        self.ready.iter_mut().for_each(|heap| heap.remove(index));
     }
+}
+
+impl Choice {
+    #[inline]
+    fn reservation(index: u32) -> Self {
+        Self { index, phase: Phase::Reservation, ahead_of_reservations: false, ahead_of_normal: false }
+    }
+}
+
+#[inline]
+fn live_mut(clients: &mut [Client], id: ClientId) -> Option<&mut Client> {
+    clients.get_mut(id.index as usize).filter(|client| client.live && client.generation == id.generation)
 }

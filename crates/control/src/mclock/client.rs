@@ -1,0 +1,161 @@
+//! One client's tags.
+
+use crate::mclock::slab::Fifo;
+use crate::mclock::{MAX_WEIGHT, Qos};
+use crate::time::{Duration, Instant};
+use crate::token_bucket::{BYTES, IOPS, TokenBucket};
+use crate::units::Work;
+
+/// Virtual time: cost units divided by weight, in units of 2⁻²⁸. 128 bits hold more
+/// than 10⁹ years at 100 GB/s and weight 1.
+pub(super) type VirtualTime = u128;
+
+/// A step of virtual time is cost × (2⁴⁴ / weight) >> 16: at most 2⁶⁰, so that all tags
+/// in a heap lie within 2⁶² of each other, and exact to 10⁻⁶ even at the greatest weight.
+const INVERSE_BITS: u32 = 44;
+const STEP_SHIFT: u32 = 16;
+
+/// How far service by reservation may put a client's weight tag ahead of virtual time, in cost units.
+///
+/// That service counts against the share by weight, so that a client gets the greater of
+/// the two, not the sum. Where the reservation exceeds the share, the lead would grow for
+/// ever and be held against the client for hours after the load has changed.
+const MAX_LEAD: u64 = 1 << 20;
+
+/// How far a backlogged client may be behind its reservation and still catch up.
+///
+/// Makes up for late pulls and stalls of the device. Without a bound, an infeasible
+/// reservation would run up a claim that it collects, alone, once the device recovers.
+const MAX_LAG: Duration = Duration::from_secs(1);
+
+/// What a request without payload (a flush, a trim) takes off a reservation in bytes/s.
+/// If it were nothing, a stream of flushes would be owed service for ever.
+const EMPTY_REQUEST_BYTES: u32 = 4_096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Normal = 0,
+    Background = 1,
+}
+
+/// One client. The first cache line is all that a client without reservation and limit needs.
+#[repr(C, align(64))]
+pub(super) struct Client {
+    /// Start tag of the next request in its class's virtual time.
+    pub(super) weight_tag: VirtualTime,
+    inverse_weight: u64,
+    pub(super) fifo: Fifo,
+    pub(super) generation: u32,
+    pub(super) live: bool,
+    pub(super) blocked: bool,
+    pub(super) reserved: bool,
+    pub(super) limited: bool,
+    pub(super) class: Class,
+    reservation: TokenBucket,
+    limit: TokenBucket,
+}
+
+impl Client {
+    pub(super) fn new(generation: u32, qos: &Qos, virtual_time: [VirtualTime; 2]) -> Self {
+        let class = class(qos);
+        Self {
+            weight_tag: virtual_time[class as usize],
+            inverse_weight: inverse(qos.weight),
+            fifo: Fifo::EMPTY,
+            generation,
+            live: true,
+            blocked: false,
+            reserved: !qos.reservation.is_unset(),
+            limited: !qos.limit.is_unset(),
+            class,
+            reservation: TokenBucket::new(qos.reservation, MAX_LAG),
+            limit: TokenBucket::new(qos.limit, qos.burst),
+        }
+    }
+
+    /// Takes on a new promise; what it has already been served counts on, converted.
+    pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
+        let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
+        let (old, new) = (self.inverse_weight, inverse(qos.weight));
+        let class = class(qos);
+        if old != new || class != self.class {
+            // Leads are below 2^62 and inverse weights at most 2^44.
+            self.weight_tag = virtual_time[class as usize] + lead * u128::from(new) / u128::from(old);
+        }
+        self.inverse_weight = new;
+        self.class = class;
+        self.reserved = !qos.reservation.is_unset();
+        self.limited = !qos.limit.is_unset();
+        self.reservation.set_rates(now, qos.reservation, MAX_LAG);
+        self.limit.set_rates(now, qos.limit, qos.burst);
+    }
+
+    /// The client has something to do again: time in which it did not ask earns it nothing.
+    #[inline]
+    pub(super) fn activate(&mut self, now: Instant) {
+        if self.reserved {
+            self.reservation.drop_credit(now);
+        }
+    }
+
+    /// Whether requests wait that may be served.
+    #[inline]
+    pub(super) fn is_active(&self) -> bool {
+        !self.fifo.is_empty() && !self.blocked
+    }
+
+    /// When the next request is due by reservation: when either rate is behind, in ns.
+    ///
+    /// A limit not below the reservation in the same unit holds back its catching up, so that it
+    /// is never exceeded; any other limit yields to the reservation.
+    #[inline]
+    pub(super) fn reservation_due(&self) -> u64 {
+        [IOPS, BYTES].into_iter().fold(u64::MAX, |due, rate| {
+            let price = self.reservation.price(rate);
+            if price == 0 {
+                return due;
+            }
+            let holds = self.limited && self.limit.price(rate) <= price;
+            let limit = if holds { self.limit.deadline(rate) } else { 0 };
+            due.min(self.reservation.deadline(rate).max(limit))
+        })
+    }
+
+    /// When the limit lets the next request pass, in ns.
+    #[inline]
+    pub(super) fn limit_due(&self) -> u64 {
+        if self.limited { self.limit.ready_at().as_nanos() } else { 0 }
+    }
+
+    /// Charges the limit and the weight; the reservation is left alone, so that service
+    /// by weight comes on top of it.
+    #[inline]
+    pub(super) fn charge_weight(&mut self, now: Instant, work: &Work, cost: u32) {
+        if self.limited {
+            self.limit.take(now, work);
+        }
+        self.weight_tag += u128::from(self.step(u64::from(cost)));
+    }
+
+    /// Charges reservation, limit and weight.
+    #[inline]
+    pub(super) fn charge_reservation(&mut self, now: Instant, work: &Work, cost: u32, virtual_time: VirtualTime) {
+        let bytes = if work.bytes == 0 { EMPTY_REQUEST_BYTES } else { work.bytes };
+        self.reservation.take(now, &Work { bytes, ..*work });
+        self.weight_tag = self.weight_tag.min(virtual_time + u128::from(self.step(MAX_LEAD)));
+        self.charge_weight(now, work, cost);
+    }
+
+    #[inline]
+    fn step(&self, cost: u64) -> u64 {
+        ((u128::from(cost) * u128::from(self.inverse_weight)) >> STEP_SHIFT) as u64
+    }
+}
+
+fn class(qos: &Qos) -> Class {
+    if qos.background { Class::Background } else { Class::Normal }
+}
+
+fn inverse(weight: u32) -> u64 {
+    (1 << INVERSE_BITS) / u64::from(weight.clamp(1, MAX_WEIGHT))
+}
