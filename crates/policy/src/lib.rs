@@ -1,1 +1,28 @@
-//! Placeholder.
+//! What an operator says and what the operator is shown.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`config`] | the configuration: types, defaults, resolution of what was left out |
+//! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
+//! | [`change`] | what a reload changes, and what it cannot |
+//! | [`units`] | bytes, durations, rates and address blocks as people write them |
+//! | [`state`] | the records behind `/api/v1/state` |
+
+mod admission;
+pub mod change;
+pub mod check;
+pub mod config;
+mod emulate;
+mod rules;
+pub mod state;
+pub mod units;
+
+pub use config::Config;
+
+/// A configuration that shows every key with its default, commented.
+pub const EXAMPLE: &str = include_str!("../example.toml");
+
+/// The JSON schema of the configuration (draft 2020-12), for editors and other programs.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Config).to_value()
+}

@@ -1,0 +1,310 @@
+//! How admission control is written: `admission = "slowfast"` or `admission = { kind = "fixed", budget = "512KiB" }`.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use evenkeel_control::admission::{Config as Control, SlowFastConfig};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::units::{Bytes, Duration};
+
+/// How much may be inside a back end.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Admission {
+    /// Everything is admitted at once.
+    None,
+    /// A constant budget.
+    Fixed {
+        /// Cost inside the back end at most.
+        budget: Bytes,
+    },
+    /// SlowFast CoDel: the budget follows the latency, the target follows the throughput.
+    SlowFast(SlowFast),
+}
+
+/// The names of [`Admission`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    None,
+    Fixed,
+    SlowFast,
+}
+
+/// Declares the settings once for [`SlowFast`], for the table that also carries `kind`, and for both conversions.
+macro_rules! settings {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty = $control:ident,)*) => {
+        /// Settings of SlowFast CoDel. The default is the published constants with every known defect repaired.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        pub struct SlowFast {
+            $($(#[$attribute])* pub $name: $type,)*
+        }
+
+        #[derive(Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        struct Table {
+            /// Which kind of admission control.
+            kind: Kind,
+            /// Cost inside the back end at most; for `fixed` only.
+            budget: Option<Bytes>,
+            $($(#[$attribute])* $name: Option<$type>,)*
+        }
+
+        impl Table {
+            /// The first setting given that only SlowFast CoDel has.
+            fn slowfast_key(&self) -> Option<&'static str> {
+                [$(self.$name.is_some().then_some(stringify!($name)),)*].into_iter().flatten().next()
+            }
+
+            fn slowfast(self) -> SlowFast {
+                let default = SlowFast::default();
+                SlowFast { $($name: self.$name.unwrap_or(default.$name),)* }
+            }
+        }
+
+        impl From<SlowFastConfig> for SlowFast {
+            fn from(config: SlowFastConfig) -> Self {
+                Self { $($name: config.$control.into(),)* }
+            }
+        }
+
+        impl From<&SlowFast> for SlowFastConfig {
+            fn from(settings: &SlowFast) -> Self {
+                Self { $($control: settings.$name.into(),)* }
+            }
+        }
+    };
+}
+
+settings! {
+    /// Period of the fast loop while the target is met.
+    fast_interval: Duration = fast_interval,
+    /// Period of the slow loop.
+    slow_interval: Duration = slow_interval,
+    /// Latency target before the first fit.
+    target_initial: Duration = target_initial,
+    /// Smallest target.
+    target_min: Duration = target_min,
+    /// Largest target.
+    target_max: Duration = target_max,
+    /// Budget at the start.
+    budget_initial: Bytes = budget_initial_bytes,
+    /// Smallest budget.
+    budget_min: Bytes = budget_min_bytes,
+    /// Largest budget.
+    budget_max: Bytes = budget_max_bytes,
+    /// Growth of the budget in a fast interval that met the target.
+    budget_increment: Bytes = budget_increment_bytes,
+    /// The most a fast interval may leave of the budget when the target is far exceeded, 0 to 1.
+    budget_decrease_floor: f64 = budget_decrease_floor,
+    /// The budget grows only while it is below this multiple of the peak occupancy.
+    budget_headroom: f64 = budget_headroom,
+    /// Slow intervals kept for the fit.
+    history_samples: u32 = history_samples,
+    /// Slope of the throughput-latency curve at the target, MiB/s per ms, without the repair `relative_tradeoff`.
+    tradeoff_mib_per_s_per_ms: f64 = tradeoff_mib_per_s_per_ms,
+    /// The same slope in per cent of throughput per per cent of latency: higher means less latency and less throughput.
+    tradeoff_relative: f64 = tradeoff_relative,
+    /// 99th percentile of the explored targets as a multiple of the optimum.
+    exploration_p99_factor: f64 = exploration_p99_factor,
+    /// Which known defects of the published form are repaired: "all", "none" or a list of names.
+    repairs: Repairs = repairs,
+}
+
+impl Default for SlowFast {
+    fn default() -> Self {
+        SlowFastConfig::REPAIRED.into()
+    }
+}
+
+impl From<&Admission> for Control {
+    fn from(admission: &Admission) -> Self {
+        match admission {
+            Admission::None => Self::None,
+            Admission::Fixed { budget } => Self::Fixed { budget_bytes: budget.0 },
+            Admission::SlowFast(settings) => Self::SlowFast(settings.into()),
+        }
+    }
+}
+
+impl Admission {
+    /// Name as written in the configuration.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fixed { .. } => "fixed",
+            Self::SlowFast(_) => "slowfast",
+        }
+    }
+
+    /// What makes no sense in the settings, if anything does.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Fixed { budget } => (budget.0 == 0).then(|| "budget must be greater than 0".into()),
+            Self::SlowFast(settings) => SlowFastConfig::from(settings).validate().err().map(|error| {
+                let setting = error.setting.strip_suffix("_bytes").unwrap_or(error.setting);
+                format!("{setting} must be {}", error.must_be)
+            }),
+        }
+    }
+}
+
+impl TryFrom<Table> for Admission {
+    type Error = String;
+
+    fn try_from(table: Table) -> Result<Self, String> {
+        match (table.kind, table.budget, table.slowfast_key()) {
+            (Kind::SlowFast, None, _) => Ok(Self::SlowFast(table.slowfast())),
+            (Kind::SlowFast, Some(_), _) => {
+                Err("`budget` belongs to kind = \"fixed\"; slowfast has budget_initial, budget_min and budget_max"
+                    .into())
+            }
+            (_, _, Some(key)) => Err(format!("`{key}` belongs to kind = \"slowfast\"")),
+            (Kind::Fixed, Some(budget), None) => Ok(Self::Fixed { budget }),
+            (Kind::Fixed, None, None) => Err("kind = \"fixed\" needs a budget, for example budget = \"512KiB\"".into()),
+            (Kind::None, Some(_), None) => Err("`budget` belongs to kind = \"fixed\"".into()),
+            (Kind::None, None, None) => Ok(Self::None),
+        }
+    }
+}
+
+struct AdmissionVisitor;
+
+impl<'de> de::Visitor<'de> for AdmissionVisitor {
+    type Value = Admission;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"none\", \"slowfast\" or a table such as { kind = \"fixed\", budget = \"512KiB\" }")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Admission, E> {
+        match text {
+            "none" => Ok(Admission::None),
+            "slowfast" => Ok(Admission::SlowFast(SlowFast::default())),
+            "fixed" => Err(E::custom("\"fixed\" needs a budget: write { kind = \"fixed\", budget = \"512KiB\" }")),
+            _ => Err(E::unknown_variant(text, &["none", "fixed", "slowfast"])),
+        }
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Admission, A::Error> {
+        let table = Table::deserialize(de::value::MapAccessDeserializer::new(map))?;
+        table.try_into().map_err(de::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Admission {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AdmissionVisitor)
+    }
+}
+
+impl JsonSchema for Admission {
+    fn schema_name() -> Cow<'static, str> {
+        "Admission".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let table = generator.subschema_for::<Table>();
+        json_schema!({ "anyOf": [{ "enum": ["none", "slowfast"] }, table] })
+    }
+}
+
+/// Which known defects of SlowFast CoDel are repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repairs(evenkeel_control::admission::Repairs);
+
+type Switch = fn(&mut evenkeel_control::admission::Repairs) -> &mut bool;
+
+/// The switches by name.
+const SWITCHES: [(&str, Switch); 8] = [
+    ("early_fit", |r| &mut r.early_fit),
+    ("proportional_growth", |r| &mut r.proportional_growth),
+    ("guarded_fit", |r| &mut r.guarded_fit),
+    ("floored_mode", |r| &mut r.floored_mode),
+    ("app_limited", |r| &mut r.app_limited),
+    ("relative_tradeoff", |r| &mut r.relative_tradeoff),
+    ("settling_exploration", |r| &mut r.settling_exploration),
+    ("pull_towards_optimum", |r| &mut r.pull_towards_optimum),
+];
+const SWITCH_NAMES: &[&str] = &[
+    SWITCHES[0].0,
+    SWITCHES[1].0,
+    SWITCHES[2].0,
+    SWITCHES[3].0,
+    SWITCHES[4].0,
+    SWITCHES[5].0,
+    SWITCHES[6].0,
+    SWITCHES[7].0,
+];
+
+impl From<evenkeel_control::admission::Repairs> for Repairs {
+    fn from(repairs: evenkeel_control::admission::Repairs) -> Self {
+        Self(repairs)
+    }
+}
+
+impl From<Repairs> for evenkeel_control::admission::Repairs {
+    fn from(repairs: Repairs) -> Self {
+        repairs.0
+    }
+}
+
+impl Serialize for Repairs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut repairs = self.0;
+        let on = SWITCHES.iter().filter(|(_, switch)| *switch(&mut repairs)).map(|&(name, _)| name);
+        serializer.collect_seq(on)
+    }
+}
+
+struct RepairsVisitor;
+
+impl<'de> de::Visitor<'de> for RepairsVisitor {
+    type Value = Repairs;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"all\", \"none\" or a list of repairs")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Repairs, E> {
+        match text {
+            "all" => Ok(Repairs(evenkeel_control::admission::Repairs::ALL)),
+            "none" => Ok(Repairs(evenkeel_control::admission::Repairs::NONE)),
+            _ => Err(E::unknown_variant(text, &["all", "none"])),
+        }
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut names: A) -> Result<Repairs, A::Error> {
+        let mut repairs = evenkeel_control::admission::Repairs::NONE;
+        while let Some(name) = names.next_element::<String>()? {
+            match SWITCHES.iter().find(|(known, _)| *known == name) {
+                Some((_, switch)) => *switch(&mut repairs) = true,
+                None => return Err(de::Error::unknown_variant(&name, SWITCH_NAMES)),
+            }
+        }
+        Ok(Repairs(repairs))
+    }
+}
+
+impl<'de> Deserialize<'de> for Repairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(RepairsVisitor)
+    }
+}
+
+impl JsonSchema for Repairs {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Repairs".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "anyOf": [{ "enum": ["all", "none"] }, { "type": "array", "items": { "enum": SWITCH_NAMES } }] })
+    }
+}

@@ -1,0 +1,170 @@
+//! What a reload changes, and what it cannot.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::config::{Config, Volume};
+use crate::units::Bytes;
+
+/// A difference between two configurations that can take effect without dropping a connection.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A setting of the server.
+    Server {
+        /// The key.
+        key: &'static str,
+    },
+    /// A pool appears.
+    PoolAdded(String),
+    /// A pool has other settings.
+    PoolChanged(String),
+    /// A pool, on which no volume is left, disappears.
+    PoolRemoved(String),
+    /// A tenant appears.
+    TenantAdded(String),
+    /// A tenant has other promises or addresses.
+    TenantChanged(String),
+    /// A tenant disappears; its connections fall to the tenant that is now theirs.
+    TenantRemoved(String),
+    /// A volume appears.
+    VolumeAdded(String),
+    /// A volume disappears; its connections end.
+    VolumeRemoved(String),
+    /// A volume becomes longer.
+    VolumeGrown {
+        /// The volume.
+        name: String,
+        /// Its new size.
+        to: Bytes,
+    },
+    /// A volume belongs to another tenant or is described otherwise.
+    VolumeChanged(String),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server { key } => write!(f, "server.{key} changed"),
+            Self::PoolAdded(name) => write!(f, "pool {name} added"),
+            Self::PoolChanged(name) => write!(f, "pool {name} changed"),
+            Self::PoolRemoved(name) => write!(f, "pool {name} removed"),
+            Self::TenantAdded(name) => write!(f, "tenant {name} added"),
+            Self::TenantChanged(name) => write!(f, "tenant {name} changed"),
+            Self::TenantRemoved(name) => write!(f, "tenant {name} removed"),
+            Self::VolumeAdded(name) => write!(f, "volume {name} added"),
+            Self::VolumeRemoved(name) => write!(f, "volume {name} removed"),
+            Self::VolumeGrown { name, to } => write!(f, "volume {name} grown to {to}"),
+            Self::VolumeChanged(name) => write!(f, "volume {name} changed"),
+        }
+    }
+}
+
+/// Differences that need a restart, each with its key and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeedsRestart(pub Vec<String>);
+
+impl fmt::Display for NeedsRestart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing was changed, because these changes need a restart: {}", self.0.join("; "))
+    }
+}
+
+impl std::error::Error for NeedsRestart {}
+
+impl Config {
+    /// What leads from `self`, which is in force, to `new`: first what is added, last what is removed, so that the
+    /// changes can be made one after the other.
+    ///
+    /// # Errors
+    /// Names every difference that cannot take effect in a running server.
+    pub fn changes_to(&self, new: &Self) -> Result<Vec<Change>, NeedsRestart> {
+        let mut restart = Vec::new();
+        let mut changes = self.server_changes(new, &mut restart);
+        let pools = differences(&self.pools, &new.pools);
+        let tenants = differences(&self.tenants, &new.tenants);
+        let volumes = differences(&self.volumes, &new.volumes);
+        changes.extend(pools.added.into_iter().map(Change::PoolAdded));
+        for name in pools.changed {
+            let (old, new) = (&self.pools[&name], &new.pools[&name]);
+            if old.emulate.is_some() != new.emulate.is_some() {
+                restart.push(format!("pools.{name}.emulate (a running pool keeps or lacks its emulated device)"));
+            }
+            changes.push(Change::PoolChanged(name));
+        }
+        changes.extend(tenants.added.into_iter().map(Change::TenantAdded));
+        changes.extend(tenants.changed.into_iter().map(Change::TenantChanged));
+        // Before additions: a new volume may take over the file of a removed one.
+        changes.extend(volumes.removed.into_iter().map(Change::VolumeRemoved));
+        changes.extend(volumes.added.into_iter().map(Change::VolumeAdded));
+        for name in volumes.changed {
+            volume_changes(&name, &self.volumes[&name], &new.volumes[&name], &mut changes, &mut restart);
+        }
+        changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
+        changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
+        if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
+    }
+
+    fn server_changes(&self, new: &Self, restart: &mut Vec<String>) -> Vec<Change> {
+        let (old, new) = (&self.server, &new.server);
+        let fixed = [
+            ("listen", old.listen != new.listen),
+            ("unix", old.unix_paths() != new.unix_paths()),
+            ("status", old.status != new.status),
+            ("control", old.control_path() != new.control_path()),
+            ("data_dir", old.data_dir != new.data_dir),
+            ("workers", old.workers != new.workers),
+            ("engine", old.engine != new.engine),
+            ("read_only", old.read_only != new.read_only),
+            ("max_connections", old.max_connections != new.max_connections),
+            ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
+            ("buffer_memory", old.buffer_memory != new.buffer_memory),
+            ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
+        ];
+        restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
+        let live = [
+            ("default_export", old.default_export != new.default_export),
+            ("drain_timeout", old.drain_timeout != new.drain_timeout),
+        ];
+        live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
+    }
+}
+
+fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {
+    let fixed = [
+        ("pool", old.pool != new.pool),
+        ("backend", old.backend != new.backend),
+        ("path", old.path != new.path),
+        ("read_only", old.read_only != new.read_only),
+        ("cache", old.cache != new.cache),
+    ];
+    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("volumes.{name}.{key}")));
+    match (old.size, new.size) {
+        (Some(from), Some(to)) if to < from => {
+            restart.push(format!("volumes.{name}.size (from {from} to {to}: a volume in use cannot shrink)"));
+        }
+        (from, Some(to)) if from != Some(to) => changes.push(Change::VolumeGrown { name: name.into(), to }),
+        _ => {}
+    }
+    if old.tenant != new.tenant || old.description != new.description {
+        changes.push(Change::VolumeChanged(name.into()));
+    }
+}
+
+/// Names that differ between two tables.
+struct Differences {
+    added: Vec<String>,
+    changed: Vec<String>,
+    removed: Vec<String>,
+}
+
+fn differences<T: PartialEq>(old: &BTreeMap<String, T>, new: &BTreeMap<String, T>) -> Differences {
+    let missing = |of: &BTreeMap<String, T>, from: &BTreeMap<String, T>| {
+        of.keys().filter(|name| !from.contains_key(*name)).cloned().collect()
+    };
+    let changed = new.iter().filter(|(name, value)| old.get(*name).is_some_and(|old| old != *value));
+    Differences {
+        added: missing(new, old),
+        changed: changed.map(|(name, _)| name.clone()).collect(),
+        removed: missing(old, new),
+    }
+}

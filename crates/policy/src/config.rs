@@ -1,0 +1,470 @@
+//! The configuration: what is served, to whom it was promised, and how.
+//!
+//! A configuration is complete after reading: what was left out has its default, so
+//! that nothing needs to ask "or else what?". Paths that derive from `data_dir` are
+//! the exception, because the command line may still change it: ask
+//! [`Server::unix_paths`], [`Server::control_path`] and [`Config::path_of`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use evenkeel_control::mclock::{CostModel, Qos};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use crate::admission::{Admission, Repairs, SlowFast};
+pub use crate::emulate::{Emulate, Preset};
+use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
+
+/// The pool that exists even if the configuration names none.
+pub const DEFAULT_POOL: &str = "main";
+/// The tenant that exists even if the configuration names none.
+pub const DEFAULT_TENANT: &str = "default";
+/// The volume that is served if the configuration has no volumes, and the default export while it exists.
+pub const DEFAULT_VOLUME: &str = "disk0";
+
+/// Everything an operator says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The server process.
+    pub server: Server,
+    /// Shared devices that saturate, by name; `main` exists even if it is not named.
+    pub pools: BTreeMap<String, Pool>,
+    /// To whom something was promised, by name; `default` exists even if it is not named.
+    pub tenants: BTreeMap<String, Tenant>,
+    /// Exports, by name; `disk0` (a file of 1 GiB) if there is no such table.
+    pub volumes: BTreeMap<String, Volume>,
+}
+
+/// The server process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// TCP addresses that serve NBD.
+    pub listen: Vec<SocketAddr>,
+    /// Unix sockets that serve NBD; default `<data_dir>/nbd.sock`.
+    pub unix: Option<Vec<PathBuf>>,
+    /// TCP address of the read-only status page, metrics and API, or "off".
+    pub status: Status,
+    /// Unix socket of the API that may change things; default `<data_dir>/control.sock`.
+    pub control: Option<PathBuf>,
+    /// Where volumes live that have no path of their own.
+    pub data_dir: PathBuf,
+    /// Threads that serve connections: a number, or "auto" for one per core.
+    pub workers: Workers,
+    /// How I/O is submitted to the kernel.
+    pub engine: Engine,
+    /// Serve every volume read-only.
+    pub read_only: bool,
+    /// The volume a client gets that names none; default `disk0` if it exists, else the only volume.
+    pub default_export: Option<String>,
+    /// Connections served at once; further ones are closed at once.
+    #[schemars(range(min = 1))]
+    pub max_connections: u32,
+    /// Requests one connection may have outstanding; a client that sends more is read from later.
+    #[schemars(range(min = 1))]
+    pub max_inflight_per_connection: u32,
+    /// Bound on the payload buffers of all connections together.
+    pub buffer_memory: Bytes,
+    /// A client that has not finished the handshake by then is disconnected.
+    pub handshake_timeout: Duration,
+    /// How long a graceful stop waits for requests in flight.
+    pub drain_timeout: Duration,
+}
+
+/// How I/O is submitted to the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// io_uring where the kernel allows it, else epoll.
+    #[default]
+    Auto,
+    /// io_uring, or refuse to start.
+    IoUring,
+    /// epoll and a pool of threads for file I/O.
+    Epoll,
+}
+
+impl Engine {
+    /// Name as written in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::IoUring => "io_uring",
+            Self::Epoll => "epoll",
+        }
+    }
+}
+
+/// Number of worker threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Workers {
+    /// One for each core the process may use.
+    #[default]
+    Auto,
+    /// This many, 1 to [`Workers::MAX`].
+    Count(u32),
+}
+
+impl Workers {
+    /// More threads than any machine this serves has cores.
+    pub const MAX: u32 = 1024;
+}
+
+impl FromStr for Workers {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Self::Auto),
+            (_, Ok(count)) => Ok(Self::Count(count)),
+            _ => Err(UnitError::new(format!(
+                "{text:?} is not a number of threads; write \"auto\" or a number such as 4"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Count(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+as_text!(Workers, "\"auto\" or a number of threads", Some(|n| Workers::Count(u32::try_from(n).unwrap_or(u32::MAX))), {
+    "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }]
+});
+
+/// Where status is served over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(SocketAddr),
+}
+
+impl FromStr for Status {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        match (text, text.parse()) {
+            ("off", _) => Ok(Self::Off),
+            (_, Ok(address)) => Ok(Self::At(address)),
+            _ => Err(UnitError::new(format!(
+                "{text:?} is not an address with port; write for example \"127.0.0.1:9809\", or \"off\""
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+as_text!(Status, "an address such as \"127.0.0.1:9809\", or \"off\"", None, { "type": "string" });
+
+/// A shared device that saturates: one scheduler and one admission control in front of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pool {
+    /// Who goes next.
+    pub scheduler: Scheduler,
+    /// How much may be inside the device: "none", "slowfast", or a table with `kind`.
+    pub admission: Admission,
+    /// What a request costs on top of its payload, for admission and for weights: about 4000 on an SSD, 670000 on a disk.
+    pub base_cost: Bytes,
+    /// What a written byte costs in hundredths of a read byte; weights and the admission budget count in cost.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub write_cost_percent: u32,
+    /// The most the pool lets through.
+    pub limit: Rates,
+    /// How much unused limit may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
+    pub limit_burst: Duration,
+    /// An I/O that has been inside the device this long is reported.
+    pub stall_report_after: Duration,
+    /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
+    pub emulate: Option<Emulate>,
+}
+
+/// Who decides which request goes next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduler {
+    /// Reservation, weight and limit for each tenant.
+    #[default]
+    Mclock,
+    /// First come, first served; promises to tenants have no effect.
+    None,
+}
+
+/// To whom something was promised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tenant {
+    /// Served at least this fast whenever it asks.
+    pub reservation: Rates,
+    /// Never served faster than this (plus burst).
+    pub limit: Rates,
+    /// Share of what reservations leave, relative to other tenants.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub weight: u32,
+    /// How much unused limit may be saved up, as time at the limit rate.
+    pub burst: Duration,
+    /// Whether it stands back for others.
+    pub class: Class,
+    /// Connections from these addresses belong to this tenant, whatever the volume says.
+    pub clients: Vec<Cidr>,
+}
+
+/// Whether a tenant stands back for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Takes its share.
+    #[default]
+    Normal,
+    /// Beyond its reservation served only when no normal tenant can be.
+    Background,
+}
+
+/// An export.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Volume {
+    /// The pool it is on.
+    pub pool: String,
+    /// The tenant its connections belong to; default the tenant named like the volume if there is one, else `default`.
+    pub tenant: Option<String>,
+    /// What holds the data.
+    pub backend: Backend,
+    /// File or block device; default for a file `<data_dir>/<name>.img`.
+    pub path: Option<PathBuf>,
+    /// Size; needed for memory, emulate and a file that does not exist yet.
+    pub size: Option<Bytes>,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Whether I/O goes around the page cache.
+    pub cache: Cache,
+    /// Shown to clients that list exports.
+    pub description: String,
+}
+
+/// What holds the data of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// Memory; gone when the server stops.
+    Memory,
+    /// A file, created sparse if it does not exist.
+    #[default]
+    File,
+    /// A block device.
+    Block,
+    /// Memory behind the pool's emulated device.
+    Emulate,
+}
+
+impl Backend {
+    /// Name as written in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::File => "file",
+            Self::Block => "block",
+            Self::Emulate => "emulate",
+        }
+    }
+}
+
+/// Whether I/O goes around the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cache {
+    /// Around it (O_DIRECT) where alignment and file system allow: the queue is where the scheduler sees it.
+    #[default]
+    Direct,
+    /// Through it.
+    Buffered,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            server: Server::default(),
+            pools: BTreeMap::from([(DEFAULT_POOL.into(), Pool::default())]),
+            tenants: BTreeMap::from([(DEFAULT_TENANT.into(), Tenant::default())]),
+            volumes: BTreeMap::from([(
+                DEFAULT_VOLUME.into(),
+                Volume { size: Some(Bytes(1 << 30)), ..Volume::default() },
+            )]),
+        }
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 10_809))],
+            unix: None,
+            status: Status::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 9_809))),
+            control: None,
+            data_dir: "evenkeel-data".into(),
+            workers: Workers::Auto,
+            engine: Engine::Auto,
+            read_only: false,
+            default_export: None,
+            max_connections: 16_384,
+            max_inflight_per_connection: 256,
+            buffer_memory: Bytes(256 << 20),
+            handshake_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            scheduler: Scheduler::Mclock,
+            admission: Admission::SlowFast(SlowFast::default()),
+            base_cost: Bytes(4_000),
+            write_cost_percent: 100,
+            limit: Rates::default(),
+            limit_burst: Duration::from_millis(10),
+            stall_report_after: Duration::from_secs(10),
+            emulate: None,
+        }
+    }
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self {
+            reservation: Rates::default(),
+            limit: Rates::default(),
+            weight: 1,
+            burst: Duration::from_millis(10),
+            class: Class::Normal,
+            clients: Vec::new(),
+        }
+    }
+}
+
+impl Default for Volume {
+    fn default() -> Self {
+        Self {
+            pool: DEFAULT_POOL.into(),
+            tenant: None,
+            backend: Backend::File,
+            path: None,
+            size: None,
+            read_only: false,
+            cache: Cache::Direct,
+            description: String::new(),
+        }
+    }
+}
+
+impl Server {
+    /// Unix sockets that serve NBD.
+    pub fn unix_paths(&self) -> Vec<PathBuf> {
+        self.unix.clone().unwrap_or_else(|| vec![self.data_dir.join("nbd.sock")])
+    }
+
+    /// Unix socket of the API that may change things.
+    pub fn control_path(&self) -> PathBuf {
+        self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
+    }
+}
+
+impl Config {
+    /// The file or device behind a volume; `None` for back ends without one.
+    pub fn path_of(&self, name: &str, volume: &Volume) -> Option<PathBuf> {
+        match volume.backend {
+            Backend::Memory | Backend::Emulate => None,
+            Backend::File => {
+                Some(volume.path.clone().unwrap_or_else(|| self.server.data_dir.join(format!("{name}.img"))))
+            }
+            Backend::Block => volume.path.as_deref().map(Path::to_owned),
+        }
+    }
+
+    /// The tenant of connections to a volume whose address says nothing else.
+    pub fn tenant_of<'a>(&self, name: &'a str, volume: &'a Volume) -> &'a str {
+        match &volume.tenant {
+            Some(tenant) => tenant,
+            None if self.tenants.contains_key(name) => name,
+            None => DEFAULT_TENANT,
+        }
+    }
+
+    /// The tenant that claims a client's address, the most specific block first.
+    pub fn tenant_of_address(&self, address: std::net::IpAddr) -> Option<&str> {
+        self.tenants
+            .iter()
+            .flat_map(|(name, tenant)| tenant.clients.iter().map(move |block| (block, name)))
+            .filter(|(block, _)| block.contains(address))
+            .max_by_key(|(block, _)| block.specificity())
+            .map(|(_, name)| name.as_str())
+    }
+
+    /// The volume that a client gets which names none.
+    pub fn default_export(&self) -> Option<&str> {
+        if let Some(name) = &self.server.default_export {
+            return Some(name);
+        }
+        if let Some((name, _)) = self.volumes.get_key_value(DEFAULT_VOLUME) {
+            return Some(name);
+        }
+        let mut names = self.volumes.keys();
+        names.next().filter(|_| names.next().is_none()).map(String::as_str)
+    }
+
+    /// Adds the pool and the tenant that exist even if they are not named.
+    pub(crate) fn complete(&mut self) {
+        self.pools.entry(DEFAULT_POOL.into()).or_default();
+        self.tenants.entry(DEFAULT_TENANT.into()).or_default();
+    }
+}
+
+impl From<&Tenant> for Qos {
+    fn from(tenant: &Tenant) -> Self {
+        Self {
+            reservation: tenant.reservation.into(),
+            limit: tenant.limit.into(),
+            weight: tenant.weight,
+            burst: tenant.burst.into(),
+            background: tenant.class == Class::Background,
+        }
+    }
+}
+
+impl From<&Pool> for evenkeel_control::pool::Config {
+    fn from(pool: &Pool) -> Self {
+        let base = u32::try_from(pool.base_cost.0).unwrap_or(u32::MAX);
+        Self {
+            scheduler: match pool.scheduler {
+                Scheduler::Mclock => evenkeel_control::pool::Scheduler::Mclock,
+                Scheduler::None => evenkeel_control::pool::Scheduler::None,
+            },
+            admission: (&pool.admission).into(),
+            base_cost_bytes: base,
+            cost: CostModel { base_bytes: base, write_percent: pool.write_cost_percent },
+            limit: pool.limit.into(),
+            limit_burst: pool.limit_burst.into(),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! How an emulated device is written.
+
+use evenkeel_model::jitter::Jitter;
+use evenkeel_model::store::StoreParams;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, Duration};
+
+/// Devices that [`Emulate`] starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// A batching store with a deep buffer on an SSD.
+    #[default]
+    Ssd,
+    /// The same on a disk whose every request seeks.
+    Hdd,
+}
+
+/// Declares the optional parameters once for the type and for [`Emulate::merge`].
+macro_rules! parameters {
+    ($($(#[$attribute:meta])* $name:ident: $type:ty,)*) => {
+        /// An emulated device: what is left out comes from the preset.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Emulate {
+            /// The device to start from: "ssd" (default) or "hdd".
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub preset: Option<Preset>,
+            $($(#[$attribute])* #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)*
+        }
+
+        impl Emulate {
+            /// What `changes` gives, and where it gives nothing what `self` gives. A new preset starts afresh.
+            #[must_use]
+            pub fn merge(self, changes: Self) -> Self {
+                if changes.preset.is_some() && changes.preset != self.preset {
+                    return changes;
+                }
+                Self { preset: self.preset, $($name: changes.$name.or(self.$name),)* }
+            }
+        }
+    };
+}
+
+parameters! {
+    /// Payload bytes per second the device moves.
+    bandwidth: Bytes,
+    /// Requests per second the device moves, however small.
+    iops: u64,
+    /// Time every read takes on top of its transfer.
+    read_latency: Duration,
+    /// Time every write takes on top of its transfer, before it is committed.
+    write_latency: Duration,
+    /// Time one commit takes, however many writes it carries.
+    commit_latency: Duration,
+    /// Requests one commit carries at most.
+    commit_batch_max: u32,
+    /// Writes of at most this size go into the log and are applied later; 0 = none.
+    deferred_max: Bytes,
+    /// Deferred bytes that may await application.
+    deferred_backlog_max: Bytes,
+    /// How latencies vary: standard deviation of their logarithm, 0 (not at all) to 2.
+    jitter: f64,
+    /// Period at which the device stops; "0s" = never.
+    stall_every: Duration,
+    /// How long it stops each time.
+    stall_for: Duration,
+}
+
+impl Emulate {
+    /// The parameters of the model.
+    ///
+    /// # Errors
+    /// Says which parameter makes no sense and what would be right.
+    pub fn params(&self) -> Result<StoreParams, String> {
+        let preset = match self.preset.unwrap_or_default() {
+            Preset::Ssd => StoreParams::ssd(),
+            Preset::Hdd => StoreParams::hdd(),
+        };
+        let bytes = |bytes: Option<Bytes>, preset: u64| bytes.map_or(preset, |bytes| bytes.0);
+        let time = |time: Option<Duration>, preset| time.map_or(preset, Into::into);
+        let params = StoreParams {
+            bandwidth_bytes_per_s: bytes(self.bandwidth, preset.bandwidth_bytes_per_s),
+            iops: self.iops.unwrap_or(preset.iops),
+            read_latency: time(self.read_latency, preset.read_latency),
+            write_latency: time(self.write_latency, preset.write_latency),
+            commit_latency: time(self.commit_latency, preset.commit_latency),
+            commit_batch_max: self.commit_batch_max.unwrap_or(preset.commit_batch_max),
+            deferred_max_bytes: u32::try_from(bytes(self.deferred_max, preset.deferred_max_bytes.into()))
+                .map_err(|_| "deferred_max must be less than 4GiB")?,
+            deferred_backlog_max_bytes: bytes(self.deferred_backlog_max, preset.deferred_backlog_max_bytes),
+            jitter: match self.jitter {
+                None => preset.jitter,
+                Some(0.0) => Jitter::None,
+                Some(sigma) => Jitter::LogNormal { sigma },
+            },
+            stall_every: time(self.stall_every, preset.stall_every),
+            stall_for: time(self.stall_for, preset.stall_for),
+        };
+        match params.validate() {
+            Ok(()) => Ok(params),
+            Err(error) if error.parameter == "jitter" => Err("jitter must be 0 to 2".into()),
+            Err(error) => {
+                let parameter = error.parameter.trim_end_matches("_bytes_per_s").trim_end_matches("_bytes");
+                Err(format!("{parameter} must be {}", error.must_be))
+            }
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! What a configuration must obey beyond its syntax.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::config::{Backend, Config, DEFAULT_VOLUME, Pool, Server, Status, Tenant, Volume, Workers};
+use crate::units::{Bytes, Rates};
+
+/// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
+const MAX_NAME: usize = 64;
+/// The longest path of a Unix socket, in bytes, without the closing zero.
+const MAX_SOCKET_PATH: usize = 107;
+/// Room for one request of the largest payload that clients may send.
+const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
+/// Weights and cost percentages stay within what the scheduler computes exactly.
+const MAX_WEIGHT: u32 = 1_000_000;
+const MAX_COST_PERCENT: u32 = 10_000;
+
+/// Whether a finding keeps the configuration from being used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Error,
+    Warning,
+}
+
+/// Something wrong or doubtful, and where: keys from the outermost table inward.
+pub(crate) struct Finding {
+    pub(crate) severity: Severity,
+    pub(crate) path: Vec<String>,
+    pub(crate) message: String,
+}
+
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, severity: Severity, path: &[&str], message: impl Into<String>) {
+        let path = path.iter().map(|&key| key.to_owned()).collect();
+        self.0.push(Finding { severity, path, message: message.into() });
+    }
+
+    fn error(&mut self, path: &[&str], message: impl Into<String>) {
+        self.add(Severity::Error, path, message);
+    }
+
+    fn warning(&mut self, path: &[&str], message: impl Into<String>) {
+        self.add(Severity::Warning, path, message);
+    }
+
+    fn error_if(&mut self, wrong: bool, path: &[&str], message: &str) {
+        if wrong {
+            self.error(path, message);
+        }
+    }
+}
+
+/// Everything wrong or doubtful in `config`, in the order of its tables.
+pub(crate) fn findings(config: &Config) -> Vec<Finding> {
+    let mut out = Findings(Vec::new());
+    server(config, &config.server, &mut out);
+    names("pools", config.pools.keys(), &mut out);
+    for (name, settings) in &config.pools {
+        pool(config, name, settings, &mut out);
+    }
+    names("tenants", config.tenants.keys(), &mut out);
+    for (name, settings) in &config.tenants {
+        tenant(name, settings, &mut out);
+    }
+    address_blocks(config, &mut out);
+    names("volumes", config.volumes.keys(), &mut out);
+    for (name, settings) in &config.volumes {
+        volume(config, name, settings, &mut out);
+    }
+    shared_paths(config, &mut out);
+    out.0
+}
+
+fn names<'a>(table: &str, names: impl Iterator<Item = &'a String>, out: &mut Findings) {
+    for name in names {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+        if !starts_well || name.len() > MAX_NAME || !name.chars().all(allowed) {
+            out.error(
+                &[table, name],
+                format!("{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"),
+            );
+        }
+    }
+}
+
+fn server(config: &Config, server: &Server, out: &mut Findings) {
+    let at = |key: &'static str| ["server", key];
+    let sockets = server.unix_paths();
+    out.error_if(
+        server.listen.is_empty() && sockets.is_empty(),
+        &at("listen"),
+        "the server listens nowhere; give at least one address here or one path in unix",
+    );
+    for (i, address) in server.listen.iter().enumerate() {
+        if server.listen[..i].contains(address) && address.port() != 0 {
+            out.error(&at("listen"), format!("{address} is listed twice; remove one"));
+        }
+        if !address.ip().is_loopback() {
+            out.warning(&at("listen"), format!("{address} is reachable from other machines, and NBD without TLS neither authenticates nor encrypts; keep it to networks you trust"));
+        }
+    }
+    if let Status::At(address) = server.status {
+        if server.listen.contains(&address) && address.port() != 0 {
+            out.error(&at("status"), format!("{address} already serves NBD; use another port"));
+        }
+        if !address.ip().is_loopback() {
+            out.warning(
+                &at("status"),
+                format!("everyone who reaches {address} can read the names and loads of all tenants"),
+            );
+        }
+    }
+    let control = server.control_path();
+    let mut seen: Vec<&PathBuf> = Vec::new();
+    for (key, path) in sockets.iter().map(|path| ("unix", path)).chain([("control", &control)]) {
+        if seen.contains(&path) {
+            out.error(&at(key), format!("{} is used twice; give each socket its own path", path.display()));
+        }
+        if path.as_os_str().len() > MAX_SOCKET_PATH {
+            out.error(
+                &at(key),
+                format!(
+                    "{} is longer than the {MAX_SOCKET_PATH} bytes the kernel allows for a socket; use a shorter path",
+                    path.display()
+                ),
+            );
+        }
+        seen.push(path);
+    }
+    if let Workers::Count(count) = server.workers {
+        out.error_if(
+            !(1..=Workers::MAX).contains(&count),
+            &at("workers"),
+            &format!("{count} is out of range; use \"auto\" or 1 to {}", Workers::MAX),
+        );
+    }
+    if let Some(name) = &server.default_export
+        && !config.volumes.contains_key(name)
+    {
+        out.error(&at("default_export"), unknown("volume", name, config.volumes.keys()));
+    }
+    out.error_if(server.max_connections == 0, &at("max_connections"), "0 would serve nobody; use at least 1");
+    out.error_if(
+        server.max_inflight_per_connection == 0,
+        &at("max_inflight_per_connection"),
+        "0 would serve nothing; use at least 1",
+    );
+    out.error_if(
+        server.buffer_memory < MIN_BUFFER_MEMORY,
+        &at("buffer_memory"),
+        &format!(
+            "{} is too small for one request of the largest size; use at least {MIN_BUFFER_MEMORY}",
+            server.buffer_memory
+        ),
+    );
+    out.error_if(
+        server.handshake_timeout.is_zero(),
+        &at("handshake_timeout"),
+        "0 would disconnect everybody; use for example \"30s\"",
+    );
+}
+
+fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+    let at = |key: &'static str| ["pools", name, key];
+    if let Some(complaint) = pool.admission.complaint() {
+        out.error(&at("admission"), complaint);
+    }
+    out.error_if(u32::try_from(pool.base_cost.0).is_err(), &at("base_cost"), "is too large; use less than 4GiB");
+    out.error_if(
+        !(1..=MAX_COST_PERCENT).contains(&pool.write_cost_percent),
+        &at("write_cost_percent"),
+        &format!("{} is out of range; use 1 to {MAX_COST_PERCENT} (100 = as much as a read)", pool.write_cost_percent),
+    );
+    out.error_if(
+        pool.stall_report_after.is_zero(),
+        &at("stall_report_after"),
+        "0 would report every I/O; use for example \"10s\"",
+    );
+    if let Some(emulate) = &pool.emulate
+        && let Err(complaint) = emulate.params()
+    {
+        out.error(&at("emulate"), complaint);
+    }
+    promises(config, name, pool, out);
+}
+
+/// Warns when the tenants of a pool were promised more than it lets through.
+fn promises(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+    let mut tenants: Vec<&str> =
+        config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| config.tenant_of(n, v)).collect();
+    tenants.sort_unstable();
+    tenants.dedup();
+    let promised =
+        tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| Rates {
+            iops: sum.iops.saturating_add(tenant.reservation.iops),
+            bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(tenant.reservation.bytes_per_s.0)),
+        });
+    if exceeds(promised.iops, pool.limit.iops) || exceeds(promised.bytes_per_s.0, pool.limit.bytes_per_s.0) {
+        out.warning(
+            &["pools", name, "limit"],
+            format!("the tenants {} are promised {promised} together, more than the limit of {}; not all promises can be kept at once", tenants.join(", "), pool.limit),
+        );
+    }
+}
+
+/// Whether a rate is above a limit that is set.
+fn exceeds(rate: u64, limit: u64) -> bool {
+    limit > 0 && rate > limit
+}
+
+fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
+    let at = |key: &'static str| ["tenants", name, key];
+    out.error_if(
+        !(1..=MAX_WEIGHT).contains(&tenant.weight),
+        &at("weight"),
+        &format!(
+            "{} is out of range; use 1 to {MAX_WEIGHT} (for little service beside others: class = \"background\")",
+            tenant.weight
+        ),
+    );
+    let (reserved, limit) = (tenant.reservation, tenant.limit);
+    if exceeds(reserved.iops, limit.iops) || exceeds(reserved.bytes_per_s.0, limit.bytes_per_s.0) {
+        out.error(
+            &at("reservation"),
+            format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
+        );
+    }
+}
+
+/// One block may belong to one tenant only; a block inside another is fine, because the most specific decides.
+fn address_blocks(config: &Config, out: &mut Findings) {
+    let mut owners = BTreeMap::new();
+    for (name, tenant) in &config.tenants {
+        for block in &tenant.clients {
+            match owners.insert(*block, name) {
+                Some(other) if other != name => {
+                    out.error(
+                        &["tenants", name, "clients"],
+                        format!("{block} already belongs to tenant {other:?}; a client can have one tenant only"),
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
+    let at = |key: &'static str| ["volumes", name, key];
+    let backend = volume.backend.name();
+    match config.pools.get(&volume.pool) {
+        None => out.error(&at("pool"), unknown("pool", &volume.pool, config.pools.keys())),
+        Some(pool) => out.error_if(
+            volume.backend == Backend::Emulate && pool.emulate.is_none(),
+            &at("backend"),
+            &format!(
+                "pool {:?} emulates no device; add [pools.{}.emulate], or use backend = \"memory\"",
+                volume.pool, volume.pool
+            ),
+        ),
+    }
+    if let Some(tenant) = &volume.tenant
+        && !config.tenants.contains_key(tenant)
+    {
+        out.error(&at("tenant"), unknown("tenant", tenant, config.tenants.keys()));
+    }
+    match (volume.backend, &volume.path) {
+        (Backend::Memory | Backend::Emulate, Some(_)) => {
+            out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
+        }
+        (Backend::Block, None) => {
+            out.error(&at("backend"), "backend \"block\" needs a path, for example path = \"/dev/vdb\"")
+        }
+        _ => {}
+    }
+    match (volume.backend, volume.size) {
+        (Backend::Memory | Backend::Emulate, None) => {
+            out.error(&at("backend"), format!("backend {backend:?} needs a size, for example size = \"1GiB\""));
+        }
+        (Backend::Block, Some(_)) => out.error(&at("size"), "a block device has the size it has; remove this key"),
+        (_, Some(Bytes(0))) => out.error(&at("size"), "must be greater than 0"),
+        (_, Some(size)) if i64::try_from(size.0).is_err() => {
+            out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"))
+        }
+        (_, Some(size)) if !size.0.is_multiple_of(512) => {
+            out.warning(
+                &at("size"),
+                format!("{size} is no multiple of 512 bytes; the kernel's NBD client will not see the rest"),
+            );
+        }
+        _ => {}
+    }
+}
+
+/// No two volumes on one file or device.
+fn shared_paths(config: &Config, out: &mut Findings) {
+    let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for (name, volume) in &config.volumes {
+        if let Some(path) = config.path_of(name, volume)
+            && let Some(other) = owners.insert(path.clone(), name)
+        {
+            out.error(
+                &["volumes", name, "path"],
+                format!("{} already holds volume {other:?}; give each volume its own", path.display()),
+            );
+        }
+    }
+}
+
+/// "No pool "fats"; did you mean ...": for a reference to something that is not there.
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    match closest(name, &known) {
+        Some(close) => format!("there is no {what} {name:?}; did you mean {close:?}?"),
+        None if known.is_empty() => format!(
+            "there is no {what} {name:?}; there are no {what}s at all, so leave this key out or add [{what}s.{DEFAULT_VOLUME}]"
+        ),
+        None => format!("there is no {what} {name:?}; known: {}", known.join(", ")),
+    }
+}
+
+/// The known name that `name` was probably meant to be: few edits away for its length.
+pub(crate) fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |known: &&str| edits(name, known);
+    let best = known.iter().copied().min_by_key(distance)?;
+    (edits(name, best) <= 1.max(name.chars().count() / 3)).then_some(best)
+}
+
+/// Levenshtein distance. O(|a| · |b|).
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,370 @@
+//! The records behind `/api/v1/state`: what every tenant gets, what the controllers decided, and why.
+//!
+//! Units are last in the names. Counters count from the start of the server. A rate or budget that is not set or
+//! not bounded is `null`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The server at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct State {
+    /// Version of the program.
+    pub version: String,
+    /// Time since the start.
+    pub uptime_s: f64,
+    /// How I/O is submitted: `io_uring` or `epoll`.
+    pub engine: String,
+    /// Every volume is read-only.
+    pub read_only: bool,
+    /// A graceful stop is under way.
+    pub draining: bool,
+    /// Threads that serve connections.
+    pub workers: Vec<WorkerState>,
+    /// Connections at present.
+    pub connections: u64,
+    /// Connections accepted since the start.
+    pub accepted_connections_total: u64,
+    /// Connections closed at once because there were too many or descriptors ran out.
+    pub refused_connections_total: u64,
+    /// Payload buffers in use by all connections together.
+    pub buffer_memory_used_bytes: u64,
+    /// Bound on them.
+    pub buffer_memory_limit_bytes: u64,
+    /// Shared devices.
+    pub pools: Vec<PoolState>,
+    /// Exports.
+    pub volumes: Vec<VolumeState>,
+}
+
+/// A thread that serves connections.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerState {
+    /// Position among the workers.
+    pub index: u32,
+    /// Connections at present.
+    pub connections: u64,
+    /// Requests received.
+    pub requests_total: u64,
+    /// CPU time used.
+    pub cpu_s: f64,
+}
+
+/// A shared device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolState {
+    /// Name in the configuration.
+    pub name: String,
+    /// `mclock` or `none`.
+    pub scheduler: String,
+    /// Admission control.
+    pub admission: AdmissionState,
+    /// Requests waiting in front of admission.
+    pub queued_requests: u64,
+    /// The most the pool lets through.
+    pub limit: LimitState,
+    /// I/Os that have been inside the device for too long.
+    pub overdue: Vec<OverdueIo>,
+    /// Tenants with connections or a configuration.
+    pub tenants: Vec<TenantState>,
+}
+
+/// Admission control and its newest decision.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AdmissionState {
+    /// `none`, `fixed` or `slowfast`.
+    pub kind: String,
+    /// Cost that may be inside; `null` = unbounded.
+    pub budget_bytes: Option<u64>,
+    /// Cost inside.
+    pub inside_bytes: u64,
+    /// Requests inside.
+    pub inside_requests: u64,
+    /// Latency the controller aims at, if it has an aim.
+    pub target_ms: Option<f64>,
+    /// When it was decided, on the scale of [`State::uptime_s`].
+    pub decided_at_s: f64,
+    /// Why, as a sentence.
+    pub reason: String,
+    /// Why the target is what it is, as a sentence; empty without a target.
+    pub target_reason: String,
+    /// Why, for programs.
+    pub reason_data: ReasonData,
+}
+
+/// The figures behind a decision; what does not apply is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct ReasonData {
+    /// Name of the reason, `latency_over_target` for example.
+    pub kind: String,
+    /// Smallest latency of the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_latency_ms: Option<f64>,
+    /// The target it was measured by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ms: Option<f64>,
+    /// The most that was inside lately.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+    /// What is inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inside_bytes: Option<u64>,
+    /// What the drawn target centres on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum_ms: Option<f64>,
+    /// Slope of the fitted curve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_mib_per_s: Option<f64>,
+    /// Samples in the history.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples: Option<u32>,
+    /// Completions of the interval whose requests the budget held back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_back: Option<u64>,
+    /// All completions of the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completions: Option<u64>,
+}
+
+/// A limit with the owner of the entry that binds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitState {
+    /// Requests per second.
+    pub iops: Option<u64>,
+    /// Who set that, for example `operator`.
+    pub iops_owner: Option<String>,
+    /// Payload bytes per second.
+    pub bytes_per_s: Option<u64>,
+    /// Who set that.
+    pub bytes_per_s_owner: Option<String>,
+}
+
+/// An I/O that has been inside a device for too long.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OverdueIo {
+    /// The volume.
+    pub volume: String,
+    /// Time since it entered the device.
+    pub age_s: f64,
+    /// `read`, `write`, `flush`, ...
+    pub kind: String,
+    /// Where in the volume.
+    pub offset_bytes: u64,
+    /// Its size.
+    pub length_bytes: u64,
+}
+
+/// A tenant on one pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantState {
+    /// Name in the configuration.
+    pub name: String,
+    /// What it was promised.
+    pub qos: QosState,
+    /// The limit in force and who set it.
+    pub limit: LimitState,
+    /// Connections at present.
+    pub connections: u64,
+    /// Requests waiting.
+    pub queued_requests: u64,
+    /// Requests inside the device.
+    pub inside_requests: u64,
+    /// Reads completed.
+    pub reads_total: u64,
+    /// Writes completed.
+    pub writes_total: u64,
+    /// Flushes completed.
+    pub flushes_total: u64,
+    /// Trims, zeroings and the like completed.
+    pub metas_total: u64,
+    /// Payload bytes read.
+    pub read_bytes_total: u64,
+    /// Payload bytes written.
+    pub write_bytes_total: u64,
+    /// Requests the device failed.
+    pub errors_total: u64,
+    /// Requests that went because the tenant was behind its reservation.
+    pub by_reservation_total: u64,
+    /// Requests that went by weight.
+    pub by_weight_total: u64,
+    /// From arrival to admission.
+    pub queue_wait: LatencyState,
+    /// From admission to completion.
+    pub device_latency: LatencyState,
+    /// From arrival to completion.
+    pub response_time: LatencyState,
+}
+
+/// What a tenant was promised, as configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QosState {
+    /// Requests per second it gets whenever it asks.
+    pub reservation_iops: Option<u64>,
+    /// Payload bytes per second it gets whenever it asks.
+    pub reservation_bytes_per_s: Option<u64>,
+    /// Requests per second it never exceeds.
+    pub limit_iops: Option<u64>,
+    /// Payload bytes per second it never exceeds.
+    pub limit_bytes_per_s: Option<u64>,
+    /// Share of what reservations leave.
+    pub weight: u32,
+    /// Unused limit it may save up.
+    pub burst_ms: u64,
+    /// `normal` or `background`.
+    pub class: String,
+}
+
+/// A distribution of durations since the start. Percentiles are upper bounds, at most 12.5 % above.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LatencyState {
+    /// Durations counted.
+    pub count: u64,
+    /// Their sum.
+    pub sum_s: f64,
+    /// Their mean.
+    pub mean_ms: f64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99th percentile.
+    pub p99_ms: f64,
+    /// 99.9th percentile.
+    pub p999_ms: f64,
+    /// The longest, exactly.
+    pub max_ms: f64,
+    /// Buckets that are not empty: upper bound in seconds and count in this bucket alone, shortest first.
+    pub buckets: Vec<(f64, u64)>,
+}
+
+/// An export.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeState {
+    /// Name of the export.
+    pub name: String,
+    /// The tenant of its connections.
+    pub tenant: String,
+    /// The pool it is on.
+    pub pool: String,
+    /// `memory`, `file`, `block` or `emulate`.
+    pub backend: String,
+    /// File or device, if there is one.
+    pub path: Option<String>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Connections at present.
+    pub connections: u64,
+    /// What clients are told it can do, `flush` and `fua` for example.
+    pub flags: Vec<String>,
+    /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
+    pub error: Option<String>,
+}
+
+impl From<&evenkeel_control::histogram::Histogram> for LatencyState {
+    fn from(h: &evenkeel_control::histogram::Histogram) -> Self {
+        let ms = |q| h.quantile(q).as_millis_f64();
+        Self {
+            count: h.count(),
+            sum_s: h.sum().as_secs_f64(),
+            mean_ms: h.mean().as_millis_f64(),
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            p999_ms: ms(0.999),
+            max_ms: h.max().as_millis_f64(),
+            buckets: h.buckets().map(|(le, count)| (le.as_secs_f64(), count)).collect(),
+        }
+    }
+}
+
+impl From<&evenkeel_control::mclock::Qos> for QosState {
+    fn from(qos: &evenkeel_control::mclock::Qos) -> Self {
+        Self {
+            reservation_iops: set(qos.reservation.iops),
+            reservation_bytes_per_s: set(qos.reservation.bytes_per_s),
+            limit_iops: set(qos.limit.iops),
+            limit_bytes_per_s: set(qos.limit.bytes_per_s),
+            weight: qos.weight,
+            burst_ms: qos.burst.as_nanos() / 1_000_000,
+            class: if qos.background { "background" } else { "normal" }.into(),
+        }
+    }
+}
+
+impl LimitState {
+    /// The binding entries of the limits on IOPS and on bytes per second.
+    pub fn new(iops: &evenkeel_control::limits::LimitSet, bytes_per_s: &evenkeel_control::limits::LimitSet) -> Self {
+        let owner = |set: &evenkeel_control::limits::LimitSet| set.binding().map(|(owner, _)| owner.name().to_owned());
+        Self {
+            iops: iops.effective(),
+            iops_owner: owner(iops),
+            bytes_per_s: bytes_per_s.effective(),
+            bytes_per_s_owner: owner(bytes_per_s),
+        }
+    }
+}
+
+impl AdmissionState {
+    /// What `admission` decided, with `inside_requests` inside and times counted from `start`.
+    pub fn new(
+        admission: &evenkeel_control::admission::Admission,
+        inside_requests: u64,
+        start: evenkeel_control::Instant,
+    ) -> Self {
+        use evenkeel_control::admission::Config;
+        let decision = admission.decision();
+        Self {
+            kind: match admission.config() {
+                Config::None => "none",
+                Config::Fixed { .. } => "fixed",
+                Config::SlowFast(_) => "slowfast",
+            }
+            .into(),
+            budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
+            inside_bytes: admission.inside_bytes(),
+            inside_requests,
+            target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
+            decided_at_s: decision.at.since(start).as_secs_f64(),
+            reason: decision.reason.to_string(),
+            target_reason: decision.target.map(|_| decision.target_reason.to_string()).unwrap_or_default(),
+            reason_data: (&decision.reason).into(),
+        }
+    }
+}
+
+impl From<&evenkeel_control::admission::Reason> for ReasonData {
+    fn from(reason: &evenkeel_control::admission::Reason) -> Self {
+        use evenkeel_control::admission::Reason;
+        let ms = |d: evenkeel_control::Duration| Some(d.as_millis_f64());
+        let named = |kind: &str| Self { kind: kind.into(), ..Self::default() };
+        match *reason {
+            Reason::Initial => named("initial"),
+            Reason::Configured => named("configured"),
+            Reason::Idle => named("idle"),
+            Reason::Stalled { inside_bytes } => Self { inside_bytes: Some(inside_bytes), ..named("stalled") },
+            Reason::LatencyOverTarget { min, target } => {
+                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
+            }
+            Reason::LatencyUnderTarget { min, target } => {
+                Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_under_target") }
+            }
+            Reason::BudgetNotUsed { peak_bytes } => Self { peak_bytes: Some(peak_bytes), ..named("budget_not_used") },
+            Reason::BudgetAtMaximum => named("budget_at_maximum"),
+            Reason::TargetExplored { optimum, samples } => {
+                Self { optimum_ms: ms(optimum), samples: Some(samples), ..named("target_explored") }
+            }
+            Reason::TargetFitted { optimum, slope_mib_per_s } => {
+                Self { optimum_ms: ms(optimum), slope_mib_per_s: Some(slope_mib_per_s), ..named("target_fitted") }
+            }
+            Reason::FitDegenerate { samples } => Self { samples: Some(samples), ..named("fit_degenerate") },
+            Reason::AppLimited { held_back, completions } => {
+                Self { held_back: Some(held_back), completions: Some(completions), ..named("app_limited") }
+            }
+        }
+    }
+}
+
+/// A rate as shown: 0 stands for not set.
+fn set(rate: u64) -> Option<u64> {
+    (rate > 0).then_some(rate)
+}
