@@ -1,2 +1,46 @@
-//! Tasks.
-fn main() {}
+//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask compare`.
+
+mod build;
+mod lab;
+mod process;
+mod scratch;
+mod servers;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Tasks of the project", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Runs a lab in a virtual machine.
+    Lab(lab::Args),
+    /// What runs inside the virtual machine of a lab.
+    #[command(hide = true, subcommand)]
+    Guest(lab::guest::Guest),
+}
+
+fn main() -> ExitCode {
+    let task = Cli::parse().task;
+    if !matches!(task, Task::Guest(_)) {
+        process::handle_signals();
+    }
+    let outcome = match task {
+        Task::Lab(args) => lab::run(args),
+        Task::Guest(command) => lab::guest::run(&command).map(|()| true),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("Error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A small NBD client for the labs.
+//!
+//! It shares no code with the server or with `evenkeel load`: what judges the server must not repeat its
+//! mistakes. Fixed newstyle, simple replies, blocking sockets.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_INFO: u32 = 3;
+const INFO_EXPORT: u16 = 0;
+const FLAG_SEND_FLUSH: u16 = 1 << 2;
+const FLAG_SEND_FUA: u16 = 1 << 3;
+const FLAG_MULTI_CONN: u16 = 1 << 8;
+
+/// What to ask of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    Read = 0,
+    Write = 1,
+    Disconnect = 2,
+    Flush = 3,
+}
+
+/// A connection in its transmission phase.
+pub(crate) struct Client {
+    stream: Box<dyn Stream>,
+    /// Size of the export in bytes.
+    pub(crate) size: u64,
+    flags: u16,
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+impl Client {
+    /// Connects to `address`, a path of a Unix socket or `host:port`; tries again until `limit`.
+    pub(crate) fn connect(address: &str, export: &str, limit: Duration) -> Result<Self> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let stream: std::io::Result<Box<dyn Stream>> = if Path::new(address).is_absolute() {
+                UnixStream::connect(address).map(|s| Box::new(s) as _)
+            } else {
+                TcpStream::connect(address).map(|s| Box::new(s) as _)
+            };
+            match stream {
+                Ok(stream) => return Self::negotiate(stream, export).context("NBD handshake"),
+                Err(e) if Instant::now() > deadline => {
+                    return Err(e).with_context(|| format!("cannot connect to {address} within {limit:?}"));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    fn negotiate(mut stream: Box<dyn Stream>, export: &str) -> Result<Self> {
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting)?;
+        ensure!(be64(&greeting[..8]) == INIT_MAGIC && be64(&greeting[8..16]) == OPTION_MAGIC, "not an NBD server");
+        // Fixed newstyle and no zeroes.
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend(OPTION_GO.to_be_bytes());
+        hello.extend((export.len() as u32 + 6).to_be_bytes());
+        hello.extend((export.len() as u32).to_be_bytes());
+        hello.extend(export.as_bytes());
+        hello.extend(0u16.to_be_bytes());
+        stream.write_all(&hello)?;
+        let (mut size, mut flags) = (0, 0);
+        loop {
+            let mut head = [0; 20];
+            stream.read_exact(&mut head)?;
+            ensure!(be64(&head[..8]) == OPTION_REPLY_MAGIC, "bad option reply");
+            let (kind, length) = (be32(&head[12..16]), be32(&head[16..20]));
+            ensure!(length <= 64 << 10, "option reply of {length} bytes");
+            let mut data = vec![0; length as usize];
+            stream.read_exact(&mut data)?;
+            match kind {
+                REPLY_ACK => return Ok(Self { stream, size, flags }),
+                REPLY_INFO if data.len() == 12 && data[..2] == INFO_EXPORT.to_be_bytes() => {
+                    size = be64(&data[2..10]);
+                    flags = u16::from_be_bytes([data[10], data[11]]);
+                }
+                REPLY_INFO => {}
+                other => bail!("the server refused export `{export}`: {other:#x} {}", String::from_utf8_lossy(&data)),
+            }
+        }
+    }
+
+    /// Whether FLUSH and FUA are offered; without them no durability was promised.
+    pub(crate) fn promises_durability(&self) -> bool {
+        self.flags & FLAG_SEND_FLUSH != 0 && self.flags & FLAG_SEND_FUA != 0
+    }
+
+    /// Whether a FLUSH covers writes completed on other connections.
+    pub(crate) fn multi_conn(&self) -> bool {
+        self.flags & FLAG_MULTI_CONN != 0
+    }
+
+    /// Sends a request; `fua` asks that a write be durable before its reply.
+    pub(crate) fn send(&mut self, command: Command, fua: bool, cookie: u64, at: u64, bytes: u32, data: &[u8]) -> Result<()> {
+        let mut request = Vec::with_capacity(28 + data.len());
+        request.extend(REQUEST_MAGIC.to_be_bytes());
+        request.extend(u16::from(fua).to_be_bytes());
+        request.extend((command as u16).to_be_bytes());
+        request.extend(cookie.to_be_bytes());
+        request.extend(at.to_be_bytes());
+        request.extend(bytes.to_be_bytes());
+        request.extend(data);
+        self.stream.write_all(&request).context("the server closed the connection")
+    }
+
+    /// Receives a reply without data and returns its cookie; an error from the server is an error.
+    pub(crate) fn receive(&mut self) -> Result<u64> {
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).context("the server closed the connection")?;
+        ensure!(be32(&reply[..4]) == REPLY_MAGIC, "bad reply");
+        let error = be32(&reply[4..8]);
+        ensure!(error == 0, "the server answered with error {error}");
+        Ok(be64(&reply[8..]))
+    }
+
+    /// Reads, one request at a time.
+    pub(crate) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
+        self.send(Command::Read, false, at, at, u32::try_from(into.len())?, &[])?;
+        ensure!(self.receive()? == at, "reply to a request that was not made");
+        self.stream.read_exact(into)?;
+        Ok(())
+    }
+
+    /// Says goodbye.
+    pub(crate) fn disconnect(mut self) -> Result<()> {
+        self.send(Command::Disconnect, false, 0, 0, 0, &[])
+    }
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |n, &b| n << 8 | u64::from(b))
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    be64(bytes) as u32
+}

@@ -1,0 +1,195 @@
+//! One virtual machine: boot, listen to its console, cut its power.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::kernel::{self, Kernel};
+use crate::process::{self, Running};
+use crate::scratch::Scratch;
+
+/// Emulated boots sometimes panic while the kernel patches its own code, about one in 23; the chance of
+/// five in a row is below one in a million.
+const BOOT_ATTEMPTS: u32 = 5;
+/// A boot takes 5 to 10 s on an idle machine of two cores.
+const BOOT_LIMIT: Duration = Duration::from_secs(150);
+const MODULES: [&str; 7] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "ext4", "nbd"];
+/// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
+const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
+/// Line that `lab/init` prints when the host's programs are usable.
+const BOOTED: &str = "lab: booted";
+/// Line that `lab/init` prints with the exit status of the command.
+const ENDED: &str = "lab: ended ";
+
+/// Kernel and initial file system, made once for all machines of a run.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    kernel: Kernel,
+    initramfs: PathBuf,
+    share: PathBuf,
+    verbose: bool,
+    boots: u32,
+    /// Boots that had to be repeated.
+    pub(crate) failed_boots: u32,
+}
+
+/// A booted machine.
+pub(crate) struct Guest {
+    running: Running,
+    lines: Receiver<String>,
+    control: PathBuf,
+    verbose: bool,
+}
+
+impl Machine {
+    /// Fetches what is missing into `build`; the guest sees `scratch` as `/run/lab`.
+    pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let kernel = kernel::prepare(build)?;
+        let busybox = kernel::busybox(build)?;
+        let initramfs = build.join("initramfs");
+        kernel.initramfs(&busybox, &MODULES, &MODULES_IF_PRESENT, &initramfs)?;
+        println!("lab: guest kernel {}", kernel.release);
+        let share = scratch.path().to_owned();
+        Ok(Self { kernel, initramfs, share, verbose, boots: 0, failed_boots: 0 })
+    }
+
+    /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
+    pub(crate) fn boot(&mut self, script: &str, disks: &[PathBuf]) -> Result<Guest> {
+        std::fs::write(self.share.join("command"), script)?;
+        for attempt in 1..=BOOT_ATTEMPTS {
+            let started = Instant::now();
+            let mut guest = self.start(disks)?;
+            match guest.wait_for(BOOT_LIMIT, |line| line.starts_with(BOOTED).then_some(())) {
+                Ok(()) => {
+                    println!("lab: booted in {:.1} s (attempt {attempt})", started.elapsed().as_secs_f64());
+                    return Ok(guest);
+                }
+                Err(e) => {
+                    self.failed_boots += 1;
+                    println!("lab: boot attempt {attempt} failed: {e:#}");
+                }
+            }
+        }
+        bail!("the virtual machine did not boot in {BOOT_ATTEMPTS} attempts; see its console with --verbose")
+    }
+
+    fn start(&mut self, disks: &[PathBuf]) -> Result<Guest> {
+        self.boots += 1;
+        let control = self.share.join(format!("control-{}", self.boots));
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // Pure emulation runs everywhere, also inside a virtual machine.
+        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2G"]);
+        qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
+        qemu.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&self.initramfs);
+        qemu.args(["-append", "console=ttyS0 quiet panic=1 mitigations=off"]);
+        qemu.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
+        let share = format!("local,path={},mount_tag=share,security_model=none", self.share.display());
+        qemu.arg("-virtfs").arg(share);
+        for (number, disk) in disks.iter().enumerate() {
+            let drive = format!("if=none,id=disk{number},file={},format=raw,cache=writeback", disk.display());
+            // One queue keeps requests in the order in which the guest issued them.
+            let device = format!("virtio-blk-pci,drive=disk{number},num-queues=1");
+            qemu.arg("-drive").arg(drive).arg("-device").arg(device);
+        }
+        let mut running = Running::spawn(qemu.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let console = running.take_stdout()?;
+        let (send, lines) = channel();
+        let verbose = self.verbose;
+        thread::spawn(move || {
+            for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if verbose {
+                    println!("  | {line}");
+                }
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Guest { running, lines, control, verbose })
+    }
+}
+
+impl Guest {
+    /// Reads the console until `wanted` takes a line.
+    pub(crate) fn wait_for<T>(&mut self, limit: Duration, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + limit;
+        let mut last = std::collections::VecDeque::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(value) = wanted(&line) {
+                        return Ok(value);
+                    }
+                    if let Some(status) = line.strip_prefix(ENDED) {
+                        bail!("the guest's command ended early with status {status}{}", self.tail(&last));
+                    }
+                    last.push_back(line);
+                    if last.len() > 12 {
+                        last.pop_front();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bail!("nothing within {limit:?}{}", self.tail(&last)),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped{}", self.tail(&last)),
+            }
+        }
+    }
+
+    /// Reads the console until the command has ended; `line` sees every line. The status must be 0.
+    pub(crate) fn finish(mut self, limit: Duration, mut line: impl FnMut(&str)) -> Result<()> {
+        let status = self.wait_for(limit, |text| {
+            line(text);
+            text.strip_prefix(ENDED).map(str::to_owned)
+        })?;
+        if status != "0" {
+            bail!("the guest's command failed with status {status}");
+        }
+        Ok(())
+    }
+
+    /// Cuts the power: freezes the processors at whatever they were doing, lets the emulated disks finish
+    /// what they had already accepted, and kills the machine. Nothing in the guest gets a chance to flush.
+    pub(crate) fn cut_power(self) -> Result<()> {
+        let mut control = UnixStream::connect(&self.control).context("no control connection to qemu")?;
+        control.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let mut replies = BufReader::new(control.try_clone()?);
+        read_reply(&mut replies)?;
+        for command in ["qmp_capabilities", "stop"] {
+            writeln!(control, r#"{{"execute":"{command}"}}"#)?;
+            while !read_reply(&mut replies)?.contains(r#""return""#) {}
+        }
+        self.running.kill();
+        Ok(())
+    }
+
+    fn tail(&self, last: &std::collections::VecDeque<String>) -> String {
+        // With --verbose the console has been shown already.
+        let lines = last.iter().filter(|l| !self.verbose && !l.is_empty());
+        lines.fold(String::new(), |text, line| text + "\n    | " + line)
+    }
+}
+
+fn read_reply(from: &mut BufReader<impl Read>) -> Result<String> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        bail!("qemu closed its control connection");
+    }
+    Ok(line)
+}
+
+/// What cannot run on this machine, or `None` when everything needed is there.
+pub(crate) fn missing() -> Option<String> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Some(format!("the labs know x86_64 guests only, this machine is {}", std::env::consts::ARCH));
+    }
+    let needed = ["qemu-system-x86_64", "dpkg", "apt-get", "xz", "zstd", "dmsetup", "mkfs.ext4", "nbd-client", "qemu-nbd"];
+    let absent: Vec<&str> = needed.into_iter().filter(|p| process::find_program(p).is_none()).collect();
+    (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
+}

@@ -1,0 +1,217 @@
+//! The client under the durability lab: writes without end and keeps a journal of what was promised.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command as Process;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::client::{Client, Command};
+use super::journal::Durable;
+use super::pattern::{self, SECTOR};
+use crate::process;
+
+/// Connections of a writer; with more than one, FLUSH on one covers writes of the other.
+const CONNECTIONS: u64 = 2;
+/// Requests that a connection keeps outstanding.
+const QUEUE_DEPTH: usize = 8;
+/// One write in this many is followed by a FLUSH.
+const FLUSH_ONE_IN: u64 = 12;
+/// One write in this many carries FUA.
+const FUA_ONE_IN: u64 = 5;
+/// Pause between marks. It decides how many cuts there are, not what is right.
+const MARK_EVERY: Duration = Duration::from_millis(100);
+/// A guest without hardware virtualisation takes its time to start a server.
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
+
+/// What to write to, and where to keep the record.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Unix socket of the server.
+    #[arg(long)]
+    pub(crate) socket: String,
+    /// Export to write to.
+    #[arg(long, default_value = "disk0")]
+    pub(crate) export: String,
+    /// Device-mapper name of the log-writes device that takes the marks.
+    #[arg(long)]
+    pub(crate) device: String,
+    /// Journal file.
+    #[arg(long)]
+    pub(crate) journal: PathBuf,
+    /// Seed of the request stream.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// Acknowledged writes on their way into the journal.
+#[derive(Debug, Default)]
+struct Promises {
+    /// Completed on some connection, not yet covered by a FLUSH.
+    completed: Vec<(u64, Durable)>,
+    /// Durable, not yet in the journal.
+    durable: Vec<Durable>,
+}
+
+type Shared = Arc<Mutex<Promises>>;
+
+/// Writes until the machine dies; returns only with an error.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let shared = Shared::default();
+    let mut writers = Vec::new();
+    for index in 0..CONNECTIONS {
+        let client = Client::connect(&options.socket, &options.export, CONNECT_LIMIT)?;
+        ensure!(client.promises_durability(), "the server offers no FLUSH or no FUA");
+        let connection = Connection::new(client, index, options.seed, Arc::clone(&shared));
+        writers.push(thread::spawn(move || connection.run()));
+    }
+    let mut marker = Marker::new(&options.journal, &options.device)?;
+    // The first writer to fail ends the run: an error from the server is a failed lab.
+    while !writers.iter().any(thread::JoinHandle::is_finished) {
+        thread::sleep(MARK_EVERY);
+        let durable = std::mem::take(&mut lock(&shared).durable);
+        marker.mark(&durable)?;
+    }
+    for writer in writers {
+        if writer.is_finished() {
+            return writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked")));
+        }
+    }
+    Ok(())
+}
+
+fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Promises> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One connection with its own part of the volume, so that no two writes in flight overlap and the
+/// content of every sector has one right answer.
+struct Connection {
+    client: Client,
+    index: u64,
+    sectors: std::ops::Range<u64>,
+    random: u64,
+    generation: u64,
+    next_cookie: u64,
+    in_flight: BTreeMap<u64, InFlight>,
+    shared: Shared,
+}
+
+enum InFlight {
+    Write { write: Durable, fua: bool },
+    Flush { covers: Vec<Durable> },
+}
+
+impl Connection {
+    fn new(client: Client, index: u64, seed: u64, shared: Shared) -> Self {
+        let share = client.size / SECTOR as u64 / CONNECTIONS;
+        let random = (seed << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let sectors = index * share..(index + 1) * share;
+        Self { client, index, sectors, random, generation: 0, next_cookie: 0, in_flight: BTreeMap::new(), shared }
+    }
+
+    fn run(mut self) -> Result<()> {
+        loop {
+            while self.in_flight.len() < QUEUE_DEPTH {
+                self.send_next()?;
+            }
+            let cookie = self.client.receive()?;
+            match self.in_flight.remove(&cookie).context("reply to a request that was not made")? {
+                InFlight::Write { write, fua: true } => lock(&self.shared).durable.push(write),
+                InFlight::Write { write, fua: false } => lock(&self.shared).completed.push((self.index, write)),
+                InFlight::Flush { covers } => lock(&self.shared).durable.extend(covers),
+            }
+        }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 16) % below
+    }
+
+    fn send_next(&mut self) -> Result<()> {
+        self.next_cookie += 1;
+        let cookie = self.next_cookie;
+        if self.random(FLUSH_ONE_IN) == 0 {
+            let covers = self.covered_by_a_flush();
+            self.in_flight.insert(cookie, InFlight::Flush { covers });
+            return self.client.send(Command::Flush, false, cookie, 0, 0, &[]);
+        }
+        let (sector, count) = self.free_range();
+        self.generation += 1;
+        let write = Durable { sector, count, generation: self.generation };
+        let mut data = vec![0; count as usize * SECTOR];
+        pattern::fill(&mut data, sector, self.generation);
+        let fua = self.random(FUA_ONE_IN) == 0;
+        self.in_flight.insert(cookie, InFlight::Write { write, fua });
+        self.client.send(Command::Write, fua, cookie, sector * SECTOR as u64, data.len() as u32, &data)
+    }
+
+    /// Writes whose replies arrived before this moment: what a FLUSH sent now must make durable.
+    fn covered_by_a_flush(&self) -> Vec<Durable> {
+        let mut promises = lock(&self.shared);
+        let everywhere = self.client.multi_conn();
+        let (covered, left) =
+            std::mem::take(&mut promises.completed).into_iter().partition(|(index, _)| everywhere || *index == self.index);
+        promises.completed = left;
+        drop(promises);
+        let covered: Vec<(u64, Durable)> = covered;
+        covered.into_iter().map(|(_, write)| write).collect()
+    }
+
+    /// A range that no write in flight touches: three in four aligned to 4 KiB, the others to sectors,
+    /// which makes a server with larger blocks read, modify and write.
+    fn free_range(&mut self) -> (u64, u64) {
+        loop {
+            let unit = if self.random(4) == 0 { 1 } else { 8 };
+            let count = unit * (1 + self.random(8));
+            let places = (self.sectors.end - self.sectors.start - count) / unit;
+            let sector = self.sectors.start + unit * self.random(places);
+            let busy = self.in_flight.values().any(|f| {
+                matches!(f, InFlight::Write { write, .. } if write.sector < sector + count && sector < write.sector + write.count)
+            });
+            if !busy {
+                return (sector, count);
+            }
+        }
+    }
+}
+
+/// Orders the journal against the write log.
+#[derive(Debug)]
+struct Marker {
+    journal: File,
+    device: String,
+    number: u64,
+}
+
+impl Marker {
+    fn new(journal: &Path, device: &str) -> Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(journal);
+        let file = file.with_context(|| format!("cannot write {}", journal.display()))?;
+        Ok(Self { journal: file, device: device.to_owned(), number: 0 })
+    }
+
+    /// First the promises reach the journal on the host, then the mark enters the log: what a mark owes
+    /// is never more than what had been acknowledged before it.
+    fn mark(&mut self, durable: &[Durable]) -> Result<()> {
+        use std::fmt::Write as _;
+        self.number += 1;
+        let mut lines = String::new();
+        for Durable { sector, count, generation } in durable {
+            writeln!(lines, "A {sector} {count} {generation}")?;
+        }
+        writeln!(lines, "M {}", self.number)?;
+        self.journal.write_all(lines.as_bytes())?;
+        let number = self.number.to_string();
+        process::output(process::program("dmsetup").args(["message", &self.device, "0", "mark", &number]) as &mut Process)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,266 @@
+//! Child processes that never outlive this program.
+//!
+//! Every child leads its own process group and is killed by the kernel when this program dies
+//! (`PR_SET_PDEATHSIG`). A signal thread ends all groups on Ctrl-C, so that no server, virtual machine
+//! or compiler stays behind.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Process groups that are ended when this program is.
+static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+fn groups() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
+    GROUPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives. Call once, before any thread starts.
+pub(crate) fn handle_signals() {
+    // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: `set` is initialised and `signal` outlives the call.
+        unsafe { libc::sigwait(&set, &mut signal) };
+        eprintln!("\nxtask: stopped by signal {signal}, ending child processes");
+        for round in [libc::SIGTERM, libc::SIGKILL] {
+            for &group in groups().iter() {
+                kill_group(group, round);
+            }
+            thread::sleep(Duration::from_millis(300));
+        }
+        std::process::exit(128 + signal);
+    });
+}
+
+fn kill_group(group: i32, signal: i32) {
+    // SAFETY: kill has no memory effects; the group belongs to a child that has not been reaped by others.
+    unsafe { libc::kill(-group, signal) };
+}
+
+/// A running child with its process group; killed and reaped on drop.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    group: i32,
+    name: String,
+}
+
+impl Running {
+    /// Starts `command` in its own process group, without standard input unless the command says so.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+        let name = describe(command);
+        let parent = std::process::id();
+        // SAFETY: the closure runs between fork and exec and calls only async-signal-safe functions.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // The parent may have died between fork and prctl.
+                if libc::getppid() as u32 != parent { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+            });
+        }
+        let child = command.process_group(0).spawn().with_context(|| format!("cannot start `{name}`"))?;
+        let group = child.id() as i32;
+        groups().insert(group);
+        Ok(Self { child, group, name })
+    }
+
+    /// Process id of the child.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child's standard output, once, when it was piped.
+    pub(crate) fn take_stdout(&mut self) -> Result<impl Read + Send + 'static> {
+        self.child.stdout.take().context("standard output was not piped")
+    }
+
+    /// Whether the child has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits until the child ends, or kills it at the deadline.
+    pub(crate) fn wait(mut self, limit: Duration) -> Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("`{}` did not end within {limit:?}", self.name);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Kills the child and everything it started, at once.
+    pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    fn kill_now(&mut self) {
+        kill_group(self.group, libc::SIGKILL);
+        let _ = self.child.wait();
+        groups().remove(&self.group);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill_now();
+    }
+}
+
+/// The command as a person would type it.
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command to its end, calls `line` with every line of its standard output and standard error.
+pub(crate) fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+    // One pipe for both, so that lines stay in the order in which they were written.
+    let (reader, writer) = io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let running = Running::spawn(command)?;
+    // The command object holds the write ends; without this the reader would never see the end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let (group, name) = (running.group, running.name.clone());
+    let (done, watch) = std::sync::mpsc::channel::<()>();
+    let watchdog = thread::spawn(move || {
+        let late = watch.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+        if late {
+            kill_group(group, libc::SIGKILL);
+        }
+        late
+    });
+    for text in BufReader::new(reader).split(b'\n') {
+        line(&String::from_utf8_lossy(&text?));
+    }
+    let _ = done.send(());
+    if watchdog.join().unwrap_or(false) {
+        bail!("`{name}` did not end within {limit:?}");
+    }
+    running.wait(Duration::from_secs(60))
+}
+
+/// Runs a command, returns its standard output, and fails with its messages when it fails.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = describe(command);
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{name}`"))?;
+    if !out.status.success() {
+        bail!("`{name}` failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Where a program is, looking also where Debian keeps programs for root.
+pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(Into::into);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// A command by name, found also where Debian keeps programs for root.
+pub(crate) fn program(name: &str) -> Command {
+    Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
+}
+
+/// Waits until `path` exists, `running` has ended, or the limit is reached.
+pub(crate) fn wait_for_path(path: &Path, running: &mut Running, limit: Duration) -> Result<()> {
+    let deadline = Instant::now() + limit;
+    while !path.exists() {
+        if let Some(status) = running.ended()? {
+            bail!("`{}` ended ({status}) before it made {}", running.name, path.display());
+        }
+        if Instant::now() > deadline {
+            bail!("`{}` did not make {} within {limit:?}", running.name, path.display());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// User plus system CPU time of a process so far, in nanoseconds, from `/proc/PID/stat`.
+///
+/// The kernel counts in ticks of 10 ms, so a difference needs seconds of load to mean something.
+pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let ticks = parse_cpu_ticks(&text).context("unexpected format of /proc/PID/stat")?;
+    // SAFETY: sysconf has no preconditions.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Ok(ticks * 1_000_000_000 / per_second.max(1))
+}
+
+/// Fields 14 and 15; the process name in field 2 may hold spaces and brackets.
+fn parse_cpu_ticks(stat: &str) -> Option<u64> {
+    let rest = &stat[stat.rfind(')')? + 1..];
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_ticks_survive_odd_process_names() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 100 0 0 0 37 5 0 0 20 0 1 0 100";
+        assert_eq!(parse_cpu_ticks(stat), Some(42));
+        assert_eq!(parse_cpu_ticks("garbage"), None);
+    }
+
+    #[test]
+    fn stream_gives_lines_of_both_outputs_and_the_status() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; exit 3"]);
+        let status = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
+        assert_eq!(lines, ["one", "two"]);
+        assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn dropping_a_running_child_ends_its_whole_group() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut running = Running::spawn(&mut command).unwrap();
+        let mut first = String::new();
+        BufReader::new(running.take_stdout().unwrap()).read_line(&mut first).unwrap();
+        let grandchild: i32 = first.trim().parse().unwrap();
+        drop(running);
+        // Gone, or a zombie that waits for its new parent: either way it runs no longer.
+        let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+        let alive = state.rfind(')').is_some_and(|i| !matches!(&state[i + 2..i + 3], "Z" | "X"));
+        assert!(!alive || killed_soon(grandchild), "grandchild {grandchild} is still alive: {state}");
+    }
+
+    /// A killed process may need a moment to leave the run queue.
+    fn killed_soon(pid: i32) -> bool {
+        (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .map_or(true, |s| s.rfind(')').is_some_and(|i| matches!(&s[i + 2..i + 3], "Z" | "X")))
+        })
+    }
+}

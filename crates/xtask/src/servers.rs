@@ -1,0 +1,200 @@
+//! Evenkeel and its peers, started the same way.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{self, Running};
+
+/// Export name that every server offers.
+pub(crate) const EXPORT: &str = "disk0";
+
+/// A server under test.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Server {
+    /// The server of this project, with its schedulers or without.
+    Evenkeel {
+        /// mClock and admission on, or `scheduler = "none"`.
+        qos: bool,
+    },
+    /// QEMU's server, used as an honest stand-in.
+    QemuNbd,
+    /// QEMU's server told to ignore FLUSH and FUA: it must be caught.
+    QemuNbdUnsafe,
+    /// nbdkit.
+    Nbdkit,
+}
+
+impl Server {
+    /// Short name, as on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Evenkeel { qos: true } => "evenkeel",
+            Self::Evenkeel { qos: false } => "evenkeel-noqos",
+            Self::QemuNbd => "qemu-nbd",
+            Self::QemuNbdUnsafe => "qemu-nbd-unsafe",
+            Self::Nbdkit => "nbdkit",
+        }
+    }
+}
+
+impl FromStr for Server {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [
+            Self::Evenkeel { qos: true },
+            Self::Evenkeel { qos: false },
+            Self::QemuNbd,
+            Self::QemuNbdUnsafe,
+            Self::Nbdkit,
+        ];
+        let Some(server) = all.iter().find(|s| s.name() == text) else {
+            bail!("unknown server `{text}`, expected one of {}", all.map(|s| s.name()).join(", "));
+        };
+        Ok(server.clone())
+    }
+}
+
+/// What is behind the export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Memory of the given size in bytes; QEMU has its null device instead.
+    Memory(u64),
+    /// A regular file.
+    File(PathBuf),
+    /// A block device.
+    Block(PathBuf),
+}
+
+/// Where the server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A port on 127.0.0.1.
+    Tcp(u16),
+}
+
+impl Address {
+    /// As an NBD URI.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Unix(path) => format!("nbd+unix:///{EXPORT}?socket={}", path.display()),
+            Self::Tcp(port) => format!("nbd://127.0.0.1:{port}/{EXPORT}"),
+        }
+    }
+
+    /// A path or `host:port`.
+    pub(crate) fn plain(&self) -> String {
+        match self {
+            Self::Unix(path) => path.display().to_string(),
+            Self::Tcp(port) => format!("127.0.0.1:{port}"),
+        }
+    }
+}
+
+/// Starts a server with its files in `dir`; `binary` is Evenkeel's. Its messages go to `dir/NAME.log`.
+pub(crate) fn start(server: &Server, binary: &Path, storage: &Storage, address: &Address, dir: &Path) -> Result<Running> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let mut command = match server {
+        Server::Evenkeel { qos } => {
+            let config = dir.join("evenkeel.toml");
+            std::fs::write(&config, evenkeel_config(*qos, storage, address, dir)?)?;
+            let mut command = Command::new(binary);
+            command.args(["serve", "--config"]).arg(config);
+            command
+        }
+        Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
+        Server::Nbdkit => nbdkit(storage, address)?,
+    };
+    let log = std::fs::File::create(dir.join(format!("{}.log", server.name())))?;
+    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+fn evenkeel_config(qos: bool, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
+    let mut text = String::from("[server]\nstatus = \"off\"\n");
+    writeln!(text, "data_dir = {}", quote(&dir.join("data")))?;
+    match address {
+        Address::Unix(path) => writeln!(text, "listen = []\nunix = [{}]", quote(path))?,
+        Address::Tcp(port) => writeln!(text, "listen = [\"127.0.0.1:{port}\"]\nunix = []")?,
+    }
+    let (scheduler, admission) = if qos { ("mclock", "slowfast") } else { ("none", "none") };
+    writeln!(text, "\n[pools.main]\nscheduler = \"{scheduler}\"\nadmission = \"{admission}\"")?;
+    writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
+    match storage {
+        Storage::Memory(bytes) => writeln!(text, "backend = \"memory\"\nsize = {bytes}")?,
+        Storage::File(path) => writeln!(text, "backend = \"file\"\npath = {}", quote(path))?,
+        Storage::Block(path) => writeln!(text, "backend = \"block\"\npath = {}", quote(path))?,
+    }
+    Ok(text)
+}
+
+/// A TOML string; the paths of the labs hold no control characters.
+fn quote(path: &Path) -> String {
+    format!("{:?}", path.display().to_string())
+}
+
+fn qemu_nbd(lies: bool, storage: &Storage, address: &Address) -> Command {
+    let mut command = process::program("qemu-nbd");
+    command.args(["--persistent", "--shared=16", "--export-name", EXPORT, "--discard=unmap"]);
+    match address {
+        Address::Unix(path) => command.arg("--socket").arg(path),
+        Address::Tcp(port) => command.args(["--bind=127.0.0.1", "--port"]).arg(port.to_string()),
+    };
+    match storage {
+        Storage::Memory(bytes) => command.arg("--image-opts").arg(format!("driver=null-co,size={bytes}")),
+        Storage::File(path) | Storage::Block(path) => {
+            let cache = if lies { "--cache=unsafe" } else { "--cache=none" };
+            // io_uring is its fastest way to a file.
+            let aio = if lies { "--aio=threads" } else { "--aio=io_uring" };
+            command.args(["--format=raw", cache, aio]).arg(path)
+        }
+    };
+    command
+}
+
+fn nbdkit(storage: &Storage, address: &Address) -> Result<Command> {
+    let mut command = process::program("nbdkit");
+    command.args(["--foreground", "--exit-with-parent"]);
+    match address {
+        Address::Unix(path) => command.arg("--unix").arg(path),
+        Address::Tcp(port) => command.args(["--ipaddr=127.0.0.1", "--port"]).arg(port.to_string()),
+    };
+    match storage {
+        Storage::Memory(bytes) => command.args(["memory", &format!("size={bytes}")]),
+        Storage::File(path) | Storage::Block(path) => command.arg("file").arg(path),
+    };
+    Ok(command)
+}
+
+/// A port of 127.0.0.1 that nobody listens on now.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_config_for_evenkeel_names_storage_and_address() {
+        let dir = Path::new("d");
+        let unix = Address::Unix("s".into());
+        let text = evenkeel_config(true, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
+        assert!(text.contains("unix = [\"s\"]") && text.contains(r#"path = "/dev/a\"b""#), "{text}");
+        assert!(text.contains("scheduler = \"mclock\""));
+        let text = evenkeel_config(false, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
+        assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("scheduler = \"none\""), "{text}");
+        assert!(text.contains("backend = \"memory\"\nsize = 5"), "{text}");
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        assert_eq!("qemu-nbd-unsafe".parse::<Server>().unwrap(), Server::QemuNbdUnsafe);
+        assert!("x".parse::<Server>().unwrap_err().to_string().contains("nbdkit"));
+    }
+}
