@@ -1,0 +1,434 @@
+//! mClock against a slow and obvious model of itself: no heaps, every rule a scan over all clients.
+//!
+//! Rates divide 10⁹ × 2³² and weights are powers of two, so that both sides are exact
+//! and every answer can be compared without a tolerance. Where several clients tie, the model
+//! accepts any of them and follows.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+/// 2⁻³² ns.
+type Fine = i128;
+const NS: Fine = 1 << 32;
+const SECOND: Fine = 1_000_000_000 * NS;
+
+/// Virtual time per cost unit at weight 1.
+const VIRTUAL: u128 = 1 << 28;
+
+#[derive(Clone, Debug)]
+struct ModelClient {
+    id: ClientId,
+    qos: Qos,
+    /// When the next request is due, for requests/s and bytes/s.
+    reservation: [Fine; 2],
+    /// When the next request may pass, for requests/s and bytes/s.
+    limit: [Fine; 2],
+    start_tag: u128,
+    blocked: bool,
+    queue: VecDeque<(Work, u128, u64)>,
+}
+
+fn rates(of: Rates) -> [u64; 2] {
+    [of.iops, of.bytes_per_s]
+}
+
+/// Rounds up to whole nanoseconds: nothing happens between two of them.
+fn ceil(at: Fine) -> Fine {
+    at.div_euclid(NS) + Fine::from(at.rem_euclid(NS) > 0)
+}
+
+fn charge(tags: &mut [Fine; 2], of: Rates, now: Fine, slack: Fine, bytes: u32) {
+    for (tag, (rate, amount)) in tags.iter_mut().zip(rates(of).into_iter().zip([1, bytes])) {
+        if rate > 0 {
+            *tag = (*tag).max(now - slack).min(now + SECOND) + SECOND / Fine::from(rate) * Fine::from(amount);
+        }
+    }
+}
+
+/// Debt keeps standing for the same work; credit goes.
+fn convert(tags: &mut [Fine; 2], from: Rates, to: Rates, now: Fine) {
+    for (tag, (from, to)) in tags.iter_mut().zip(rates(from).into_iter().zip(rates(to))) {
+        let debt = (*tag - now).max(0);
+        let same_work =
+            if from == 0 || to == 0 { 0 } else { (debt * Fine::from(from) + Fine::from(to) - 1) / Fine::from(to) };
+        *tag = now + same_work;
+    }
+}
+
+impl ModelClient {
+    fn active(&self) -> bool {
+        !self.blocked && !self.queue.is_empty()
+    }
+
+    fn reservation_due(&self) -> Option<Fine> {
+        (0..2)
+            .filter(|&unit| rates(self.qos.reservation)[unit] > 0)
+            .map(|unit| {
+                let (reserved, limit) = (rates(self.qos.reservation)[unit], rates(self.qos.limit)[unit]);
+                let held_until = if limit >= reserved { self.limit[unit] } else { Fine::MIN };
+                ceil(self.reservation[unit].max(held_until)).max(0)
+            })
+            .min()
+    }
+
+    fn limit_due(&self) -> Fine {
+        let set = (0..2).filter(|&unit| rates(self.qos.limit)[unit] > 0);
+        set.map(|unit| ceil(self.limit[unit])).max().unwrap_or(0).max(0)
+    }
+
+    fn class(&self) -> usize {
+        usize::from(self.qos.background)
+    }
+}
+
+#[derive(Default)]
+struct Model {
+    clients: Vec<ModelClient>,
+    virtual_time: [u128; 2],
+    weight_claim: i128,
+    background_claim: i128,
+}
+
+impl Model {
+    /// Clients that may be served by weight at `now`.
+    fn ready(&self, class: usize, now: Fine) -> impl Iterator<Item = &ModelClient> {
+        self.clients.iter().filter(move |c| c.active() && c.class() == class && c.limit_due() <= now)
+    }
+
+    fn due(&self, now: Fine) -> Option<Fine> {
+        let active = self.clients.iter().filter(|c| c.active());
+        active.filter_map(ModelClient::reservation_due).min().filter(|&due| due <= now)
+    }
+
+    fn next_due(&self) -> Option<Fine> {
+        let active = self.clients.iter().filter(|c| c.active());
+        active.flat_map(|c| c.reservation_due().into_iter().chain([c.limit_due()])).min()
+    }
+
+    /// Who may be chosen at `now` (several where tags tie), and why.
+    fn candidates(&mut self, now: Fine) -> Vec<(ClientId, Phase)> {
+        for class in 0..2 {
+            let floor = self.virtual_time[class];
+            for client in &mut self.clients {
+                if client.active() && client.class() == class && client.limit_due() <= now {
+                    client.start_tag = client.start_tag.max(floor);
+                }
+            }
+        }
+        let (normal, background) = (self.ready(0, now).count(), self.ready(1, now).count());
+        let class = usize::from(normal == 0 || (background > 0 && self.background_claim > 0));
+        let least = self.ready(class, now).map(|c| c.start_tag).min();
+        let by_weight = |c: &&ModelClient| Some(c.start_tag) == least;
+        let weight = |c: &ModelClient| (c.id, Phase::Weight);
+        let Some(due) = self.due(now) else {
+            return self.ready(class, now).filter(by_weight).map(weight).collect();
+        };
+        let at_least = |c: &&ModelClient| c.active() && c.reservation_due() == Some(due);
+        let mut all: Vec<_> = self.clients.iter().filter(at_least).map(|c| (c.id, Phase::Reservation)).collect();
+        if self.weight_claim > 0 {
+            // Ties decide whether a client with a due reservation hides one without: accept both.
+            let unserved = |c: &&ModelClient| !c.reservation_due().is_some_and(|due| due <= now);
+            let firsts: Vec<_> = self.ready(class, now).filter(by_weight).collect();
+            let claimants: Vec<_> = firsts.iter().copied().filter(|c| unserved(c)).map(weight).collect();
+            if claimants.len() == firsts.len() && !firsts.is_empty() {
+                all.clear();
+            }
+            all.extend(claimants);
+        }
+        all
+    }
+
+    fn serve(&mut self, id: ClientId, phase: Phase, now: Fine) -> (Work, u64) {
+        let fine_now = now * NS;
+        let reservation_was_due = self.due(now).is_some();
+        let (normal_waits, background_waits) =
+            (self.ready(0, now).next().is_some(), self.ready(1, now).next().is_some());
+        let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
+        let (work, cost, sequence) = client.queue.pop_front().expect("a request");
+        let class = client.class();
+        let weight = u128::from(client.qos.weight);
+        let earn = |claim: i128, waits: bool| (claim + cost as i128).min(if waits { cost as i128 } else { 0 });
+        match phase {
+            Phase::Reservation => {
+                let bytes = if work.bytes == 0 { 4_096 } else { work.bytes };
+                charge(&mut client.reservation, client.qos.reservation, fine_now, SECOND, bytes);
+                client.start_tag = client.start_tag.min(self.virtual_time[class] + (1 << 20) * VIRTUAL / weight);
+                self.weight_claim = earn(self.weight_claim, normal_waits || background_waits);
+            }
+            Phase::Weight => {
+                self.virtual_time[class] = client.start_tag;
+                if reservation_was_due {
+                    self.weight_claim -= 64 * cost as i128;
+                }
+                if class == 0 {
+                    self.background_claim = earn(self.background_claim, background_waits);
+                } else if normal_waits {
+                    self.background_claim -= 64 * cost as i128;
+                }
+            }
+        }
+        client.start_tag += cost * VIRTUAL / weight;
+        let burst = Fine::from(client.qos.burst.as_nanos()) * NS;
+        charge(&mut client.limit, client.qos.limit, fine_now, burst, work.bytes);
+        (work, sequence)
+    }
+
+    fn set_qos(&mut self, id: ClientId, qos: Qos, now: Fine) {
+        let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
+        let old = client.qos;
+        if (old.weight, old.background) != (qos.weight, qos.background) {
+            let lead = client.start_tag.saturating_sub(self.virtual_time[usize::from(old.background)]);
+            let same_cost = lead * u128::from(old.weight) / u128::from(qos.weight);
+            client.start_tag = self.virtual_time[usize::from(qos.background)] + same_cost;
+        }
+        if old.reservation != qos.reservation {
+            convert(&mut client.reservation, old.reservation, qos.reservation, now * NS);
+        }
+        if (old.limit, old.burst) != (qos.limit, qos.burst) {
+            convert(&mut client.limit, old.limit, qos.limit, now * NS);
+        }
+        client.qos = qos;
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(Qos),
+    Leave(usize),
+    SetQos(usize, Qos),
+    SetCost(CostModel),
+    Block(usize),
+    Unblock(usize),
+    Push(usize, Work),
+    Pull {
+        later_ns: u64,
+        admit: bool,
+    },
+    /// Pull, and if the answer is an instant, just before it and at it.
+    PullExactly,
+}
+
+fn a_rate() -> impl Strategy<Value = Rates> {
+    let iops = prop_oneof![4 => Just(0), 1 => Just(1), 3 => Just(100), 3 => Just(1_000), 2 => Just(50_000)];
+    let bytes = prop_oneof![6 => Just(0), 2 => Just(1 << 20), 2 => Just(64_000_000), 1 => Just(1 << 30)];
+    (iops, bytes).prop_map(|(iops, bytes_per_s)| Rates { iops, bytes_per_s })
+}
+
+fn a_qos() -> impl Strategy<Value = Qos> {
+    let weight = prop::sample::select(vec![1, 2, 4, 64, 1 << 16]);
+    let burst = prop::sample::select(vec![0, 1_000_000, 100_000_000, 2_000_000_000]).prop_map(Duration::from_nanos);
+    (a_rate(), a_rate(), weight, burst, prop::bool::weighted(0.2)).prop_map(
+        |(reservation, limit, weight, burst, background)| Qos { reservation, limit, weight, burst, background },
+    )
+}
+
+fn a_work() -> impl Strategy<Value = Work> {
+    let bytes = prop::sample::select(vec![512, 4_096, 65_536, 1 << 20]);
+    (prop::sample::select(vec![Kind::Read, Kind::Write, Kind::Flush, Kind::Meta]), bytes).prop_map(|(kind, bytes)| {
+        let bytes = if matches!(kind, Kind::Read | Kind::Write) { bytes } else { 0 };
+        Work { kind, bytes }
+    })
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let client = 0..8_usize;
+    let later_ns = prop::sample::select(vec![0, 1, 1_000, 20_000, 300_000, 10_000_000, 1_500_000_000]);
+    prop_oneof![
+        2 => a_qos().prop_map(Step::Join),
+        1 => client.clone().prop_map(Step::Leave),
+        2 => (client.clone(), a_qos()).prop_map(|(client, qos)| Step::SetQos(client, qos)),
+        1 => (0..10_000_u32, 50..300_u32)
+            .prop_map(|(base_bytes, write_percent)| Step::SetCost(CostModel { base_bytes, write_percent })),
+        1 => client.clone().prop_map(Step::Block),
+        2 => client.clone().prop_map(Step::Unblock),
+        30 => (client, a_work()).prop_map(|(client, work)| Step::Push(client, work)),
+        25 => (later_ns, prop::bool::weighted(0.9)).prop_map(|(later_ns, admit)| Step::Pull { later_ns, admit }),
+        5 => Just(Step::PullExactly),
+    ]
+}
+
+struct Pair {
+    queue: Queue<(ClientId, u64)>,
+    model: Model,
+    cost: CostModel,
+    now: u64,
+    sequence: u64,
+    former: Vec<ClientId>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let cost = CostModel::default();
+        let (model, former) = (Model::default(), Vec::new());
+        Self { queue: Queue::new(cost), model, cost, now: 0, sequence: 0, former }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.now)
+    }
+
+    fn id(&self, client: usize) -> Option<ClientId> {
+        let count = self.model.clients.len();
+        (count > 0).then(|| self.model.clients[client % count].id)
+    }
+
+    fn pull(&mut self, admit: bool) -> Option<Instant> {
+        let candidates = self.model.candidates(Fine::from(self.now));
+        let mut asked = None;
+        let answer = self.queue.pull(self.now(), |id, work| {
+            asked = Some((id, *work));
+            admit
+        });
+        match answer {
+            Pull::Ready { client, phase, work, payload, .. } => {
+                assert!(admit && asked == Some((client, work)));
+                assert!(candidates.contains(&(client, phase)), "{client:?} {phase:?} is none of {candidates:?}");
+                let (expected_work, sequence) = self.model.serve(client, phase, Fine::from(self.now));
+                assert_eq!((work, payload), (expected_work, (client, sequence)));
+                None
+            }
+            Pull::Refused => {
+                assert!(!admit);
+                let chosen = asked.map(|(id, _)| id);
+                assert!(candidates.iter().any(|&(id, _)| Some(id) == chosen), "{chosen:?} is none of {candidates:?}");
+                None
+            }
+            Pull::Wait(until) => {
+                assert_eq!(candidates, []);
+                assert_eq!(Some(Fine::from(until.as_nanos())), self.model.next_due());
+                assert!(until > self.now());
+                Some(until)
+            }
+            Pull::Idle => {
+                assert_eq!(candidates, []);
+                assert_eq!(self.model.next_due(), None);
+                None
+            }
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Join(qos) => {
+                if self.model.clients.len() == 8 {
+                    return;
+                }
+                let id = self.queue.join(self.now(), qos);
+                assert!(!self.former.contains(&id) && self.model.clients.iter().all(|c| c.id != id));
+                let start_tag = self.model.virtual_time[usize::from(qos.background)];
+                self.model.clients.push(ModelClient {
+                    id,
+                    qos,
+                    reservation: [0; 2],
+                    limit: [-Fine::from(qos.burst.as_nanos()) * NS; 2],
+                    start_tag,
+                    blocked: false,
+                    queue: VecDeque::new(),
+                });
+            }
+            Step::Leave(client) => {
+                let Some(id) = self.id(client) else { return };
+                let position = client % self.model.clients.len();
+                let gone = self.model.clients.remove(position);
+                let expected: Vec<_> = gone.queue.iter().map(|&(_, _, sequence)| (id, sequence)).collect();
+                assert_eq!(self.queue.leave(id), expected);
+                self.former.push(id);
+            }
+            Step::SetQos(client, qos) => {
+                let Some(id) = self.id(client) else { return };
+                self.queue.set_qos(self.now(), id, qos);
+                self.model.set_qos(id, qos, Fine::from(self.now));
+            }
+            Step::SetCost(cost) => {
+                self.queue.set_cost_model(cost);
+                self.cost = cost;
+            }
+            Step::Block(client) => {
+                let Some(id) = self.id(client) else { return };
+                self.queue.block(self.now(), id);
+                let position = client % self.model.clients.len();
+                self.model.clients[position].blocked = true;
+            }
+            Step::Unblock(client) => {
+                let Some(id) = self.id(client) else { return };
+                self.queue.unblock(self.now(), id);
+                let position = client % self.model.clients.len();
+                let client = &mut self.model.clients[position];
+                if std::mem::replace(&mut client.blocked, false) && client.active() {
+                    client.reservation = client.reservation.map(|due| due.max(Fine::from(self.now) * NS));
+                }
+            }
+            Step::Push(client, work) => {
+                let Some(id) = self.id(client) else { return };
+                self.sequence += 1;
+                assert_eq!(self.queue.push(self.now(), id, work, (id, self.sequence)), Ok(()));
+                let payload = u64::from(work.bytes)
+                    * if work.kind == Kind::Write { u64::from(self.cost.write_percent) } else { 100 }
+                    / 100;
+                let cost = u128::from((u64::from(self.cost.base_bytes) + payload).max(1));
+                let position = client % self.model.clients.len();
+                let client = &mut self.model.clients[position];
+                client.queue.push_back((work, cost, self.sequence));
+                if client.queue.len() == 1 && !client.blocked {
+                    client.reservation = client.reservation.map(|due| due.max(Fine::from(self.now) * NS));
+                }
+            }
+            Step::Pull { later_ns, admit } => {
+                self.now += later_ns;
+                self.pull(admit);
+            }
+            Step::PullExactly => {
+                if let Some(until) = self.pull(true) {
+                    self.now = until.as_nanos() - 1;
+                    assert_eq!(self.pull(true), Some(until), "not before");
+                    self.now += 1;
+                    let before = self.queue.len();
+                    assert_eq!(self.pull(true), None);
+                    assert_eq!(self.queue.len(), before - 1, "exactly then");
+                }
+            }
+        }
+    }
+
+    /// What holds after every step.
+    fn check(&mut self) {
+        let lengths: usize = self.model.clients.iter().map(|c| c.queue.len()).sum();
+        assert_eq!(self.queue.len(), lengths);
+        assert_eq!(self.queue.is_empty(), lengths == 0);
+        for client in &self.model.clients {
+            assert_eq!(self.queue.client_len(client.id), client.queue.len());
+        }
+        if let Some(&id) = self.former.last() {
+            let now = self.now();
+            assert_eq!(self.queue.client_len(id), 0);
+            assert_eq!(self.queue.push(now, id, Work { kind: Kind::Read, bytes: 1 }, (id, 0)), Err((id, 0)));
+            self.queue.set_qos(now, id, Qos::default());
+            self.queue.block(now, id);
+            self.queue.unblock(now, id);
+            assert_eq!(self.queue.leave(id), []);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn does_what_the_model_says(
+        promises in prop::collection::vec(a_qos(), 1..6),
+        steps in prop::collection::vec(a_step(), 1..400),
+    ) {
+        let mut pair = Pair::new();
+        for qos in promises {
+            pair.apply(&Step::Join(qos));
+        }
+        for step in &steps {
+            pair.apply(step);
+            pair.check();
+        }
+    }
+}
