@@ -19,5 +19,8 @@
 extern crate alloc;
 
 pub mod client;
+#[cfg(feature = "fuzz")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod server;
 pub mod wire;
