@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::config::{Config, Volume};
+use crate::config::{Config, Server, Volume};
 use crate::units::Bytes;
 
 /// A difference between two configurations that can take effect without dropping a connection.
@@ -71,62 +71,57 @@ impl fmt::Display for NeedsRestart {
 
 impl std::error::Error for NeedsRestart {}
 
-impl Config {
-    /// What leads from `self`, which is in force, to `new`: first what is added, last what is removed, so that the
-    /// changes can be made one after the other.
-    ///
-    /// # Errors
-    /// Names every difference that cannot take effect in a running server.
-    pub fn changes_to(&self, new: &Self) -> Result<Vec<Change>, NeedsRestart> {
-        let mut restart = Vec::new();
-        let mut changes = self.server_changes(new, &mut restart);
-        let pools = differences(&self.pools, &new.pools);
-        let tenants = differences(&self.tenants, &new.tenants);
-        let volumes = differences(&self.volumes, &new.volumes);
-        changes.extend(pools.added.into_iter().map(Change::PoolAdded));
-        for name in pools.changed {
-            let (old, new) = (&self.pools[&name], &new.pools[&name]);
-            if old.emulate.is_some() != new.emulate.is_some() {
-                restart.push(format!("pools.{name}.emulate (a running pool keeps or lacks its emulated device)"));
-            }
-            changes.push(Change::PoolChanged(name));
+/// What leads from `old`, which is in force, to `new`, in an order in which the changes can be made one after the other.
+///
+/// # Errors
+/// Names every difference that cannot take effect in a running server.
+pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
+    let mut restart = Vec::new();
+    let mut changes = server_changes(&old.server, &new.server, &mut restart);
+    let pools = differences(&old.pools, &new.pools);
+    let tenants = differences(&old.tenants, &new.tenants);
+    let volumes = differences(&old.volumes, &new.volumes);
+    changes.extend(pools.added.into_iter().map(Change::PoolAdded));
+    for name in pools.changed {
+        if old.pools[&name].emulate.is_some() != new.pools[&name].emulate.is_some() {
+            restart.push(format!("pools.{name}.emulate (a running pool keeps or lacks its emulated device)"));
         }
-        changes.extend(tenants.added.into_iter().map(Change::TenantAdded));
-        changes.extend(tenants.changed.into_iter().map(Change::TenantChanged));
-        // Before additions: a new volume may take over the file of a removed one.
-        changes.extend(volumes.removed.into_iter().map(Change::VolumeRemoved));
-        changes.extend(volumes.added.into_iter().map(Change::VolumeAdded));
-        for name in volumes.changed {
-            volume_changes(&name, &self.volumes[&name], &new.volumes[&name], &mut changes, &mut restart);
-        }
-        changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
-        changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
-        if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
+        changes.push(Change::PoolChanged(name));
     }
+    changes.extend(tenants.added.into_iter().map(Change::TenantAdded));
+    changes.extend(tenants.changed.into_iter().map(Change::TenantChanged));
+    // Before additions: a new volume may take over the file of a removed one.
+    changes.extend(volumes.removed.into_iter().map(Change::VolumeRemoved));
+    changes.extend(volumes.added.into_iter().map(Change::VolumeAdded));
+    for name in volumes.changed {
+        volume_changes(&name, &old.volumes[&name], &new.volumes[&name], &mut changes, &mut restart);
+    }
+    changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
+    changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
+    if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
+}
 
-    fn server_changes(&self, new: &Self, restart: &mut Vec<String>) -> Vec<Change> {
-        let (old, new) = (&self.server, &new.server);
-        let fixed = [
-            ("listen", old.listen != new.listen),
-            ("unix", old.unix_paths() != new.unix_paths()),
-            ("status", old.status != new.status),
-            ("control", old.control_path() != new.control_path()),
-            ("data_dir", old.data_dir != new.data_dir),
-            ("workers", old.workers != new.workers),
-            ("engine", old.engine != new.engine),
-            ("read_only", old.read_only != new.read_only),
-            ("max_connections", old.max_connections != new.max_connections),
-            ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
-            ("buffer_memory", old.buffer_memory != new.buffer_memory),
-            ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
-        ];
-        restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
-        let live = [
-            ("default_export", old.default_export != new.default_export),
-            ("drain_timeout", old.drain_timeout != new.drain_timeout),
-        ];
-        live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
-    }
+fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<Change> {
+    let fixed = [
+        ("listen", old.listen != new.listen),
+        ("unix", old.unix_paths() != new.unix_paths()),
+        ("status", old.status != new.status),
+        ("control", old.control_path() != new.control_path()),
+        ("data_dir", old.data_dir != new.data_dir),
+        ("workers", old.workers != new.workers),
+        ("engine", old.engine != new.engine),
+        ("read_only", old.read_only != new.read_only),
+        ("max_connections", old.max_connections != new.max_connections),
+        ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
+        ("buffer_memory", old.buffer_memory != new.buffer_memory),
+        ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
+    ];
+    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
+    let live = [
+        ("default_export", old.default_export != new.default_export),
+        ("drain_timeout", old.drain_timeout != new.drain_timeout),
+    ];
+    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {
