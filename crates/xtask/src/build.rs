@@ -46,9 +46,12 @@ pub(crate) fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
         messages.push('\n');
     })?;
     ensure!(status.success(), "cannot build {name}:\n{messages}");
-    // This program was built by cargo into TARGET/debug.
-    let own = std::env::current_exe()?;
-    let target = own.ancestors().nth(2).context("this program is not in a target directory")?;
     let dir = if profile == Profile::Release { "release" } else { "debug" };
-    Ok(target.join(dir).join(name))
+    Ok(target_dir()?.join(dir).join(name))
+}
+
+/// Cargo's target directory: this program was built into `TARGET/debug`.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    Ok(own.ancestors().nth(2).context("this program is not in a target directory")?.to_owned())
 }

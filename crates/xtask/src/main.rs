@@ -2,9 +2,12 @@
 
 mod build;
 mod lab;
+mod packages;
 mod process;
 mod scratch;
 mod servers;
+mod tally;
+mod test;
 
 use std::process::ExitCode;
 
@@ -19,6 +22,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
+    /// Runs everything that must hold and counts it.
+    Test(test::Args),
     /// Runs a lab in a virtual machine.
     Lab(lab::Args),
     /// What runs inside the virtual machine of a lab.
@@ -32,6 +37,7 @@ fn main() -> ExitCode {
         process::handle_signals();
     }
     let outcome = match task {
+        Task::Test(args) => test::run(&args),
         Task::Lab(args) => lab::run(args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),
     };

@@ -98,7 +98,13 @@ impl Address {
 }
 
 /// Starts a server with its files in `dir`; `binary` is Evenkeel's. Its messages go to `dir/NAME.log`.
-pub(crate) fn start(server: &Server, binary: &Path, storage: &Storage, address: &Address, dir: &Path) -> Result<Running> {
+pub(crate) fn start(
+    server: &Server,
+    binary: &Path,
+    storage: &Storage,
+    address: &Address,
+    dir: &Path,
+) -> Result<Running> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = match server {
         Server::Evenkeel { qos } => {

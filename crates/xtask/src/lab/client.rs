@@ -110,7 +110,15 @@ impl Client {
     }
 
     /// Sends a request; `fua` asks that a write be durable before its reply.
-    pub(crate) fn send(&mut self, command: Command, fua: bool, cookie: u64, at: u64, bytes: u32, data: &[u8]) -> Result<()> {
+    pub(crate) fn send(
+        &mut self,
+        command: Command,
+        fua: bool,
+        cookie: u64,
+        at: u64,
+        bytes: u32,
+        data: &[u8],
+    ) -> Result<()> {
         let mut request = Vec::with_capacity(28 + data.len());
         request.extend(REQUEST_MAGIC.to_be_bytes());
         request.extend(u16::from(fua).to_be_bytes());

@@ -23,7 +23,7 @@ pub(crate) const FILE_BYTES: usize = 32 << 20;
 /// The log is a sparse file; its size bounds what a run may write.
 const LOG_BYTES: u64 = 16 << 30;
 /// The load lasts until every journal has this many marks.
-const MARKS: usize = 60;
+const MARKS: usize = 40;
 /// Replayed disks that are booted and served again, for each subject.
 const REBOOTS: usize = 4;
 const LOAD_LIMIT: Duration = Duration::from_secs(240);
@@ -109,7 +109,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         }
         lab.check(
             &format!("{}_log_is_not_empty", trial.subject),
-            found.flushes > 0 && found.fua_writes > 0 && found.marks.len() >= MARKS / 2 && found.promised_sectors > 0,
+            found.flushes > 0 && found.marks.len() >= MARKS / 2 && found.promised_sectors > 0,
             &summary(&found),
         );
     }
@@ -171,7 +171,8 @@ fn reboot_and_check(
         replay::write_images(&trial.log, trial.disk_bytes, &pairs)?;
         for (mark, image) in pairs {
             let owed = format!("{}-{mark}.owed", trial.subject);
-            let lines = journal.owed_at(mark).into_iter().map(|(sector, generation)| format!("{sector} {generation}\n"));
+            let lines =
+                journal.owed_at(mark).into_iter().map(|(sector, generation)| format!("{sector} {generation}\n"));
             std::fs::write(dir.join(&owed), lines.collect::<String>())?;
             arguments.push(format!("{}={owed}", trial.subject));
             names.push(format!("{}_after_reboot_at_mark_{mark}", trial.subject));

@@ -98,7 +98,10 @@ fn storage(subject: &Subject, device: &Path, name: &str, fresh: bool) -> Result<
     std::fs::create_dir_all(&mount)?;
     if fresh {
         // The file system is written through the log like everything else.
-        tool("mkfs.ext4", &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", &device.to_string_lossy()])?;
+        tool(
+            "mkfs.ext4",
+            &["-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", &device.to_string_lossy()],
+        )?;
     }
     tool("mount", &["-t", "ext4", &device.to_string_lossy(), &mount.to_string_lossy()])?;
     let file = mount.join("disk0.img");

@@ -185,7 +185,8 @@ fn decompress(path: &Path) -> Result<Vec<u8>> {
         Some("zst") => "zstd",
         _ => bail!("unknown compression: {}", path.display()),
     };
-    let out = process::program(tool).args(["-dc"]).arg(path).output().with_context(|| format!("cannot start {tool}"))?;
+    let out =
+        process::program(tool).args(["-dc"]).arg(path).output().with_context(|| format!("cannot start {tool}"))?;
     if !out.status.success() {
         bail!("{tool} -dc {}: {}", path.display(), String::from_utf8_lossy(&out.stderr).trim());
     }
@@ -221,7 +222,10 @@ mod tests {
                      linux-image-6.12.30+deb12-amd64-unsigned\nlinux-image-6.12.30+deb12-rt-amd64-unsigned\n\
                      linux-image-6.12.31+deb12-cloud-amd64\nlinux-image-6.12.30+deb12-amd64-dbg\nlinux-image-amd64";
         assert_eq!(choose(names).unwrap(), "linux-image-6.12.30+deb12-amd64-unsigned");
-        assert_eq!(choose("linux-image-6.8.0-31-generic\nlinux-image-generic").unwrap(), "linux-image-6.8.0-31-generic");
+        assert_eq!(
+            choose("linux-image-6.8.0-31-generic\nlinux-image-generic").unwrap(),
+            "linux-image-6.8.0-31-generic"
+        );
         assert_eq!(choose("linux-image-amd64"), None);
     }
 

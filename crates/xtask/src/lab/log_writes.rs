@@ -15,7 +15,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-const MAGIC: u64 = 0x6a73_6677_7368_72;
+const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
 const FLUSH: u64 = 1 << 0;
 const FUA: u64 = 1 << 1;
@@ -53,7 +53,11 @@ impl Log {
         let file = File::open(path).with_context(|| format!("cannot open the write log {}", path.display()))?;
         let mut head = [0; 28];
         file.read_exact_at(&mut head, 0).context("the write log has no super block")?;
-        ensure!(u64_at(&head, 0) == MAGIC && u64_at(&head, 8) == VERSION, "{} is not a dm-log-writes log", path.display());
+        ensure!(
+            u64_at(&head, 0) == MAGIC && u64_at(&head, 8) == VERSION,
+            "{} is not a dm-log-writes log",
+            path.display()
+        );
         let sector_bytes = u64::from(u32::from_le_bytes([head[24], head[25], head[26], head[27]]));
         ensure!(matches!(sector_bytes, 512 | 4096), "sector size {sector_bytes} in the write log");
         Ok(Self { file, sector_bytes, entries: u64_at(&head, 16), read: 0, position: sector_bytes })

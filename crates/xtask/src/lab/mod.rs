@@ -16,10 +16,11 @@ mod writer;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::build;
 use crate::servers::Server;
+use crate::tally::Tally;
 
 /// Where the guest sees the lab's directory of the host.
 const SHARE: &str = "/run/lab";
@@ -88,13 +89,12 @@ impl Options {
 #[derive(Debug)]
 struct Lab {
     name: &'static str,
-    passed: u32,
-    failed: u32,
+    tally: Tally,
 }
 
 impl Lab {
     fn passed(&mut self, check: &str, detail: &str) {
-        self.passed += 1;
+        self.tally.passed += 1;
         if !detail.is_empty() {
             println!("lab: {check}: {detail}");
         }
@@ -102,7 +102,7 @@ impl Lab {
     }
 
     fn failed(&mut self, check: &str, reason: &str) {
-        self.failed += 1;
+        self.tally.failed.push(format!("lab::{}::{check}", self.name));
         println!("lab: {check}: {reason}");
         println!("test lab::{}::{check} ... FAILED", self.name);
     }
@@ -112,12 +112,22 @@ impl Lab {
     }
 }
 
-/// Runs one lab; the result is whether every check held.
+/// `cargo xtask lab`; the result is whether every check held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    let started = Instant::now();
-    if let Some(reason) = vm::missing() {
+    if let Some(reason) = unavailable() {
         anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
     }
+    let tally = run_lab(args)?;
+    Ok(tally.failed.is_empty())
+}
+
+/// One lab as a step of `cargo xtask test`.
+pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
+    run_lab(Args { name, server: Server::Evenkeel { qos: true }, binary: None, keep, verbose: false })
+}
+
+fn run_lab(args: Args) -> Result<Tally> {
+    let started = Instant::now();
     let binary = match args.binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from)) {
         Some(binary) => std::path::absolute(binary)?,
         None if matches!(args.server, Server::Evenkeel { .. }) => build::binary("evenkeel", build::Profile::Dev)?,
@@ -125,7 +135,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     };
     let build = build::workspace().join("lab/build");
     let options = Options { server: args.server, binary, build, keep: args.keep, verbose: args.verbose };
-    let mut lab = Lab { name: args.name.text(), passed: 0, failed: 0 };
+    let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Durability => durability::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
@@ -136,21 +146,14 @@ pub(crate) fn run(args: Args) -> Result<bool> {
     println!(
         "lab {}: {} passed, {} failed in {:.0} s",
         lab.name,
-        lab.passed,
-        lab.failed,
+        lab.tally.passed,
+        lab.tally.failed.len(),
         started.elapsed().as_secs_f64()
     );
-    Ok(lab.failed == 0)
+    Ok(lab.tally)
 }
 
 /// Why the labs cannot run on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
     vm::missing()
-}
-
-/// Fetches kernel and busybox, so that a later run works without a network.
-pub(crate) fn prepare() -> Result<()> {
-    let build = build::workspace().join("lab/build");
-    kernel::prepare(&build).and_then(|_| kernel::busybox(&build)).context("cannot prepare the labs")?;
-    Ok(())
 }

@@ -40,8 +40,12 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 }
 
 type Step = fn(&Address) -> Result<()>;
-const STEPS: [(&str, Step); 4] =
-    [("file_system_survives_reattach", file_system), ("four_connections", four_connections), ("discard", discard), ("flush_and_fua_are_offered", flags)];
+const STEPS: [(&str, Step); 4] = [
+    ("file_system_survives_reattach", file_system),
+    ("four_connections", four_connections),
+    ("discard", discard),
+    ("flush_and_fua_are_offered", flags),
+];
 
 fn steps_of_guest() -> usize {
     2 * STEPS.len()
@@ -95,7 +99,17 @@ fn detach() -> Result<()> {
 
 /// Writes data that no compression or sparse file can hide, and returns its checksum.
 fn fill_file(path: &str, megabytes: &str) -> Result<String> {
-    tool("dd", &["if=/dev/urandom", &format!("of={path}"), "bs=1M", &format!("count={megabytes}"), "conv=fsync", "status=none"])?;
+    tool(
+        "dd",
+        &[
+            "if=/dev/urandom",
+            &format!("of={path}"),
+            "bs=1M",
+            &format!("count={megabytes}"),
+            "conv=fsync",
+            "status=none",
+        ],
+    )?;
     checksum(path)
 }
 

@@ -57,14 +57,16 @@ pub(crate) fn read(sector: &[u8], number: u64) -> Content {
 /// The 64 words of a sector: header, then a fill that depends on number and generation.
 fn words(number: u64, generation: u64) -> impl Iterator<Item = u64> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ generation.rotate_left(32) | 1;
-    [MAGIC, number, generation].into_iter().chain(std::iter::repeat_with(move || {
-        // xorshift64: cheap, and any change of position or generation changes every word.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    }))
-    .take(SECTOR / 8)
+    [MAGIC, number, generation]
+        .into_iter()
+        .chain(std::iter::repeat_with(move || {
+            // xorshift64: cheap, and any change of position or generation changes every word.
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        }))
+        .take(SECTOR / 8)
 }
 
 #[cfg(test)]

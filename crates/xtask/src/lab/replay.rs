@@ -171,7 +171,8 @@ mod tests {
 
     #[test]
     fn kept_promises_pass() {
-        let log = Builder::default().write(8, &sectors(8, 2, 1)).flush().mark("1").write(9, &sectors(9, 1, 4)).mark("2");
+        let log =
+            Builder::default().write(8, &sectors(8, 2, 1)).flush().mark("1").write(9, &sectors(9, 1, 4)).mark("2");
         let found = run(log, "A 8 2 1\nM 1\nA 9 1 4\nM 2\n");
         assert_eq!((found.broken_sectors, found.promised_sectors, found.flushes), (0, 2, 1));
         assert_eq!(found.marks, [1, 2]);

@@ -189,7 +189,8 @@ pub(crate) fn missing() -> Option<String> {
     if std::env::consts::ARCH != "x86_64" {
         return Some(format!("the labs know x86_64 guests only, this machine is {}", std::env::consts::ARCH));
     }
-    let needed = ["qemu-system-x86_64", "dpkg", "apt-get", "xz", "zstd", "dmsetup", "mkfs.ext4", "nbd-client", "qemu-nbd"];
+    let needed =
+        ["qemu-system-x86_64", "dpkg", "apt-get", "xz", "zstd", "dmsetup", "mkfs.ext4", "nbd-client", "qemu-nbd"];
     let absent: Vec<&str> = needed.into_iter().filter(|p| process::find_program(p).is_none()).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }

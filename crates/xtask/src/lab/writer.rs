@@ -158,8 +158,9 @@ impl Connection {
     fn covered_by_a_flush(&self) -> Vec<Durable> {
         let mut promises = lock(&self.shared);
         let everywhere = self.client.multi_conn();
-        let (covered, left) =
-            std::mem::take(&mut promises.completed).into_iter().partition(|(index, _)| everywhere || *index == self.index);
+        let (covered, left) = std::mem::take(&mut promises.completed)
+            .into_iter()
+            .partition(|(index, _)| everywhere || *index == self.index);
         promises.completed = left;
         drop(promises);
         let covered: Vec<(u64, Durable)> = covered;
@@ -211,7 +212,9 @@ impl Marker {
         writeln!(lines, "M {}", self.number)?;
         self.journal.write_all(lines.as_bytes())?;
         let number = self.number.to_string();
-        process::output(process::program("dmsetup").args(["message", &self.device, "0", "mark", &number]) as &mut Process)?;
+        process::output(
+            process::program("dmsetup").args(["message", &self.device, "0", "mark", &number]) as &mut Process
+        )?;
         Ok(())
     }
 }

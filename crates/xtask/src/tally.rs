@@ -1,0 +1,177 @@
+//! Counting: what the test harness and the labs report, line by line.
+
+use std::collections::BTreeMap;
+
+/// Results of a step or of all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Checks that held.
+    pub(crate) passed: u64,
+    /// Names of those that did not.
+    pub(crate) failed: Vec<String>,
+    /// Names and reasons of those that did not run.
+    pub(crate) skipped: BTreeMap<String, String>,
+}
+
+impl Tally {
+    /// One check that held.
+    pub(crate) fn one_passed() -> Self {
+        Self { passed: 1, ..Self::default() }
+    }
+
+    /// One check that did not.
+    pub(crate) fn one_failed(name: impl Into<String>) -> Self {
+        Self { failed: vec![name.into()], ..Self::default() }
+    }
+
+    /// One check that did not run.
+    pub(crate) fn one_skipped(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { skipped: BTreeMap::from([(name.into(), reason.into())]), ..Self::default() }
+    }
+
+    /// Adds the results of another step.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+    }
+
+    /// Turns tests that ended well only because they had nothing to test with into skipped ones: lines of
+    /// the form `name: reason`.
+    pub(crate) fn apply_skip_log(&mut self, log: &str) {
+        for line in log.lines().filter(|l| !l.trim().is_empty()) {
+            let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
+            if self.skipped.insert(name.trim().to_owned(), reason.trim().to_owned()).is_none() {
+                self.passed = self.passed.saturating_sub(1);
+            }
+        }
+    }
+}
+
+/// Reads the output of `cargo test`.
+///
+/// The totals come from the summary line of each test program, not from the lines of the tests, which a
+/// child process of a test can break up by writing in between. A program that announced more tests than
+/// it summed up has died on the way.
+#[derive(Debug, Default)]
+pub(crate) struct Harness {
+    tally: Tally,
+    announced: Option<u64>,
+    named_failures: Vec<String>,
+    program: String,
+}
+
+impl Harness {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, line: &str) {
+        let text = line.trim_start();
+        if let Some(program) = text.strip_prefix("Running ").or_else(|| text.strip_prefix("Doc-tests ")) {
+            self.close();
+            self.program = program.split(" (").next().unwrap_or(program).to_owned();
+        } else if let Some(count) = announced(text) {
+            self.close();
+            self.announced = Some(count);
+        } else if let Some(counts) = summary(text) {
+            self.sum_up(counts);
+        } else if let Some(name) = text.strip_prefix("test ") {
+            if let Some(name) = name.strip_suffix(" ... FAILED") {
+                self.named_failures.push(name.to_owned());
+            } else if let Some((name, reason)) = name.split_once(" ... ignored") {
+                let reason = reason.trim_start_matches(", ");
+                let reason = if reason.is_empty() { "ignored" } else { reason };
+                self.tally.skipped.insert(name.to_owned(), reason.to_owned());
+            }
+        }
+    }
+
+    /// The result after the last line; `success` is how the program ended.
+    pub(crate) fn finish(mut self, success: bool) -> Tally {
+        self.close();
+        if !success && self.tally.failed.is_empty() {
+            self.tally.failed.push("cargo test ended with an error before any test failed".into());
+        }
+        self.tally
+    }
+
+    fn sum_up(&mut self, [passed, failed, ignored]: [u64; 3]) {
+        let announced = self.announced.take().unwrap_or(0);
+        self.tally.passed += passed;
+        let named = std::mem::take(&mut self.named_failures);
+        let unnamed = failed.saturating_sub(named.len() as u64);
+        self.tally.failed.extend(named);
+        for _ in 0..unnamed {
+            self.tally.failed.push(format!("a test of {} (its name was lost)", self.program));
+        }
+        for _ in passed + failed + ignored..announced {
+            self.tally.failed.push(format!("a test of {} without a result", self.program));
+        }
+    }
+
+    /// A program that never summed up: all it announced counts as failed.
+    fn close(&mut self) {
+        if let Some(count) = self.announced.take() {
+            self.named_failures.clear();
+            self.tally.failed.push(format!("{} died with {count} tests announced", self.program));
+        }
+    }
+}
+
+/// `running 12 tests`.
+fn announced(line: &str) -> Option<u64> {
+    let count = line.strip_prefix("running ")?;
+    count.strip_suffix(" tests").or_else(|| count.strip_suffix(" test"))?.parse().ok()
+}
+
+/// `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s`.
+fn summary(line: &str) -> Option<[u64; 3]> {
+    let counts = line.split_once("test result: ")?.1.split_once(". ")?.1;
+    let mut counts = counts.split("; ");
+    let mut next = |word: &str| counts.next()?.trim().strip_suffix(word)?.trim().parse().ok();
+    Some([next("passed")?, next("failed")?, next("ignored")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, success: bool) -> Tally {
+        let mut harness = Harness::default();
+        text.lines().for_each(|l| harness.line(l));
+        harness.finish(success)
+    }
+
+    #[test]
+    fn passed_failed_and_ignored_are_counted() {
+        let tally = read(
+            "     Running unittests src/lib.rs (target/debug/deps/a-1)\nrunning 4 tests\ntest a ... ok\n\
+             test b ... FAILED\ntest c ... ignored, needs root\ntest d server said: listening\nok\n\
+             test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n",
+            false,
+        );
+        assert_eq!(tally.passed, 2);
+        assert_eq!(tally.failed, ["b"]);
+        assert_eq!(tally.skipped["c"], "needs root");
+    }
+
+    #[test]
+    fn a_test_program_that_dies_is_a_failure() {
+        let text = "     Running tests/x.rs (t)\nrunning 3 tests\ntest a ... ok\n     Running tests/y.rs (t)\n\
+                    running 1 test\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let tally = read(text, true);
+        assert_eq!(tally.passed, 1);
+        assert_eq!(tally.failed, ["tests/x.rs died with 3 tests announced"]);
+    }
+
+    #[test]
+    fn a_broken_build_is_a_failure() {
+        assert_eq!(read("error: could not compile\n", false).failed.len(), 1);
+    }
+
+    #[test]
+    fn tests_without_their_peer_are_skipped_not_passed() {
+        let mut tally = Tally { passed: 3, ..Tally::default() };
+        tally.apply_skip_log("with_fio: fio is not installed\nwith_fio: fio is not installed\n\n");
+        assert_eq!(tally.passed, 2);
+        assert_eq!(tally.skipped["with_fio"], "fio is not installed");
+    }
+}
