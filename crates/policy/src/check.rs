@@ -70,6 +70,22 @@ pub struct Report {
     pub errors: Vec<Problem>,
     /// What is doubtful.
     pub warnings: Vec<Problem>,
+    /// Whether the text has a table of volumes; if not, the default volume stands there.
+    pub has_volumes: bool,
+}
+
+impl Report {
+    /// The report, if its configuration can be used.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn into_result(self) -> Result<Self, Errors> {
+        if self.errors.is_empty() { Ok(self) } else { Err(Errors(self.errors)) }
+    }
+
+    fn failed(errors: Vec<Problem>) -> Self {
+        Self { config: Config::default(), errors, warnings: Vec::new(), has_volumes: false }
+    }
 }
 
 impl Config {
@@ -78,22 +94,7 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn parse(text: &str, origin: &str) -> Result<Self, Errors> {
-        let report = check(text, origin);
-        if report.errors.is_empty() { Ok(report.config) } else { Err(Errors(report.errors)) }
-    }
-
-    /// Reads a configuration file, with warnings.
-    ///
-    /// # Errors
-    /// All that is wrong with it; a file that cannot be read is one problem.
-    pub fn load(path: &Path) -> Result<(Self, Vec<Problem>), Errors> {
-        let origin = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let message = format!("cannot read the configuration: {error}");
-            Errors(vec![Problem { origin: origin.clone(), position: None, key: String::new(), message }])
-        })?;
-        let report = check(&text, &origin);
-        if report.errors.is_empty() { Ok((report.config, report.warnings)) } else { Err(Errors(report.errors)) }
+        check(text, origin).into_result().map(|report| report.config)
     }
 
     /// Checks a configuration that was put together or changed by program; answers with warnings.
@@ -106,13 +107,25 @@ impl Config {
     }
 }
 
+/// Reads a file and says all there is to say about it; a file that cannot be read is one error.
+pub fn check_file(path: &Path) -> Report {
+    let origin = path.display().to_string();
+    match std::fs::read_to_string(path) {
+        Ok(text) => check(&text, &origin),
+        Err(error) => {
+            let message = format!("cannot read the configuration: {error}");
+            Report::failed(vec![Problem { origin, position: None, key: String::new(), message }])
+        }
+    }
+}
+
 /// Reads a text and says all there is to say about it.
 pub fn check(text: &str, origin: &str) -> Report {
     let place = |range: Option<Range<usize>>| range.map(|range| line_and_column(text, range.start));
     if text.len() > MAX_TEXT_BYTES {
         let message = format!("is larger than {MAX_TEXT_BYTES} bytes; is this the right file?");
         let error = Problem { origin: origin.into(), position: None, key: String::new(), message };
-        return Report { config: Config::default(), errors: vec![error], warnings: Vec::new() };
+        return Report::failed(vec![error]);
     }
     let (mut document, syntax) = DeTable::parse_recoverable(text);
     let whole = document.clone();
@@ -137,7 +150,7 @@ pub fn check(text: &str, origin: &str) -> Report {
         errors.push(Problem { origin: origin.into(), position, key, message: explain(error.message()) });
         let removed = at_fault.is_some_and(|path| remove(document.get_mut(), &path));
         if !removed || errors.len() > MAX_ERRORS {
-            return Report { config: Config::default(), errors, warnings: Vec::new() };
+            return Report::failed(errors);
         }
     };
     config.complete();
@@ -145,7 +158,8 @@ pub fn check(text: &str, origin: &str) -> Report {
     errors.extend(more);
     errors.sort_by_key(|problem| problem.position);
     errors.dedup();
-    Report { config, errors, warnings }
+    let has_volumes = whole.get_ref().contains_key("volumes");
+    Report { config, errors, warnings, has_volumes }
 }
 
 /// Applies the rules; `place` finds a key in the text.

@@ -47,10 +47,12 @@ pub struct Server {
     /// TCP addresses that serve NBD.
     pub listen: Vec<SocketAddr>,
     /// Unix sockets that serve NBD; default `<data_dir>/nbd.sock`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<Vec<PathBuf>>,
     /// TCP address of the read-only status page, metrics and API, or "off".
     pub status: Status,
     /// Unix socket of the API that may change things; default `<data_dir>/control.sock`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<PathBuf>,
     /// Where volumes live that have no path of their own.
     pub data_dir: PathBuf,
@@ -61,6 +63,7 @@ pub struct Server {
     /// Serve every volume read-only.
     pub read_only: bool,
     /// The volume a client gets that names none; default `disk0` if it exists, else the only volume.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub default_export: Option<String>,
     /// Connections served at once; further ones are closed at once.
     #[schemars(range(min = 1))]
@@ -196,6 +199,7 @@ pub struct Pool {
     /// An I/O that has been inside the device this long is reported.
     pub stall_report_after: Duration,
     /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate: Option<Emulate>,
 }
 
@@ -247,12 +251,15 @@ pub struct Volume {
     /// The pool it is on.
     pub pool: String,
     /// The tenant its connections belong to; default the tenant named like the volume if there is one, else `default`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// What holds the data.
     pub backend: Backend,
     /// File or block device; default for a file `<data_dir>/<name>.img`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
     /// Size; needed for memory, emulate and a file that does not exist yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
     /// Refuse writes.
     pub read_only: bool,

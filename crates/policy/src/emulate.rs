@@ -18,55 +18,46 @@ pub enum Preset {
     Hdd,
 }
 
-/// Declares the optional parameters once for the type and for [`Emulate::merge`].
-macro_rules! parameters {
-    ($($(#[$attribute:meta])* $name:ident: $type:ty,)*) => {
-        /// An emulated device: what is left out comes from the preset.
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields, default)]
-        pub struct Emulate {
-            /// The device to start from: "ssd" (default) or "hdd".
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub preset: Option<Preset>,
-            $($(#[$attribute])* #[serde(skip_serializing_if = "Option::is_none")] pub $name: Option<$type>,)*
-        }
-
-        impl Emulate {
-            /// What `changes` gives, and where it gives nothing what `self` gives. A new preset starts afresh.
-            #[must_use]
-            pub fn merge(self, changes: Self) -> Self {
-                if changes.preset.is_some() && changes.preset != self.preset {
-                    return changes;
-                }
-                Self { preset: self.preset, $($name: changes.$name.or(self.$name),)* }
-            }
-        }
-    };
-}
-
-parameters! {
+/// An emulated device: what is left out comes from the preset.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Emulate {
+    /// The device to start from: "ssd" (default) or "hdd".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
     /// Payload bytes per second the device moves.
-    bandwidth: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Bytes>,
     /// Requests per second the device moves, however small.
-    iops: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
     /// Time every read takes on top of its transfer.
-    read_latency: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_latency: Option<Duration>,
     /// Time every write takes on top of its transfer, before it is committed.
-    write_latency: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_latency: Option<Duration>,
     /// Time one commit takes, however many writes it carries.
-    commit_latency: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_latency: Option<Duration>,
     /// Requests one commit carries at most.
-    commit_batch_max: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_batch_max: Option<u32>,
     /// Writes of at most this size go into the log and are applied later; 0 = none.
-    deferred_max: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deferred_max: Option<Bytes>,
     /// Deferred bytes that may await application.
-    deferred_backlog_max: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deferred_backlog_max: Option<Bytes>,
     /// How latencies vary: standard deviation of their logarithm, 0 (not at all) to 2.
-    jitter: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<f64>,
     /// Period at which the device stops; "0s" = never.
-    stall_every: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_every: Option<Duration>,
     /// How long it stops each time.
-    stall_for: Duration,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_for: Option<Duration>,
 }
 
 impl Emulate {

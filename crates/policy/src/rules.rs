@@ -273,7 +273,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
             out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
         }
         (Backend::Block, None) => {
-            out.error(&at("backend"), "backend \"block\" needs a path, for example path = \"/dev/vdb\"")
+            out.error(&at("backend"), "backend \"block\" needs a path, for example path = \"/dev/vdb\"");
         }
         _ => {}
     }
@@ -284,7 +284,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         (Backend::Block, Some(_)) => out.error(&at("size"), "a block device has the size it has; remove this key"),
         (_, Some(Bytes(0))) => out.error(&at("size"), "must be greater than 0"),
         (_, Some(size)) if i64::try_from(size.0).is_err() => {
-            out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"))
+            out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"));
         }
         (_, Some(size)) if !size.0.is_multiple_of(512) => {
             out.warning(
