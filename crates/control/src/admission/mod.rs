@@ -16,6 +16,7 @@
 //! it is called.
 
 use alloc::boxed::Box;
+use core::cell::Cell;
 use core::fmt;
 
 use crate::time::{Duration, Instant};
@@ -98,8 +99,8 @@ pub enum Reason {
     },
     /// The budget was not what limited the throughput, so the interval teaches nothing; the target is the optimum.
     AppLimited {
-        /// Completions that left a full back end.
-        full: u64,
+        /// Completions while a request was held back by the budget.
+        held_back: u64,
         /// All completions of the interval.
         completions: u64,
     },
@@ -131,8 +132,11 @@ impl fmt::Display for Reason {
             Self::FitDegenerate { samples } => {
                 write!(f, "{samples} samples at one target determine no curve: optimum kept")
             }
-            Self::AppLimited { full, completions } => {
-                write!(f, "load too light to learn from ({full} of {completions} completions met a full budget)")
+            Self::AppLimited { held_back, completions } => {
+                write!(
+                    f,
+                    "load too light to learn from ({held_back} of {completions} completions while one was held back)"
+                )
             }
         }
     }
@@ -165,6 +169,8 @@ enum Law {
 /// (at most two, O(history)).
 pub struct Admission {
     throttle: Throttle,
+    /// Whether the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
+    holding_back: Cell<bool>,
     law: Law,
     next_tick: Instant,
     decision: Decision,
@@ -186,6 +192,7 @@ impl Admission {
         };
         let mut admission = Self {
             throttle: Throttle::new(u64::MAX),
+            holding_back: Cell::new(false),
             law: Law::Constant,
             next_tick: Instant::FAR_FUTURE,
             decision: initial,
@@ -200,10 +207,13 @@ impl Admission {
     /// Whether a request of this cost fits now.
     ///
     /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is inside
-    /// does not exceed the budget: it could not enter otherwise.
+    /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as held back until
+    /// the next one is admitted.
     #[inline]
     pub fn fits(&self, cost_bytes: u64) -> bool {
-        self.throttle.fits(cost_bytes)
+        let fits = self.throttle.fits(cost_bytes);
+        self.holding_back.set(!fits);
+        fits
     }
 
     /// Takes a request in.
@@ -219,7 +229,7 @@ impl Admission {
             self.close_intervals(now);
         }
         if let Law::SlowFast(law) = &mut self.law {
-            law.observe(self.throttle.inside, cost_bytes, payload_bytes, latency);
+            law.observe(self.throttle.inside, self.holding_back.get(), payload_bytes, latency);
         }
         self.throttle.release(cost_bytes);
     }

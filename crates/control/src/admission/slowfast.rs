@@ -153,8 +153,8 @@ impl SlowFastConfig {
 
     /// The same settings, moved into range where [`SlowFastConfig::validate`] would refuse them.
     fn in_range(self) -> Self {
-        let positive = |x: f64, otherwise: f64| if x > 0.0 && x.is_finite() { x } else { otherwise };
-        let published = Self::PUBLISHED;
+        let between = |low: f64, high: f64, x: f64, otherwise: f64| if low < x && x < high { x } else { otherwise };
+        let (infinity, published) = (f64::INFINITY, Self::PUBLISHED);
         let fast_interval = self.fast_interval.max(MIN_INTERVAL);
         let target_min = self.target_min.max(MIN_INTERVAL);
         let target_max = self.target_max.max(target_min + Duration::from_nanos(1));
@@ -170,13 +170,22 @@ impl SlowFastConfig {
             budget_min_bytes,
             budget_max_bytes,
             budget_increment_bytes: self.budget_increment_bytes.max(1),
-            budget_decrease_floor: positive(self.budget_decrease_floor, published.budget_decrease_floor).min(1.0),
-            budget_headroom: positive(self.budget_headroom, published.budget_headroom).max(1.0),
+            budget_decrease_floor: between(0.0, 1.0, self.budget_decrease_floor, published.budget_decrease_floor),
+            budget_headroom: between(0.0, infinity, self.budget_headroom, published.budget_headroom).max(1.0),
             history_samples: self.history_samples.clamp(2, MAX_HISTORY),
-            tradeoff_mib_per_s_per_ms: positive(self.tradeoff_mib_per_s_per_ms, published.tradeoff_mib_per_s_per_ms),
-            tradeoff_relative: positive(self.tradeoff_relative, published.tradeoff_relative),
-            exploration_p99_factor: positive(self.exploration_p99_factor, published.exploration_p99_factor)
-                .max(1.0 + 1e-6),
+            tradeoff_mib_per_s_per_ms: between(
+                0.0,
+                infinity,
+                self.tradeoff_mib_per_s_per_ms,
+                published.tradeoff_mib_per_s_per_ms,
+            ),
+            tradeoff_relative: between(0.0, infinity, self.tradeoff_relative, published.tradeoff_relative),
+            exploration_p99_factor: between(
+                1.0,
+                infinity,
+                self.exploration_p99_factor,
+                published.exploration_p99_factor,
+            ),
             repairs: self.repairs,
         }
     }
@@ -266,10 +275,9 @@ struct FastInterval {
 struct SlowInterval {
     ends_at: Instant,
     completions: u64,
-    /// Completions that left a back end into which the largest request seen would not have fitted.
-    full: u64,
+    /// Completions while a request was held back.
+    held_back: u64,
     bytes: u64,
-    largest_cost: u64,
     peak_bytes: u64,
 }
 
@@ -306,9 +314,8 @@ impl SlowFast {
             slow: SlowInterval {
                 ends_at: now + config.slow_interval,
                 completions: 0,
-                full: 0,
+                held_back: 0,
                 bytes: 0,
-                largest_cost: 0,
                 peak_bytes: config.budget_min_bytes,
             },
             history: VecDeque::with_capacity(config.history_samples as usize),
@@ -352,11 +359,10 @@ impl SlowFast {
 
     /// A request has left; `inside` still counts it.
     #[inline]
-    pub(super) fn observe(&mut self, inside: u64, cost: u64, payload_bytes: u64, latency: Duration) {
+    pub(super) fn observe(&mut self, inside: u64, holding_back: bool, payload_bytes: u64, latency: Duration) {
         self.fast.min_latency = self.fast.min_latency.min(latency);
         let slow = &mut self.slow;
-        slow.largest_cost = slow.largest_cost.max(cost);
-        slow.full += u64::from(inside.saturating_add(slow.largest_cost) > self.budget_bytes);
+        slow.held_back += u64::from(holding_back);
         slow.peak_bytes = slow.peak_bytes.max(inside);
         slow.bytes = slow.bytes.saturating_add(payload_bytes);
         slow.completions += 1;
@@ -447,14 +453,14 @@ impl SlowFast {
     fn close_slow_interval(&mut self, now: Instant) -> bool {
         let ended_at = self.slow.ends_at;
         self.slow.ends_at = first_end_after(now, ended_at, self.config.slow_interval);
-        let SlowInterval { completions, full, bytes, .. } = self.slow;
+        let SlowInterval { completions, held_back, bytes, .. } = self.slow;
         self.reset_slow_interval();
         if completions == 0 {
             return false;
         }
-        let reason = if self.config.repairs.app_limited && full * 2 < completions {
+        let reason = if self.config.repairs.app_limited && held_back * 2 < completions {
             self.target = self.optimum;
-            Reason::AppLimited { full, completions }
+            Reason::AppLimited { held_back, completions }
         } else {
             let mib_per_s = bytes as f64 / MIB / self.config.slow_interval.as_secs_f64();
             if self.history.len() == self.config.history_samples as usize {
@@ -474,9 +480,8 @@ impl SlowFast {
         self.slow = SlowInterval {
             ends_at: self.slow.ends_at,
             completions: 0,
-            full: 0,
+            held_back: 0,
             bytes: 0,
-            largest_cost: 0,
             peak_bytes: self.config.budget_min_bytes,
         };
     }
