@@ -131,7 +131,7 @@ impl Model {
         let mut all: Vec<_> = self.clients.iter().filter(at_least).map(|c| (c.id, Phase::Reservation)).collect();
         if self.weight_claim > 0 {
             // Ties decide whether a client with a due reservation hides one without: accept both.
-            let unserved = |c: &&ModelClient| !c.reservation_due().is_some_and(|due| due <= now);
+            let unserved = |c: &&ModelClient| c.reservation_due().is_none_or(|due| due > now);
             let firsts: Vec<_> = self.ready(class, now).filter(by_weight).collect();
             let claimants: Vec<_> = firsts.iter().copied().filter(|c| unserved(c)).map(weight).collect();
             if claimants.len() == firsts.len() && !firsts.is_empty() {

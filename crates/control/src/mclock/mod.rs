@@ -28,6 +28,8 @@ mod claim;
 mod client;
 mod heap;
 mod slab;
+#[cfg(test)]
+mod tests;
 
 use alloc::vec::Vec;
 

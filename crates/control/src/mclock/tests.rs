@@ -1,0 +1,206 @@
+//! What only the inside can show: the heap, the memory of the slab, virtual time at its ends.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::heap::Heap;
+use super::slab::{Fifo, Request, Slab};
+use super::*;
+
+const WORK: Work = Work { kind: Kind::Read, bytes: 4_096 };
+
+fn heap_does_what_a_scan_does<const WRAPPING: bool>(base: u64, steps: &[(u32, Option<u64>)]) {
+    let mut heap = Heap::<WRAPPING>::new();
+    let mut keys: Vec<Option<u64>> = Vec::new();
+    for _ in 0..200 {
+        heap.grow();
+        keys.push(None);
+    }
+    for &(index, offset) in steps {
+        let key = offset.map(|offset| base.wrapping_add(offset));
+        keys[index as usize] = offset;
+        match key {
+            Some(key) => heap.set(index, key),
+            None => heap.remove(index),
+        }
+        let least = keys.iter().flatten().min().map(|offset| base.wrapping_add(*offset));
+        assert_eq!(heap.peek().map(|(key, _)| key), least);
+        assert_eq!(heap.is_empty(), least.is_none());
+        assert_eq!(heap.key_of(index), key);
+    }
+    let mut rest: Vec<u64> = keys.into_iter().flatten().collect();
+    rest.sort_unstable();
+    for offset in rest {
+        let (key, index) = heap.peek().expect("not empty");
+        assert_eq!(key, base.wrapping_add(offset));
+        heap.remove(index);
+        assert_eq!(heap.key_of(index), None);
+    }
+    assert!(heap.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn heaps_do_what_a_scan_does(
+        base in prop_oneof![Just(0), Just(u64::MAX - 40), Just(1 << 63)],
+        steps in prop::collection::vec(
+            (0..200_u32, prop_oneof![1 => Just(None), 3 => (0..100_u64).prop_map(Some)]), 1..1_500),
+    ) {
+        heap_does_what_a_scan_does::<true>(base, &steps);
+        heap_does_what_a_scan_does::<false>(0, &steps);
+    }
+}
+
+fn request() -> Request {
+    Request { queued_at: Instant::ZERO, work: WORK, cost: 1 }
+}
+
+fn fill_and_drain(slab: &mut Slab<u64>, count: u64) {
+    let mut fifo = Fifo::EMPTY;
+    for i in 0..count {
+        assert_eq!(slab.push(&mut fifo, request(), i), Ok(()));
+    }
+    for i in 0..count {
+        assert_eq!(slab.pop(&mut fifo), Some(i));
+    }
+    assert_eq!((slab.pop(&mut fifo), slab.len()), (None, 0));
+}
+
+#[test]
+fn memory_follows_the_load_down() {
+    let mut slab = Slab::new();
+    fill_and_drain(&mut slab, 100_000);
+    assert_eq!(slab.capacity(), 100_000);
+    for _ in 0..50 {
+        fill_and_drain(&mut slab, 90_000);
+    }
+    assert_eq!(slab.capacity(), 100_000, "a load that comes back finds its memory");
+    for _ in 0..1_000 {
+        fill_and_drain(&mut slab, 10);
+    }
+    assert!(slab.capacity() <= 256, "{}", slab.capacity());
+}
+
+#[test]
+fn memory_does_not_grow_while_the_backlog_does_not() {
+    let mut slab = Slab::new();
+    let mut fifos = [Fifo::EMPTY; 4];
+    for i in 0..10_000_u64 {
+        let fifo = &mut fifos[(i * i % 4) as usize];
+        assert_eq!(slab.push(fifo, request(), i), Ok(()));
+        if i >= 20 {
+            let fullest = fifos.iter_mut().max_by_key(|fifo| fifo.len()).expect("four");
+            assert!(slab.pop(fullest).is_some());
+        }
+    }
+    assert_eq!((slab.len(), slab.capacity()), (20, 21));
+}
+
+#[test]
+fn a_payload_is_dropped_once() {
+    let value = alloc::rc::Rc::new(());
+    let mut queue = Queue::new(CostModel::default());
+    let id = queue.join(Instant::ZERO, Qos::default());
+    for _ in 0..10 {
+        assert!(queue.push(Instant::ZERO, id, WORK, value.clone()).is_ok());
+    }
+    drop(queue.pull(Instant::ZERO, |_, _| true));
+    assert_eq!(alloc::rc::Rc::strong_count(&value), 10);
+    drop(queue.leave(id).into_iter().take(4));
+    assert_eq!(alloc::rc::Rc::strong_count(&value), 1);
+    let other = queue.join(Instant::ZERO, Qos::default());
+    assert!(queue.push(Instant::ZERO, other, WORK, value.clone()).is_ok());
+    drop(queue);
+    assert_eq!(alloc::rc::Rc::strong_count(&value), 1);
+}
+
+/// Serves clients of weights 1, 2 and 3 from a given virtual time on; how often each was served.
+fn served_from(virtual_time: VirtualTime) -> [u32; 3] {
+    let mut queue = Queue::new(CostModel::default());
+    queue.virtual_time = [virtual_time; 2];
+    let ids = [1, 2, 3].map(|weight| queue.join(Instant::ZERO, Qos { weight, ..Qos::default() }));
+    let mut served = [0; 3];
+    for id in ids {
+        assert_eq!(queue.push(Instant::ZERO, id, WORK, ()), Ok(()));
+        assert_eq!(queue.push(Instant::ZERO, id, WORK, ()), Ok(()));
+    }
+    for _ in 0..600 {
+        let Pull::Ready { client, .. } = queue.pull(Instant::ZERO, |_, _| true) else { panic!("backlogged") };
+        served[ids.iter().position(|&id| id == client).expect("one of three")] += 1;
+        assert_eq!(queue.push(Instant::ZERO, client, WORK, ()), Ok(()));
+    }
+    assert!(queue.virtual_time[0] > virtual_time);
+    served
+}
+
+#[test]
+fn virtual_time_survives_years_of_load() {
+    assert_eq!(served_from(0), [100, 200, 300]);
+    // Across the ends of the heap's 64-bit keys, at several points of the way there, ...
+    for before in [1_u128, 1 << 40, 1 << 43, 1 << 46] {
+        assert_eq!(served_from((1 << 64) - before), [100, 200, 300]);
+        assert_eq!(served_from((1 << 63) - before), [100, 200, 300]);
+    }
+    // ... and after a thousand years at 100 GB/s and weight 1.
+    let thousand_years = (1_000 * 366 * 86_400 * 100_000_000_000_u128) << 28;
+    assert_eq!(served_from(thousand_years), [100, 200, 300]);
+}
+
+#[test]
+fn a_client_idle_for_a_whole_turn_of_the_keys_returns_at_the_present() {
+    let mut queue = Queue::new(CostModel::default());
+    let [idle, busy] = [(); 2].map(|()| queue.join(Instant::ZERO, Qos::default()));
+    for behind in [1_u128 << 62, 1 << 63, (1 << 63) + 1, 1 << 64, 3 << 63] {
+        queue.virtual_time[0] += behind;
+        for _ in 0..5 {
+            for id in [idle, busy] {
+                assert_eq!(queue.push(Instant::ZERO, id, WORK, ()), Ok(()));
+            }
+        }
+        let mut lead = 0_i32;
+        while let Pull::Ready { client, .. } = queue.pull(Instant::ZERO, |_, _| true) {
+            lead += if client == idle { 1 } else { -1 };
+            assert!(lead.abs() <= 1);
+        }
+    }
+}
+
+#[test]
+fn the_greatest_step_and_lead_stay_within_half_the_keys() {
+    let mut queue = Queue::new(CostModel { base_bytes: u32::MAX, write_percent: 100 });
+    let reservation = Rates { iops: 1_000_000, bytes_per_s: 0 };
+    let qos = Qos { reservation, ..Qos::default() };
+    let [reserved, other] = [qos, Qos::default()].map(|qos| queue.join(Instant::ZERO, qos));
+    let mut now = Instant::ZERO;
+    let mut last = 0;
+    for i in 0..1_000 {
+        for id in [reserved, other] {
+            assert_eq!(queue.push(now, id, WORK, ()), Ok(()));
+        }
+        now += Duration::from_micros(if i % 2 == 0 { 0 } else { 10 });
+        assert!(matches!(queue.pull(now, |_, _| true), Pull::Ready { .. }));
+        let [a, b] = [reserved, other].map(|id| queue.clients[id.index as usize].weight_tag);
+        assert!(a.abs_diff(b) < 1 << 62);
+        assert!(queue.virtual_time[0] >= last, "virtual time runs forwards");
+        last = queue.virtual_time[0];
+    }
+}
+
+#[test]
+fn the_last_generation_of_a_place_is_not_used_again() {
+    let mut queue: Queue<()> = Queue::new(CostModel::default());
+    let first = queue.join(Instant::ZERO, Qos::default());
+    queue.clients[0].generation = u32::MAX;
+    let last = ClientId { generation: u32::MAX, ..first };
+    assert!(queue.leave(last).is_empty());
+    assert_eq!(queue.join(Instant::ZERO, Qos::default()), ClientId { index: 1, generation: 0 });
+}
+
+#[test]
+fn a_client_is_three_cache_lines() {
+    assert_eq!(core::mem::size_of::<Client>(), 192);
+    assert_eq!(core::mem::offset_of!(Client, fifo) / 64, 0);
+}
