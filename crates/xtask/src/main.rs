@@ -1,6 +1,8 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask compare`.
 
 mod build;
+mod client;
+mod compare;
 mod lab;
 mod packages;
 mod process;
@@ -26,6 +28,8 @@ enum Task {
     Test(test::Args),
     /// Runs a lab in a virtual machine.
     Lab(lab::Args),
+    /// Measures Evenkeel against its peers.
+    Compare(compare::Args),
     /// What runs inside the virtual machine of a lab.
     #[command(hide = true, subcommand)]
     Guest(lab::guest::Guest),
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(args) => test::run(&args),
         Task::Lab(args) => lab::run(args),
+        Task::Compare(args) => compare::run(&args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),
     };
     match outcome {

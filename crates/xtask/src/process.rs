@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -46,6 +45,7 @@ pub(crate) fn handle_signals() {
             }
             thread::sleep(Duration::from_millis(300));
         }
+        crate::scratch::remove_all();
         std::process::exit(128 + signal);
     });
 }
@@ -182,21 +182,6 @@ pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
 /// A command by name, found also where Debian keeps programs for root.
 pub(crate) fn program(name: &str) -> Command {
     Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
-}
-
-/// Waits until `path` exists, `running` has ended, or the limit is reached.
-pub(crate) fn wait_for_path(path: &Path, running: &mut Running, limit: Duration) -> Result<()> {
-    let deadline = Instant::now() + limit;
-    while !path.exists() {
-        if let Some(status) = running.ended()? {
-            bail!("`{}` ended ({status}) before it made {}", running.name, path.display());
-        }
-        if Instant::now() > deadline {
-            bail!("`{}` did not make {} within {limit:?}", running.name, path.display());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 /// User plus system CPU time of a process so far, in nanoseconds, from `/proc/PID/stat`.

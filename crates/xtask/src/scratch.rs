@@ -1,11 +1,28 @@
 //! Temporary directories that go away with their owner.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// A directory of its own under the system's temporary directory, removed on drop unless kept.
+/// Directories to remove when a signal ends this program.
+static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes what has not been dropped, at the end of the program.
+pub(crate) fn remove_all() {
+    for path in std::mem::take(&mut *live()) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// A directory of its own on a disk (`/tmp` is often in memory, where O_DIRECT fails and a log of a
+/// gigabyte hurts), removed on drop unless kept.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     path: PathBuf,
@@ -17,8 +34,13 @@ impl Scratch {
     pub(crate) fn new(purpose: &str) -> Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("evenkeel-{purpose}-{}-{number}", std::process::id()));
+        let base = match std::env::var_os("TMPDIR") {
+            None if Path::new("/var/tmp").is_dir() => PathBuf::from("/var/tmp"),
+            _ => std::env::temp_dir(),
+        };
+        let path = base.join(format!("evenkeel-{purpose}-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        live().insert(path.clone());
         Ok(Self { path, keep: false })
     }
 
@@ -30,12 +52,14 @@ impl Scratch {
     /// Leaves the directory behind and says where.
     pub(crate) fn keep(&mut self) {
         self.keep = true;
+        live().remove(&self.path);
         println!("kept: {}", self.path.display());
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        live().remove(&self.path);
         if !self.keep {
             let _ = std::fs::remove_dir_all(&self.path);
         }

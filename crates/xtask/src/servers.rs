@@ -4,13 +4,18 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::client::Client;
 use crate::process::{self, Running};
 
 /// Export name that every server offers.
 pub(crate) const EXPORT: &str = "disk0";
+
+/// An emulated processor under load takes its time to start a server.
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A server under test.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,14 +102,22 @@ impl Address {
     }
 }
 
-/// Starts a server with its files in `dir`; `binary` is Evenkeel's. Its messages go to `dir/NAME.log`.
-pub(crate) fn start(
-    server: &Server,
-    binary: &Path,
-    storage: &Storage,
-    address: &Address,
-    dir: &Path,
-) -> Result<Running> {
+/// What a server is started with.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    /// Which server.
+    pub(crate) server: &'a Server,
+    /// Evenkeel's binary.
+    pub(crate) binary: &'a Path,
+    /// What is behind the export.
+    pub(crate) storage: &'a Storage,
+    /// Where it listens.
+    pub(crate) address: &'a Address,
+}
+
+/// Starts a server with its files in `dir` and waits until it answers. Its messages go to `dir/NAME.log`.
+pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
+    let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = match server {
         Server::Evenkeel { qos } => {
@@ -115,10 +128,18 @@ pub(crate) fn start(
             command
         }
         Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
-        Server::Nbdkit => nbdkit(storage, address)?,
+        Server::Nbdkit => nbdkit(storage, address),
     };
     let log = std::fs::File::create(dir.join(format!("{}.log", server.name())))?;
-    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+    let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+    match Client::connect(&address.plain(), EXPORT, START_LIMIT).and_then(Client::disconnect) {
+        Ok(()) => Ok(running),
+        Err(e) => {
+            let said = std::fs::read_to_string(dir.join(format!("{}.log", server.name()))).unwrap_or_default();
+            let ended = running.ended()?.map(|s| format!(" ({s})")).unwrap_or_default();
+            Err(e.context(format!("{} does not serve{ended}; it said: {}", server.name(), said.trim())))
+        }
+    }
 }
 
 fn evenkeel_config(qos: bool, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
@@ -163,7 +184,7 @@ fn qemu_nbd(lies: bool, storage: &Storage, address: &Address) -> Command {
     command
 }
 
-fn nbdkit(storage: &Storage, address: &Address) -> Result<Command> {
+fn nbdkit(storage: &Storage, address: &Address) -> Command {
     let mut command = process::program("nbdkit");
     command.args(["--foreground", "--exit-with-parent"]);
     match address {
@@ -174,7 +195,7 @@ fn nbdkit(storage: &Storage, address: &Address) -> Result<Command> {
         Storage::Memory(bytes) => command.args(["memory", &format!("size={bytes}")]),
         Storage::File(path) | Storage::Block(path) => command.arg("file").arg(path),
     };
-    Ok(command)
+    command
 }
 
 /// A port of 127.0.0.1 that nobody listens on now.

@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::client::Client;
 use super::durability::{FILE_BYTES, Subject};
 use super::pattern::{self, SECTOR};
 use super::{SHARE, nbd_client, writer};
+use crate::client::Client;
 use crate::process::{self, Running};
-use crate::servers::{self, Address, Storage};
+use crate::servers::{self, Address, Setup, Storage};
 
-/// An emulated processor takes its time to start a server.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Commands of the guest.
 #[derive(Debug, clap::Subcommand)]
@@ -69,26 +68,6 @@ pub(crate) fn work_dir(name: &str) -> PathBuf {
     Path::new("/mnt").join(name)
 }
 
-/// Starts a server and waits until it answers.
-pub(crate) fn serve(
-    server: &servers::Server,
-    binary: &Path,
-    storage: &Storage,
-    address: &Address,
-    name: &str,
-) -> Result<Running> {
-    let dir = work_dir(name);
-    let mut running = servers::start(server, binary, storage, address, &dir)?;
-    match Client::connect(&address.plain(), servers::EXPORT, START_LIMIT).and_then(Client::disconnect) {
-        Ok(()) => Ok(running),
-        Err(e) => {
-            let log = std::fs::read_to_string(dir.join(format!("{}.log", server.name()))).unwrap_or_default();
-            let ended = running.ended()?.map(|s| format!(" ({s})")).unwrap_or_default();
-            Err(e.context(format!("{} does not serve{ended}; it said: {}", server.name(), log.trim())))
-        }
-    }
-}
-
 /// Storage of a subject on `device`; a subject with a file system gets it mounted, and made when `fresh`.
 fn storage(subject: &Subject, device: &Path, name: &str, fresh: bool) -> Result<Storage> {
     if !subject.file {
@@ -130,7 +109,8 @@ fn load(binary: &Path, subjects: &[Subject]) -> Result<()> {
         let device = Path::new("/dev/mapper").join(&name);
         let storage = storage(subject, &device, &name, true)?;
         let address = Address::Unix(work_dir(&format!("{name}.sock")));
-        servers.push(serve(&subject.server, binary, &storage, &address, &name)?);
+        let setup = Setup { server: &subject.server, binary, storage: &storage, address: &address };
+        servers.push(servers::start(&setup, &work_dir(&name))?);
         let mut writer = Process::new(&own);
         writer.args(["guest", "write", "--socket", &address.plain(), "--device", &name, "--journal"]);
         writer.arg(Path::new(SHARE).join(format!("{name}.journal")));
@@ -161,8 +141,9 @@ fn check(binary: &Path, cuts: &[String]) -> Result<()> {
         let name = format!("{subject}-{index}");
         let storage = storage(&subject, &disk(index), &name, false)?;
         let address = Address::Unix(work_dir(&format!("{name}.sock")));
-        let server = serve(&subject.server, binary, &storage, &address, &name)?;
-        let broken = compare(&mut Client::connect(&address.plain(), servers::EXPORT, START_LIMIT)?, &owed)?;
+        let setup = Setup { server: &subject.server, binary, storage: &storage, address: &address };
+        let server = servers::start(&setup, &work_dir(&name))?;
+        let broken = compare(&mut Client::connect(&address.plain(), servers::EXPORT, CONNECT_LIMIT)?, &owed)?;
         println!("lab: checked {index} owed {} broken {}", owed.len(), broken.len());
         if let Some(first) = broken.first() {
             println!("lab: {name}: {first}");

@@ -1,6 +1,5 @@
 //! Labs in a virtual machine: what the host's kernel cannot show.
 
-mod client;
 mod cpio;
 mod durability;
 pub(crate) mod guest;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::{serve, tool, work_dir};
+use super::guest::{tool, work_dir};
 use super::vm::Machine;
 use super::{Lab, Options};
 use crate::scratch::Scratch;
-use crate::servers::{Address, EXPORT, Server, Storage};
+use crate::servers::{self, Address, EXPORT, Server, Setup, Storage};
 
 const DEVICE: &str = "/dev/nbd0";
 const VOLUME_BYTES: u64 = 256 << 20;
@@ -59,7 +59,8 @@ pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("disk0.img");
         std::fs::File::create(&file)?.set_len(VOLUME_BYTES)?;
-        let _server = serve(server, binary, &Storage::File(file), &address, &name)?;
+        let setup = Setup { server, binary, storage: &Storage::File(file), address: &address };
+        let _server = servers::start(&setup, &dir)?;
         for (step, body) in STEPS {
             match body(&address) {
                 Ok(()) => println!("lab: passed {transport}_{step}"),

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::client::{Client, Command};
 use super::journal::Durable;
 use super::pattern::{self, SECTOR};
+use crate::client::{Client, Command};
 use crate::process;
 
 /// Connections of a writer; with more than one, FLUSH on one covers writes of the other.

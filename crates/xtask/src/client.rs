@@ -1,4 +1,4 @@
-//! A small NBD client for the labs.
+//! A small NBD client for labs and comparisons.
 //!
 //! It shares no code with the server or with `evenkeel load`: what judges the server must not repeat its
 //! mistakes. Fixed newstyle, simple replies, blocking sockets.
