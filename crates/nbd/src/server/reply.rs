@@ -42,48 +42,73 @@ impl ReplyHeader {
     }
 
     #[inline]
-    fn empty() -> Self {
-        Self { bytes: [0; MAX_HEADER], len: 0 }
-    }
-
-    #[inline]
-    fn push<const N: usize>(&mut self, field: [u8; N]) {
-        let at = usize::from(self.len);
-        self.bytes[at..at + N].copy_from_slice(&field);
-        self.len += N as u8;
-    }
-
-    #[inline]
     fn simple(cookie: u64, error: u32) -> Self {
-        let mut header = Self::empty();
-        header.push(SIMPLE_REPLY_MAGIC.to_be_bytes());
-        header.push(error.to_be_bytes());
-        header.push(cookie.to_be_bytes());
-        debug_assert_eq!(header.as_slice().len(), SIMPLE_REPLY_LEN);
-        header
+        let mut bytes = [0; MAX_HEADER];
+        bytes[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+        bytes[4..8].copy_from_slice(&error.to_be_bytes());
+        bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
+        Self { bytes, len: SIMPLE_REPLY_LEN as u8 }
     }
 
-    /// A chunk header; `length` counts all of the payload, `Simple` has no chunks.
+    /// A chunk header with the fixed `head` of its payload, which `data` more
+    /// bytes follow.
     #[inline]
-    fn chunk(framing: Framing, done: bool, kind: u16, cookie: u64, offset: u64, length: u64) -> Self {
-        debug_assert!(framing.has_chunks(), "simple replies have no chunks");
-        let flags = if done { chunk::FLAG_DONE } else { 0 };
-        let mut header = Self::empty();
-        let magic = if framing.is_extended() { EXTENDED_REPLY_MAGIC } else { STRUCTURED_REPLY_MAGIC };
-        header.push(magic.to_be_bytes());
-        header.push(flags.to_be_bytes());
-        header.push(kind.to_be_bytes());
-        header.push(cookie.to_be_bytes());
-        if framing.is_extended() {
-            header.push(offset.to_be_bytes());
-            header.push(length.to_be_bytes());
-            debug_assert_eq!(header.as_slice().len(), EXTENDED_REPLY_LEN);
+    fn chunk<const N: usize>(chunk: Chunk, head: [u8; N], data: u64) -> Self {
+        debug_assert!(chunk.framing.has_chunks(), "simple replies have no chunks");
+        let payload = N as u64 + data;
+        let flags = if chunk.done { chunk::FLAG_DONE } else { 0 };
+        let mut bytes = [0; MAX_HEADER];
+        bytes[4..6].copy_from_slice(&flags.to_be_bytes());
+        bytes[6..8].copy_from_slice(&chunk.kind.to_be_bytes());
+        bytes[8..16].copy_from_slice(&chunk.cookie.to_be_bytes());
+        // Two arms with constant positions: this is on the path of every read.
+        let header_len = if chunk.framing.is_extended() {
+            bytes[0..4].copy_from_slice(&EXTENDED_REPLY_MAGIC.to_be_bytes());
+            bytes[16..24].copy_from_slice(&chunk.offset.to_be_bytes());
+            bytes[24..32].copy_from_slice(&payload.to_be_bytes());
+            bytes[EXTENDED_REPLY_LEN..EXTENDED_REPLY_LEN + N].copy_from_slice(&head);
+            EXTENDED_REPLY_LEN
         } else {
-            header.push((length as u32).to_be_bytes());
-            debug_assert_eq!(header.as_slice().len(), STRUCTURED_REPLY_LEN);
-        }
-        header
+            bytes[0..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
+            bytes[16..20].copy_from_slice(&(payload as u32).to_be_bytes());
+            bytes[STRUCTURED_REPLY_LEN..STRUCTURED_REPLY_LEN + N].copy_from_slice(&head);
+            STRUCTURED_REPLY_LEN
+        };
+        Self { bytes, len: (header_len + N) as u8 }
     }
+}
+
+/// What every chunk header tells.
+#[derive(Clone, Copy)]
+struct Chunk {
+    framing: Framing,
+    done: bool,
+    kind: u16,
+    cookie: u64,
+    offset: u64,
+}
+
+impl Chunk {
+    #[inline]
+    fn last(framing: Framing, kind: u16, cookie: u64, offset: u64) -> Self {
+        Self { framing, done: true, kind, cookie, offset }
+    }
+}
+
+/// Two fields behind each other.
+#[inline]
+fn join<const A: usize, const B: usize, const N: usize>(a: [u8; A], b: [u8; B]) -> [u8; N] {
+    const { assert!(A + B == N) };
+    let mut joined = [0; N];
+    joined[..A].copy_from_slice(&a);
+    joined[A..].copy_from_slice(&b);
+    joined
+}
+
+/// Error code and the length of the message, of which there is none.
+#[inline]
+fn error_head(errno: Errno) -> [u8; 6] {
+    join(errno.code().to_be_bytes(), 0u16.to_be_bytes())
 }
 
 /// A READ of `length` bytes succeeded, and exactly that many follow. `length`
@@ -101,7 +126,7 @@ pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHea
 pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
     match framing {
         Framing::Simple => ReplyHeader::simple(cookie, 0),
-        _ => ReplyHeader::chunk(framing, true, chunk::NONE, cookie, offset, 0),
+        _ => ReplyHeader::chunk(Chunk::last(framing, chunk::NONE, cookie, offset), [], 0),
     }
 }
 
@@ -110,12 +135,7 @@ pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
 pub fn error(framing: Framing, cookie: u64, offset: u64, errno: Errno) -> ReplyHeader {
     match framing {
         Framing::Simple => ReplyHeader::simple(cookie, errno.code()),
-        _ => {
-            let mut header = ReplyHeader::chunk(framing, true, chunk::ERROR, cookie, offset, 6);
-            header.push(errno.code().to_be_bytes());
-            header.push(0u16.to_be_bytes());
-            header
-        }
+        _ => ReplyHeader::chunk(Chunk::last(framing, chunk::ERROR, cookie, offset), error_head(errno), 0),
     }
 }
 
@@ -126,11 +146,8 @@ pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u6
     match framing {
         Framing::Simple => ReplyHeader::simple(cookie, errno.code()),
         _ => {
-            let mut header = ReplyHeader::chunk(framing, true, chunk::ERROR_OFFSET, cookie, offset, 14);
-            header.push(errno.code().to_be_bytes());
-            header.push(0u16.to_be_bytes());
-            header.push(at.to_be_bytes());
-            header
+            let head: [u8; 14] = join(error_head(errno), at.to_be_bytes());
+            ReplyHeader::chunk(Chunk::last(framing, chunk::ERROR_OFFSET, cookie, offset), head, 0)
         }
     }
 }
@@ -139,19 +156,17 @@ pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u6
 /// Not for [`Framing::Simple`].
 #[inline]
 pub fn data_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
-    let mut header = ReplyHeader::chunk(framing, done, chunk::OFFSET_DATA, cookie, offset, u64::from(length) + 8);
-    header.push(at.to_be_bytes());
-    header
+    let chunk = Chunk { framing, done, kind: chunk::OFFSET_DATA, cookie, offset };
+    ReplyHeader::chunk(chunk, at.to_be_bytes(), u64::from(length))
 }
 
 /// `length` (not zero) bytes of a READ, from byte `at` of the export, are zero;
 /// nothing follows. Not for [`Framing::Simple`], nor in reply to a DF read.
 #[inline]
 pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
-    let mut header = ReplyHeader::chunk(framing, done, chunk::OFFSET_HOLE, cookie, offset, 12);
-    header.push(at.to_be_bytes());
-    header.push(length.to_be_bytes());
-    header
+    let chunk = Chunk { framing, done, kind: chunk::OFFSET_HOLE, cookie, offset };
+    let head: [u8; 12] = join(at.to_be_bytes(), length.to_be_bytes());
+    ReplyHeader::chunk(chunk, head, 0)
 }
 
 /// Appends the whole reply to a BLOCK_STATUS request for `length` (not zero)
@@ -216,7 +231,7 @@ impl<'a> StatusChunk<'a> {
         let start = out.len();
         let extended = framing.is_extended();
         let kind = if extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
-        out.extend_from_slice(ReplyHeader::chunk(framing, true, kind, cookie, offset, 0).as_slice());
+        out.extend_from_slice(ReplyHeader::chunk(Chunk::last(framing, kind, cookie, offset), [], 0).as_slice());
         out.extend_from_slice(&BASE_ALLOCATION_ID.to_be_bytes());
         if extended {
             out.extend_from_slice(&0u32.to_be_bytes());
