@@ -273,7 +273,7 @@ fn measure(case: &Case, seconds: u32, round: u32, contender: &Contender<'_>, ser
     let cpu_ns = process::cpu_ns(server.id())? - before;
     let report: Value = serde_json::from_str(&text).context("the load generator printed no JSON")?;
     let job = LoadReport::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
-    ensure!(job.requests > 0.0, "no request completed");
+    ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
     Ok(Run {
         case: case.name.into(),
         server: contender.server.name().into(),
@@ -295,6 +295,8 @@ struct LoadReport {
     bytes_per_s: f64,
     p50_us: f64,
     p99_us: f64,
+    /// No request was refused or lost.
+    clean: bool,
 }
 
 impl LoadReport {
@@ -308,6 +310,7 @@ impl LoadReport {
             bytes_per_s: number("bytes_per_s")?,
             p50_us: latency("p50")?,
             p99_us: latency("p99")?,
+            clean: job.get("failure")?.is_null() && job.get("errors")?.as_object()?.is_empty(),
         })
     }
 }
