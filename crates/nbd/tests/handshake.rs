@@ -295,20 +295,32 @@ fn df_is_offered_only_with_chunks() {
     }
 }
 
-#[test]
-fn fast_zero_is_offered_only_with_write_zeroes() {
-    struct Odd;
-    impl Directory for Odd {
-        fn visit(&self, _: &mut dyn FnMut(&Export<'_>)) {}
-        fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
-            Shelf.find(name, &mut |export| {
-                f(&Export { flags: TransmissionFlags::SEND_FAST_ZERO, ..*export });
-            })
-        }
+/// The shelf, each export with these flags.
+struct Flagged(TransmissionFlags);
+
+impl Directory for Flagged {
+    fn visit(&self, _: &mut dyn FnMut(&Export<'_>)) {}
+
+    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
+        Shelf.find(name, &mut |export| f(&Export { flags: self.0, ..*export }))
     }
-    let mut out = Vec::new();
-    let step = greeted(FIXED).advance(&opt(option::GO, &describe("disk0", &[])), &Odd, &mut out).expect("go");
-    assert_eq!(session(step.status).flags, TransmissionFlags::HAS_FLAGS);
+}
+
+#[test]
+fn flags_that_would_mislead_are_withheld() {
+    use TransmissionFlags as Has;
+    for (given, advertised) in [
+        (Has::NONE, Has::HAS_FLAGS),
+        (Has::SEND_FAST_ZERO, Has::HAS_FLAGS),
+        (Has::SEND_RESIZE | Has::BLOCK_STATUS_PAYLOAD | Has::ROTATIONAL, Has::HAS_FLAGS | Has::ROTATIONAL),
+    ] {
+        let mut out = Vec::new();
+        let step = framed(Framing::Extended)
+            .advance(&opt(option::GO, &describe("disk0", &[])), &Flagged(given), &mut out)
+            .expect("go");
+        assert_eq!(session(step.status).flags, advertised);
+        assert_eq!(answers(&out).0[0], info_export(option::GO, 1 << 30, advertised));
+    }
 }
 
 // NBD_OPT_STRUCTURED_REPLY, NBD_OPT_EXTENDED_HEADERS.

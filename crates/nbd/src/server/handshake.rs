@@ -32,8 +32,9 @@ pub struct Export<'a> {
     pub description: &'a str,
     /// Bytes; should be a multiple of `min_block`.
     pub size: u64,
-    /// What it supports. `HAS_FLAGS` is added, `SEND_DF` and `SEND_FAST_ZERO`
-    /// are withheld where the specification demands it.
+    /// What it supports. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are
+    /// withheld where the specification demands it, and what this crate does not
+    /// speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
     pub flags: TransmissionFlags,
     /// Smallest unit of access in bytes: a power of two up to 65,536.
     pub min_block: u32,
@@ -401,7 +402,7 @@ impl Handshake {
     }
 
     fn session(&self, export: &Export<'_>, block_sizes: bool) -> Session {
-        let mut flags = export.flags | TransmissionFlags::HAS_FLAGS;
+        let mut flags = (export.flags | TransmissionFlags::HAS_FLAGS).without(NOT_SPOKEN);
         if !self.framing.has_chunks() {
             flags = flags.without(TransmissionFlags::SEND_DF);
         }
@@ -452,6 +453,9 @@ const SHUTTING_DOWN: &str = "the server is shutting down";
 const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
+
+/// What a client must not be told, as no request of the kind would be understood.
+const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
 
 /// Whether a client that keeps to the portable sizes could break the export's
 /// rules without knowing it.
