@@ -1,0 +1,361 @@
+//! One connection with its requests in flight.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use evenkeel_nbd::client::{Connected, Expect, Replies, Request, Sink};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
+
+use super::measure::Tally;
+use super::model::{Floor, Holds, Mismatch, Ticket};
+use super::pace::Pace;
+use super::region::Region;
+use super::send::SendQueue;
+use super::stream::{Op, Planned, Stream};
+
+/// A request in flight, as much of it as every request needs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    /// 0 while the slot is free.
+    cookie: u64,
+    offset: u64,
+    length: u64,
+    /// From when latency counts.
+    since: u64,
+    op: Op,
+    fua: bool,
+}
+
+/// What checking and recording need besides.
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    ticket: Ticket,
+    read_issued: u64,
+    data: Vec<u8>,
+    flushes: Vec<Floor>,
+}
+
+/// The requests in flight on one connection. A cookie is the index of its slot, and above it a
+/// serial number, so that an answer given twice is noticed.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    evidence: Vec<Evidence>,
+    serial: u32,
+}
+
+impl Slots {
+    fn new(depth: u32, with_evidence: bool) -> Self {
+        Self {
+            slots: vec![Slot::default(); depth as usize],
+            // The lowest index is used first: with few requests in flight few slots are in the cache.
+            free: (0..depth).rev().collect(),
+            evidence: vec![Evidence::default(); if with_evidence { depth as usize } else { 0 }],
+            serial: 0,
+        }
+    }
+
+    /// Requests in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    #[inline]
+    fn get(&self, cookie: u64) -> Option<&Slot> {
+        self.slots.get(cookie as u32 as usize).filter(|slot| slot.cookie == cookie && cookie != 0)
+    }
+
+    /// Offset and kind of the request that waits longest.
+    pub(super) fn oldest(&self) -> Option<(Op, u64)> {
+        let busy = self.slots.iter().filter(|slot| slot.cookie != 0);
+        busy.min_by_key(|slot| slot.since).map(|slot| (slot.op, slot.offset))
+    }
+}
+
+/// One connection of a job.
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    pub(super) slots: Slots,
+    pub(super) pace: Pace,
+    pub(super) stream: Stream,
+    /// Index of its region.
+    pub(super) region: usize,
+    /// Requests it may still send; `None` if only time bounds them.
+    pub(super) left: Option<u64>,
+    /// When the server last answered, or was first asked after it had answered all.
+    pub(super) heard: u64,
+    /// Whether the socket was full and is watched for room.
+    pub(super) is_blocked: bool,
+    out: SendQueue,
+    framing: Framing,
+    replies: Replies,
+    /// Received bytes that are not a whole reply yet.
+    carry: Vec<u8>,
+}
+
+/// Where the answers of one batch go.
+struct Answers<'a> {
+    slots: &'a mut Slots,
+    region: &'a mut Region,
+    batch: &'a mut Batch,
+    now: u64,
+}
+
+/// What a batch of answers brought.
+pub(super) struct Batch {
+    /// Where to count; `None` while nothing is measured.
+    pub(super) tally: Option<Tally>,
+    /// Answers before this time, during warm-up, are not counted.
+    pub(super) counted_from: u64,
+    /// Whether durable writes are collected.
+    pub(super) records: bool,
+    /// Ranges that have become durable.
+    pub(super) durable: Vec<Floor>,
+    /// The first read that returned what the volume cannot hold.
+    pub(super) mismatch: Option<Box<Mismatch>>,
+    /// The first request that failed, for phases in which none may.
+    pub(super) error: Option<(Op, u64, Errno)>,
+    /// When the last request was answered.
+    pub(super) last_answer: u64,
+}
+
+impl Sink for Answers<'_> {
+    #[inline]
+    fn expect(&self, cookie: u64) -> Option<Expect> {
+        let slot = self.slots.get(cookie)?;
+        Some(Expect { command: command(slot.op), offset: slot.offset, length: slot.length, unfragmented: false })
+    }
+
+    #[inline]
+    fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]) {
+        if !self.slots.evidence.is_empty() {
+            self.place(cookie, offset, bytes.len(), |out| out.copy_from_slice(bytes));
+        }
+    }
+
+    fn hole(&mut self, cookie: u64, offset: u64, length: u64) {
+        if !self.slots.evidence.is_empty() {
+            self.place(cookie, offset, length as usize, |out| out.fill(0));
+        }
+    }
+
+    #[inline]
+    fn done(&mut self, cookie: u64, result: Result<(), Errno>) {
+        let index = cookie as u32;
+        let slot = std::mem::take(&mut self.slots.slots[index as usize]);
+        self.slots.free.push(index);
+        if !self.slots.evidence.is_empty() {
+            self.judge(index, slot, result.is_ok());
+        }
+        let tally = self.batch.tally.as_mut().filter(|_| self.now >= self.batch.counted_from);
+        match (result, tally) {
+            (Ok(()), Some(tally)) => tally.done(slot.op, slot.length, self.now.saturating_sub(slot.since)),
+            (Ok(()), None) => {}
+            (Err(errno), tally) => {
+                if let Some(tally) = tally {
+                    tally.failed(errno);
+                }
+                self.batch.error.get_or_insert((slot.op, slot.offset, errno));
+            }
+        }
+        self.batch.last_answer = self.now;
+    }
+}
+
+impl Answers<'_> {
+    /// Keeps content of a read until all of it is there.
+    fn place(&mut self, cookie: u64, offset: u64, length: usize, write: impl FnOnce(&mut [u8])) {
+        let Some(slot) = self.slots.get(cookie) else { return };
+        let start = (offset - slot.offset) as usize;
+        write(&mut self.slots.evidence[cookie as u32 as usize].data[start..start + length]);
+    }
+
+    /// Holds an answer against what the region may hold, and notes what it tells.
+    fn judge(&mut self, index: u32, slot: Slot, succeeded: bool) {
+        let evidence = &mut self.slots.evidence[index as usize];
+        let Some(model) = &mut self.region.model else { return };
+        let (offset, length) = (slot.offset, slot.length);
+        match slot.op {
+            Op::Read => {
+                let data = succeeded.then_some(evidence.data.as_slice());
+                if let Err(mismatch) = model.end_read(offset, length, evidence.read_issued, data) {
+                    self.batch.mismatch.get_or_insert(mismatch);
+                }
+            }
+            Op::Write | Op::Zero | Op::Trim => {
+                model.end_write(offset, length, evidence.ticket, succeeded);
+                if !(succeeded && self.batch.records) {
+                    return;
+                }
+                if slot.fua {
+                    model.floors(offset, length, &mut self.batch.durable);
+                } else {
+                    self.region.completed(offset, length);
+                }
+            }
+            Op::Flush => {
+                let floors = std::mem::take(&mut evidence.flushes);
+                if succeeded {
+                    self.batch.durable.extend(floors);
+                }
+            }
+        }
+    }
+}
+
+/// What to send requests with.
+pub(super) struct Sender<'a> {
+    /// Payload of writes that carry no recognisable content.
+    pub(super) payload: &'a [u8],
+    /// Whether writes carry FUA.
+    pub(super) fua: bool,
+}
+
+impl Connection {
+    /// A connection that is through with the handshake.
+    pub(super) fn new(
+        (socket, connected): (OwnedFd, &Connected),
+        (stream, pace): (Stream, Pace),
+        depth: u32,
+        (region, checks): (usize, bool),
+        left: Option<u64>,
+    ) -> Self {
+        Self {
+            socket,
+            slots: Slots::new(depth, checks),
+            pace,
+            stream,
+            region,
+            left,
+            heard: 0,
+            is_blocked: false,
+            out: SendQueue::default(),
+            framing: connected.framing,
+            replies: Replies::new(connected.framing, connected.context),
+            carry: Vec::new(),
+        }
+    }
+
+    /// Whether another request may be in flight.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        !self.slots.free.is_empty()
+    }
+
+    /// Queues a request; there must be room. `since` is when it was meant to be sent.
+    #[inline]
+    pub(super) fn queue(&mut self, planned: Planned, now: u64, since: u64, region: &mut Region, sender: &Sender<'_>) {
+        let Some(index) = self.slots.free.pop() else { return };
+        if self.slots.in_flight() == 1 {
+            self.heard = now;
+        }
+        let slots = &mut self.slots;
+        slots.serial = slots.serial.wrapping_add(1).max(1);
+        let cookie = u64::from(slots.serial) << 32 | u64::from(index);
+        let Planned { op, offset, length } = planned;
+        let fua = sender.fua && matches!(op, Op::Write | Op::Zero | Op::Trim);
+        slots.slots[index as usize] = Slot { cookie, offset, length, since, op, fua };
+        let flags = if fua { CommandFlags::FUA } else { CommandFlags::NONE };
+        let request = Request { cookie, command: command(op), flags, offset, length };
+        let framing = self.framing;
+        self.out.append(|out| request.encode(framing, out));
+
+        let content = match slots.evidence.get_mut(index as usize) {
+            Some(evidence) => begin(evidence, planned, region),
+            None => None,
+        };
+        if op == Op::Write {
+            match content {
+                Some((content, generation)) => self.out.append(|out| {
+                    let start = out.len();
+                    out.resize(start + length as usize, 0);
+                    content.fill(offset / super::content::SECTOR, generation, &mut out[start..]);
+                }),
+                None => {
+                    // Not always the same bytes, or a server that deduplicates would look too good.
+                    let slack = sender.payload.len() - length as usize;
+                    let start = if slack > 0 { (slots.serial as usize).wrapping_mul(64) % slack } else { 0 };
+                    self.out.append_shared(start, length as usize);
+                }
+            }
+        }
+    }
+
+    /// Sends what is queued; true if nothing is left.
+    pub(super) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
+        if self.out.is_empty() {
+            return Ok(true);
+        }
+        self.out.send(self.socket.as_fd(), payload)
+    }
+
+    /// Takes in the answers that have arrived, at most one buffer of them. `clock` is read once.
+    ///
+    /// # Errors
+    /// A connection that is lost, or a server that breaks the protocol.
+    pub(super) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        region: &mut Region,
+        batch: &mut Batch,
+        clock: impl Fn() -> u64,
+    ) -> anyhow::Result<()> {
+        let carried = self.carry.len();
+        buffer[..carried].copy_from_slice(&self.carry);
+        let received = match rustix::net::recv(&self.socket, &mut buffer[carried..], rustix::net::RecvFlags::empty()) {
+            Ok((0, _)) => anyhow::bail!("the server closed the connection"),
+            Ok((received, _)) => received,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+            Err(error) => return Err(anyhow::Error::from(error).context("the connection broke")),
+        };
+        let now = clock();
+        self.heard = now;
+        let filled = carried + received;
+        let mut answers = Answers { slots: &mut self.slots, region, batch, now };
+        let consumed = self.replies.parse(&buffer[..filled], &mut answers)?;
+        self.carry.clear();
+        self.carry.extend_from_slice(&buffer[consumed..filled]);
+        Ok(())
+    }
+}
+
+/// Notes that a request is about to be sent; the content and generation for a write.
+fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Option<(super::content::Content, u64)> {
+    let Planned { op, offset, length } = planned;
+    if op == Op::Flush {
+        evidence.flushes = region.begin_flush();
+        return None;
+    }
+    let model = region.model.as_mut()?;
+    match op {
+        Op::Read => {
+            evidence.read_issued = model.begin_read(offset, length);
+            evidence.data.resize(length as usize, 0);
+            None
+        }
+        Op::Write => {
+            evidence.ticket = model.begin_write(offset, length);
+            Some((model.content(), evidence.ticket.generation))
+        }
+        Op::Zero => {
+            evidence.ticket = model.begin_discard(offset, length, Holds::Zeroes);
+            None
+        }
+        Op::Trim => {
+            evidence.ticket = model.begin_discard(offset, length, Holds::Unknown);
+            None
+        }
+        Op::Flush => None,
+    }
+}
+
+#[inline]
+fn command(op: Op) -> Command {
+    match op {
+        Op::Read => Command::Read,
+        Op::Write => Command::Write,
+        Op::Zero => Command::WriteZeroes,
+        Op::Trim => Command::Trim,
+        Op::Flush => Command::Flush,
+    }
+}

@@ -1,0 +1,566 @@
+//! What a job does: options on the command line and in a job file, and the job they make.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Context, bail, ensure};
+use clap::ValueEnum;
+use evenkeel_nbd::wire::Framing;
+use evenkeel_policy::units::{Bytes, Duration};
+use serde::{Deserialize, Deserializer};
+
+use super::content::SECTOR;
+use super::uri::Target;
+
+/// The most connections of one job.
+const MAX_CONNECTIONS: u32 = 65_536;
+/// The deepest queue of one connection.
+const MAX_QUEUE_DEPTH: u32 = 65_536;
+/// The largest block. A batch of them has to fit in memory.
+const MAX_BLOCK: u64 = 32 << 20;
+/// How long to run when neither a duration nor a number of requests is given.
+const DEFAULT_DURATION_S: u64 = 10;
+
+/// What kind of requests a job sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Reads only.
+    Read,
+    /// Writes only.
+    Write,
+    /// Reads and writes, in the share of --read-percent.
+    Mix,
+}
+
+/// How requests follow each other in an open loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Arrivals {
+    /// Independent of each other (exponential gaps), as from many clients.
+    Poisson,
+    /// Evenly spaced.
+    Constant,
+}
+
+/// The framing to ask the server for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Headers {
+    /// Extended headers, or what the server has of them.
+    Auto,
+    /// Structured replies.
+    Structured,
+    /// Simple replies.
+    Simple,
+}
+
+/// Where requests go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Pattern {
+    /// Uniformly anywhere.
+    Random,
+    /// One block after the other, around and around.
+    Sequential,
+    /// Block ranks with this exponent, spread over the volume.
+    Zipf(f64),
+}
+
+/// Block sizes with their weights: `4k` or `4k:80,64k:20`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SizeMix(pub(crate) Vec<(u64, u32)>);
+
+/// On and off times of a bursty job: `200ms:800ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Burst {
+    /// How long requests are sent.
+    pub(crate) on_ns: u64,
+    /// How long none are.
+    pub(crate) off_ns: u64,
+}
+
+impl Burst {
+    /// From the start of one burst to the start of the next.
+    pub(crate) fn period_ns(self) -> u64 {
+        self.on_ns + self.off_ns
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("zipf:")) {
+            ("random", _) => Ok(Self::Random),
+            ("sequential", _) => Ok(Self::Sequential),
+            (_, Some(exponent)) => match exponent.parse::<f64>() {
+                Ok(exponent) if exponent > 0.0 && exponent <= 10.0 => Ok(Self::Zipf(exponent)),
+                _ => Err(format!("`{exponent}` is not an exponent between 0 and 10, as in zipf:1.1")),
+            },
+            _ => Err(format!("`{text}` is not one of random, sequential, zipf:EXPONENT")),
+        }
+    }
+}
+
+impl FromStr for SizeMix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let entry = |part: &str| {
+            let (size, weight) = part.split_once(':').unwrap_or((part, "1"));
+            let size = upper_unit(size).parse::<Bytes>().map_err(|error| error.to_string())?.0;
+            let weight = weight.parse().ok().filter(|&weight: &u32| weight > 0 && weight <= 1_000_000);
+            let weight = weight.ok_or_else(|| format!("`{part}` has no weight from 1 to 1000000 after the colon"))?;
+            if size == 0 || size > MAX_BLOCK {
+                return Err(format!("a block is 1 to {MAX_BLOCK} bytes, not {size}"));
+            }
+            Ok((size, weight))
+        };
+        text.split(',').map(|part| entry(part.trim())).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// `4k` as everybody writes it, for a parser of units that takes `K`.
+fn upper_unit(text: &str) -> String {
+    match text.strip_suffix(['k', 'm', 'g']) {
+        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => text.to_ascii_uppercase(),
+        _ => text.to_owned(),
+    }
+}
+
+impl FromStr for Burst {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (on, off) = text.split_once(':').ok_or_else(|| format!("`{text}` is not ON:OFF, as in 200ms:800ms"))?;
+        let nanos = |text: &str| text.parse::<Duration>().map(|d| d.0.as_nanos()).map_err(|error| error.to_string());
+        let burst = Self { on_ns: nanos(on)?, off_ns: nanos(off)? };
+        // An hour of both keeps every sum far from overflow.
+        let longest = 3_600_000_000_000;
+        if burst.on_ns == 0 || burst.on_ns > longest || burst.off_ns > longest {
+            return Err("a burst is on for at least 1ns, and on and off for at most 1h each".into());
+        }
+        Ok(burst)
+    }
+}
+
+impl fmt::Display for SizeMix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, &(size, weight)) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            match self.0.len() {
+                1 => write!(f, "{}", Bytes(size))?,
+                _ => write!(f, "{comma}{}:{weight}", Bytes(size))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A size given on the command line or in a job file; `1g` as well as `1GiB`.
+fn size(text: &str) -> Result<u64, String> {
+    upper_unit(text).parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
+}
+
+fn text<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn block_sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SizeMix>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a block size (4096, \"4k\") or a mix (\"4k:80,64k:20\")")]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+    let text = match Either::deserialize(deserializer)? {
+        Either::Number(bytes) => bytes.to_string(),
+        Either::Text(text) => text,
+    };
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    Bytes::deserialize(deserializer).map(|bytes| Some(bytes.0))
+}
+
+/// What a job does. On the command line for one job, or as the default of every job of a job file;
+/// there, keys have these names with `_` for `-`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct JobOptions {
+    /// Requests to send [default: read]
+    #[arg(long, value_enum)]
+    op: Option<Mode>,
+    /// Share of reads in a mix, 0 to 100 [default: 70]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    read_percent: Option<u8>,
+    /// Share of requests that trim instead, 0 to 100 [default: 0]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    trim_percent: Option<u8>,
+    /// Share of requests that write zeroes instead, 0 to 100 [default: 0]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    zero_percent: Option<u8>,
+    /// Block size, or sizes with weights: 4k:80,64k:20 [default: 4k]
+    #[arg(long, value_name = "SIZE[:WEIGHT,...]")]
+    #[serde(deserialize_with = "block_sizes")]
+    block_size: Option<SizeMix>,
+    /// random, sequential or zipf:EXPONENT [default: random]
+    #[arg(long)]
+    #[serde(deserialize_with = "text")]
+    pattern: Option<Pattern>,
+    /// Requests in flight on each connection [default: 1]
+    #[arg(long, value_name = "N", visible_alias = "qd", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_QUEUE_DEPTH)))]
+    queue_depth: Option<u32>,
+    /// Connections [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    connections: Option<u32>,
+    /// Threads that share the connections [default: one for each connection, at most one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Send at this rate whatever the server does; latency counts from when a request should have been sent
+    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rate: Option<u64>,
+    /// How requests follow each other at --rate [default: poisson]
+    #[arg(long, value_enum)]
+    arrivals: Option<Arrivals>,
+    /// Send for the time ON, pause for the time OFF, and so on: 200ms:800ms
+    #[arg(long, value_name = "ON:OFF")]
+    #[serde(deserialize_with = "text")]
+    burst: Option<Burst>,
+    /// How long to send [default: 10s unless --requests is given]
+    #[arg(long, value_name = "TIME")]
+    duration: Option<Duration>,
+    /// How many requests to send in all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// How long to send before measuring [default: 0s]
+    #[arg(long, value_name = "TIME")]
+    warmup: Option<Duration>,
+    /// Send every write with FUA: answered only when durable
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    fua: Option<bool>,
+    /// Send a FLUSH after every N writes of a connection
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    flush_every: Option<u64>,
+    /// Start of the part of the volume to use [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[serde(deserialize_with = "bytes")]
+    offset: Option<u64>,
+    /// Size of the part of the volume to use [default: to its end]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[serde(deserialize_with = "bytes")]
+    size: Option<u64>,
+    /// Write content that can be recognised, and check every read against what the block may hold
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    verify: Option<bool>,
+    /// Before the run, write the whole part of the volume once
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    fill: Option<bool>,
+    /// Framing to ask the server for [default: auto]
+    #[arg(long, value_enum)]
+    headers: Option<Headers>,
+    /// How long the server may leave every request of a connection unanswered [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    timeout: Option<Duration>,
+}
+
+/// One job, complete and checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) target: Target,
+    pub(crate) mode: Mode,
+    pub(crate) read_percent: u8,
+    pub(crate) trim_percent: u8,
+    pub(crate) zero_percent: u8,
+    pub(crate) block_size: SizeMix,
+    pub(crate) pattern: Pattern,
+    pub(crate) queue_depth: u32,
+    pub(crate) connections: u32,
+    pub(crate) threads: u32,
+    pub(crate) rate: Option<u64>,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) burst: Option<Burst>,
+    pub(crate) duration_ns: Option<u64>,
+    pub(crate) requests: Option<u64>,
+    pub(crate) warmup_ns: u64,
+    pub(crate) fua: bool,
+    pub(crate) flush_every: Option<u64>,
+    pub(crate) offset: u64,
+    pub(crate) size: Option<u64>,
+    pub(crate) verify: bool,
+    pub(crate) fill: bool,
+    pub(crate) framing: Framing,
+    pub(crate) timeout_ns: u64,
+    pub(crate) seed: u64,
+}
+
+impl Job {
+    /// The largest block, in bytes.
+    pub(crate) fn largest_block(&self) -> u64 {
+        self.block_size.0.iter().map(|&(size, _)| size).max().unwrap_or(SECTOR)
+    }
+
+    /// The unit that every request is a multiple of, in bytes.
+    pub(crate) fn grain(&self) -> u64 {
+        self.block_size.0.iter().fold(0, |unit, &(size, _)| gcd(unit, size))
+    }
+
+    /// Whether it sends anything but reads.
+    pub(crate) fn changes_data(&self) -> bool {
+        self.fill || self.mode != Mode::Read || self.trim_percent > 0 || self.zero_percent > 0
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+impl JobOptions {
+    /// These options, and where they say nothing, those of `defaults`.
+    pub(crate) fn or(self, defaults: &Self) -> Self {
+        let d = defaults.clone();
+        Self {
+            op: self.op.or(d.op),
+            read_percent: self.read_percent.or(d.read_percent),
+            trim_percent: self.trim_percent.or(d.trim_percent),
+            zero_percent: self.zero_percent.or(d.zero_percent),
+            block_size: self.block_size.or(d.block_size),
+            pattern: self.pattern.or(d.pattern),
+            queue_depth: self.queue_depth.or(d.queue_depth),
+            connections: self.connections.or(d.connections),
+            threads: self.threads.or(d.threads),
+            rate: self.rate.or(d.rate),
+            arrivals: self.arrivals.or(d.arrivals),
+            burst: self.burst.or(d.burst),
+            duration: self.duration.or(d.duration),
+            requests: self.requests.or(d.requests),
+            warmup: self.warmup.or(d.warmup),
+            fua: self.fua.or(d.fua),
+            flush_every: self.flush_every.or(d.flush_every),
+            offset: self.offset.or(d.offset),
+            size: self.size.or(d.size),
+            verify: self.verify.or(d.verify),
+            fill: self.fill.or(d.fill),
+            headers: self.headers.or(d.headers),
+            timeout: self.timeout.or(d.timeout),
+        }
+    }
+
+    /// The job that these options describe; `cores` bounds the threads unless they are given.
+    ///
+    /// # Errors
+    /// Options that contradict each other.
+    pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> anyhow::Result<Job> {
+        let nanos = |duration: Option<Duration>| duration.map(|d| d.0.as_nanos());
+        let connections = self.connections.unwrap_or(1);
+        let duration_ns =
+            nanos(self.duration).or_else(|| self.requests.is_none().then_some(DEFAULT_DURATION_S * 1_000_000_000));
+        let job = Job {
+            name: name.to_owned(),
+            target,
+            mode: self.op.unwrap_or(Mode::Read),
+            read_percent: self.read_percent.unwrap_or(70),
+            trim_percent: self.trim_percent.unwrap_or(0),
+            zero_percent: self.zero_percent.unwrap_or(0),
+            block_size: self.block_size.unwrap_or(SizeMix(vec![(4096, 1)])),
+            pattern: self.pattern.unwrap_or(Pattern::Random),
+            queue_depth: self.queue_depth.unwrap_or(1),
+            connections,
+            threads: self.threads.unwrap_or(cores).clamp(1, connections),
+            rate: self.rate,
+            arrivals: self.arrivals.unwrap_or(Arrivals::Poisson),
+            burst: self.burst,
+            duration_ns,
+            requests: self.requests,
+            warmup_ns: nanos(self.warmup).unwrap_or(0),
+            fua: self.fua.unwrap_or(false),
+            flush_every: self.flush_every,
+            offset: self.offset.unwrap_or(0),
+            size: self.size,
+            verify: self.verify.unwrap_or(false),
+            fill: self.fill.unwrap_or(false),
+            framing: match self.headers.unwrap_or(Headers::Auto) {
+                Headers::Auto => Framing::Extended,
+                Headers::Structured => Framing::Structured,
+                Headers::Simple => Framing::Simple,
+            },
+            timeout_ns: nanos(self.timeout).unwrap_or(30_000_000_000),
+            seed,
+        };
+        ensure!(
+            job.trim_percent + job.zero_percent <= 100,
+            "--trim-percent and --zero-percent are more than 100 together"
+        );
+        // A week at most: far from any overflow, and a typing error rather than a plan.
+        let longest = 7 * 86_400 * 1_000_000_000;
+        ensure!(
+            job.warmup_ns <= longest && job.duration_ns.is_none_or(|ns| (1..=longest).contains(&ns)),
+            "--duration and --warmup are at most 7d each, and --duration is not 0"
+        );
+        ensure!(job.timeout_ns > 0, "--timeout is not 0");
+        if job.verify {
+            ensure!(
+                job.block_size.0.iter().all(|(size, _)| size.is_multiple_of(SECTOR)),
+                "--verify needs block sizes that are multiples of {SECTOR}"
+            );
+            ensure!(job.changes_data(), "--verify checks what this run has written: add --fill, or --op write or mix");
+        }
+        Ok(job)
+    }
+}
+
+/// A job file: `[[job]]` with a name, a URI and the options of [`JobOptions`].
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobFile {
+    job: Vec<toml::Table>,
+}
+
+/// Reads a job file; `defaults` and `uri` come from the command line.
+///
+/// # Errors
+/// A file that cannot be read or does not describe jobs; names the job and the key.
+pub(crate) fn read_file(
+    path: &Path,
+    uri: Option<&str>,
+    defaults: &JobOptions,
+) -> anyhow::Result<Vec<(String, Target, JobOptions)>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the job file {}", path.display()))?;
+    parse_file(&text, uri, defaults).with_context(|| format!("in the job file {}", path.display()))
+}
+
+fn parse_file(
+    text: &str,
+    uri: Option<&str>,
+    defaults: &JobOptions,
+) -> anyhow::Result<Vec<(String, Target, JobOptions)>> {
+    let file: JobFile = toml::from_str(text)?;
+    ensure!(!file.job.is_empty(), "there is no [[job]]");
+    let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
+    for (index, mut table) in file.job.into_iter().enumerate() {
+        let mut take = |key: &str| match table.remove(key) {
+            Some(toml::Value::String(text)) => Ok(Some(text)),
+            Some(other) => bail!("job {}: {key} = {other} should be a text", index + 1),
+            None => Ok(None),
+        };
+        let name = take("name")?.unwrap_or_else(|| format!("job{}", index + 1));
+        let uri = take("uri")?.or_else(|| uri.map(str::to_owned));
+        let uri = uri.with_context(|| format!("job `{name}` has no uri, and none is on the command line"))?;
+        let target = uri.parse().with_context(|| format!("job `{name}`"))?;
+        let options: JobOptions = table.try_into().with_context(|| format!("job `{name}`"))?;
+        ensure!(jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
+        jobs.push((name, target, options.or(defaults)));
+    }
+    Ok(jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target() -> Target {
+        "nbd://localhost".parse().unwrap()
+    }
+
+    #[test]
+    fn sizes_patterns_and_bursts_parse() {
+        assert_eq!("4k".parse(), Ok(SizeMix(vec![(4096, 1)])));
+        assert_eq!("4k:80, 64K:20".parse(), Ok(SizeMix(vec![(4096, 80), (65536, 20)])));
+        assert_eq!("512".parse(), Ok(SizeMix(vec![(512, 1)])));
+        assert_eq!("1MiB".parse(), Ok(SizeMix(vec![(1 << 20, 1)])));
+        for bad in ["", "4x", "0", "4k:0", "4k:", "64m", "4k,,8k"] {
+            assert!(bad.parse::<SizeMix>().is_err(), "{bad}");
+        }
+        assert_eq!("zipf:1.1".parse(), Ok(Pattern::Zipf(1.1)));
+        for bad in ["zipf", "zipf:", "zipf:0", "zipf:-1", "zipf:nan", "Random"] {
+            assert!(bad.parse::<Pattern>().is_err(), "{bad}");
+        }
+        assert_eq!("200ms:800ms".parse(), Ok(Burst { on_ns: 200_000_000, off_ns: 800_000_000 }));
+        for bad in ["200ms", "0s:1s", "1s:2d", "a:b"] {
+            assert!(bad.parse::<Burst>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        let job = JobOptions::default().job("a", target(), 1, 2).unwrap();
+        assert_eq!((job.mode, job.queue_depth, job.connections, job.threads), (Mode::Read, 1, 1, 1));
+        assert_eq!((job.duration_ns, job.requests), (Some(10_000_000_000), None));
+        let counted = JobOptions { requests: Some(5), connections: Some(8), ..JobOptions::default() };
+        let job = counted.job("a", target(), 1, 2).unwrap();
+        assert_eq!((job.duration_ns, job.requests, job.threads), (None, Some(5), 2));
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_a_cure() {
+        let refused = |options: JobOptions| options.job("a", target(), 1, 2).unwrap_err().to_string();
+        let verify = JobOptions { verify: Some(true), ..JobOptions::default() };
+        assert!(refused(verify.clone()).contains("--fill"));
+        let odd = JobOptions { block_size: Some(SizeMix(vec![(1000, 1)])), op: Some(Mode::Write), ..verify };
+        assert!(refused(odd).contains("multiples of 512"));
+        let much = JobOptions { trim_percent: Some(60), zero_percent: Some(60), ..JobOptions::default() };
+        assert!(refused(much).contains("more than 100"));
+    }
+
+    #[test]
+    fn a_job_file_gives_each_job_its_options_and_the_command_line_the_rest() {
+        let text = r#"
+            [[job]]
+            name = "bulk"
+            op = "write"
+            block_size = "64k"
+            queue_depth = 64
+
+            [[job]]
+            name = "light"
+            uri = "nbd://other/vol"
+            block_size = 4096
+            burst = "200ms:800ms"
+            duration = "2s"
+            verify = false
+        "#;
+        let defaults = JobOptions { duration: Some("7s".parse().unwrap()), ..JobOptions::default() };
+        let jobs = parse_file(text, Some("nbd://localhost"), &defaults).unwrap();
+        assert_eq!(jobs.len(), 2);
+        assert_eq!((jobs[0].0.as_str(), &jobs[0].1), ("bulk", &target()));
+        let bulk = jobs[0].2.clone().job("bulk", target(), 1, 2).unwrap();
+        assert_eq!((bulk.mode, bulk.queue_depth, bulk.largest_block()), (Mode::Write, 64, 65536));
+        assert_eq!(bulk.duration_ns, Some(7_000_000_000));
+        assert_eq!(jobs[1].1.export, "vol");
+        assert_eq!(jobs[1].2.duration, Some("2s".parse().unwrap()));
+        assert_eq!(jobs[1].2.burst, Some(Burst { on_ns: 200_000_000, off_ns: 800_000_000 }));
+    }
+
+    #[test]
+    fn a_wrong_job_file_names_job_and_key() {
+        for (text, words) in [
+            ("", "missing field `job`"),
+            ("job = []", "no [[job]]"),
+            ("[[job]]\nname = \"a\"", "no uri"),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nqd = 3", "unknown field `qd`"),
+            ("[[job]]\nuri = \"nbd://h\"\nblock_size = \"4q\"", "4q"),
+            ("[[job]]\nuri = 5", "uri"),
+            ("[[job]]\nname=\"a\"\nuri=\"nbd://h\"\n[[job]]\nname=\"a\"\nuri=\"nbd://h\"", "two jobs"),
+        ] {
+            let error = format!("{:#}", parse_file(text, None, &JobOptions::default()).unwrap_err());
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_size_mix_prints_as_it_is_written() {
+        for text in ["4KiB", "4KiB:80,64KiB:20"] {
+            assert_eq!(text.parse::<SizeMix>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_grain_divides_every_size() {
+        let options = JobOptions { block_size: Some("12k,20k".parse().unwrap()), ..JobOptions::default() };
+        assert_eq!(options.job("a", target(), 1, 1).unwrap().grain(), 4096);
+    }
+}

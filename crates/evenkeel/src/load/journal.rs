@@ -1,0 +1,142 @@
+//! The journal of durable writes: what a power cut must not lose.
+//!
+//! A text file (or serial line) with one line for each durable range, written when the
+//! server's answer makes it durable: the answer to a write with FUA, or to a FLUSH that
+//! was sent after the write had been answered. A line says that the range holds at least
+//! the named generation from then on; what comes later may only be newer.
+//!
+//! ```text
+//! evenkeel-journal 1 seed 42 grain 4096
+//! 8192 4096 17          offset, length, generation
+//! ```
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::{Context, bail, ensure};
+
+use super::content::SECTOR;
+use super::model::Floor;
+
+const MAGIC: &str = "evenkeel-journal 1";
+
+/// Where durable ranges are recorded; shared by the threads of a job.
+pub(super) struct Journal {
+    out: Mutex<Box<dyn Write + Send>>,
+}
+
+impl Journal {
+    /// Opens `path` (`-` is standard output) and records seed and grain.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(super) fn create(path: &Path, seed: u64, grain: u64) -> anyhow::Result<Self> {
+        let mut out: Box<dyn Write + Send> = if path == Path::new("-") {
+            Box::new(io::stdout())
+        } else {
+            // A device is opened as it is; a file starts afresh.
+            Box::new(File::create(path).with_context(|| format!("cannot write the journal {}", path.display()))?)
+        };
+        let header = format!("{MAGIC} seed {seed} grain {grain}\n");
+        out.write_all(header.as_bytes()).and_then(|()| out.flush()).context("cannot write the journal")?;
+        Ok(Self { out: Mutex::new(out) })
+    }
+
+    /// Records ranges, in one write.
+    ///
+    /// # Errors
+    /// A journal that cannot be written.
+    pub(super) fn append(&self, floors: &[Floor]) -> io::Result<()> {
+        let mut text = String::new();
+        for floor in floors {
+            text.push_str(&format!("{} {} {}\n", floor.offset, floor.length, floor.generation));
+        }
+        let mut out = self.out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        out.write_all(text.as_bytes()).and_then(|()| out.flush())
+    }
+}
+
+/// A journal that was read back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Seed of the content.
+    pub(super) seed: u64,
+    /// Unit of all ranges, in bytes.
+    pub(super) grain: u64,
+    /// The ranges, oldest first.
+    pub(super) floors: Vec<Floor>,
+}
+
+impl Record {
+    /// Reads a journal. A last line without its end was cut off and is left out.
+    ///
+    /// # Errors
+    /// A file that is not a journal; names the line.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
+        // Serial lines turn line ends into CR LF.
+        let text = String::from_utf8_lossy(&bytes).replace('\r', "");
+        Self::parse(&text).with_context(|| format!("in the journal {}", path.display()))
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut lines = whole.lines();
+        let header = lines.next().unwrap_or_default();
+        let words: Vec<&str> = header.strip_prefix(MAGIC).unwrap_or_default().split_whitespace().collect();
+        let ["seed", seed, "grain", grain] = words[..] else {
+            bail!("the first line is not `{MAGIC} seed SEED grain GRAIN`");
+        };
+        let number = |word: &str| word.parse::<u64>().with_context(|| format!("`{word}` is not a number"));
+        let (seed, grain) = (number(seed)?, number(grain)?);
+        ensure!(grain > 0 && grain.is_multiple_of(SECTOR), "the grain {grain} is not a multiple of {SECTOR}");
+        let floor = |line: &str| {
+            let numbers = line.split_whitespace().map(number).collect::<anyhow::Result<Vec<u64>>>()?;
+            let [offset, length, generation] = numbers[..] else { bail!("it is not OFFSET LENGTH GENERATION") };
+            ensure!(offset.is_multiple_of(grain) && length.is_multiple_of(grain), "the range does not fit the grain");
+            ensure!(offset.checked_add(length).is_some(), "the range ends beyond 2^64");
+            Ok(Floor { offset, length, generation })
+        };
+        let floors = lines.enumerate().map(|(index, line)| floor(line).with_context(|| format!("line {}", index + 2)));
+        Ok(Self { seed, grain, floors: floors.collect::<anyhow::Result<_>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_is_read_back_without_a_cut_off_line() {
+        let dir = std::env::temp_dir().join(format!("evenkeel-journal-{}", std::process::id()));
+        let journal = Journal::create(&dir, 42, 4096).unwrap();
+        let floors = [
+            Floor { offset: 8192, length: 4096, generation: 17 },
+            Floor { offset: 0, length: 65536, generation: 1 << 40 },
+        ];
+        journal.append(&floors[..1]).unwrap();
+        journal.append(&floors[1..]).unwrap();
+        let mut text = std::fs::read_to_string(&dir).unwrap();
+        std::fs::remove_file(&dir).unwrap();
+        text.push_str("4096 40");
+        let expected = Record { seed: 42, grain: 4096, floors: floors.to_vec() };
+        assert_eq!(Record::parse(&text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_damaged_journal_is_refused_with_its_line() {
+        for (text, words) in [
+            ("", "first line"),
+            ("evenkeel-journal 2 seed 1 grain 512\n", "first line"),
+            ("evenkeel-journal 1 seed x grain 512\n", "`x` is not a number"),
+            ("evenkeel-journal 1 seed 1 grain 100\n", "multiple of 512"),
+            ("evenkeel-journal 1 seed 1 grain 512\n512 512 1\n0 512\n", "line 3"),
+            ("evenkeel-journal 1 seed 1 grain 512\n100 512 1\n", "grain"),
+        ] {
+            let error = format!("{:#}", Record::parse(text).unwrap_err());
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}

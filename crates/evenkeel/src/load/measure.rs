@@ -1,0 +1,144 @@
+//! What a run counts: latency histograms and counters, one interval of a second at a time.
+
+use evenkeel_nbd::wire::Errno;
+use hdrhistogram::Histogram;
+
+use super::stream::Op;
+
+/// Length of an interval in nanoseconds.
+pub(super) const INTERVAL_NS: u64 = 1_000_000_000;
+/// Latencies are told apart from 100 ns to an hour (longer ones count as an hour) to three digits.
+const LOWEST_NS: u64 = 100;
+const HIGHEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// Requests, bytes and latencies of one kind of request.
+#[derive(Clone, Debug)]
+pub(super) struct OpStats {
+    /// Requests answered without error.
+    pub(super) requests: u64,
+    /// Their bytes.
+    pub(super) bytes: u64,
+    /// Their latencies in nanoseconds.
+    pub(super) latency_ns: Histogram<u64>,
+    /// Sum of the latencies, which the histogram knows only to its precision.
+    pub(super) sum_ns: u64,
+}
+
+impl OpStats {
+    fn new() -> Self {
+        let latency_ns =
+            Histogram::new_with_bounds(LOWEST_NS, HIGHEST_NS, DIGITS).expect("the bounds are constants in order");
+        Self { requests: 0, bytes: 0, latency_ns, sum_ns: 0 }
+    }
+
+    /// Adds what `other` counted.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.sum_ns += other.sum_ns;
+        self.latency_ns.add(&other.latency_ns).expect("histograms of one shape");
+    }
+}
+
+/// Kinds of requests whose latencies are kept apart.
+pub(super) const KINDS: [&str; 3] = ["read", "write", "other"];
+
+fn kind(op: Op) -> usize {
+    match op {
+        Op::Read => 0,
+        Op::Write => 1,
+        Op::Zero | Op::Trim | Op::Flush => 2,
+    }
+}
+
+/// Errors told apart, in the order of [`Tally::errors`].
+pub(super) const ERRORS: [(Errno, &str); 8] = [
+    (Errno::Perm, "EPERM"),
+    (Errno::Io, "EIO"),
+    (Errno::NoMem, "ENOMEM"),
+    (Errno::Invalid, "EINVAL"),
+    (Errno::NoSpace, "ENOSPC"),
+    (Errno::Overflow, "EOVERFLOW"),
+    (Errno::NotSupported, "ENOTSUP"),
+    (Errno::Shutdown, "ESHUTDOWN"),
+];
+
+/// What happened in some stretch of time.
+#[derive(Clone, Debug)]
+pub(super) struct Tally {
+    /// By kind, see [`KINDS`].
+    pub(super) ops: [OpStats; 3],
+    /// Requests answered with each of [`ERRORS`].
+    pub(super) errors: [u64; 8],
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { ops: [OpStats::new(), OpStats::new(), OpStats::new()], errors: [0; 8] }
+    }
+}
+
+impl Tally {
+    /// Counts a request answered without error.
+    #[inline]
+    pub(super) fn done(&mut self, op: Op, bytes: u64, latency_ns: u64) {
+        let stats = &mut self.ops[kind(op)];
+        stats.requests += 1;
+        stats.bytes += bytes;
+        stats.sum_ns += latency_ns;
+        stats.latency_ns.saturating_record(latency_ns);
+    }
+
+    /// Counts a request answered with an error.
+    pub(super) fn failed(&mut self, errno: Errno) {
+        let at = ERRORS.iter().position(|&(known, _)| known == errno).unwrap_or(3);
+        self.errors[at] += 1;
+    }
+
+    /// Adds what `other` counted.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.ops.iter_mut().zip(&other.ops) {
+            mine.merge(theirs);
+        }
+        for (mine, theirs) in self.errors.iter_mut().zip(other.errors) {
+            *mine += theirs;
+        }
+    }
+
+    /// All kinds of requests together.
+    pub(super) fn all(&self) -> OpStats {
+        let mut all = self.ops[0].clone();
+        all.merge(&self.ops[1]);
+        all.merge(&self.ops[2]);
+        all
+    }
+
+    /// Requests answered with an error.
+    pub(super) fn failures(&self) -> u64 {
+        self.errors.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_kept_apart_and_add_up() {
+        let mut a = Tally::default();
+        a.done(Op::Read, 4096, 1_000);
+        a.done(Op::Write, 512, 3_000);
+        a.failed(Errno::NoSpace);
+        let mut b = Tally::default();
+        b.done(Op::Read, 4096, 2_000);
+        b.done(Op::Flush, 0, u64::MAX / 2);
+        b.merge(&a);
+        assert_eq!((b.ops[0].requests, b.ops[0].bytes, b.ops[0].sum_ns), (2, 8192, 3_000));
+        assert_eq!(b.failures(), 1);
+        let all = b.all();
+        assert_eq!((all.requests, all.bytes), (4, 8704));
+        assert_eq!(all.latency_ns.len(), 4, "a latency beyond the range is counted at its end");
+        assert!(all.latency_ns.max() >= HIGHEST_NS);
+    }
+}

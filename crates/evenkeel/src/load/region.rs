@@ -1,0 +1,155 @@
+//! A part of the volume and what is known about it.
+
+use super::content::SECTOR;
+use super::model::{Floor, Holds, Model};
+use super::stream::{Op, Planned, Range};
+
+/// The part of the volume that some connections of one thread share.
+pub(super) struct Region {
+    /// Where it is.
+    pub(super) range: Range,
+    /// What its blocks may hold, when reads are checked.
+    pub(super) model: Option<Model>,
+    /// Completed writes that no FLUSH has covered yet, when durable writes are recorded.
+    undurable: Vec<Range>,
+    sweep: Option<Sweep>,
+}
+
+/// Goes over a region once.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    op: Op,
+    at: u64,
+    step: u64,
+}
+
+/// Completed writes that wait for a FLUSH to be recorded; more are not recorded, which only makes
+/// the journal say less.
+const MAX_UNDURABLE: usize = 1 << 20;
+
+impl Region {
+    /// A region with or without a model.
+    pub(super) fn new(range: Range, model: Option<Model>) -> Self {
+        Self { range, model, undurable: Vec::new(), sweep: None }
+    }
+
+    /// Starts to go over the region with `op` in requests of at most `step` bytes. With reads, only
+    /// what is known is visited.
+    pub(super) fn start_sweep(&mut self, op: Op, step: u64) {
+        self.sweep = Some(Sweep { op, at: self.range.start, step });
+    }
+
+    /// The next request of the sweep; `None` when it has been over all.
+    pub(super) fn sweep(&mut self) -> Option<Planned> {
+        let end = self.range.start + self.range.length;
+        let sweep = self.sweep.as_mut()?;
+        let (unit, model) = match (&self.model, sweep.op) {
+            (Some(model), Op::Read) => (model.grain(), Some(model)),
+            _ => (SECTOR, None),
+        };
+        let known = |at: u64| model.is_none_or(|model| model.at_rest(at) != Some(Holds::Unknown));
+        if model.is_some() {
+            while sweep.at < end && !known(sweep.at) {
+                sweep.at += unit;
+            }
+        }
+        let offset = sweep.at;
+        if offset >= end {
+            return None;
+        }
+        let mut length = sweep.step.min(end - offset);
+        if model.is_some() {
+            length = (offset..offset + length).step_by(unit as usize).take_while(|&at| known(at)).count() as u64 * unit;
+        }
+        sweep.at += length;
+        Some(Planned { op: sweep.op, offset, length })
+    }
+
+    /// A write has completed that is not durable yet.
+    pub(super) fn completed(&mut self, offset: u64, length: u64) {
+        if self.undurable.len() < MAX_UNDURABLE {
+            self.undurable.push(Range { start: offset, length });
+        }
+    }
+
+    /// A FLUSH is about to be sent: what its success makes durable. Should it fail, nothing of this may
+    /// be reported as durable later either, so it is forgotten here.
+    pub(super) fn begin_flush(&mut self) -> Vec<Floor> {
+        let mut floors = Vec::new();
+        for range in std::mem::take(&mut self.undurable) {
+            if let Some(model) = &self.model {
+                model.floors(range.start, range.length, &mut floors);
+            }
+        }
+        floors
+    }
+}
+
+/// Cuts `range` into `parts` whose bounds are multiples of `unit` from its start; the last takes the rest.
+pub(super) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
+    let each = range.length / u64::from(parts) / unit * unit;
+    let part = |index: u64| {
+        let start = range.start + index * each;
+        let length = if index + 1 == u64::from(parts) { range.length - index * each } else { each };
+        Range { start, length }
+    };
+    (0..u64::from(parts)).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::content::Content;
+    use super::*;
+
+    fn all(region: &mut Region) -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| region.sweep()).map(|planned| (planned.offset, planned.length)).collect()
+    }
+
+    #[test]
+    fn a_filling_sweep_covers_the_region_once() {
+        let mut region = Region::new(Range { start: 4096, length: 20 * 4096 }, None);
+        region.start_sweep(Op::Write, 8 * 4096);
+        assert_eq!(all(&mut region), [(4096, 32768), (36864, 32768), (69632, 16384)]);
+        assert_eq!(region.sweep(), None);
+    }
+
+    #[test]
+    fn a_checking_sweep_visits_what_is_known() {
+        let model = Model::new(Content::new(1), 0, 10 * 4096, 4096);
+        let mut region = Region::new(Range { start: 0, length: 10 * 4096 }, Some(model));
+        let model = region.model.as_mut().unwrap();
+        model.set(4096, 3 * 4096, Holds::Write(1));
+        model.set(9 * 4096, 4096, Holds::Zeroes);
+        region.start_sweep(Op::Read, 8192);
+        assert_eq!(all(&mut region), [(4096, 8192), (12288, 4096), (36864, 4096)]);
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_completed_and_only_once() {
+        let model = Model::new(Content::new(1), 0, 10 * 4096, 4096);
+        let mut region = Region::new(Range { start: 0, length: 10 * 4096 }, Some(model));
+        let model = region.model.as_mut().unwrap();
+        let ticket = model.begin_write(4096, 4096);
+        let late = model.begin_write(0, 4096);
+        model.end_write(4096, 4096, ticket, true);
+        region.completed(4096, 4096);
+        let floor = Floor { offset: 4096, length: 4096, generation: ticket.generation };
+        assert_eq!(region.begin_flush(), [floor]);
+        region.model.as_mut().unwrap().end_write(0, 4096, late, true);
+        assert_eq!(region.begin_flush(), []);
+    }
+
+    #[test]
+    fn partitions_are_disjoint_and_whole() {
+        let range = Range { start: 4096, length: 100 * 4096 };
+        for parts in 1..=7 {
+            let ranges = partition(range, parts, 65536);
+            let mut at = range.start;
+            for part in &ranges {
+                assert_eq!((part.start, (part.start - range.start) % 65536), (at, 0));
+                at += part.length;
+            }
+            assert_eq!((ranges.len(), at), (parts as usize, range.start + range.length));
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Runs jobs: connects, cuts volumes into regions, starts workers, collects what they count.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_nbd::client::Connected;
+use evenkeel_nbd::wire::TransmissionFlags;
+
+use super::connect::connect;
+use super::connection::Connection;
+use super::content::Content;
+use super::job::Job;
+use super::journal::{Journal, Record};
+use super::measure::{INTERVAL_NS, Tally};
+use super::model::{Holds, Model};
+use super::pace::Pace;
+use super::region::{Region, partition};
+use super::stream::{Range, Stream, connection_seed};
+use super::worker::{Message, Shared, Summary, Worker};
+
+/// Blocks that a checking run can keep track of: 512 MiB of memory.
+const MAX_GRAINS: u64 = 64 << 20;
+/// Extra bytes of payload, within which writes start at changing places.
+const PAYLOAD_SLACK: u64 = 256 << 10;
+/// What is not the seed of requests.
+const ARRIVAL_SALT: u64 = 0x6172_7269_7661_6c73;
+
+/// What happened in one second of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Second {
+    /// Seconds since the measured run began, at its start.
+    pub(crate) at_s: u32,
+    pub(crate) requests: u64,
+    pub(crate) bytes: u64,
+    pub(crate) errors: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+}
+
+/// What a job measured.
+pub(crate) struct JobResult {
+    pub(super) job: Job,
+    pub(super) connected: Connected,
+    pub(super) total: Tally,
+    /// Every second that all its threads have finished.
+    pub(crate) seconds: Vec<Second>,
+    /// Threads' summaries put together: the longest time, the sums of the rest.
+    pub(super) summary: Summary,
+    /// Threads that have reported each second of [`JobResult::seconds`] still to come.
+    open: BTreeMap<u32, (Tally, u32)>,
+    finished: u32,
+}
+
+/// What goes beyond the jobs themselves.
+#[derive(Default)]
+pub(crate) struct Extras<'a> {
+    /// Where durable writes are recorded.
+    pub(super) journal: Option<&'a Journal>,
+    /// A record to hold the (single) job's volume against, instead of running.
+    pub(super) record: Option<&'a Record>,
+}
+
+/// Runs the jobs together until each has ended, and returns what they measured. `watch` is called
+/// about four times a second. Setting `stop` ends all of them early.
+///
+/// # Errors
+/// What keeps the jobs from starting. What goes wrong later is in the results.
+pub(crate) fn run(
+    jobs: &[Job],
+    extras: &Extras<'_>,
+    stop: &AtomicBool,
+    watch: &mut dyn FnMut(&[JobResult]),
+) -> anyhow::Result<Vec<JobResult>> {
+    let payload = payload(jobs);
+    let ready = Barrier::new(jobs.iter().map(|job| job.threads as usize).sum());
+    let (mailbox, messages) = mpsc::channel();
+    let mut results = Vec::new();
+    let mut workers = Vec::new();
+    for (job_index, job) in jobs.iter().enumerate() {
+        let (connected, parts) = prepare(job, extras, stop).with_context(|| format!("job `{}`", job.name))?;
+        for (connections, regions) in parts {
+            let shared = Shared {
+                job_index,
+                job,
+                payload: &payload,
+                journal: extras.journal,
+                stop,
+                ready: &ready,
+                check_only: extras.record.is_some(),
+                mailbox: mailbox.clone(),
+            };
+            workers.push(Worker::new(shared, connections, regions)?);
+        }
+        results.push(JobResult::new(job.clone(), connected));
+    }
+    drop(mailbox);
+    std::thread::scope(|scope| {
+        for worker in workers {
+            scope.spawn(|| worker.run());
+        }
+        loop {
+            match messages.recv_timeout(Duration::from_millis(250)) {
+                Ok(Message::Second { job, second, tally }) => results[job].add(second, &tally),
+                Ok(Message::Finished { job, summary }) => results[job].finish(summary),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            watch(&results);
+        }
+    });
+    Ok(results)
+}
+
+/// Payload for writes without recognisable content: incompressible, enough for the largest block.
+fn payload(jobs: &[Job]) -> Vec<u8> {
+    let writes = jobs.iter().filter(|job| job.changes_data());
+    let Some(largest) = writes.map(|job| job.largest_block().max(PAYLOAD_SLACK)).max() else { return Vec::new() };
+    let mut rng = SplitMix64::new(jobs.first().map_or(0, |job| job.seed));
+    (0..(largest + PAYLOAD_SLACK) / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+}
+
+type Part = (Vec<Connection>, Vec<Region>);
+
+/// Connects a job and divides connections and volume among its threads.
+fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<(Connected, Vec<Part>)> {
+    let mut sockets: Vec<(OwnedFd, Connected)> = Vec::new();
+    for index in 0..job.connections {
+        if stop.load(Ordering::Relaxed) {
+            bail!("interrupted while connecting");
+        }
+        let made = connect(&job.target, job.framing).with_context(|| format!("connection {}", index + 1))?;
+        if let Some((_, first)) = sockets.first() {
+            ensure!(first.size == made.1.size, "the export changed its size between two connections");
+        }
+        sockets.push(made);
+    }
+    let connected = sockets[0].1.clone();
+    let range = usable(job, &connected, extras)?;
+    let keeps_model = job.verify || extras.journal.is_some() || extras.record.is_some();
+    let content = Content::new(extras.record.map_or(job.seed, |record| record.seed));
+    let grain = extras.record.map_or(job.grain(), |record| record.grain);
+    if keeps_model {
+        ensure!(
+            range.length / grain <= MAX_GRAINS,
+            "checking {} bytes in blocks of {grain} needs {} MiB of memory: choose a part of the volume with --size",
+            range.length,
+            range.length / grain * Model::BYTES_PER_GRAIN >> 20
+        );
+    }
+    // Connections may share what is known only if the server keeps them coherent.
+    let coherent = connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN);
+    let shared = !keeps_model || coherent || job.threads == job.connections;
+    let parts = partition(range, if shared { job.threads } else { job.connections }, job.largest_block());
+    ensure!(
+        parts.iter().all(|part| part.length >= job.largest_block()),
+        "the volume is too small for {} parts with blocks of {} bytes",
+        parts.len(),
+        job.largest_block()
+    );
+    let mut threads: Vec<Part> = (0..job.threads).map(|_| (Vec::new(), Vec::new())).collect();
+    for (index, part) in parts.iter().enumerate() {
+        let model = keeps_model.then(|| model(*part, content, grain, extras.record)).transpose()?;
+        threads[index % job.threads as usize].1.push(Region::new(*part, model));
+    }
+    for (index, (socket, negotiated)) in (0..job.connections).zip(sockets) {
+        let thread = (index % job.threads) as usize;
+        let region = if shared { 0 } else { (index / job.threads) as usize };
+        let seed = connection_seed(job.seed, index);
+        let among = job.connections.div_ceil(parts.len() as u32);
+        let (stream_range, phase) = if keeps_model {
+            (threads[thread].1[region].range, f64::from(index / job.threads % among) / f64::from(among))
+        } else {
+            (range, f64::from(index) / f64::from(job.connections))
+        };
+        let stream = Stream::new(job, stream_range, seed, phase);
+        let rate = job.rate.map(|rate| rate as f64 / f64::from(job.connections));
+        let offset = f64::from(index) / f64::from(job.connections);
+        let pace = Pace::new(rate, job.arrivals, job.burst, seed ^ ARRIVAL_SALT, offset);
+        // The first connections take what does not divide.
+        let left = job.requests.map(|all| {
+            all / u64::from(job.connections) + u64::from(u64::from(index) < all % u64::from(job.connections))
+        });
+        threads[thread].0.push(Connection::new(
+            (socket, &negotiated),
+            (stream, pace),
+            job.queue_depth,
+            (region, keeps_model),
+            left,
+        ));
+    }
+    Ok((connected, threads))
+}
+
+/// The part of the volume that the job uses, if the export allows the job at all.
+fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> anyhow::Result<Range> {
+    let flags = connected.flags;
+    let needs = |flag: TransmissionFlags, needed: bool, what: &str| {
+        ensure!(!needed || flags.contains(flag), "the export does not support {what}");
+        Ok(())
+    };
+    ensure!(
+        !(job.changes_data() && extras.record.is_none() && flags.contains(TransmissionFlags::READ_ONLY)),
+        "the export is read-only"
+    );
+    needs(TransmissionFlags::SEND_FLUSH, job.flush_every.is_some(), "FLUSH (--flush-every)")?;
+    needs(TransmissionFlags::SEND_FUA, job.fua, "FUA (--fua)")?;
+    needs(TransmissionFlags::SEND_TRIM, job.trim_percent > 0, "TRIM (--trim-percent)")?;
+    needs(TransmissionFlags::SEND_WRITE_ZEROES, job.zero_percent > 0, "WRITE_ZEROES (--zero-percent)")?;
+    let (grain, min) = (job.grain(), u64::from(connected.min_block));
+    ensure!(grain.is_multiple_of(min), "the export takes only multiples of {min} bytes, not {grain}");
+    ensure!(
+        job.largest_block() <= u64::from(connected.max_payload),
+        "the export takes at most {} bytes in one request, not {}",
+        connected.max_payload,
+        job.largest_block()
+    );
+    let unit = extras.record.map_or(grain, |record| record.grain);
+    ensure!(job.offset.is_multiple_of(unit), "--offset is not a multiple of the block size unit, {unit}");
+    ensure!(job.offset < connected.size, "--offset is beyond the end of the export ({} bytes)", connected.size);
+    let rest = connected.size - job.offset;
+    let length = job.size.unwrap_or(rest);
+    ensure!(length <= rest, "--size reaches beyond the end of the export ({} bytes)", connected.size);
+    let length = length / unit * unit;
+    ensure!(
+        length >= job.largest_block(),
+        "the usable part of the export, {length} bytes, is smaller than a block of {}",
+        job.largest_block()
+    );
+    Ok(Range { start: job.offset, length })
+}
+
+fn model(range: Range, content: Content, grain: u64, record: Option<&Record>) -> anyhow::Result<Model> {
+    let mut model = Model::new(content, range.start, range.length / grain * grain, grain);
+    for floor in record.iter().flat_map(|record| &record.floors) {
+        ensure!(
+            floor.offset >= range.start && floor.offset + floor.length <= range.start + range.length,
+            "the journal names offset {}, which is outside the export",
+            floor.offset
+        );
+        for at in (floor.offset..floor.offset + floor.length).step_by(grain as usize) {
+            // Of two records, the newer write counts: the older may be gone.
+            let before = match model.at_rest(at) {
+                Some(Holds::AtLeast(generation)) => generation,
+                _ => 0,
+            };
+            model.set(at, grain, Holds::AtLeast(before.max(floor.generation)));
+        }
+    }
+    Ok(model)
+}
+
+impl JobResult {
+    fn new(job: Job, connected: Connected) -> Self {
+        Self {
+            job,
+            connected,
+            total: Tally::default(),
+            seconds: Vec::new(),
+            summary: Summary::default(),
+            open: BTreeMap::new(),
+            finished: 0,
+        }
+    }
+
+    fn add(&mut self, second: u32, tally: &Tally) {
+        self.total.merge(tally);
+        let (sum, threads) = self.open.entry(second).or_default();
+        sum.merge(tally);
+        *threads += 1;
+        self.close_seconds();
+    }
+
+    fn finish(&mut self, summary: Summary) {
+        self.finished += 1;
+        let mine = &mut self.summary;
+        mine.failure = mine.failure.take().or(summary.failure);
+        mine.unsent += summary.unsent;
+        mine.unanswered += summary.unanswered;
+        mine.measured_ns = mine.measured_ns.max(summary.measured_ns);
+        mine.cpu_ns += summary.cpu_ns;
+        mine.answered += summary.answered;
+        mine.verified_bytes += summary.verified_bytes;
+        self.close_seconds();
+    }
+
+    /// A second is closed when every thread has reported it or has ended.
+    fn close_seconds(&mut self) {
+        while let Some(entry) = self.open.first_entry() {
+            if entry.get().1 + self.finished < self.job.threads {
+                return;
+            }
+            let (at_s, (tally, _)) = entry.remove_entry();
+            // The last one is cut short; a rate over it would mislead.
+            if self.finished == self.job.threads && self.open.is_empty() && self.is_cut_short(at_s) {
+                return;
+            }
+            let all = tally.all();
+            self.seconds.push(Second {
+                at_s,
+                requests: all.requests,
+                bytes: all.bytes,
+                errors: tally.failures(),
+                p50_ns: all.latency_ns.value_at_quantile(0.5),
+                p99_ns: all.latency_ns.value_at_quantile(0.99),
+            });
+        }
+    }
+
+    fn is_cut_short(&self, second: u32) -> bool {
+        (u64::from(second) + 1) * INTERVAL_NS > self.summary.measured_ns
+    }
+
+    /// Name of the job.
+    pub(crate) fn name(&self) -> &str {
+        &self.job.name
+    }
+
+    /// Length of the measured run in seconds.
+    pub(crate) fn elapsed_s(&self) -> f64 {
+        self.summary.measured_ns as f64 / 1e9
+    }
+
+    /// Requests answered without error, each second.
+    pub(crate) fn iops(&self) -> f64 {
+        per_second(self.total.ops.iter().map(|op| op.requests).sum(), self.elapsed_s())
+    }
+
+    /// Bytes of those requests, each second.
+    pub(crate) fn bytes_per_s(&self) -> f64 {
+        per_second(self.total.ops.iter().map(|op| op.bytes).sum(), self.elapsed_s())
+    }
+
+    /// The `q` quantile (`0.0..=1.0`) of the latency of all requests, in milliseconds.
+    pub(crate) fn latency_ms(&self, q: f64) -> f64 {
+        self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
+    }
+
+    /// Bytes of reads that were compared with what the volume may hold.
+    pub(crate) fn verified_bytes(&self) -> u64 {
+        self.summary.verified_bytes
+    }
+
+    /// What went wrong, if anything did.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.summary.failure.as_deref()
+    }
+}
+
+/// A rate; 0 when no time has passed.
+pub(super) fn per_second(count: u64, elapsed_s: f64) -> f64 {
+    if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
+}

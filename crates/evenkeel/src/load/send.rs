@@ -1,0 +1,154 @@
+//! Bytes on their way to the server: many requests, one send.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+
+/// Pieces handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
+const MAX_PIECES: usize = 64;
+/// Sent bytes at the front of the buffer that are worth moving the rest for.
+const COMPACT_AT: usize = 1 << 20;
+
+/// A run of bytes to send.
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    /// The next so many bytes of the queue's own buffer.
+    Own(usize),
+    /// So many bytes of the shared payload, from this index.
+    Shared(usize, usize),
+}
+
+/// What is still to be sent on one connection.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    own: Vec<u8>,
+    sent: usize,
+    pieces: VecDeque<Piece>,
+}
+
+impl SendQueue {
+    /// Whether everything has been sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Lets `write` append bytes, and queues them.
+    #[inline]
+    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.own.len();
+        write(&mut self.own);
+        let added = self.own.len() - before;
+        match self.pieces.back_mut() {
+            Some(Piece::Own(length)) => *length += added,
+            _ => self.pieces.push_back(Piece::Own(added)),
+        }
+    }
+
+    /// Queues a part of the payload that is handed to [`SendQueue::send`].
+    pub(super) fn append_shared(&mut self, start: usize, length: usize) {
+        self.pieces.push_back(Piece::Shared(start, length));
+    }
+
+    /// Sends as much as the socket takes; true if that was all.
+    ///
+    /// # Errors
+    /// The error of the socket, other than that it is full.
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, shared: &[u8]) -> Result<bool, Errno> {
+        while !self.pieces.is_empty() {
+            let mut slices = [IoSlice::new(&[]); MAX_PIECES];
+            let (mut own, mut count) = (self.sent, 0);
+            for (slice, piece) in slices.iter_mut().zip(&self.pieces) {
+                *slice = IoSlice::new(match *piece {
+                    Piece::Own(length) => {
+                        own += length;
+                        &self.own[own - length..own]
+                    }
+                    Piece::Shared(start, length) => &shared[start..start + length],
+                });
+                count += 1;
+            }
+            match sendmsg(socket, &slices[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+                Ok(sent) => self.consume(sent),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    fn consume(&mut self, mut bytes: usize) {
+        while let Some(piece) = self.pieces.front_mut() {
+            let length = match piece {
+                Piece::Own(length) | Piece::Shared(_, length) => length,
+            };
+            let here = bytes.min(*length);
+            *length -= here;
+            bytes -= here;
+            let finished = *length == 0;
+            match piece {
+                Piece::Own(_) => self.sent += here,
+                Piece::Shared(start, _) => *start += here,
+            }
+            if !finished {
+                break;
+            }
+            self.pieces.pop_front();
+        }
+        if self.pieces.is_empty() {
+            self.own.clear();
+            self.sent = 0;
+        } else if self.sent >= COMPACT_AT {
+            self.own.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn everything_arrives_once_and_in_order_through_a_small_socket() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let shared: Vec<u8> = (0..200_000u32).map(|i| (i % 251) as u8).collect();
+        let (mut queue, mut expected, mut got) = (SendQueue::default(), Vec::new(), Vec::new());
+        for i in 0..200usize {
+            let header = vec![i as u8; 1 + i % 40];
+            queue.append(|out| out.extend_from_slice(&header));
+            expected.extend_from_slice(&header);
+            if i % 3 > 0 {
+                let (start, length) = (i * 7, 900 * i);
+                queue.append_shared(start, length);
+                expected.extend_from_slice(&shared[start..start + length]);
+            }
+        }
+        let mut chunk = vec![0; 70_001];
+        while got.len() < expected.len() {
+            queue.send(ours.as_fd(), &shared).unwrap();
+            if let Ok(n) = theirs.read(&mut chunk) {
+                got.extend_from_slice(&chunk[..n]);
+            }
+        }
+        assert!(got == expected && queue.is_empty());
+        assert!(queue.own.is_empty());
+    }
+
+    #[test]
+    fn a_closed_peer_is_an_error_and_no_signal() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let mut queue = SendQueue::default();
+        queue.append(|out| out.push(1));
+        assert_eq!(queue.send(ours.as_fd(), &[]), Err(Errno::PIPE));
+    }
+}

@@ -1,0 +1,299 @@
+//! The requests of one connection: a function of the seed alone.
+
+use evenkeel_control::rng::SplitMix64;
+
+use super::content::mix;
+use super::job::{Job, Mode, Pattern};
+use super::zipf::Zipf;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Op {
+    #[default]
+    Read,
+    Write,
+    Zero,
+    Trim,
+    Flush,
+}
+
+/// One request to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    pub(super) op: Op,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+/// A part of the volume. Start and length are multiples of every block size it is used with,
+/// or its end is rounded down to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) start: u64,
+    pub(super) length: u64,
+}
+
+/// One of the block sizes of a stream.
+struct Size {
+    /// Sum of the weights up to and with this one.
+    weight: u64,
+    bytes: u64,
+    blocks: u64,
+    zipf: Option<Zipf>,
+    /// Ranks are spread over the blocks by multiplication with this, modulo `blocks`; coprime, so that
+    /// no two ranks meet.
+    spread: u64,
+}
+
+/// The endless request stream of one connection.
+pub(super) struct Stream {
+    rng: SplitMix64,
+    range: Range,
+    mode: Mode,
+    read_percent: u64,
+    trim_percent: u64,
+    zero_percent: u64,
+    sizes: Vec<Size>,
+    sequential: bool,
+    cursor: u64,
+    flush_every: Option<u64>,
+    writes_since_flush: u64,
+}
+
+impl Stream {
+    /// The stream that `job` sends to `range` with this seed. A sequential one starts at `phase`
+    /// (`0.0..1.0`) of the range, so that several do not tread on each other.
+    ///
+    /// # Panics
+    /// When the range is smaller than the largest block.
+    pub(super) fn new(job: &Job, range: Range, seed: u64, phase: f64) -> Self {
+        let mut weight = 0;
+        let sizes: Vec<Size> = job
+            .block_size
+            .0
+            .iter()
+            .map(|&(bytes, share)| {
+                weight += u64::from(share);
+                let blocks = range.length / bytes;
+                assert!(blocks > 0, "the range holds a block of every size");
+                let zipf = match job.pattern {
+                    Pattern::Zipf(exponent) => Some(Zipf::new(blocks, exponent)),
+                    Pattern::Random | Pattern::Sequential => None,
+                };
+                Size { weight, bytes, blocks, zipf, spread: coprime_near_golden(blocks) }
+            })
+            .collect();
+        let largest = job.largest_block();
+        let cursor = ((range.length as f64 * phase) as u64 / largest * largest).min(range.length - largest);
+        Self {
+            rng: SplitMix64::new(seed),
+            range,
+            mode: job.mode,
+            read_percent: job.read_percent.into(),
+            trim_percent: job.trim_percent.into(),
+            zero_percent: job.zero_percent.into(),
+            sizes,
+            sequential: job.pattern == Pattern::Sequential,
+            cursor,
+            flush_every: job.flush_every,
+            writes_since_flush: 0,
+        }
+    }
+
+    /// The next request.
+    pub(super) fn next(&mut self) -> Planned {
+        if self.flush_every.is_some_and(|every| self.writes_since_flush >= every) {
+            self.writes_since_flush = 0;
+            return Planned { op: Op::Flush, offset: 0, length: 0 };
+        }
+        let op = self.op();
+        if op != Op::Read {
+            self.writes_since_flush += 1;
+        }
+        let index = match self.sizes.len() {
+            1 => 0,
+            _ => {
+                let draw = self.below(self.sizes.last().map_or(1, |size| size.weight));
+                self.sizes.partition_point(|size| size.weight <= draw)
+            }
+        };
+        let bytes = self.sizes[index].bytes;
+        let within = if self.sequential { self.advance(bytes) } else { self.pick(index) };
+        Planned { op, offset: self.range.start + within, length: bytes }
+    }
+
+    fn op(&mut self) -> Op {
+        let special = self.trim_percent + self.zero_percent;
+        if special > 0 {
+            let draw = self.below(100);
+            if draw < self.trim_percent {
+                return Op::Trim;
+            } else if draw < special {
+                return Op::Zero;
+            }
+        }
+        match self.mode {
+            Mode::Read => Op::Read,
+            Mode::Write => Op::Write,
+            Mode::Mix => {
+                if self.below(100) < self.read_percent {
+                    Op::Read
+                } else {
+                    Op::Write
+                }
+            }
+        }
+    }
+
+    fn pick(&mut self, index: usize) -> u64 {
+        let size = &self.sizes[index];
+        let block = match &size.zipf {
+            None => return self.below_blocks(index),
+            Some(zipf) => {
+                let rank = zipf.draw(&mut self.rng);
+                (u128::from(rank) * u128::from(size.spread) % u128::from(size.blocks)) as u64
+            }
+        };
+        block * size.bytes
+    }
+
+    fn below_blocks(&mut self, index: usize) -> u64 {
+        let (blocks, bytes) = (self.sizes[index].blocks, self.sizes[index].bytes);
+        self.below(blocks) * bytes
+    }
+
+    fn advance(&mut self, bytes: u64) -> u64 {
+        if self.cursor + bytes > self.range.length {
+            self.cursor = 0;
+        }
+        let at = self.cursor;
+        self.cursor += bytes;
+        at
+    }
+
+    /// Uniform in `0..n` (to within n / 2^64).
+    fn below(&mut self, n: u64) -> u64 {
+        ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
+    }
+}
+
+/// Near `n` times the golden ratio, so that neighbouring ranks land far apart, and coprime to `n`.
+fn coprime_near_golden(n: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let mut candidate = ((n as f64 * 0.618_033_988_749_895) as u64).max(1);
+    while gcd(candidate, n) != 1 {
+        candidate += 1;
+    }
+    candidate
+}
+
+/// The seed of connection `index` of a job.
+pub(super) fn connection_seed(job_seed: u64, index: u32) -> u64 {
+    mix(job_seed ^ mix(u64::from(index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::job::{JobOptions, SizeMix};
+
+    const RANGE: Range = Range { start: 1 << 20, length: 10 << 20 };
+
+    fn job(edit: impl FnOnce(&mut Job)) -> Job {
+        let mut job = JobOptions::default().job("a", "nbd://h".parse().unwrap(), 1, 1).unwrap();
+        edit(&mut job);
+        job
+    }
+
+    fn take(job: &Job, seed: u64, n: usize) -> Vec<Planned> {
+        let mut stream = Stream::new(job, RANGE, seed, 0.0);
+        (0..n).map(|_| stream.next()).collect()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_stream_and_another_seed_another() {
+        let job = job(|job| {
+            job.mode = Mode::Mix;
+            job.block_size = SizeMix(vec![(4096, 80), (65536, 20)]);
+        });
+        assert_eq!(take(&job, 5, 1000), take(&job, 5, 1000));
+        assert_ne!(take(&job, 5, 1000), take(&job, 6, 1000));
+    }
+
+    #[test]
+    fn requests_stay_in_range_and_aligned_to_their_size() {
+        for pattern in [Pattern::Random, Pattern::Sequential, Pattern::Zipf(1.1)] {
+            let job = job(|job| {
+                job.pattern = pattern;
+                job.block_size = SizeMix(vec![(4096, 1), (65536, 1)]);
+            });
+            for planned in take(&job, 1, 5000) {
+                assert!(planned.offset >= RANGE.start);
+                assert!(planned.offset + planned.length <= RANGE.start + RANGE.length);
+                assert!(pattern == Pattern::Sequential || planned.offset % planned.length == 0);
+            }
+        }
+    }
+
+    #[test]
+    fn shares_come_out_as_asked() {
+        let job = job(|job| {
+            job.mode = Mode::Mix;
+            job.read_percent = 70;
+            job.trim_percent = 10;
+            job.zero_percent = 10;
+            job.block_size = SizeMix(vec![(4096, 80), (65536, 20)]);
+        });
+        let all = take(&job, 1, 100_000);
+        let share = |test: &dyn Fn(&Planned) -> bool| all.iter().filter(|p| test(p)).count() as f64 / all.len() as f64;
+        for (op, want) in [(Op::Trim, 0.1), (Op::Zero, 0.1), (Op::Read, 0.56), (Op::Write, 0.24)] {
+            let got = share(&|p| p.op == op);
+            assert!((got - want).abs() < 0.01, "{op:?}: {got}");
+        }
+        assert!((share(&|p| p.length == 4096) - 0.8).abs() < 0.01);
+    }
+
+    #[test]
+    fn sequential_requests_follow_each_other_and_wrap() {
+        let job = job(|job| {
+            job.pattern = Pattern::Sequential;
+            job.block_size = SizeMix(vec![(1 << 20, 1)]);
+        });
+        let starts: Vec<u64> = take(&job, 1, 12).iter().map(|p| (p.offset - RANGE.start) >> 20).collect();
+        assert_eq!(starts, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]);
+        let mut late = Stream::new(&job, RANGE, 1, 0.5);
+        assert_eq!(late.next().offset, RANGE.start + (5 << 20));
+    }
+
+    #[test]
+    fn a_flush_follows_every_n_writes() {
+        let job = job(|job| {
+            job.mode = Mode::Write;
+            job.flush_every = Some(3);
+        });
+        let flushes: Vec<usize> =
+            take(&job, 1, 12).iter().enumerate().filter(|(_, p)| p.op == Op::Flush).map(|(i, _)| i).collect();
+        assert_eq!(flushes, [3, 7, 11]);
+    }
+
+    #[test]
+    fn zipf_reaches_every_block_and_prefers_few() {
+        let job = job(|job| {
+            job.pattern = Pattern::Zipf(1.1);
+            job.block_size = SizeMix(vec![(65536, 1)]);
+        });
+        let blocks = (RANGE.length / 65536) as usize;
+        let mut counts = vec![0; blocks];
+        for planned in take(&job, 1, 100_000) {
+            counts[((planned.offset - RANGE.start) / 65536) as usize] += 1;
+        }
+        assert!(counts.iter().all(|&count| count > 0), "the spread is a permutation");
+        counts.sort_unstable();
+        assert!(counts[blocks - 1] > 20 * counts[blocks / 2]);
+    }
+}

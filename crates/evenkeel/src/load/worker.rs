@@ -1,0 +1,425 @@
+//! One thread with its connections.
+//!
+//! ```text
+//!       ┌────────────── due, room ──────────────┐
+//!       ▼                                       │
+//!  queue requests ─▶ one send ─▶ epoll ─▶ one receive ─▶ parse the batch, record with one clock reading
+//! ```
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender as Mailbox;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
+    timerfd_settime,
+};
+
+use super::connection::{Batch, Connection, Sender};
+use super::job::Job;
+use super::journal::Journal;
+use super::measure::{INTERVAL_NS, Tally};
+use super::pace::Due;
+use super::region::Region;
+use super::stream::Op;
+
+/// Room for this many bytes of answers in one receive. Larger ones no longer help, and this stays in the cache.
+const RECEIVE_BUFFER: usize = 512 << 10;
+/// The longest wait, so that stop flag, timeouts and intervals are looked at.
+const LONGEST_WAIT_NS: u64 = 100_000_000;
+/// How long answers are awaited after an interrupt.
+const INTERRUPT_PATIENCE_NS: u64 = 1_000_000_000;
+/// Marks the timer among the connections.
+const TIMER: u64 = u64::MAX;
+/// A job is filled and read back in requests of at least this size, in bytes.
+const SWEEP_BLOCK: u64 = 128 << 10;
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Writes its regions once.
+    Fill,
+    /// Sends the job's requests.
+    Run,
+    /// Reads back what is known.
+    Check,
+}
+
+/// News from a worker.
+pub(super) enum Message {
+    /// What was counted in a second of the run; sent for every second that the run lasts.
+    Second { job: usize, second: u32, tally: Tally },
+    /// The worker is through.
+    Finished { job: usize, summary: Summary },
+}
+
+/// How a worker's part of a job went.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    /// Why it ended early.
+    pub(super) failure: Option<String>,
+    /// Requests that were due and not sent when the run ended (open loop).
+    pub(super) unsent: u64,
+    /// Requests without an answer when it ended.
+    pub(super) unanswered: u64,
+    /// Length of the measured part, to its end or the last answer, whichever is later.
+    pub(super) measured_ns: u64,
+    /// Processor time of this thread during the run, warm-up included.
+    pub(super) cpu_ns: u64,
+    /// Requests answered during the run, warm-up included.
+    pub(super) answered: u64,
+    /// Bytes of reads that were compared with what the volume may hold.
+    pub(super) verified_bytes: u64,
+}
+
+/// What a worker shares with the others.
+#[derive(Clone)]
+pub(super) struct Shared<'a> {
+    pub(super) job_index: usize,
+    pub(super) job: &'a Job,
+    pub(super) payload: &'a [u8],
+    pub(super) journal: Option<&'a Journal>,
+    pub(super) stop: &'a AtomicBool,
+    pub(super) ready: &'a Barrier,
+    /// Whether this is a check of what is known already: no run, only reading back.
+    pub(super) check_only: bool,
+    pub(super) mailbox: Mailbox<Message>,
+}
+
+/// One thread with its connections and the regions that they use.
+pub(super) struct Worker<'a> {
+    shared: Shared<'a>,
+    connections: Vec<Connection>,
+    regions: Vec<Region>,
+    poll: OwnedFd,
+    timer: OwnedFd,
+    buffer: Vec<u8>,
+    batch: Batch,
+    second: u32,
+    summary: Summary,
+}
+
+impl<'a> Worker<'a> {
+    /// A worker that has its connections but has not begun.
+    ///
+    /// # Errors
+    /// When the system refuses the descriptors it needs.
+    pub(super) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> anyhow::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot create an epoll set")?;
+        for (index, connection) in connections.iter().enumerate() {
+            epoll::add(&poll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)?;
+        }
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
+            .context("cannot create a timer")?;
+        epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+        let batch = Batch {
+            tally: None,
+            counted_from: shared.job.warmup_ns,
+            records: shared.journal.is_some(),
+            durable: Vec::new(),
+            mismatch: None,
+            error: None,
+            last_answer: 0,
+        };
+        Ok(Self {
+            shared,
+            connections,
+            regions,
+            poll,
+            timer,
+            buffer: vec![0; RECEIVE_BUFFER],
+            batch,
+            second: 0,
+            summary: Summary::default(),
+        })
+    }
+
+    /// Fills, runs and checks as the job says, and reports to the mailbox.
+    pub(super) fn run(mut self) {
+        // Everybody waits for everybody, also for one that failed.
+        let filled = if self.shared.job.fill { self.drive(Phase::Fill) } else { Ok(()) };
+        self.shared.ready.wait();
+        let result = filled.and_then(|()| self.run_and_check());
+        let models = self.regions.iter().filter_map(|region| region.model.as_ref());
+        self.summary.verified_bytes = models.map(|model| model.verified_bytes).sum();
+        if let Err(error) = result {
+            self.summary.failure = Some(format!("{error:#}"));
+            self.shared.stop.store(true, Ordering::Relaxed);
+        }
+        let message = Message::Finished { job: self.shared.job_index, summary: self.summary };
+        // The receiver is gone only when the process is ending.
+        let _ = self.shared.mailbox.send(message);
+    }
+
+    fn run_and_check(&mut self) -> anyhow::Result<()> {
+        if !self.shared.check_only {
+            let cpu = thread_cpu_ns();
+            self.batch.tally = Some(Tally::default());
+            let result = self.drive(Phase::Run);
+            self.send_second();
+            self.batch.tally = None;
+            self.summary.cpu_ns = thread_cpu_ns().saturating_sub(cpu);
+            result?;
+        }
+        if self.regions.iter().any(|region| region.model.is_some()) && !self.is_stopped() {
+            self.drive(Phase::Check)?;
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    /// Runs one phase to its end.
+    fn drive(&mut self, phase: Phase) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let clock = move || start.elapsed().as_nanos() as u64;
+        let job = self.shared.job;
+        // Large requests go fast, but must be multiples of the grain.
+        let step = job.largest_block().max(SWEEP_BLOCK / job.grain() * job.grain());
+        for region in &mut self.regions {
+            match phase {
+                Phase::Fill => region.start_sweep(Op::Write, step),
+                Phase::Check => region.start_sweep(Op::Read, step),
+                Phase::Run => {}
+            }
+        }
+        self.batch.error = None;
+        self.batch.last_answer = 0;
+        let is_timed = phase == Phase::Run && self.connections.iter().any(|connection| connection.pace.is_timed());
+        if is_timed {
+            // Wake-ups for a rate must not be rounded to the usual 50 µs. It works without, only less exactly.
+            let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
+        }
+        let end = match phase {
+            Phase::Run => job.duration_ns.map_or(u64::MAX, |ns| job.warmup_ns + ns),
+            Phase::Fill | Phase::Check => u64::MAX,
+        };
+        let mut run = Run { phase, end, interrupted: self.is_stopped().then_some(0) };
+        let mut busy = false;
+        for index in 0..self.connections.len() {
+            busy |= self.serve(index, clock(), &mut run)?;
+        }
+        let result = self.drive_until_idle(busy, &mut run, is_timed, &clock);
+        if phase == Phase::Run {
+            // What ran out of requests ended with its last answer.
+            let sent_to = run.interrupted.unwrap_or(if clock() < end { 0 } else { end });
+            self.summary.measured_ns = sent_to.max(self.batch.last_answer).saturating_sub(job.warmup_ns);
+            self.summary.unsent = self.unsent(sent_to);
+            self.summary.unanswered = self.in_flight();
+        }
+        result
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.connections.iter().map(|connection| connection.slots.in_flight() as u64).sum()
+    }
+
+    fn unsent(&mut self, end: u64) -> u64 {
+        let exhausted = |connection: &&mut Connection| connection.left != Some(0);
+        self.connections.iter_mut().filter(exhausted).map(|connection| connection.pace.skip_until(end)).sum()
+    }
+
+    fn drive_until_idle(
+        &mut self,
+        mut busy: bool,
+        run: &mut Run,
+        is_timed: bool,
+        clock: &impl Fn() -> u64,
+    ) -> anyhow::Result<()> {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
+        let mut looked_at = 0;
+        while busy {
+            let now = clock();
+            if is_timed {
+                self.set_timer(now, run)?;
+            }
+            events.clear();
+            let wait = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT_NS as i64 };
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("cannot wait for the server"),
+            }
+            for event in &events {
+                let token = event.data.u64();
+                if token != TIMER {
+                    self.receive(token as usize, event.flags, run, clock)?;
+                }
+            }
+            let now = clock();
+            if is_timed {
+                for index in 0..self.connections.len() {
+                    self.serve(index, now, run)?;
+                }
+            } else {
+                for event in &events {
+                    let token = event.data.u64();
+                    if token != TIMER {
+                        self.serve(token as usize, now, run)?;
+                    }
+                }
+            }
+            self.record_seconds(now, run.phase);
+            // What follows costs a pass over all connections, so not after every batch of many.
+            if self.connections.len() > 1 && now < looked_at + 1_000_000 {
+                continue;
+            }
+            looked_at = now;
+            if self.is_stopped() && run.interrupted.is_none() {
+                run.interrupted = Some(now);
+            }
+            busy = self.is_busy(now, run);
+            let waited = |since: u64| now.saturating_sub(since);
+            if run.interrupted.is_some_and(|since| waited(since) > INTERRUPT_PATIENCE_NS) {
+                return Ok(());
+            }
+            let timeout = self.shared.job.timeout_ns;
+            if let Some(silent) = self
+                .connections
+                .iter()
+                .find(|connection| connection.slots.in_flight() > 0 && waited(connection.heard) > timeout)
+            {
+                let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op:?} at offset {offset}"));
+                bail!(
+                    "the server has answered none of {} requests for {:.1} s (the oldest: {})",
+                    silent.slots.in_flight(),
+                    waited(silent.heard) as f64 / 1e9,
+                    oldest.unwrap_or_default()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether anything is in flight or will be sent.
+    fn is_busy(&mut self, now: u64, run: &Run) -> bool {
+        if self.connections.iter().any(|connection| connection.slots.in_flight() > 0) {
+            return true;
+        }
+        // Sweeps send whenever there is room, so nothing in flight is their end.
+        run.phase == Phase::Run
+            && run.interrupted.is_none()
+            && now < run.end
+            && self.connections.iter().any(|connection| connection.left != Some(0))
+    }
+
+    fn receive(&mut self, index: usize, flags: EventFlags, run: &Run, clock: &impl Fn() -> u64) -> anyhow::Result<()> {
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return Ok(());
+        }
+        let connection = &mut self.connections[index];
+        let region = &mut self.regions[connection.region];
+        let before = connection.slots.in_flight();
+        let result = connection.receive(&mut self.buffer, region, &mut self.batch, clock);
+        if run.phase == Phase::Run {
+            self.summary.answered += (before - connection.slots.in_flight()) as u64;
+        }
+        if let (Some(journal), false) = (self.shared.journal, self.batch.durable.is_empty()) {
+            journal.append(&self.batch.durable).context("cannot write the journal")?;
+            self.batch.durable.clear();
+        }
+        result?;
+        if let Some(mismatch) = &self.batch.mismatch {
+            bail!("the content is wrong at {mismatch}");
+        }
+        match (run.phase, self.batch.error) {
+            (Phase::Fill | Phase::Check, Some((op, offset, errno))) => {
+                let doing = if run.phase == Phase::Fill { "filling" } else { "reading back" };
+                bail!("{doing} the volume failed: {op:?} at offset {offset}: {errno}");
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Queues what is due on a connection and sends it; true if anything is in flight or will be.
+    fn serve(&mut self, index: usize, now: u64, run: &mut Run) -> anyhow::Result<bool> {
+        let connection = &mut self.connections[index];
+        let region = &mut self.regions[connection.region];
+        let sender = Sender { payload: self.shared.payload, fua: self.shared.job.fua };
+        while connection.has_room() && run.interrupted.is_none() {
+            let (planned, since) = match run.phase {
+                Phase::Fill | Phase::Check => match region.sweep() {
+                    Some(planned) => (planned, now),
+                    None => break,
+                },
+                Phase::Run => {
+                    if connection.left == Some(0) {
+                        break;
+                    }
+                    match connection.pace.due(now) {
+                        Due::Now(since) if since < run.end => {
+                            connection.pace.advance();
+                            connection.left = connection.left.map(|left| left - 1);
+                            (connection.stream.next(), since)
+                        }
+                        Due::Now(_) | Due::At(_) => break,
+                    }
+                }
+            };
+            connection.queue(planned, now, since, region, &sender);
+        }
+        let sent_all = connection.send(sender.payload).context("the connection broke")?;
+        if sent_all == connection.is_blocked {
+            connection.is_blocked = !sent_all;
+            let flags = if sent_all { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
+            epoll::modify(&self.poll, connection.socket.as_fd(), EventData::new_u64(index as u64), flags)?;
+        }
+        Ok(connection.slots.in_flight() > 0 || (run.phase == Phase::Run && now < run.end && connection.left != Some(0)))
+    }
+
+    /// Sets the wake-up for the next request that has room and is not due yet.
+    fn set_timer(&self, now: u64, run: &Run) -> anyhow::Result<()> {
+        let due = self.connections.iter().filter(|connection| connection.has_room() && connection.left != Some(0));
+        let next = due.map(|connection| match connection.pace.due(now) {
+            Due::Now(_) => now,
+            Due::At(at) => at,
+        });
+        let sends = now < run.end && run.interrupted.is_none();
+        let next = if sends { next.min().unwrap_or(u64::MAX).min(run.end) } else { u64::MAX };
+        // Zero would disarm the timer. Setting it also forgets that it has fired.
+        let wait = next.saturating_sub(now).clamp(1, LONGEST_WAIT_NS);
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = Timespec { tv_sec: 0, tv_nsec: wait as i64 };
+        let setting = Itimerspec { it_interval: never, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).context("cannot set a timer")?;
+        Ok(())
+    }
+
+    /// Reports each second of the measured run that is over.
+    fn record_seconds(&mut self, now: u64, phase: Phase) {
+        if phase != Phase::Run {
+            return;
+        }
+        let measured = now.saturating_sub(self.shared.job.warmup_ns);
+        while measured >= (u64::from(self.second) + 1) * INTERVAL_NS {
+            self.send_second();
+        }
+    }
+
+    fn send_second(&mut self) {
+        let tally = self.batch.tally.replace(Tally::default()).unwrap_or_default();
+        let message = Message::Second { job: self.shared.job_index, second: self.second, tally };
+        self.second += 1;
+        // The receiver is gone only when the process is ending.
+        let _ = self.shared.mailbox.send(message);
+    }
+}
+
+/// Where a phase stands.
+struct Run {
+    phase: Phase,
+    /// When to stop sending.
+    end: u64,
+    /// When it was asked to stop.
+    interrupted: Option<u64>,
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

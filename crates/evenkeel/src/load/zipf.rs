@@ -1,0 +1,109 @@
+//! Zipf-distributed block numbers in constant time and memory.
+
+use evenkeel_control::rng::SplitMix64;
+
+/// Draws ranks `0..n` with probability proportional to `1 / (rank + 1)^s`.
+///
+/// Rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate variates
+/// from monotone discrete distributions", 1996): the hat is the density's integral, which
+/// can be inverted; fewer than two tries on average for any `n` and `s`.
+#[derive(Clone, Debug)]
+pub(super) struct Zipf {
+    n: f64,
+    s: f64,
+    /// Integral of the hat at the ends of the first and the last rank.
+    low: f64,
+    high: f64,
+    /// Draws this close to their rank need no test.
+    squeeze: f64,
+}
+
+impl Zipf {
+    /// A distribution over `n >= 1` ranks with exponent `s > 0`.
+    pub(super) fn new(n: u64, s: f64) -> Self {
+        let n = n as f64;
+        let mut zipf = Self { n, s, low: 0.0, high: 0.0, squeeze: 0.0 };
+        zipf.low = zipf.integral(1.5) - 1.0;
+        zipf.high = zipf.integral(n + 0.5);
+        zipf.squeeze = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
+        zipf
+    }
+
+    /// One rank, 0 the most frequent.
+    pub(super) fn draw(&self, rng: &mut SplitMix64) -> u64 {
+        loop {
+            let u = self.high + rng.next_f64() * (self.low - self.high);
+            let x = self.inverse(u);
+            let rank = (x + 0.5).floor().clamp(1.0, self.n);
+            if rank - x <= self.squeeze || u >= self.integral(rank + 0.5) - self.density(rank) {
+                return rank as u64 - 1;
+            }
+        }
+    }
+
+    fn density(&self, x: f64) -> f64 {
+        (-self.s * x.ln()).exp()
+    }
+
+    /// Integral of the density from 1 to `x`.
+    fn integral(&self, x: f64) -> f64 {
+        let log = x.ln();
+        exp_m1_over(log * (1.0 - self.s)) * log
+    }
+
+    fn inverse(&self, u: f64) -> f64 {
+        // Below -1 only by rounding, where the logarithm would not exist.
+        let t = (u * (1.0 - self.s)).max(-1.0);
+        (ln_1p_over(t) * u).exp()
+    }
+}
+
+/// `(e^t - 1) / t`, which is 1 at 0: the exponent 1 is no special case.
+fn exp_m1_over(t: f64) -> f64 {
+    if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 }
+}
+
+/// `ln(1 + t) / t`, which is 1 at 0.
+fn ln_1p_over(t: f64) -> f64 {
+    if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequencies_follow_the_law() {
+        for s in [0.5, 1.0, 1.1, 2.5] {
+            let n = 50;
+            let zipf = Zipf::new(n, s);
+            let mut rng = SplitMix64::new(7);
+            let mut counts = vec![0u32; n as usize];
+            let draws = 200_000;
+            for _ in 0..draws {
+                counts[zipf.draw(&mut rng) as usize] += 1;
+            }
+            let norm: f64 = (1..=n).map(|k| (k as f64).powf(-s)).sum();
+            for (rank, &count) in counts.iter().enumerate() {
+                let p = ((rank + 1) as f64).powf(-s) / norm;
+                let mean = p * f64::from(draws);
+                // Five standard deviations of a binomial count.
+                let tolerance = 5.0 * (mean * (1.0 - p)).sqrt() + 1.0;
+                assert!((f64::from(count) - mean).abs() < tolerance, "s {s} rank {rank}: {count}, not {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_rank_and_very_many_ranks_stay_in_range() {
+        let mut rng = SplitMix64::new(1);
+        for n in [1, 2, 1 << 40] {
+            for s in [0.01, 0.99, 1.0, 1.2, 8.0] {
+                let zipf = Zipf::new(n, s);
+                for _ in 0..200 {
+                    assert!(zipf.draw(&mut rng) < n);
+                }
+            }
+        }
+    }
+}
