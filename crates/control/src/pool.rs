@@ -1,1 +1,548 @@
-//! One shared device.
+//! One shared device: scheduler, pool limit, admission and slots as one state machine.
+//!
+//! ```text
+//!  submit ──▶ mClock (tenants) ──▶ pool limit ──▶ admission ──▶ dispatch ──▶ back end ──▶ complete
+//!             reservation, weight,  IOPS and       bytes inside              (not ours)
+//!             limit, slots          bytes/s        the back end
+//! ```
+//!
+//! Requests are held back only here, before dispatch, where they can still be
+//! reordered. The type is generic over the request `R`, which it carries and never
+//! looks into. The server wraps a pool in a lock and batches; the simulator calls it
+//! directly.
+//!
+//! Order of calls: any number of [`Pool::submit`] and [`Pool::complete`], then
+//! [`Pool::dispatch`] until it no longer answers [`Next::Run`]. An answer
+//! [`Next::Wait`] names the instant at which to call `dispatch` again if nothing
+//! else happens before.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::admission::{self, Admission};
+use crate::histogram::Histogram;
+use crate::limits::{LimitSet, Owner};
+use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
+use crate::time::{Duration, Instant};
+use crate::token_bucket::TokenBucket;
+use crate::units::{Kind, Rates, Work};
+
+/// Who decides which request goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduler {
+    /// Reservation, weight and limit for each tenant.
+    Mclock,
+    /// First come, first served; promises to tenants have no effect.
+    None,
+}
+
+/// Settings of a pool; all of them can change while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Who goes next.
+    pub scheduler: Scheduler,
+    /// How much may be inside the back end.
+    pub admission: admission::Config,
+    /// What a request costs the admission budget on top of its payload, in bytes.
+    pub base_cost_bytes: u32,
+    /// What a request costs the weights.
+    pub cost: CostModel,
+    /// The most the pool lets through.
+    pub limit: Rates,
+    /// How much unused pool limit may be saved up, as time at the limit rate.
+    /// It also makes up for late wake-ups, so zero costs throughput.
+    pub limit_burst: Duration,
+}
+
+/// Names a tenant of one [`Pool`]; never reused for another tenant of that pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TenantId {
+    index: u32,
+    generation: u32,
+}
+
+/// Proof of admission: comes out of [`Pool::dispatch`] and goes back into [`Pool::complete`].
+#[derive(Debug)]
+#[must_use = "a ticket that is not completed occupies the admission budget for ever"]
+pub struct Ticket {
+    tenant: TenantId,
+    work: Work,
+    cost: u64,
+    queued_at: Instant,
+    admitted_at: Instant,
+}
+
+impl Ticket {
+    /// When the request entered the back end.
+    pub fn admitted_at(&self) -> Instant {
+        self.admitted_at
+    }
+
+    /// What the request asks.
+    pub fn work(&self) -> Work {
+        self.work
+    }
+
+    /// Whether [`Pool::abandon`] took its share of the admission budget back.
+    pub fn is_abandoned(&self) -> bool {
+        self.cost == 0
+    }
+}
+
+/// How a request left the back end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Served.
+    Done,
+    /// The back end reported an error.
+    Failed,
+    /// Never handed to the back end (its connection is gone); says nothing about the back end.
+    Cancelled,
+}
+
+/// The answer of [`Pool::dispatch`].
+#[derive(Debug)]
+pub enum Next<R> {
+    /// Hand this request to the back end now.
+    Run(R, Ticket),
+    /// Requests are held back; call again at this instant, or after the next completion.
+    Wait(Instant),
+    /// Nothing is queued.
+    Idle,
+}
+
+/// What a tenant received since the pool began.
+#[derive(Clone, Default)]
+pub struct TenantStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Trims, zeroings and the like completed.
+    pub metas: u64,
+    /// Payload bytes read.
+    pub read_bytes: u64,
+    /// Payload bytes written.
+    pub write_bytes: u64,
+    /// Requests the back end failed.
+    pub errors: u64,
+    /// Requests dispatched to meet the reservation.
+    pub by_reservation: u64,
+    /// Requests dispatched by weight.
+    pub by_weight: u64,
+    /// From submission to admission.
+    pub queue_wait: Histogram,
+    /// From admission to completion.
+    pub device_latency: Histogram,
+    /// From submission to completion.
+    pub response_time: Histogram,
+}
+
+/// A look at one tenant.
+pub struct TenantView<'a> {
+    /// The promise as configured.
+    pub qos: &'a Qos,
+    /// Who limits the tenant's IOPS.
+    pub limit_iops: &'a LimitSet,
+    /// Who limits the tenant's bytes per second.
+    pub limit_bytes_per_s: &'a LimitSet,
+    /// Who limits its requests inside the back end.
+    pub slots: &'a LimitSet,
+    /// Requests waiting.
+    pub queued: usize,
+    /// Requests inside the back end.
+    pub in_flight: u64,
+    /// What it received.
+    pub stats: &'a TenantStats,
+}
+
+struct Tenant {
+    generation: u32,
+    live: bool,
+    client: ClientId,
+    qos: Qos,
+    limit_iops: LimitSet,
+    limit_bytes_per_s: LimitSet,
+    slots: LimitSet,
+    blocked: bool,
+    queued_fifo: usize,
+    in_flight: u64,
+    stats: TenantStats,
+}
+
+impl Tenant {
+    fn effective_qos(&self) -> Qos {
+        Qos {
+            limit: Rates {
+                iops: self.limit_iops.effective().unwrap_or(0),
+                bytes_per_s: self.limit_bytes_per_s.effective().unwrap_or(0),
+            },
+            ..self.qos
+        }
+    }
+
+    fn out_of_slots(&self) -> bool {
+        self.slots.effective().is_some_and(|slots| self.in_flight >= slots)
+    }
+}
+
+/// A request with the tenant it belongs to, as the queues carry it.
+struct Entry<R> {
+    tenant: TenantId,
+    request: R,
+}
+
+/// One shared device. See the module's documentation.
+pub struct Pool<R> {
+    config: Config,
+    queue: Queue<Entry<R>>,
+    fifo: VecDeque<(Instant, Work, Entry<R>)>,
+    bucket: TokenBucket,
+    limit_iops: LimitSet,
+    limit_bytes_per_s: LimitSet,
+    admission: Admission,
+    tenants: Vec<Tenant>,
+    free: Vec<u32>,
+    in_flight: u64,
+}
+
+impl<R> Pool<R> {
+    /// An idle pool without tenants. `seed` feeds the exploration of adaptive admission control.
+    pub fn new(config: Config, now: Instant, seed: u64) -> Self {
+        let mut pool = Self {
+            queue: Queue::new(config.cost),
+            fifo: VecDeque::new(),
+            bucket: TokenBucket::new(config.limit, config.limit_burst),
+            limit_iops: LimitSet::NONE,
+            limit_bytes_per_s: LimitSet::NONE,
+            admission: Admission::new(config.admission, now, seed),
+            tenants: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            config,
+        };
+        pool.limit_iops.set(Owner::Operator, rate(config.limit.iops));
+        pool.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
+        pool
+    }
+
+    /// Adds a tenant. O(log tenants).
+    pub fn join(&mut self, now: Instant, qos: Qos) -> TenantId {
+        let client = self.queue.join(now, qos);
+        let mut tenant = Tenant {
+            generation: 0,
+            live: true,
+            client,
+            qos,
+            limit_iops: LimitSet::NONE,
+            limit_bytes_per_s: LimitSet::NONE,
+            slots: LimitSet::NONE,
+            blocked: false,
+            queued_fifo: 0,
+            in_flight: 0,
+            stats: TenantStats::default(),
+        };
+        tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
+        tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
+        if let Some(index) = self.free.pop() {
+            tenant.generation = self.tenants[index as usize].generation + 1;
+            let generation = tenant.generation;
+            self.tenants[index as usize] = tenant;
+            return TenantId { index, generation };
+        }
+        self.tenants.push(tenant);
+        TenantId { index: self.tenants.len() as u32 - 1, generation: 0 }
+    }
+
+    /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
+    pub fn leave(&mut self, id: TenantId) -> Vec<R> {
+        let Some(tenant) = self.live_mut(id) else { return Vec::new() };
+        tenant.live = false;
+        let client = tenant.client;
+        let mut requests: Vec<R> = self.queue.leave(client).into_iter().map(|entry| entry.request).collect();
+        let (gone, kept) = core::mem::take(&mut self.fifo).into_iter().partition(|(_, _, entry)| entry.tenant == id);
+        self.fifo = kept;
+        let gone: VecDeque<_> = gone;
+        requests.extend(gone.into_iter().map(|(_, _, entry)| entry.request));
+        self.free.push(id.index);
+        requests
+    }
+
+    /// Changes what the operator promised a tenant.
+    pub fn set_qos(&mut self, now: Instant, id: TenantId, qos: Qos) {
+        let Some(tenant) = self.live_mut(id) else { return };
+        tenant.qos = qos;
+        tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
+        tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
+        self.apply_qos(now, id);
+    }
+
+    /// Sets or withdraws (rate 0) `owner`'s limit on a tenant; the smallest of all owners' limits binds.
+    pub fn set_limit(&mut self, now: Instant, id: TenantId, owner: Owner, limit: Rates) {
+        let Some(tenant) = self.live_mut(id) else { return };
+        let iops = tenant.limit_iops.set(owner, rate(limit.iops));
+        let bytes = tenant.limit_bytes_per_s.set(owner, rate(limit.bytes_per_s));
+        if iops || bytes {
+            self.apply_qos(now, id);
+        }
+    }
+
+    /// Sets or withdraws `owner`'s bound on the requests a tenant may have inside the back end.
+    pub fn set_slots(&mut self, now: Instant, id: TenantId, owner: Owner, slots: Option<u64>) {
+        let Some(tenant) = self.live_mut(id) else { return };
+        tenant.slots.set(owner, slots);
+        self.apply_slots(now, id.index);
+    }
+
+    /// Changes the pool's settings; what is queued and inside stays.
+    pub fn reconfigure(&mut self, now: Instant, config: Config) {
+        self.queue.set_cost_model(config.cost);
+        self.limit_iops.set(Owner::Operator, rate(config.limit.iops));
+        self.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
+        if config.admission != self.config.admission {
+            self.admission.reconfigure(config.admission, now);
+        }
+        if config.scheduler != self.config.scheduler {
+            self.switch_scheduler(now, config.scheduler);
+        }
+        self.config = config;
+        self.apply_pool_limit(now);
+    }
+
+    /// Sets or withdraws (rate 0) `owner`'s limit on the whole pool.
+    pub fn set_pool_limit(&mut self, now: Instant, owner: Owner, limit: Rates) {
+        self.limit_iops.set(owner, rate(limit.iops));
+        self.limit_bytes_per_s.set(owner, rate(limit.bytes_per_s));
+        self.apply_pool_limit(now);
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// Gives the request back when the tenant has left.
+    #[inline]
+    pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
+        let scheduler = self.config.scheduler;
+        let Some(tenant) = self.live_mut(id) else { return Err(request) };
+        let entry = Entry { tenant: id, request };
+        match scheduler {
+            Scheduler::Mclock => {
+                let client = tenant.client;
+                self.queue.push(now, client, work, entry).map_err(|entry| entry.request)
+            }
+            Scheduler::None => {
+                tenant.queued_fifo += 1;
+                self.fifo.push_back((now, work, entry));
+                Ok(())
+            }
+        }
+    }
+
+    /// The next request for the back end, if one may go now.
+    #[inline]
+    pub fn dispatch(&mut self, now: Instant) -> Next<R> {
+        if now >= self.admission.next_tick() {
+            self.admission.tick(now);
+        }
+        if self.queued() == 0 {
+            return Next::Idle;
+        }
+        let ready = self.bucket.ready_at();
+        if ready > now {
+            return Next::Wait(ready);
+        }
+        let base = u64::from(self.config.base_cost_bytes);
+        let (phase, work, queued_at, entry) = match self.config.scheduler {
+            Scheduler::Mclock => {
+                let admission = &self.admission;
+                match self.queue.pull(now, |_, work| admission.fits(base + u64::from(work.bytes))) {
+                    Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
+                    Pull::Refused => return Next::Wait(self.admission.next_tick()),
+                    Pull::Wait(until) => return Next::Wait(until),
+                    Pull::Idle => return Next::Wait(Instant::FAR_FUTURE),
+                }
+            }
+            Scheduler::None => {
+                match self.fifo.front() {
+                    Some((_, work, _)) if self.admission.fits(base + u64::from(work.bytes)) => {}
+                    _ => return Next::Wait(self.admission.next_tick()),
+                }
+                let Some((queued_at, work, entry)) = self.fifo.pop_front() else { return Next::Idle };
+                self.tenants[entry.tenant.index as usize].queued_fifo -= 1;
+                (None, work, queued_at, entry)
+            }
+        };
+        let cost = base + u64::from(work.bytes);
+        self.bucket.take(now, &work);
+        self.admission.admit(cost);
+        self.in_flight += 1;
+        let index = entry.tenant.index;
+        let tenant = &mut self.tenants[index as usize];
+        tenant.in_flight += 1;
+        match phase {
+            Some(Phase::Reservation) => tenant.stats.by_reservation += 1,
+            Some(Phase::Weight) => tenant.stats.by_weight += 1,
+            None => {}
+        }
+        tenant.stats.queue_wait.record(now.since(queued_at));
+        if tenant.out_of_slots() {
+            self.apply_slots(now, index);
+        }
+        Next::Run(entry.request, Ticket { tenant: entry.tenant, work, cost, queued_at, admitted_at: now })
+    }
+
+    /// A dispatched request has left the back end.
+    #[inline]
+    pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
+        self.in_flight -= 1;
+        let latency = now.since(ticket.admitted_at);
+        match (outcome, ticket.is_abandoned()) {
+            (_, true) => {}
+            (Outcome::Done, false) => {
+                self.admission.observe(now, ticket.cost, u64::from(ticket.work.bytes), latency);
+            }
+            // A failure may come back at once: its latency says nothing about the queue.
+            (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),
+        }
+        let tenant = &mut self.tenants[ticket.tenant.index as usize];
+        if tenant.generation != ticket.tenant.generation {
+            return;
+        }
+        tenant.in_flight -= 1;
+        let stats = &mut tenant.stats;
+        match outcome {
+            Outcome::Done => {
+                let bytes = u64::from(ticket.work.bytes);
+                match ticket.work.kind {
+                    Kind::Read => (stats.reads, stats.read_bytes) = (stats.reads + 1, stats.read_bytes + bytes),
+                    Kind::Write => (stats.writes, stats.write_bytes) = (stats.writes + 1, stats.write_bytes + bytes),
+                    Kind::Flush => stats.flushes += 1,
+                    Kind::Meta => stats.metas += 1,
+                }
+                stats.device_latency.record(latency);
+                stats.response_time.record(now.since(ticket.queued_at));
+            }
+            Outcome::Failed => stats.errors += 1,
+            Outcome::Cancelled => {}
+        }
+        if tenant.blocked {
+            self.apply_slots(now, ticket.tenant.index);
+        }
+    }
+
+    /// Frees the admission budget of a request that the back end seems to have lost, so that it does not hold up others for
+    /// ever. The ticket still goes to [`Pool::complete`] if the request does return.
+    pub fn abandon(&mut self, ticket: &mut Ticket) {
+        if !ticket.is_abandoned() {
+            self.admission.forget(ticket.cost);
+            ticket.cost = 0;
+        }
+    }
+
+    /// Requests waiting here.
+    #[inline]
+    pub fn queued(&self) -> usize {
+        self.queue.len() + self.fifo.len()
+    }
+
+    /// Requests inside the back end.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The admission controller, for a look at its state.
+    pub fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Whose IOPS limit and whose bytes/s limit on the whole pool bind.
+    pub fn pool_limits(&self) -> (&LimitSet, &LimitSet) {
+        (&self.limit_iops, &self.limit_bytes_per_s)
+    }
+
+    /// A look at one tenant; `None` when it has left.
+    pub fn tenant(&self, id: TenantId) -> Option<TenantView<'_>> {
+        let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;
+        Some(TenantView {
+            qos: &tenant.qos,
+            limit_iops: &tenant.limit_iops,
+            limit_bytes_per_s: &tenant.limit_bytes_per_s,
+            slots: &tenant.slots,
+            queued: self.queue.client_len(tenant.client) + tenant.queued_fifo,
+            in_flight: tenant.in_flight,
+            stats: &tenant.stats,
+        })
+    }
+
+    #[inline]
+    fn live_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
+        self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
+    }
+
+    fn apply_qos(&mut self, now: Instant, id: TenantId) {
+        let tenant = &self.tenants[id.index as usize];
+        self.queue.set_qos(now, tenant.client, tenant.effective_qos());
+    }
+
+    fn apply_slots(&mut self, now: Instant, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        let block = tenant.out_of_slots();
+        if block == tenant.blocked || !tenant.live {
+            return;
+        }
+        tenant.blocked = block;
+        if block {
+            self.queue.block(now, tenant.client);
+        } else {
+            self.queue.unblock(now, tenant.client);
+        }
+    }
+
+    fn apply_pool_limit(&mut self, now: Instant) {
+        let rates = Rates {
+            iops: self.limit_iops.effective().unwrap_or(0),
+            bytes_per_s: self.limit_bytes_per_s.effective().unwrap_or(0),
+        };
+        self.bucket.set_rates(now, rates, self.config.limit_burst);
+    }
+
+    /// Moves what is queued to the other queue, each tenant's requests in order.
+    fn switch_scheduler(&mut self, now: Instant, to: Scheduler) {
+        match to {
+            Scheduler::Mclock => {
+                for (queued_at, work, entry) in core::mem::take(&mut self.fifo) {
+                    let tenant = &mut self.tenants[entry.tenant.index as usize];
+                    tenant.queued_fifo -= 1;
+                    // Only live tenants have entries in the fifo: `leave` takes theirs out.
+                    let _ = self.queue.push(queued_at, tenant.client, work, entry);
+                }
+            }
+            Scheduler::None => {
+                for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
+                    self.queue.unblock(now, tenant.client);
+                    tenant.blocked = false;
+                    self.queue.set_qos(now, tenant.client, Qos { limit: Rates::UNSET, ..tenant.qos });
+                }
+                while let Pull::Ready { work, queued_at, payload, .. } = self.queue.pull(now, |_, _| true) {
+                    self.tenants[payload.tenant.index as usize].queued_fifo += 1;
+                    self.fifo.push_back((queued_at, work, payload));
+                }
+                for tenant in self.tenants.iter().filter(|tenant| tenant.live) {
+                    self.queue.set_qos(now, tenant.client, tenant.effective_qos());
+                }
+            }
+        }
+    }
+}
+
+/// A rate as a limit: 0 stands for none.
+fn rate(value: u64) -> Option<u64> {
+    (value > 0).then_some(value)
+}

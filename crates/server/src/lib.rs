@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The Evenkeel block server.
+//!
+//! ```text
+//!  client ──▶ worker (connections, one thread) ──▶ pool (evenkeel-control) ──▶ back end
+//!             worker/                              shared, behind a lock       backend/, engine/
+//! ```
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+mod backend;
+mod buffer;
+mod clock;
+mod engine;
+mod error;
+mod listen;
+mod registry;
+mod server;
+mod shared;
+mod state;
+mod volume;
+mod worker;
+
+pub use error::Error;
+pub use server::{Server, Start};

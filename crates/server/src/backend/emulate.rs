@@ -1,0 +1,118 @@
+//! A device model from `evenkeel-model` driven in real time.
+//!
+//! The model is a state machine that is told the time; a thread per device waits for
+//! its next event and tells the worker that started an operation when it is done.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use evenkeel_control::Instant;
+use evenkeel_model::Io;
+use evenkeel_model::store::{Store, StoreParams};
+
+use crate::clock;
+use crate::engine::IoResult;
+use crate::worker::mailbox::{Mailbox, Message};
+
+/// A modelled device shared by the volumes of a pool.
+pub(crate) struct Device {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    store: Store,
+    /// Who waits for which operation.
+    waiting: HashMap<u64, (Arc<Mailbox>, u32)>,
+    next_id: u64,
+    /// When the thread will look again.
+    wakes_at: Instant,
+    stop: bool,
+}
+
+impl Device {
+    /// Starts the device; `seed` feeds its jitter.
+    pub(crate) fn start(params: StoreParams, seed: u64) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                store: Store::new(params, seed),
+                waiting: HashMap::new(),
+                next_id: 0,
+                wakes_at: Instant::FAR_FUTURE,
+                stop: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("evenkeel-emulate".into()).spawn(move || for_thread.run())?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Starts an operation; `reply_to` hears of its end under `token`.
+    pub(crate) fn submit(&self, io: Io, token: u32, reply_to: &Arc<Mailbox>) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = state.next_id;
+        state.next_id += 1;
+        state.waiting.insert(id, (Arc::clone(reply_to), token));
+        state.store.submit(clock::now(), id, io);
+        if state.store.next_event() < state.wakes_at {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// Changes the device while it runs.
+    pub(crate) fn set_params(&self, params: StoreParams) {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.store.set_params(clock::now(), params);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        // The default slack of 50 us would be added to every modelled latency.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let mut done: Vec<(Arc<Mailbox>, u32)> = Vec::new();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while !state.stop {
+            let now = clock::now();
+            while let Some(id) = state.store.poll(now) {
+                done.extend(state.waiting.remove(&id));
+            }
+            if !done.is_empty() {
+                drop(state);
+                for (mailbox, token) in done.drain(..) {
+                    mailbox.post(Message::IoDone(token, IoResult::Code(0)));
+                }
+                state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let next = state.store.next_event();
+            state.wakes_at = next;
+            let wait = next.since(now);
+            state = if next == Instant::FAR_FUTURE {
+                self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.changed.wait_timeout(state, wait.into()).unwrap_or_else(PoisonError::into_inner).0
+            };
+            // While the thread is awake nobody needs to wake it.
+            state.wakes_at = Instant::ZERO;
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).stop = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

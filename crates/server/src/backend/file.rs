@@ -1,0 +1,265 @@
+//! A volume in a file or on a block device.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, fdatasync, flock, ftruncate, seek,
+};
+use rustix::io::Errno;
+
+use super::Extent;
+use crate::error::Error;
+
+/// An open file or block device, locked against a second server.
+pub(crate) struct File {
+    path: PathBuf,
+    /// Through the page cache. All syncs go through this descriptor: a write-back error
+    /// is reported once per open file, and must not be lost between two of them.
+    cached: OwnedFd,
+    /// Past the page cache; `None` where the file system cannot.
+    direct: Option<OwnedFd>,
+    /// Offset, length and address granularity of direct I/O.
+    direct_align: u32,
+    block_device: bool,
+}
+
+/// How to open.
+pub(crate) struct Open {
+    /// Length of a file to create; `None` means that it must exist.
+    pub(crate) create: Option<u64>,
+    /// Do not write.
+    pub(crate) read_only: bool,
+    /// Past the page cache where possible.
+    pub(crate) direct: bool,
+    /// Insist on a block device.
+    pub(crate) block: bool,
+}
+
+impl File {
+    /// Opens and locks; also tells the size in bytes.
+    pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
+        let fail = |action: &'static str| move |source| Error::Volume { path: path.to_owned(), action, source };
+        let create = how.create.filter(|_| !how.read_only);
+        let options = |flags: libc::c_int| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(!how.read_only).custom_flags(flags | libc::O_CLOEXEC);
+            options
+        };
+        let (file, created) = match (options(0).open(path), create) {
+            (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => {
+                let file = options(0).create_new(true).mode(0o600).open(path).map_err(fail("create"))?;
+                (file, true)
+            }
+            (opened, _) => (opened.map_err(fail("open"))?, false),
+        };
+        let kind = file.metadata().map_err(fail("examine"))?.file_type();
+        let block_device = kind.is_block_device();
+        if !block_device && !kind.is_file() {
+            return Err(fail("open")(io::Error::other("it is neither a regular file nor a block device")));
+        }
+        if how.block && !block_device {
+            return Err(fail("open")(io::Error::other("it is not a block device; use backend = \"file\"")));
+        }
+        let lock = if how.read_only {
+            FlockOperation::NonBlockingLockShared
+        } else {
+            FlockOperation::NonBlockingLockExclusive
+        };
+        if let Err(error) = flock(&file, lock) {
+            return Err(if error == Errno::WOULDBLOCK {
+                Error::InUse { path: path.to_owned(), holder: holder(&file) }
+            } else {
+                fail("lock")(error.into())
+            });
+        }
+        if let (true, Some(size)) = (created, create) {
+            ftruncate(&file, size).map_err(|e| fail("set the length of")(e.into()))?;
+            // The new name must survive a power cut as surely as the data written under it.
+            file.sync_all().map_err(fail("sync"))?;
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(fail("sync the folder of"))?;
+        }
+        let direct = if how.direct { options(libc::O_DIRECT).open(path).ok().map(OwnedFd::from) } else { None };
+        let size = seek(&file, SeekFrom::End(0)).map_err(|e| fail("measure")(e.into()))?;
+        let direct_align = if block_device { logical_block(&file) } else { 4096 };
+        let opened = Self { path: path.to_owned(), cached: file.into(), direct, direct_align, block_device };
+        Ok((opened, size))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The descriptor for a read or write of this range: direct if the range allows it.
+    #[inline]
+    pub(crate) fn fd_for(&self, offset: u64, len: usize) -> RawFd {
+        match &self.direct {
+            Some(direct) if (offset | len as u64).is_multiple_of(u64::from(self.direct_align)) => direct.as_raw_fd(),
+            _ => self.cached.as_raw_fd(),
+        }
+    }
+
+    /// The descriptor for syncs and everything but reads and writes.
+    #[inline]
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.cached.as_fd()
+    }
+
+    /// Makes everything written so far durable.
+    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+        fdatasync(&self.cached)
+    }
+
+    /// Lengthens a file; a block device must already be as long.
+    pub(crate) fn grow(&self, size: u64) -> io::Result<()> {
+        if self.block_device {
+            let actual = seek(&self.cached, SeekFrom::End(0))?;
+            if actual < size {
+                return Err(io::Error::other(format!("the device has {actual} bytes; enlarge it first")));
+            }
+            return Ok(());
+        }
+        ftruncate(&self.cached, size)?;
+        rustix::fs::fsync(&self.cached)?;
+        Ok(())
+    }
+
+    /// Gives a range back to the file system; where that is not possible, does nothing, as trim is a hint.
+    pub(crate) fn trim(&self, offset: u64, len: u64) -> rustix::io::Result<()> {
+        match fallocate(&self.cached, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Makes a range read as zero.
+    ///
+    /// # Errors
+    /// `OPNOTSUPP` when `fast` and only writing zeros would do.
+    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, fast: bool) -> rustix::io::Result<()> {
+        let flags =
+            if punch { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE } | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.cached, flags, offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if fast => Err(Errno::OPNOTSUPP),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
+            done => done,
+        }
+    }
+
+    fn write_zeros(&self, mut offset: u64, len: u64) -> rustix::io::Result<()> {
+        static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+        let end = offset + len;
+        while offset < end {
+            let chunk = (end - offset).min(ZEROS.len() as u64) as usize;
+            match rustix::io::pwrite(&self.cached, &ZEROS[..chunk], offset) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(n) => offset += n as u64,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a range into the page cache, as a hint.
+    pub(crate) fn cache(&self, offset: u64, len: u64) {
+        let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start.
+    pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> rustix::io::Result<Vec<Extent>> {
+        let (mut at, end) = (offset, offset + len);
+        let mut extents = Vec::new();
+        while at < end && extents.len() < max {
+            let data = match seek(&self.cached, SeekFrom::Data(at)) {
+                Ok(data) => data.min(end),
+                Err(Errno::NXIO) => end,
+                // No hole detection here: all of it is data.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
+                Err(error) => return Err(error),
+            };
+            if data > at {
+                extents.push(Extent { len: data - at, hole: true });
+                at = data;
+                continue;
+            }
+            let hole = match seek(&self.cached, SeekFrom::Hole(at)) {
+                Ok(hole) if hole > at => hole.min(end),
+                Ok(_) | Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => end,
+                Err(error) => return Err(error),
+            };
+            extents.push(Extent { len: hole - at, hole: false });
+            at = hole;
+        }
+        Ok(extents)
+    }
+}
+
+/// Logical block size of a block device in bytes; 4096, which suits all, if it does not tell.
+fn logical_block(device: &std::fs::File) -> u32 {
+    let mut size: libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores an int.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), libc::BLKSSZGET, &raw mut size) };
+    if result == 0 && size > 0 { size as u32 } else { 4096 }
+}
+
+/// The process that holds the lock, as far as the kernel tells.
+fn holder(file: &std::fs::File) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let inode = file.metadata().ok()?.ino().to_string();
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (pid, place) = (fields.get(4)?, fields.get(5)?);
+        (place.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("evenkeel-file-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir.join("volume.img")
+    }
+
+    const NEW: Open = Open { create: Some(1 << 20), read_only: false, direct: true, block: false };
+
+    #[test]
+    fn a_second_opener_is_refused_with_the_holder() {
+        let path = scratch("lock");
+        let (first, size) = File::open(&path, &NEW).unwrap();
+        assert_eq!(size, 1 << 20);
+        match File::open(&path, &NEW).err() {
+            Some(Error::InUse { holder, .. }) => assert_eq!(holder, Some(std::process::id())),
+            other => panic!("{other:?}"),
+        }
+        drop(first);
+        assert!(File::open(&path, &NEW).is_ok());
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn holes_appear_after_trim_and_zero() {
+        let path = scratch("holes");
+        let (file, _) = File::open(&path, &NEW).unwrap();
+        assert_eq!(file.extents(0, 1 << 20, 8).unwrap(), [Extent { len: 1 << 20, hole: true }]);
+        assert_eq!(rustix::io::pwrite(file.fd(), &[1; 1 << 16], 1 << 16).unwrap(), 1 << 16);
+        let lens: Vec<_> = file.extents(0, 1 << 20, 8).unwrap().iter().map(|e| (e.len, e.hole)).collect();
+        assert_eq!(lens, [(1 << 16, true), (1 << 16, false), ((1 << 20) - (2 << 16), true)]);
+        file.zero(1 << 16, 100, false, false).unwrap();
+        let mut bytes = [9; 101];
+        assert_eq!(rustix::io::pread(file.fd(), &mut bytes[..], 1 << 16).unwrap(), 101);
+        assert!(bytes[..100].iter().all(|&b| b == 0) && bytes[100] == 1);
+        file.trim(1 << 16, 1 << 16).unwrap();
+        assert_eq!(file.extents(0, 1 << 20, 8).unwrap().len(), 1);
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,209 @@
+//! A volume in anonymous memory, sparse: pages appear when written.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
+
+use super::Extent;
+
+/// Granularity at which allocation is tracked and reported.
+const CHUNK_BITS: u32 = 16;
+const CHUNK: u64 = 1 << CHUNK_BITS;
+const PAGE: u64 = 4096;
+/// Address space set aside so that a volume can grow in place.
+const RESERVE: u64 = 1 << 40;
+
+/// Memory that requests read and write in place.
+///
+/// Concurrent requests to the same bytes race, as they do on a disk; the bytes are
+/// therefore only ever touched through raw pointers, never through references.
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    reserved: u64,
+    allocated: Box<[AtomicU64]>,
+}
+
+// SAFETY: the mapping lives as long as the value, and all access goes through raw pointers (see above).
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps a volume of `size` bytes.
+    pub(crate) fn new(size: u64) -> std::io::Result<Self> {
+        let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(CHUNK);
+        let base = loop {
+            // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+            let mapped = unsafe {
+                mmap_anonymous(
+                    std::ptr::null_mut(),
+                    reserved as usize,
+                    ProtFlags::empty(),
+                    MapFlags::PRIVATE | MapFlags::NORESERVE,
+                )
+            };
+            match mapped {
+                Ok(base) => break base,
+                // A limit on the address space: do without room to grow.
+                Err(_) if reserved > size.next_multiple_of(CHUNK) => reserved = size.next_multiple_of(CHUNK),
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let base = NonNull::new(base.cast()).expect("mmap never returns null");
+        let words = (reserved >> CHUNK_BITS).div_ceil(64);
+        let memory = Self { base, reserved, allocated: (0..words).map(|_| AtomicU64::new(0)).collect() };
+        memory.grow(size)?;
+        Ok(memory)
+    }
+
+    /// Makes the first `size` bytes usable.
+    pub(crate) fn grow(&self, size: u64) -> std::io::Result<()> {
+        if size > self.reserved {
+            return Err(std::io::Error::other(format!(
+                "a memory volume created with room for {} bytes cannot grow to {size}",
+                self.reserved
+            )));
+        }
+        let len = (size.next_multiple_of(PAGE)) as usize;
+        // SAFETY: the range lies inside our own mapping.
+        unsafe { mprotect(self.base.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
+        Ok(())
+    }
+
+    /// Where byte `offset` is. The caller has checked the range against the volume's size.
+    #[inline]
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        debug_assert!(offset < self.reserved);
+        // SAFETY: `offset` is inside the mapping.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+
+    /// Copies `data` in.
+    #[inline]
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) {
+        // SAFETY: the range was checked by the caller, and a request's buffer never overlaps the volume.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) };
+        // Marked after the copy: a trim that runs at the same time then leaves at worst zeros
+        // reported as data, never data reported as a hole.
+        self.mark(offset, data.len() as u64);
+    }
+
+    /// Makes `len` bytes read as zero; `punch` gives whole pages back to the system.
+    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool) {
+        let end = offset + len;
+        let (first, last) = (offset.next_multiple_of(PAGE), end & !(PAGE - 1));
+        if !punch {
+            self.mark(offset, len);
+        }
+        if first >= last {
+            self.fill(offset, end);
+            return;
+        }
+        self.fill(offset, first);
+        self.fill(last, end);
+        if punch {
+            for chunk in first.div_ceil(CHUNK)..last >> CHUNK_BITS {
+                self.allocated[(chunk / 64) as usize].fetch_and(!(1 << (chunk % 64)), Ordering::Relaxed);
+            }
+        }
+        // SAFETY: the range lies inside our own private anonymous mapping, where DONTNEED means zero.
+        let dropped = unsafe { madvise(self.at(first).cast(), (last - first) as usize, Advice::LinuxDontNeed) };
+        if dropped.is_err() {
+            self.fill(first, last);
+        }
+    }
+
+    fn fill(&self, from: u64, to: u64) {
+        if from < to {
+            // SAFETY: the range was checked by the caller.
+            unsafe { self.at(from).write_bytes(0, (to - from) as usize) };
+        }
+    }
+
+    #[inline]
+    fn mark(&self, offset: u64, len: u64) {
+        for chunk in offset >> CHUNK_BITS..=(offset + len - 1) >> CHUNK_BITS {
+            let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
+            // A plain load first: after the first write the line stays shared between cores.
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start.
+    pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let chunk = at >> CHUNK_BITS;
+            let next = ((chunk + 1) << CHUNK_BITS).min(end);
+            let hole = self.allocated[(chunk / 64) as usize].load(Ordering::Relaxed) & (1 << (chunk % 64)) == 0;
+            let full = extents.len() == max;
+            match extents.last_mut() {
+                Some(last) if last.hole == hole => last.len += next - at,
+                _ if full => break,
+                _ => extents.push(Extent { len: next - at, hole }),
+            }
+            at = next;
+        }
+        extents
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; connections that read from it hold the volume and with it this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserved as usize) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+        // SAFETY: the tests stay inside the volume.
+        unsafe { std::slice::from_raw_parts(memory.at(offset), len) }.to_vec()
+    }
+
+    #[test]
+    fn holes_are_reported_and_come_back_after_a_trim() {
+        let memory = Memory::new(1 << 20).unwrap();
+        assert_eq!(memory.extents(0, 1 << 20, 16), [Extent { len: 1 << 20, hole: true }]);
+        memory.write(CHUNK + 5, &[7; 10]);
+        let extents = memory.extents(0, 1 << 20, 16);
+        assert_eq!(
+            extents.iter().map(|e| (e.len, e.hole)).collect::<Vec<_>>(),
+            [(CHUNK, true), (CHUNK, false), ((1 << 20) - 2 * CHUNK, true)]
+        );
+        assert_eq!(read(&memory, CHUNK + 4, 3), [0, 7, 7]);
+        memory.zero(CHUNK, CHUNK, true);
+        assert_eq!(memory.extents(0, 1 << 20, 16).len(), 1);
+        assert_eq!(read(&memory, CHUNK + 4, 3), [0, 0, 0]);
+    }
+
+    #[test]
+    fn zeroing_is_exact_to_the_byte() {
+        let memory = Memory::new(1 << 16).unwrap();
+        for (offset, len) in [(0, 1), (4095, 2), (100, 8192), (4096, 4096), (5000, 20000)] {
+            memory.write(0, &[0xff; 1 << 16]);
+            memory.zero(offset, len, true);
+            let all = read(&memory, 0, 1 << 16);
+            let wrong =
+                all.iter().enumerate().position(|(i, &b)| (b == 0) != (offset..offset + len).contains(&(i as u64)));
+            assert_eq!(wrong, None, "zero({offset}, {len})");
+        }
+    }
+
+    #[test]
+    fn grows_in_place() {
+        let memory = Memory::new(4096).unwrap();
+        memory.write(0, &[1; 4096]);
+        memory.grow(1 << 30).unwrap();
+        memory.write((1 << 30) - 1, &[2]);
+        assert_eq!((read(&memory, 0, 1)[0], read(&memory, (1 << 30) - 1, 1)[0]), (1, 2));
+        assert!(memory.grow(u64::MAX / 2).is_err());
+    }
+}

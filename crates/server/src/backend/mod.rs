@@ -1,0 +1,30 @@
+//! Where a volume's bytes are.
+
+pub(crate) mod emulate;
+pub(crate) mod file;
+pub(crate) mod memory;
+
+use std::sync::Arc;
+
+use emulate::Device;
+use file::File;
+use memory::Memory;
+
+/// A run of bytes that is either allocated or a hole that reads as zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Length in bytes.
+    pub(crate) len: u64,
+    /// Whether it is a hole.
+    pub(crate) hole: bool,
+}
+
+/// Where a volume's bytes are, and how long it takes to get at them.
+pub(crate) enum Backend {
+    /// In memory, at once.
+    Memory(Memory),
+    /// In a file or on a block device.
+    File(File),
+    /// In memory, as late as a modelled device would answer.
+    Emulate(Memory, Arc<Device>),
+}

@@ -1,0 +1,74 @@
+//! What can go wrong when the server starts or changes.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why the server could not start, or did not change.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A volume's file could not be used.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Volume {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another process serves this file.
+    #[error("{} is in use by {}; two servers on one volume would destroy it. Stop the other one, or give this volume another path", path.display(), describe(*holder))]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// The other process, if the kernel tells.
+        holder: Option<u32>,
+    },
+    /// An address could not be listened on.
+    #[error("cannot listen on {address}: {source}{}", listen_hint(source))]
+    Listen {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// io_uring was asked for by name, and the kernel refuses it.
+    #[error(
+        "the kernel refuses io_uring ({0}); use --engine auto or --engine epoll, or allow it (sysctl kernel.io_uring_disabled=0; container profiles often forbid it)"
+    )]
+    NoIoUring(io::Error),
+    /// There is no such volume, tenant or pool.
+    #[error("there is no {kind} named \"{name}\"")]
+    Unknown {
+        /// Volume, tenant or pool.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// The change contradicts what is running.
+    #[error("{0}")]
+    Refused(String),
+    /// The system refused a resource.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn describe(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+fn listen_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => {
+            ". Another program has it: stop it, or choose another address with --listen, --unix or server.listen"
+        }
+        io::ErrorKind::PermissionDenied => ". Ports below 1024 and foreign folders need privileges: choose another one",
+        _ => "",
+    }
+}

@@ -1,0 +1,381 @@
+//! The server as its owner sees it: start, look, change, stop.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration as StdDuration, Instant as StdInstant};
+
+use evenkeel_policy::Config;
+use evenkeel_policy::change::{self, Change};
+use evenkeel_policy::config::{Emulate, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::state::State;
+use evenkeel_policy::units::Bytes;
+
+use crate::buffer::Budget;
+use crate::engine::uring;
+use crate::error::Error;
+use crate::listen::Listening;
+use crate::registry::{self, Registry};
+use crate::shared::{Bounds, Shared, Snapshot};
+use crate::worker::Worker;
+use crate::worker::connection::ConnKey;
+use crate::worker::mailbox::{Mailbox, Message};
+
+/// How long a removed volume may take to let go of its file before the caller is told.
+const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
+/// How long workers have to end after they were told to end at once.
+const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
+
+/// What a start needs besides the configuration.
+#[derive(Default)]
+pub struct Start {
+    /// Listening sockets from a service manager; if there are any, the configured addresses are not opened.
+    pub inherited: Vec<OwnedFd>,
+    /// Feeds exploration of adaptive controllers and jitter of emulated devices.
+    pub seed: u64,
+}
+
+/// A running server. All methods may be called from any thread.
+///
+/// Dropping it stops the server at once; [`Server::shutdown`] is the graceful way.
+pub struct Server {
+    shared: Arc<Shared>,
+    registry: Mutex<Registry>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    running: Arc<Running>,
+    uris: Vec<String>,
+    files: Vec<PathBuf>,
+    started: StdInstant,
+    engine: Engine,
+    stopped: AtomicBool,
+}
+
+/// Counts the worker threads that still run.
+#[derive(Default)]
+struct Running {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Running {
+    fn wait_for_none(&self, patience: StdDuration) -> bool {
+        let count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, _) = self
+            .changed
+            .wait_timeout_while(count, patience, |count| *count > 0)
+            .unwrap_or_else(PoisonError::into_inner);
+        *count == 0
+    }
+}
+
+impl Server {
+    /// Opens volumes and sockets and starts to serve.
+    ///
+    /// # Errors
+    /// A volume that cannot be opened or is in use, an address that is taken, an engine that the kernel refuses. Nothing is
+    /// left running or locked then.
+    pub fn start(config: Config, start: Start) -> Result<Self, Error> {
+        let engine = choose_engine(config.server.engine)?;
+        raise_descriptor_limit();
+        let needs_folder = config.volumes.iter().any(|(name, v)| config.path_of(name, v).is_some() && v.path.is_none())
+            || (start.inherited.is_empty() && config.server.unix.is_none());
+        if needs_folder {
+            let made = std::fs::create_dir_all(&config.server.data_dir);
+            made.map_err(|source| Error::Volume {
+                path: config.server.data_dir.clone(),
+                action: "create the folder",
+                source,
+            })?;
+        }
+        let workers = match config.server.workers {
+            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            Workers::Count(count) => count as usize,
+        };
+        let mailboxes: rustix::io::Result<Vec<_>> = (0..workers).map(|_| Mailbox::new().map(Arc::new)).collect();
+        let mailboxes =
+            mailboxes.map_err(|e| Error::System { action: "make a mailbox for a worker", source: e.into() })?;
+        let memory = config.server.buffer_memory.0;
+        let bounds = Bounds {
+            in_flight: config.server.max_inflight_per_connection as usize,
+            connection_bytes: memory / 4,
+            handshake_ns: config.server.handshake_timeout.0.as_nanos(),
+        };
+        let shared = Arc::new(Shared::new(mailboxes, config.server.max_connections, Budget::new(memory), bounds));
+        let mut registry = Registry::new(start.seed);
+        let mut snapshot = registry.plan(&Snapshot::default(), &config)?;
+        registry.apply(&mut snapshot);
+        shared.publish(snapshot);
+
+        let mut listening = Listening::default();
+        if start.inherited.is_empty() {
+            for address in &config.server.listen {
+                listening.tcp(*address)?;
+            }
+            for path in config.server.unix_paths() {
+                listening.unix(&path)?;
+            }
+        } else {
+            for fd in start.inherited {
+                listening.inherited(fd)?;
+            }
+        }
+        let mut server = Self {
+            shared: Arc::clone(&shared),
+            registry: Mutex::new(registry),
+            threads: Mutex::default(),
+            running: Arc::default(),
+            uris: listening.uris,
+            files: listening.files,
+            started: StdInstant::now(),
+            engine,
+            stopped: AtomicBool::new(false),
+        };
+        let mut listeners = Some(listening.listeners);
+        for index in 0..workers {
+            // One worker accepts for all and spreads the connections.
+            server.start_worker(index, listeners.take().unwrap_or_default())?;
+        }
+        Ok(server)
+    }
+
+    fn start_worker(&mut self, index: usize, listeners: Vec<crate::worker::Listener>) -> Result<(), Error> {
+        let fail = |source: io::Error| Error::System { action: "start a worker", source };
+        let worker = Worker::new(index, Arc::clone(&self.shared), listeners).map_err(|e| fail(e.into()))?;
+        let (running, with_ring) = (Arc::clone(&self.running), self.engine == Engine::IoUring);
+        *running.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        let spawned = std::thread::Builder::new().name(format!("evenkeel-{index}")).spawn(move || {
+            worker.run(with_ring);
+            *running.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            running.changed.notify_all();
+        });
+        match spawned {
+            Ok(thread) => {
+                self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+                Ok(())
+            }
+            Err(error) => {
+                *self.running.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+                Err(fail(error))
+            }
+        }
+    }
+
+    /// Where clients can connect, as URIs without export names.
+    pub fn listening(&self) -> &[String] {
+        &self.uris
+    }
+
+    /// What is going on: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
+    pub fn state(&self) -> State {
+        crate::state::collect(&self.shared, self.engine, self.started.elapsed())
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.registry().config)
+    }
+
+    /// Takes up a new configuration without dropping a connection; tells what changed.
+    ///
+    /// # Errors
+    /// When something cannot change while the server runs, or a new volume cannot be opened. Nothing has changed then.
+    pub fn reload(&self, config: Config) -> Result<Vec<String>, Error> {
+        let mut registry = self.registry();
+        let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
+        self.switch(&mut registry, &config)?;
+        Ok(changes.iter().map(Change::to_string).collect())
+    }
+
+    /// Serves a new volume.
+    ///
+    /// # Errors
+    /// When there is one of that name, or it cannot be opened.
+    pub fn create_volume(&self, name: &str, volume: VolumeConfig) -> Result<(), Error> {
+        let mut registry = self.registry();
+        let mut config = Config::clone(&registry.config);
+        if config.volumes.contains_key(name) {
+            return Err(Error::Refused(format!("there is a volume named \"{name}\" already")));
+        }
+        config.volumes.insert(name.to_owned(), volume);
+        self.switch(&mut registry, &config)
+    }
+
+    /// Makes a volume longer. Clients see the new size when they reconnect.
+    ///
+    /// # Errors
+    /// When there is no such volume, it is that long already, or its back end cannot grow.
+    pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Error> {
+        let mut registry = self.registry();
+        let snapshot = self.shared.snapshot();
+        let volume = snapshot.find(name).ok_or_else(|| unknown("volume", name))?;
+        if size.0 <= volume.size() {
+            return Err(Error::Refused(format!(
+                "volume \"{name}\" has {} bytes already; a volume only grows",
+                volume.size()
+            )));
+        }
+        volume.grow(size.0).map_err(|source| Error::System { action: "grow the volume", source })?;
+        let mut config = Config::clone(&registry.config);
+        if let Some(volume) = config.volumes.get_mut(name) {
+            volume.size = Some(size);
+        }
+        self.switch(&mut registry, &config)
+    }
+
+    /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.
+    ///
+    /// # Errors
+    /// When there is no such volume, or its last sync fails.
+    pub fn remove_volume(&self, name: &str) -> Result<(), Error> {
+        let mut registry = self.registry();
+        let mut config = Config::clone(&registry.config);
+        config.volumes.remove(name).ok_or_else(|| unknown("volume", name))?;
+        self.switch(&mut registry, &config)
+    }
+
+    /// Changes the modelled device of a pool while it runs.
+    ///
+    /// # Errors
+    /// When there is no such pool, it has no modelled device, or the values make no sense.
+    pub fn set_emulate(&self, pool: &str, emulate: Emulate) -> Result<(), Error> {
+        emulate.params().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
+        let mut registry = self.registry();
+        let mut config = Config::clone(&registry.config);
+        let settings = config.pools.get_mut(pool).ok_or_else(|| unknown("pool", pool))?;
+        if settings.emulate.is_none() {
+            return Err(Error::Refused(format!("pool \"{pool}\" does not emulate a device")));
+        }
+        settings.emulate = Some(emulate);
+        self.switch(&mut registry, &config)
+    }
+
+    /// Moves connections to other workers while they serve: the `n`th connection of each worker to the worker `n` places on.
+    /// Requests in flight go along. For tests of what placement will do.
+    #[doc(hidden)]
+    pub fn shuffle_connections(&self) {
+        let workers = self.shared.mailboxes.len();
+        for (n, key) in self.shared.slots.all_alive().into_iter().enumerate() {
+            let home = self.shared.slots.home(key);
+            self.move_connection(key, (home + 1 + n % workers.max(2).saturating_sub(1)) % workers);
+        }
+    }
+
+    fn move_connection(&self, key: ConnKey, to: usize) {
+        self.shared.mailboxes[self.shared.slots.home(key)].post(Message::Move(key, to));
+    }
+
+    /// Puts a new configuration into force. On failure nothing has changed, except that a volume's last sync may have failed.
+    fn switch(&self, registry: &mut Registry, config: &Config) -> Result<(), Error> {
+        let present = self.shared.snapshot();
+        let mut next = registry.plan(&present, config)?;
+        let gone: Vec<_> = present
+            .volumes
+            .iter()
+            .flatten()
+            .filter(|volume| next.volume(volume.id).is_none())
+            .map(|volume| (volume.id, Arc::clone(volume)))
+            .collect();
+        drop(present);
+        registry.apply(&mut next);
+        self.shared.publish(next);
+        let mut result = Ok(());
+        for (id, volume) in gone {
+            self.shared.tell_all(|| Message::VolumeGone(id));
+            result = registry::retire(volume, RETIRE_PATIENCE).and(result);
+        }
+        result
+    }
+
+    /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. Takes at most
+    /// `drain_timeout` and a little.
+    ///
+    /// # Errors
+    /// When requests were still inside a back end after that time, or a sync failed: data may be lost.
+    pub fn shutdown(&self) -> Result<(), Error> {
+        let patience = self.config().server.drain_timeout.0.into();
+        let stopped = self.stop(patience);
+        let snapshot = self.shared.snapshot();
+        let (done, finished) = std::sync::mpsc::channel();
+        let volumes: Vec<_> = snapshot.volumes.iter().flatten().cloned().collect();
+        // On a thread of its own: a device that hangs must not keep the process from ending.
+        std::thread::spawn(move || {
+            let failed = volumes.iter().filter_map(|volume| registry::sync(volume).err()).next();
+            let _ = done.send(failed);
+        });
+        match finished.recv_timeout(patience.max(STOP_PATIENCE)) {
+            Ok(None) => stopped,
+            Ok(Some(error)) => Err(error),
+            Err(_) => {
+                Err(Error::Refused("a volume could not be made durable in time; its device does not answer".into()))
+            }
+        }
+    }
+
+    /// Stops without waiting for clients.
+    pub fn abort(&self) {
+        let _ = self.stop(StdDuration::ZERO);
+    }
+
+    fn stop(&self, patience: StdDuration) -> Result<(), Error> {
+        if self.stopped.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.shared.draining.store(true, Ordering::Release);
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+        self.shared.tell_all(|| Message::Drain);
+        let mut clean = self.running.wait_for_none(patience);
+        if !clean {
+            self.shared.tell_all(|| Message::Stop);
+            let ended = self.running.wait_for_none(STOP_PATIENCE);
+            clean = ended && patience.is_zero();
+        }
+        for thread in self.threads.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            if thread.is_finished() && thread.join().is_err() {
+                return Err(Error::Refused("a worker ended with a panic".into()));
+            }
+        }
+        if clean {
+            Ok(())
+        } else {
+            Err(Error::Refused("requests were still under way when the time to stop was over".into()))
+        }
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+fn unknown(kind: &'static str, name: &str) -> Error {
+    Error::Unknown { kind, name: name.to_owned() }
+}
+
+fn choose_engine(wanted: Engine) -> Result<Engine, Error> {
+    match (wanted, uring::probe()) {
+        (Engine::Epoll, _) => Ok(Engine::Epoll),
+        (_, Ok(())) => Ok(Engine::IoUring),
+        (Engine::IoUring, Err(error)) => Err(Error::NoIoUring(error)),
+        (Engine::Auto, Err(error)) => {
+            tracing::warn!(%error, "the kernel refuses io_uring; files are served by threads instead, which costs more CPU per request");
+            Ok(Engine::Epoll)
+        }
+    }
+}
+
+/// Thousands of connections need as many descriptors; most systems allow them on request.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,254 @@
+//! What all workers see: pools, volumes, tenants, and who serves which connection.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use evenkeel_control::Instant;
+use evenkeel_control::pool::{Pool, TenantId};
+use evenkeel_policy::Config;
+use evenkeel_policy::state::OverdueIo;
+
+use crate::backend::emulate::Device;
+use crate::buffer::Budget;
+use crate::volume::Volume;
+use crate::worker::connection::{ConnKey, Request};
+use crate::worker::mailbox::Mailbox;
+
+/// A pool with its lock. Held for microseconds: workers go in with a batch.
+pub(crate) struct SharedPool {
+    /// Name in the configuration.
+    pub(crate) name: String,
+    /// The state machine.
+    pub(crate) state: Mutex<Pool<Request>>,
+    /// The modelled device, if the pool emulates one.
+    pub(crate) device: Option<Arc<Device>>,
+    /// Age at which an operation inside the back end counts as lost, in nanoseconds.
+    pub(crate) overdue_after_ns: AtomicU64,
+}
+
+impl SharedPool {
+    /// Takes the lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Request>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything a worker looks up, immutable; replaced as a whole when something changes.
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    /// The configuration it was made from.
+    pub(crate) config: Arc<Config>,
+    /// Volumes by id; removed ones leave a gap.
+    pub(crate) volumes: Vec<Option<Arc<Volume>>>,
+    /// Volumes by name.
+    pub(crate) by_name: HashMap<String, u32>,
+    /// Pools, never removed.
+    pub(crate) pools: Vec<Arc<SharedPool>>,
+    /// Each pool's tenants by name.
+    pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
+}
+
+impl Snapshot {
+    /// The volume a client asks for.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Volume>> {
+        let name = if name.is_empty() { self.config.default_export()? } else { name };
+        let id = *self.by_name.get(name)?;
+        self.volume(id)
+    }
+
+    /// The volume with this id, unless it was removed.
+    #[inline]
+    pub(crate) fn volume(&self, id: u32) -> Option<&Arc<Volume>> {
+        self.volumes.get(id as usize)?.as_ref()
+    }
+
+    /// Who pays for a connection from `address` to `volume`.
+    pub(crate) fn tenant(&self, volume: &Volume, address: Option<IpAddr>) -> Option<(Arc<str>, TenantId)> {
+        let by_address = address.and_then(|address| self.config.tenant_of_address(address.to_canonical()));
+        let name = match by_address {
+            Some(name) => name,
+            None => self.config.tenant_of(&volume.name, self.config.volumes.get(&volume.name)?),
+        };
+        let (name, &id) = self.tenants.get(volume.pool)?.get_key_value(name)?;
+        Some((Arc::clone(name), id))
+    }
+}
+
+/// What a worker tells about itself.
+#[derive(Default)]
+pub(crate) struct WorkerStats {
+    /// Connections it serves, those on their way to it included.
+    pub(crate) connections: AtomicU32,
+    /// Requests received.
+    pub(crate) requests: AtomicU64,
+    /// CPU time used, in nanoseconds.
+    pub(crate) cpu_ns: AtomicU64,
+    /// Operations that the back end seems to have lost.
+    pub(crate) overdue: Mutex<Vec<OverdueIo>>,
+    /// Connections per tenant and pool, as of the last second.
+    pub(crate) tenants: Mutex<HashMap<(usize, Arc<str>), u32>>,
+}
+
+/// Names and homes of connections.
+pub(crate) struct Slots {
+    generations: Vec<AtomicU32>,
+    homes: Vec<AtomicU32>,
+    free: Mutex<Vec<u32>>,
+}
+
+impl Slots {
+    /// Room for `count` connections.
+    pub(crate) fn new(count: u32) -> Self {
+        let zeros = || (0..count).map(|_| AtomicU32::new(0)).collect();
+        Self { generations: zeros(), homes: zeros(), free: Mutex::new((0..count).rev().collect()) }
+    }
+
+    /// Names a new connection, served by `worker`; `None` when there are too many.
+    pub(crate) fn take(&self, worker: usize) -> Option<ConnKey> {
+        let slot = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        self.homes[slot as usize].store(worker as u32, Ordering::Release);
+        Some(ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) })
+    }
+
+    /// The connection is gone; what is under way for it is not to be delivered.
+    pub(crate) fn give(&self, key: ConnKey) {
+        self.generations[key.slot as usize].fetch_add(1, Ordering::AcqRel);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(key.slot);
+    }
+
+    /// Whether the connection still exists.
+    #[inline]
+    pub(crate) fn is_alive(&self, key: ConnKey) -> bool {
+        self.generations[key.slot as usize].load(Ordering::Acquire) == key.generation
+    }
+
+    /// The worker that serves the connection.
+    #[inline]
+    pub(crate) fn home(&self, key: ConnKey) -> usize {
+        self.homes[key.slot as usize].load(Ordering::Acquire) as usize
+    }
+
+    /// The connection now belongs to `worker`, which is about to be told.
+    pub(crate) fn set_home(&self, key: ConnKey, worker: usize) {
+        self.homes[key.slot as usize].store(worker as u32, Ordering::Release);
+    }
+
+    /// Every connection that exists at this moment, about.
+    pub(crate) fn all_alive(&self) -> Vec<ConnKey> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut used = vec![true; self.homes.len()];
+        free.into_iter().for_each(|slot| used[slot as usize] = false);
+        let key =
+            |slot: usize| ConnKey { slot: slot as u32, generation: self.generations[slot].load(Ordering::Acquire) };
+        (0..used.len()).filter(|&slot| used[slot]).map(key).collect()
+    }
+
+    /// Number of slots.
+    pub(crate) fn len(&self) -> usize {
+        self.homes.len()
+    }
+}
+
+/// Bounds from the configuration that do not change while the server runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Requests of one connection without a reply.
+    pub(crate) in_flight: usize,
+    /// Bytes of the buffer budget that one connection may hold, except for a single request.
+    pub(crate) connection_bytes: u64,
+    /// Time a client has to choose an export, in nanoseconds.
+    pub(crate) handshake_ns: u64,
+}
+
+/// What all workers share.
+pub(crate) struct Shared {
+    snapshot: RwLock<Arc<Snapshot>>,
+    /// Counts replacements of the snapshot, so that a worker notices with one load.
+    epoch: AtomicU64,
+    /// How to reach each worker.
+    pub(crate) mailboxes: Vec<Arc<Mailbox>>,
+    /// What each worker tells.
+    pub(crate) stats: Vec<WorkerStats>,
+    /// Connections.
+    pub(crate) slots: Slots,
+    /// Bound on buffered payloads.
+    pub(crate) budget: Budget,
+    /// Other bounds.
+    pub(crate) bounds: Bounds,
+    /// Connections accepted.
+    pub(crate) accepted: AtomicU64,
+    /// Connections refused for want of a slot or a descriptor.
+    pub(crate) refused: AtomicU64,
+    /// Set when the server stops.
+    pub(crate) draining: AtomicBool,
+}
+
+impl Shared {
+    /// Shared state for as many workers as there are mailboxes.
+    pub(crate) fn new(mailboxes: Vec<Arc<Mailbox>>, slots: u32, budget: Budget, bounds: Bounds) -> Self {
+        Self {
+            snapshot: RwLock::default(),
+            epoch: AtomicU64::new(0),
+            stats: mailboxes.iter().map(|_| WorkerStats::default()).collect(),
+            mailboxes,
+            slots: Slots::new(slots),
+            budget,
+            bounds,
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// The newest snapshot.
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Which snapshot is the newest.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Replaces the snapshot and tells the workers.
+    pub(crate) fn publish(&self, snapshot: Snapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.tell_all(|| crate::worker::mailbox::Message::Refresh);
+    }
+
+    /// Tells every worker the same.
+    pub(crate) fn tell_all(&self, message: impl Fn() -> crate::worker::mailbox::Message) {
+        for mailbox in &self.mailboxes {
+            mailbox.post(message());
+        }
+    }
+
+    /// The worker that a new connection should go to: the one with the fewest.
+    pub(crate) fn least_loaded(&self) -> usize {
+        let connections = self.stats.iter().map(|stats| stats.connections.load(Ordering::Relaxed));
+        connections.enumerate().min_by_key(|&(index, count)| (count, index)).map_or(0, |(index, _)| index)
+    }
+}
+
+/// An operation that its back end seems to have lost.
+pub(crate) fn overdue(
+    volume: &str,
+    kind: &'static str,
+    offset: u64,
+    bytes: u64,
+    since: Instant,
+    now: Instant,
+) -> OverdueIo {
+    OverdueIo {
+        volume: volume.to_owned(),
+        age_s: now.since(since).as_secs_f64(),
+        kind: kind.to_owned(),
+        offset_bytes: offset,
+        length_bytes: bytes,
+    }
+}

@@ -1,0 +1,170 @@
+//! What is going on, as records for the API.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration as StdDuration;
+
+use evenkeel_control::admission::{Admission, Config as AdmissionConfig};
+use evenkeel_control::pool::{Scheduler, TenantId};
+use evenkeel_nbd::wire::TransmissionFlags;
+use evenkeel_policy::config::Engine;
+use evenkeel_policy::state::{AdmissionState, LimitState, PoolState, State, TenantState, VolumeState, WorkerState};
+
+use crate::backend::Backend;
+use crate::clock;
+use crate::shared::{Shared, SharedPool, Snapshot};
+use crate::volume::Volume;
+
+/// Connections by pool and tenant.
+type Connections = HashMap<(usize, Arc<str>), u32>;
+
+/// Looks at everything; takes each pool's lock once for each of its tenants, for microseconds.
+pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> State {
+    let snapshot = shared.snapshot();
+    let mut connections = Connections::new();
+    for stats in &shared.stats {
+        for (key, count) in stats.tenants.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *connections.entry(key.clone()).or_insert(0) += count;
+        }
+    }
+    let workers = (0u32..).zip(&shared.stats).map(|(index, stats)| WorkerState {
+        index,
+        connections: stats.connections.load(Ordering::Relaxed).into(),
+        requests_total: stats.requests.load(Ordering::Relaxed),
+        cpu_s: stats.cpu_ns.load(Ordering::Relaxed) as f64 / 1e9,
+    });
+    let workers: Vec<WorkerState> = workers.collect();
+    State {
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_s: uptime.as_secs_f64(),
+        engine: engine.name().into(),
+        read_only: snapshot.config.server.read_only,
+        draining: shared.draining.load(Ordering::Acquire),
+        connections: workers.iter().map(|worker| worker.connections).sum(),
+        workers,
+        accepted_connections_total: shared.accepted.load(Ordering::Relaxed),
+        refused_connections_total: shared.refused.load(Ordering::Relaxed),
+        buffer_memory_used_bytes: shared.budget.used(),
+        buffer_memory_limit_bytes: shared.budget.limit(),
+        pools: (0..snapshot.pools.len()).map(|index| pool(shared, &snapshot, index, &connections, uptime)).collect(),
+        volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, v)).collect(),
+    }
+}
+
+fn pool(
+    shared: &Shared,
+    snapshot: &Snapshot,
+    index: usize,
+    connections: &Connections,
+    uptime: StdDuration,
+) -> PoolState {
+    let pool = &snapshot.pools[index];
+    let state = pool.lock();
+    let (iops, bytes_per_s) = state.pool_limits();
+    let mut record = PoolState {
+        name: pool.name.clone(),
+        scheduler: match state.config().scheduler {
+            Scheduler::Mclock => "mclock".into(),
+            Scheduler::None => "none".into(),
+        },
+        admission: admission(state.admission(), state.in_flight(), uptime),
+        queued_requests: state.queued() as u64,
+        limit: LimitState::new(iops, bytes_per_s),
+        ..PoolState::default()
+    };
+    drop(state);
+    for stats in &shared.stats {
+        let overdue = stats.overdue.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_this_pool = overdue.iter().filter(|io| snapshot.find(&io.volume).is_some_and(|v| v.pool == index));
+        record.overdue.extend(of_this_pool.cloned());
+    }
+    let mut tenants: Vec<_> = snapshot.tenants[index].iter().collect();
+    tenants.sort_by_key(|&(name, _)| name);
+    for (name, &id) in tenants {
+        let count = connections.get(&(index, Arc::clone(name))).copied().unwrap_or(0);
+        record.tenants.extend(tenant(pool, name, id, count));
+    }
+    record
+}
+
+fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Option<TenantState> {
+    // One lock for each tenant: copying the histograms of thousands under one would hold requests up.
+    let state = pool.lock();
+    let view = state.tenant(id)?;
+    let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
+    let (queued, in_flight) = (view.queued as u64, view.in_flight);
+    drop(state);
+    Some(TenantState {
+        name: name.to_owned(),
+        qos: (&qos).into(),
+        limit,
+        connections: connections.into(),
+        queued_requests: queued,
+        inside_requests: in_flight,
+        reads_total: stats.reads,
+        writes_total: stats.writes,
+        flushes_total: stats.flushes,
+        metas_total: stats.metas,
+        read_bytes_total: stats.read_bytes,
+        write_bytes_total: stats.write_bytes,
+        errors_total: stats.errors,
+        by_reservation_total: stats.by_reservation,
+        by_weight_total: stats.by_weight,
+        queue_wait: (&stats.queue_wait).into(),
+        device_latency: (&stats.device_latency).into(),
+        response_time: (&stats.response_time).into(),
+    })
+}
+
+fn admission(admission: &Admission, inside_requests: u64, uptime: StdDuration) -> AdmissionState {
+    let decision = admission.decision();
+    let ago = clock::now().since(decision.at).as_secs_f64();
+    AdmissionState {
+        kind: match admission.config() {
+            AdmissionConfig::None => "none",
+            AdmissionConfig::Fixed { .. } => "fixed",
+            AdmissionConfig::SlowFast(_) => "slowfast",
+        }
+        .into(),
+        budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
+        inside_bytes: admission.inside_bytes(),
+        inside_requests,
+        target_ms: decision.target.map(|target| target.as_millis_f64()),
+        decided_at_s: (uptime.as_secs_f64() - ago).max(0.0),
+        reason: decision.reason.to_string(),
+        target_reason: decision.target.map_or_else(String::new, |_| decision.target_reason.to_string()),
+        reason_data: (&decision.reason).into(),
+    }
+}
+
+fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
+    let config = snapshot.config.volumes.get(&volume.name);
+    let flags = volume.flags();
+    let names = [
+        (TransmissionFlags::SEND_FLUSH, "flush"),
+        (TransmissionFlags::SEND_FUA, "fua"),
+        (TransmissionFlags::SEND_TRIM, "trim"),
+        (TransmissionFlags::SEND_WRITE_ZEROES, "write_zeroes"),
+        (TransmissionFlags::SEND_FAST_ZERO, "fast_zero"),
+        (TransmissionFlags::SEND_CACHE, "cache"),
+        (TransmissionFlags::SEND_DF, "df"),
+        (TransmissionFlags::CAN_MULTI_CONN, "multi_conn"),
+    ];
+    let path = match &volume.backend {
+        Backend::File(file) => Some(file.path().display().to_string()),
+        Backend::Memory(_) | Backend::Emulate(..) => None,
+    };
+    VolumeState {
+        name: volume.name.clone(),
+        tenant: config.map_or_else(String::new, |v| snapshot.config.tenant_of(&volume.name, v).to_owned()),
+        pool: snapshot.pools[volume.pool].name.clone(),
+        backend: config.map_or_else(String::new, |v| v.backend.name().to_owned()),
+        path,
+        size_bytes: volume.size(),
+        read_only: volume.read_only,
+        connections: volume.connections.load(Ordering::Relaxed).into(),
+        flags: names.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| (*name).to_owned()).collect(),
+        error: volume.sync_error(),
+    }
+}

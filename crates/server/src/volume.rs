@@ -1,0 +1,124 @@
+//! A volume: a named export on a pool, with its back end.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use evenkeel_nbd::wire::TransmissionFlags;
+
+use crate::backend::Backend;
+use crate::engine::threads::Threads;
+
+/// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
+/// allows it, so nothing need be forbidden.
+pub(crate) const MIN_BLOCK: u32 = 1;
+/// Request size that is served best.
+pub(crate) const PREFERRED_BLOCK: u32 = 4096;
+/// Largest payload of one request in bytes: the protocol's recommended bound.
+pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
+
+/// A volume that is being served.
+pub(crate) struct Volume {
+    /// Never used again for another volume of this process.
+    pub(crate) id: u32,
+    /// Name of the export.
+    pub(crate) name: String,
+    /// For people.
+    pub(crate) description: String,
+    /// The pool it is on.
+    pub(crate) pool: usize,
+    /// Writes are refused.
+    pub(crate) read_only: bool,
+    /// Where the bytes are.
+    pub(crate) backend: Backend,
+    /// For what the ring cannot do.
+    pub(crate) threads: Threads,
+    /// Connections at present.
+    pub(crate) connections: AtomicU32,
+    size: AtomicU64,
+    sync_failed: AtomicBool,
+    sync_error: Mutex<Option<String>>,
+}
+
+impl Volume {
+    /// A volume of `size` bytes.
+    pub(crate) fn new(
+        id: u32,
+        name: &str,
+        description: &str,
+        pool: usize,
+        read_only: bool,
+        backend: Backend,
+        size: u64,
+    ) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            description: description.to_owned(),
+            pool,
+            read_only,
+            backend,
+            threads: Threads::default(),
+            connections: AtomicU32::new(0),
+            size: AtomicU64::new(size),
+            sync_failed: AtomicBool::new(false),
+            sync_error: Mutex::new(None),
+        }
+    }
+
+    /// Size in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Lengthens the volume. Open connections may use the new part at once; clients see the new size when they reconnect.
+    pub(crate) fn grow(&self, size: u64) -> std::io::Result<()> {
+        match &self.backend {
+            Backend::Memory(memory) | Backend::Emulate(memory, _) => memory.grow(size)?,
+            Backend::File(file) => file.grow(size)?,
+        }
+        self.size.fetch_max(size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What a client is told about the volume.
+    pub(crate) fn flags(&self) -> TransmissionFlags {
+        let mut flags = TransmissionFlags::HAS_FLAGS
+            | TransmissionFlags::SEND_FLUSH
+            | TransmissionFlags::SEND_FUA
+            | TransmissionFlags::SEND_DF
+            | TransmissionFlags::SEND_CACHE
+            | TransmissionFlags::CAN_MULTI_CONN;
+        flags = if self.read_only {
+            flags | TransmissionFlags::READ_ONLY
+        } else {
+            flags
+                | TransmissionFlags::SEND_TRIM
+                | TransmissionFlags::SEND_WRITE_ZEROES
+                | TransmissionFlags::SEND_FAST_ZERO
+        };
+        flags
+    }
+
+    /// Records that a sync failed. The kernel reports such a failure once and may drop the
+    /// unwritten data, so from here on no sync of this volume may be reported as success.
+    pub(crate) fn sync_has_failed(&self, why: &std::io::Error) {
+        let mut error = self.sync_error.lock().unwrap_or_else(PoisonError::into_inner);
+        if error.is_none() {
+            tracing::error!(volume = self.name, %why, "a sync failed: written data may be lost; every further flush is answered with an error until the volume is opened anew");
+            *error = Some(why.to_string());
+        }
+        self.sync_failed.store(true, Ordering::Release);
+    }
+
+    /// Whether a sync has ever failed.
+    #[inline]
+    pub(crate) fn is_sync_failed(&self) -> bool {
+        self.sync_failed.load(Ordering::Acquire)
+    }
+
+    /// Why it failed.
+    pub(crate) fn sync_error(&self) -> Option<String> {
+        self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

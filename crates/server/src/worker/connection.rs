@@ -1,0 +1,407 @@
+//! One client connection: everything that moves with it from worker to worker.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use evenkeel_control::pool::TenantId;
+use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+
+use super::transport::{Peer, Transport};
+use crate::backend::Extent;
+use crate::buffer::{Budget, Buffer, BufferPool};
+use crate::volume::Volume;
+
+/// Names a connection for the life of the process: a slot and how often it was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnKey {
+    /// Place in every table of connections.
+    pub(crate) slot: u32,
+    /// Tells the users of one slot apart.
+    pub(crate) generation: u32,
+}
+
+/// A request on its way through the pool.
+pub(crate) struct Request {
+    /// Whose it is.
+    pub(crate) key: ConnKey,
+    /// Which volume.
+    pub(crate) volume: u32,
+    /// The protocol's header.
+    pub(crate) command: Command,
+    /// Its flags.
+    pub(crate) flags: CommandFlags,
+    /// The client's name for the request.
+    pub(crate) cookie: u64,
+    /// First byte.
+    pub(crate) offset: u64,
+    /// Number of bytes.
+    pub(crate) length: u64,
+    /// What a write carries.
+    pub(crate) buffer: Option<Buffer>,
+    /// Bytes taken from the buffer budget.
+    pub(crate) charge: u64,
+}
+
+impl Request {
+    /// What the request asks of the device.
+    #[inline]
+    pub(crate) fn work(&self) -> Work {
+        match self.command {
+            Command::Read => Work { kind: Kind::Read, bytes: self.length as u32 },
+            Command::Write => Work { kind: Kind::Write, bytes: self.length as u32 },
+            Command::Flush => Work { kind: Kind::Flush, bytes: 0 },
+            _ => Work { kind: Kind::Meta, bytes: 0 },
+        }
+    }
+
+    /// Whether the result must be on stable storage before the reply.
+    #[inline]
+    pub(crate) fn is_durable(&self) -> bool {
+        self.flags.contains(CommandFlags::FUA)
+            && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes)
+    }
+}
+
+/// What a request brought.
+pub(crate) enum Output {
+    /// Nothing but success.
+    Nothing,
+    /// Bytes of a memory volume, sent from where they are.
+    InPlace(*const u8),
+    /// Bytes read.
+    Bytes(Buffer),
+    /// What is allocated.
+    Extents(Vec<Extent>),
+}
+
+/// A request that is done, on its way to its connection.
+pub(crate) struct Completion {
+    /// Whose it is.
+    pub(crate) key: ConnKey,
+    /// Of the request.
+    pub(crate) flags: CommandFlags,
+    /// Of the request.
+    pub(crate) cookie: u64,
+    /// Of the request.
+    pub(crate) offset: u64,
+    /// Of the request.
+    pub(crate) length: u64,
+    /// Bytes of the buffer budget to give back once the reply is sent.
+    pub(crate) charge: u64,
+    /// What it brought.
+    pub(crate) result: Result<Output, Errno>,
+}
+
+// SAFETY: `Output::InPlace` points into a volume that the connection holds; the bytes are only handed to the kernel.
+unsafe impl Send for Completion {}
+
+/// What follows a reply's header.
+pub(crate) enum Payload {
+    /// Nothing.
+    None,
+    /// Bytes of a memory volume that the connection holds.
+    InPlace(*const u8, usize),
+    /// Bytes read.
+    Buffer(Buffer),
+    /// Bytes made for the occasion: handshake, block status.
+    Owned(Vec<u8>),
+}
+
+impl Payload {
+    #[inline]
+    fn parts(&self) -> (*const u8, usize) {
+        match self {
+            Self::None => (std::ptr::null(), 0),
+            Self::InPlace(ptr, len) => (*ptr, *len),
+            Self::Buffer(buffer) => (buffer.as_slice().as_ptr(), buffer.len()),
+            Self::Owned(bytes) => (bytes.as_ptr(), bytes.len()),
+        }
+    }
+}
+
+struct Reply {
+    /// Absent where the payload is a whole message.
+    header: Option<ReplyHeader>,
+    payload: Payload,
+    charge: u64,
+}
+
+// SAFETY: `Payload::InPlace` points into a volume that the connection holds and moves with.
+unsafe impl Send for Reply {}
+
+impl Reply {
+    #[inline]
+    fn header(&self) -> &[u8] {
+        self.header.as_ref().map_or(&[], ReplyHeader::as_slice)
+    }
+}
+
+/// Replies on their way out, bounded by the bound on requests in flight.
+#[derive(Default)]
+pub(crate) struct OutQueue {
+    replies: VecDeque<Reply>,
+    /// Bytes of the first reply that are sent already.
+    sent: usize,
+}
+
+/// Room for the pieces of one send, kept from send to send.
+#[derive(Default)]
+pub(crate) struct SendList(Vec<libc::iovec>);
+
+// SAFETY: the pointers in it are only used within one call of `OutQueue::flush`.
+unsafe impl Send for SendList {}
+
+/// Replies that go out with one system call at most; two parts each, and the kernel takes 1024.
+const REPLIES_PER_SEND: usize = 512;
+
+impl OutQueue {
+    /// Queues a reply.
+    #[inline]
+    pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: u64) {
+        self.replies.push_back(Reply { header, payload, charge });
+    }
+
+    /// Replies waiting.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.replies.len()
+    }
+
+    /// Sends as much as the socket takes; whether all is sent.
+    pub(crate) fn flush(
+        &mut self,
+        transport: &Transport,
+        list: &mut SendList,
+        buffers: &mut BufferPool,
+        budget: &Budget,
+    ) -> io::Result<bool> {
+        let iov = &mut list.0;
+        while !self.replies.is_empty() {
+            iov.clear();
+            let mut skip = self.sent;
+            let mut total = 0;
+            for reply in self.replies.iter().take(REPLIES_PER_SEND) {
+                let header = reply.header();
+                for (ptr, len) in [(header.as_ptr(), header.len()), reply.payload.parts()] {
+                    if skip >= len {
+                        skip -= len;
+                        continue;
+                    }
+                    // SAFETY: `skip < len`.
+                    let from = unsafe { ptr.add(skip) };
+                    iov.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len - skip });
+                    total += len - skip;
+                    skip = 0;
+                }
+            }
+            // SAFETY: headers and payloads live in the queue, and volumes with the connection.
+            let sent = match unsafe { transport.send(iov) } {
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            self.advance(sent, buffers, budget);
+            if sent < total {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn advance(&mut self, sent: usize, buffers: &mut BufferPool, budget: &Budget) {
+        self.sent += sent;
+        while let Some(front) = self.replies.front() {
+            let whole = front.header().len() + front.payload.parts().1;
+            if self.sent < whole {
+                return;
+            }
+            self.sent -= whole;
+            if let Some(reply) = self.replies.pop_front() {
+                budget.give(reply.charge);
+                if let Payload::Buffer(buffer) = reply.payload {
+                    buffers.give(buffer);
+                }
+            }
+        }
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self, buffers: &mut BufferPool, budget: &Budget) {
+        self.sent = 0;
+        for reply in self.replies.drain(..) {
+            budget.give(reply.charge);
+            if let Payload::Buffer(buffer) = reply.payload {
+                buffers.give(buffer);
+            }
+        }
+    }
+}
+
+/// A connection that has chosen its export.
+pub(crate) struct Attached {
+    /// What was negotiated.
+    pub(crate) session: Session,
+    /// The export. Holding it keeps its memory in place for replies.
+    pub(crate) volume: Arc<Volume>,
+    /// What requests may ask.
+    pub(crate) limits: Limits,
+    /// Who pays.
+    pub(crate) tenant: TenantId,
+    /// Name of the tenant.
+    pub(crate) tenant_name: Arc<str>,
+    /// Whether payloads of reads need buffers: not so for volumes in memory.
+    pub(crate) reads_need_buffers: bool,
+}
+
+/// How far a connection has come.
+pub(crate) enum Phase {
+    /// Negotiating.
+    Handshake(Box<Handshake>),
+    /// Serving.
+    Attached(Box<Attached>),
+}
+
+/// The rest of a write that has only partly arrived.
+pub(crate) struct Incoming {
+    /// The request, with the buffer to fill.
+    pub(crate) request: Request,
+    /// Bytes that are there.
+    pub(crate) filled: usize,
+    /// When some last arrived.
+    pub(crate) progress_at: Instant,
+}
+
+/// Payload of a refused write, to be skipped before the error goes out.
+pub(crate) struct Discard {
+    /// Bytes still to come.
+    pub(crate) remaining: u64,
+    /// The client's name for the request.
+    pub(crate) cookie: u64,
+    /// First byte of the request.
+    pub(crate) offset: u64,
+    /// Why it was refused.
+    pub(crate) errno: Errno,
+}
+
+/// Why nothing is read from a connection for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paused {
+    /// It is read.
+    No,
+    /// It has as many requests outstanding as it may; a reply sent ends this.
+    Full,
+    /// The buffer budget is used up; others' replies end this.
+    Memory,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Not yet.
+    Open,
+    /// No more requests will come; outstanding ones are answered, then it closes.
+    Draining,
+    /// The client said good-bye and is gone: outstanding requests are carried out, replies dropped.
+    Silent,
+}
+
+/// One client.
+pub(crate) struct Connection {
+    /// Its name.
+    pub(crate) key: ConnKey,
+    /// Its stream.
+    pub(crate) transport: Transport,
+    /// Who is there.
+    pub(crate) peer: Peer,
+    /// How far it has come.
+    pub(crate) phase: Phase,
+    /// When it was accepted.
+    pub(crate) since: Instant,
+    /// Received and not yet understood; short unless reading is paused.
+    pub(crate) leftover: Vec<u8>,
+    /// A write under way.
+    pub(crate) incoming: Option<Incoming>,
+    /// A refused write under way.
+    pub(crate) discard: Option<Discard>,
+    /// Replies under way.
+    pub(crate) out: OutQueue,
+    /// When the socket last took part of a reply, or there was none to take.
+    pub(crate) sent_at: Instant,
+    /// Requests handed to the pool and not yet answered.
+    pub(crate) in_flight: u32,
+    /// Bytes of the buffer budget its requests hold.
+    pub(crate) charged: u64,
+    /// Why it is not read, if so.
+    pub(crate) paused: Paused,
+    /// How it ends.
+    pub(crate) ending: Ending,
+    /// Whether a disconnect request was received.
+    pub(crate) said_goodbye: bool,
+    /// What epoll is asked to report at present.
+    pub(crate) interest: u32,
+    /// Whether it is on the list of connections with something to send.
+    pub(crate) dirty: bool,
+    /// Requests received.
+    pub(crate) requests: u64,
+}
+
+impl Connection {
+    /// A new connection, about to be greeted.
+    pub(crate) fn new(key: ConnKey, transport: Transport, peer: Peer, handshake: Handshake, now: Instant) -> Self {
+        Self {
+            key,
+            transport,
+            peer,
+            phase: Phase::Handshake(Box::new(handshake)),
+            since: now,
+            leftover: Vec::new(),
+            incoming: None,
+            discard: None,
+            out: OutQueue::default(),
+            sent_at: now,
+            in_flight: 0,
+            charged: 0,
+            paused: Paused::No,
+            ending: Ending::Open,
+            said_goodbye: false,
+            interest: 0,
+            dirty: false,
+            requests: 0,
+        }
+    }
+
+    /// Requests for which the client has no reply yet.
+    #[inline]
+    pub(crate) fn outstanding(&self) -> usize {
+        self.in_flight as usize + self.out.len()
+    }
+
+    /// Whether nothing remains to be done before it may close.
+    pub(crate) fn is_done(&self) -> bool {
+        match self.ending {
+            Ending::Open => false,
+            Ending::Draining => self.in_flight == 0 && self.out.len() == 0,
+            Ending::Silent => self.in_flight == 0,
+        }
+    }
+
+    /// The volume it is attached to.
+    pub(crate) fn volume(&self) -> Option<&Arc<Volume>> {
+        match &self.phase {
+            Phase::Attached(attached) => Some(&attached.volume),
+            Phase::Handshake(_) => None,
+        }
+    }
+
+    /// How long it has held memory without moving a byte, if it does.
+    pub(crate) fn stuck_for(&self, now: Instant) -> Option<Duration> {
+        let receiving = self.incoming.as_ref().map(|incoming| now.since(incoming.progress_at));
+        let sending = (self.out.len() > 0).then(|| now.since(self.sent_at));
+        receiving.max(sending)
+    }
+}

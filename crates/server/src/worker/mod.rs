@@ -1,0 +1,539 @@
+//! A worker: one thread, its connections, and the loop that serves them.
+//!
+//! ```text
+//!  wait ─▶ receive ─▶ pump ───────────────▶ submit ─▶ send ─▶ wait
+//!          (parse)    (pools: complete,      (ring)   (replies)
+//!                      submit, dispatch;
+//!                      execute what is ready)
+//! ```
+//!
+//! Every step works on all that the previous one produced, so that locks, clock
+//! readings and system calls are paid once a batch. Connections are `Send` and own
+//! nothing of the worker; a request that another worker dispatched comes back to its
+//! connection by mail.
+
+mod accept;
+pub(crate) mod connection;
+pub(crate) mod mailbox;
+mod operations;
+mod pump;
+mod receive;
+pub(crate) mod transport;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration as StdDuration;
+
+use evenkeel_control::{Duration, Instant};
+use rustix::event::{Timespec, epoll};
+
+pub(crate) use accept::Listener;
+use connection::{ConnKey, Connection, Ending, Paused, SendList};
+use mailbox::{Mailbox, Message};
+use operations::Operations;
+use pump::PoolWork;
+
+use crate::buffer::BufferPool;
+use crate::clock;
+use crate::engine::uring::Uring;
+use crate::shared::{Shared, Snapshot};
+
+/// Bytes received with one system call: a batch of small requests, or a good part of a large write.
+const SCRATCH: usize = 256 << 10;
+/// Events taken with one system call.
+const EVENTS: usize = 256;
+/// How often slow matters are looked after: deadlines, lost operations, statistics.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// How soon a connection that waits for buffer memory is tried again.
+const MEMORY_RETRY: Duration = Duration::from_millis(2);
+/// With the buffer budget three quarters used, a connection that holds some of it and has not moved a byte for so long is closed.
+const STUCK_AFTER: Duration = Duration::from_secs(20);
+
+/// Names of what epoll reports; connections report their slot.
+const MAILBOX_EVENT: u64 = u64::MAX;
+const RING_EVENT: u64 = u64::MAX - 1;
+const LISTENER_EVENTS: u64 = u64::MAX - 1024;
+
+const READ: u32 = libc::EPOLLIN as u32;
+const WRITE: u32 = libc::EPOLLOUT as u32;
+const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+/// A worker's state; lives on its thread.
+pub(crate) struct Worker {
+    index: usize,
+    shared: Arc<Shared>,
+    mailbox: Arc<Mailbox>,
+    epoll: OwnedFd,
+    ring: Option<Uring>,
+    listeners: Vec<Listener>,
+    /// When to listen again after running out of descriptors.
+    accept_at: Instant,
+
+    snapshot: Arc<Snapshot>,
+    epoch: u64,
+    connections: Vec<Option<Box<Connection>>>,
+    count: usize,
+    pools: Vec<PoolWork>,
+    /// Pools with something to do in this round.
+    active: Vec<usize>,
+    operations: Operations,
+    /// Operations of which the kernel did only a part.
+    unfinished: Vec<u32>,
+    buffers: BufferPool,
+
+    /// Connections with replies to send.
+    dirty: Vec<u32>,
+    /// Connections that may read again.
+    resume: Vec<u32>,
+    /// Connections that wait for buffer memory.
+    hungry: Vec<u32>,
+    /// Mail for other workers, by worker.
+    outbox: Vec<Vec<Message>>,
+
+    scratch: Vec<u8>,
+    send_list: SendList,
+    inbox: Vec<Message>,
+    requests: u64,
+    housekeeping_at: Instant,
+    draining: bool,
+    stopped: bool,
+}
+
+impl Worker {
+    /// A worker with its mailbox; the ring, if any, is set up on the thread that runs it.
+    pub(crate) fn new(index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> rustix::io::Result<Self> {
+        let mailbox = Arc::clone(&shared.mailboxes[index]);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(MAILBOX_EVENT), epoll::EventFlags::IN)?;
+        for (n, listener) in listeners.iter().enumerate() {
+            let data = epoll::EventData::new_u64(LISTENER_EVENTS + n as u64);
+            epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN)?;
+        }
+        let (slots, workers) = (shared.slots.len(), shared.mailboxes.len());
+        Ok(Self {
+            index,
+            mailbox,
+            epoll,
+            ring: None,
+            listeners,
+            accept_at: Instant::FAR_FUTURE,
+            snapshot: Arc::default(),
+            epoch: u64::MAX,
+            connections: std::iter::repeat_with(|| None).take(slots).collect(),
+            count: 0,
+            pools: Vec::new(),
+            active: Vec::new(),
+            operations: Operations::default(),
+            unfinished: Vec::new(),
+            buffers: BufferPool::default(),
+            dirty: Vec::new(),
+            resume: Vec::new(),
+            hungry: Vec::new(),
+            outbox: std::iter::repeat_with(Vec::new).take(workers).collect(),
+            scratch: vec![0; SCRATCH],
+            send_list: SendList::default(),
+            inbox: Vec::new(),
+            requests: 0,
+            housekeeping_at: clock::now(),
+            draining: false,
+            stopped: false,
+            shared,
+        })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self, with_ring: bool) {
+        // Promises are kept to the microsecond; the default slack of 50 us would blur every deadline.
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        if with_ring {
+            match self.start_ring() {
+                Ok(ring) => self.ring = Some(ring),
+                Err(error) => {
+                    tracing::warn!(%error, worker = self.index, "no io_uring for this worker; files are served by threads")
+                }
+            }
+        }
+        self.refresh();
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        while !(self.stopped || self.draining && self.is_idle()) {
+            let timeout = self.timeout();
+            self.wait(&mut events, timeout);
+            if self.shared.epoch() != self.epoch {
+                self.refresh();
+            }
+            for event in events.drain(..) {
+                let flags = event.flags;
+                self.on_event(event.data.u64(), flags.bits());
+            }
+            self.reap();
+            self.on_timers();
+            self.pump();
+            if let Some(ring) = &mut self.ring {
+                ring.submit();
+            }
+            self.send_replies();
+            self.post_mail();
+        }
+        self.finish();
+    }
+
+    fn start_ring(&self) -> std::io::Result<Uring> {
+        let ring = Uring::new()?;
+        // SAFETY: the descriptor is open as long as the ring, which outlives this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(ring.fd()) };
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(RING_EVENT), epoll::EventFlags::IN)?;
+        Ok(ring)
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                // Nothing sensible is left to do, but spinning at full speed would make it worse.
+                tracing::error!(%error, "waiting for events failed");
+                std::thread::sleep(StdDuration::from_millis(100));
+            }
+        }
+    }
+
+    /// How long nothing will happen by itself.
+    fn timeout(&self) -> Option<Timespec> {
+        let now = clock::now();
+        let busy = !self.resume.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
+        let mut wake = if busy { now } else { self.housekeeping_at + HOUSEKEEPING };
+        if !self.hungry.is_empty() {
+            wake = wake.min(now + MEMORY_RETRY);
+        }
+        wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake.min(self.accept_at), Instant::min);
+        let nanos = wake.since(now).as_nanos();
+        Some(Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ })
+    }
+
+    fn on_event(&mut self, data: u64, flags: u32) {
+        match data {
+            MAILBOX_EVENT => self.on_mail(),
+            // Completions are reaped in every round.
+            RING_EVENT => {}
+            LISTENER_EVENTS.. => self.accept((data - LISTENER_EVENTS) as usize),
+            slot => self.on_connection(slot as u32, flags),
+        }
+    }
+
+    fn on_connection(&mut self, slot: u32, flags: u32) {
+        let Some(mut connection) = self.connections[slot as usize].take() else { return };
+        if flags & GONE != 0 && (connection.interest & READ == 0 || flags & READ == 0) {
+            self.lose(connection);
+            return;
+        }
+        if flags & WRITE != 0 {
+            self.mark_dirty(&mut connection);
+        }
+        if flags & READ != 0 {
+            self.receive(connection);
+        } else {
+            self.connections[slot as usize] = Some(connection);
+        }
+    }
+
+    fn on_mail(&mut self) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        self.mailbox.take(&mut inbox);
+        for message in inbox.drain(..) {
+            match message {
+                Message::Accepted(transport, peer, key) => self.open(transport, peer, key),
+                Message::Adopt(connection) => self.adopt(connection),
+                Message::Completed(completion) => self.deliver(*completion),
+                Message::IoDone(token, result) => self.operation_done(token, result),
+                Message::Move(key, to) => self.hand_over(key, to),
+                Message::VolumeGone(volume) => self.drop_volume(volume),
+                Message::Refresh => {}
+                Message::Drain => self.drain(),
+                Message::Stop => self.stopped = true,
+            }
+        }
+        self.inbox = inbox;
+    }
+
+    fn on_timers(&mut self) {
+        let now = clock::now();
+        for index in 0..self.pools.len() {
+            if self.pools[index].wake_at <= now {
+                self.activate(index);
+            }
+        }
+        if self.accept_at <= now {
+            self.resume_accepting();
+        }
+        if !self.hungry.is_empty() {
+            let mut hungry = std::mem::take(&mut self.hungry);
+            self.resume.append(&mut hungry);
+        }
+        for slot in std::mem::take(&mut self.resume) {
+            if let Some(connection) = self.connections[slot as usize].take() {
+                self.receive(connection);
+            }
+        }
+        if self.housekeeping_at + HOUSEKEEPING <= now {
+            self.keep_house(now);
+        }
+    }
+
+    /// Takes a new snapshot of pools, volumes and tenants.
+    fn refresh(&mut self) {
+        // The epoch first: a replacement in between is then noticed in the next round.
+        self.epoch = self.shared.epoch();
+        self.snapshot = self.shared.snapshot();
+        while self.pools.len() < self.snapshot.pools.len() {
+            self.pools.push(PoolWork::default());
+        }
+        let snapshot = Arc::clone(&self.snapshot);
+        for connection in self.connections.iter_mut().flatten() {
+            let address = connection.peer.address;
+            if let connection::Phase::Attached(attached) = &mut connection.phase
+                && let Some((name, tenant)) = snapshot.tenant(&attached.volume, address)
+            {
+                attached.tenant = tenant;
+                attached.tenant_name = name;
+                attached.limits.size = attached.volume.size();
+            }
+        }
+        // Limits may have been raised: what waits may go.
+        for index in 0..self.pools.len() {
+            self.activate(index);
+        }
+    }
+
+    /// Sends what is to be sent, and lets connections read again that now may.
+    fn send_replies(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let now = clock::now();
+        for slot in dirty.drain(..) {
+            let Some(mut connection) = self.connections[slot as usize].take() else { continue };
+            connection.dirty = false;
+            if self.send(&mut connection, now) {
+                self.keep(connection);
+            } else {
+                self.lose(connection);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// Sends to one connection; false when it is lost.
+    fn send(&mut self, connection: &mut Connection, now: Instant) -> bool {
+        if connection.ending == Ending::Silent {
+            connection.out.clear(&mut self.buffers, &self.shared.budget);
+            return true;
+        }
+        let before = connection.out.len();
+        let all =
+            connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget);
+        match all {
+            Ok(all) => {
+                if all || connection.out.len() < before {
+                    connection.sent_at = now;
+                }
+                let full = connection.outstanding() >= self.shared.bounds.in_flight;
+                if connection.paused == Paused::Full && !full {
+                    self.resume.push(connection.key.slot);
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!(peer = %connection.peer, %error, "sending failed");
+                false
+            }
+        }
+    }
+
+    /// Puts a connection back in its place, or closes it when it is done.
+    fn keep(&mut self, mut connection: Box<Connection>) {
+        if connection.is_done() {
+            self.close(connection);
+            return;
+        }
+        let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
+        let writing = connection.out.len() > 0 && !connection.dirty;
+        let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
+        if interest != connection.interest && connection.ending != Ending::Silent {
+            self.watch(&mut connection, interest);
+        }
+        let slot = connection.key.slot as usize;
+        self.connections[slot] = Some(connection);
+    }
+
+    fn watch(&self, connection: &mut Connection, interest: u32) {
+        let data = epoll::EventData::new_u64(u64::from(connection.key.slot));
+        if epoll::modify(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(interest))
+            .is_ok()
+        {
+            connection.interest = interest;
+        }
+    }
+
+    fn mark_dirty(&mut self, connection: &mut Connection) {
+        if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(connection.key.slot);
+        }
+    }
+
+    /// The peer is gone. After a disconnect request its outstanding requests are still carried out, otherwise dropped.
+    fn lose(&mut self, mut connection: Box<Connection>) {
+        if connection.said_goodbye && connection.in_flight > 0 {
+            connection.ending = Ending::Silent;
+            connection.out.clear(&mut self.buffers, &self.shared.budget);
+            let _ = epoll::delete(&self.epoll, connection.transport.fd());
+            connection.interest = 0;
+            let slot = connection.key.slot as usize;
+            self.connections[slot] = Some(connection);
+            return;
+        }
+        self.close(connection);
+    }
+
+    fn close(&mut self, mut connection: Box<Connection>) {
+        connection.out.clear(&mut self.buffers, &self.shared.budget);
+        if let Some(incoming) = connection.incoming.take() {
+            self.shared.budget.give(incoming.request.charge);
+            if let Some(buffer) = incoming.request.buffer {
+                self.buffers.give(buffer);
+            }
+        }
+        if let Some(volume) = connection.volume() {
+            volume.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
+        self.count -= 1;
+        self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.slots.give(connection.key);
+        // Dropping the socket takes it out of the epoll set.
+    }
+
+    /// Gives a connection to another worker as it is, requests in flight included.
+    fn hand_over(&mut self, key: ConnKey, to: usize) {
+        let slot = key.slot as usize;
+        if to == self.index || to >= self.outbox.len() {
+            return;
+        }
+        match self.connections[slot].take() {
+            Some(mut connection) if connection.key == key && connection.ending != Ending::Silent => {
+                let _ = epoll::delete(&self.epoll, connection.transport.fd());
+                connection.interest = 0;
+                connection.dirty = false;
+                self.count -= 1;
+                self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+                self.shared.stats[to].connections.fetch_add(1, Ordering::Relaxed);
+                // Published before the other worker has it: once it has, it may hand it on and publish that.
+                // What reaches either of us in between is mailed again until it meets the connection.
+                self.shared.slots.set_home(key, to);
+                self.shared.mailboxes[to].post(Message::Adopt(connection));
+            }
+            other => self.connections[slot] = other,
+        }
+    }
+
+    fn adopt(&mut self, mut connection: Box<Connection>) {
+        let data = epoll::EventData::new_u64(u64::from(connection.key.slot));
+        self.count += 1;
+        if let Err(error) =
+            epoll::add(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(READ))
+        {
+            tracing::warn!(peer = %connection.peer, %error, "cannot watch a connection");
+            self.close(connection);
+            return;
+        }
+        connection.interest = READ;
+        if self.draining {
+            connection.ending = Ending::Draining;
+        }
+        self.mark_dirty(&mut connection);
+        if connection.paused != Paused::No {
+            self.resume.push(connection.key.slot);
+        }
+        let slot = connection.key.slot as usize;
+        self.connections[slot] = Some(connection);
+    }
+
+    fn drop_volume(&mut self, volume: u32) {
+        for slot in 0..self.connections.len() {
+            let attached = self.connections[slot].as_ref().and_then(|c| c.volume()).is_some_and(|v| v.id == volume);
+            if attached && let Some(connection) = self.connections[slot].take() {
+                self.close(connection);
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+        self.listeners.clear();
+        for slot in 0..self.connections.len() {
+            if let Some(mut connection) = self.connections[slot].take() {
+                if connection.ending == Ending::Open {
+                    connection.ending = Ending::Draining;
+                }
+                self.keep(connection);
+            }
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.count == 0 && self.operations.is_empty()
+    }
+
+    fn post_mail(&mut self) {
+        for (worker, mail) in self.outbox.iter_mut().enumerate() {
+            self.shared.mailboxes[worker].post_all(mail);
+        }
+    }
+
+    /// The last act: nothing may be freed that the kernel or a thread still writes to.
+    fn finish(mut self) {
+        if !self.operations.is_empty() {
+            tracing::warn!(
+                worker = self.index,
+                operations = self.operations.len(),
+                "stopping with operations still inside the back end"
+            );
+            std::mem::forget(std::mem::take(&mut self.operations));
+            std::mem::forget(self.ring.take());
+        }
+        for slot in 0..self.connections.len() {
+            if let Some(connection) = self.connections[slot].take() {
+                self.close(connection);
+            }
+        }
+    }
+
+    fn keep_house(&mut self, now: Instant) {
+        self.housekeeping_at = now;
+        let stats = &self.shared.stats[self.index];
+        stats.requests.store(self.requests, Ordering::Relaxed);
+        stats.cpu_ns.store(clock::thread_cpu_ns(), Ordering::Relaxed);
+        self.report_overdue(now);
+        let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;
+        let mut tenants = std::collections::HashMap::new();
+        for slot in 0..self.connections.len() {
+            let Some(connection) = &self.connections[slot] else { continue };
+            let too_long = match &connection.phase {
+                connection::Phase::Handshake(_) => (now.since(connection.since).as_nanos()
+                    > self.shared.bounds.handshake_ns)
+                    .then_some("no export chosen in time"),
+                connection::Phase::Attached(attached) => {
+                    *tenants.entry((attached.volume.pool, Arc::clone(&attached.tenant_name))).or_insert(0) += 1;
+                    let stuck =
+                        pressed && connection.charged > 0 && connection.stuck_for(now).is_some_and(|t| t > STUCK_AFTER);
+                    stuck.then_some("it holds buffer memory that others need and moves no data")
+                }
+            };
+            if let Some(why) = too_long
+                && let Some(connection) = self.connections[slot].take()
+            {
+                tracing::info!(peer = %connection.peer, why, "closing a connection");
+                self.close(connection);
+            }
+        }
+        *self.shared.stats[self.index].tenants.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = tenants;
+    }
+}

@@ -1,0 +1,301 @@
+//! Operations inside a file or a modelled device.
+
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use evenkeel_control::pool::{Outcome, Ticket};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+
+use super::Worker;
+use super::connection::{Output, Request};
+use super::pump::{MAX_EXTENTS, kind_name, run_in_memory};
+use crate::backend::Backend;
+use crate::buffer::Buffer;
+use crate::engine::threads::Job;
+use crate::engine::uring::Uring;
+use crate::engine::{FileIo, IoResult};
+use crate::shared::overdue;
+use crate::volume::Volume;
+
+/// Lost operations reported by name at most; more are only counted.
+const MAX_REPORTED: usize = 64;
+
+/// One operation, from its start until it is reported done. Its buffer stays here meanwhile.
+struct Operation {
+    pool: usize,
+    volume: Arc<Volume>,
+    request: Request,
+    ticket: Ticket,
+    /// Where a read goes.
+    buffer: Option<Buffer>,
+    /// Bytes moved so far; the kernel may move fewer than asked.
+    moved: u32,
+    /// The work is done and a sync for FUA is under way.
+    syncing: bool,
+    started: Instant,
+    reported: bool,
+}
+
+/// A worker's table of operations.
+#[derive(Default)]
+pub(super) struct Operations {
+    entries: Vec<Option<Operation>>,
+    free: Vec<u32>,
+    /// Room for requests between dispatch and execution, kept for reuse.
+    pub(super) ready: Vec<(Request, Ticket)>,
+}
+
+impl Operations {
+    pub(super) fn insert(
+        &mut self,
+        pool: usize,
+        volume: &Arc<Volume>,
+        request: Request,
+        ticket: Ticket,
+        now: Instant,
+    ) -> u32 {
+        let operation = Operation {
+            pool,
+            volume: Arc::clone(volume),
+            request,
+            ticket,
+            buffer: None,
+            moved: 0,
+            syncing: false,
+            started: now,
+            reported: false,
+        };
+        if let Some(token) = self.free.pop() {
+            self.entries[token as usize] = Some(operation);
+            return token;
+        }
+        self.entries.push(Some(operation));
+        self.entries.len() as u32 - 1
+    }
+
+    fn remove(&mut self, token: u32) -> Option<Operation> {
+        let operation = self.entries.get_mut(token as usize)?.take()?;
+        self.free.push(token);
+        Some(operation)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Worker {
+    /// Starts a request on a volume in a file.
+    pub(super) fn start_file_operation(
+        &mut self,
+        pool: usize,
+        volume: &Arc<Volume>,
+        request: Request,
+        ticket: Ticket,
+        now: Instant,
+    ) {
+        let needs_sync = request.command == Command::Flush || request.is_durable();
+        if needs_sync && volume.is_sync_failed() {
+            self.pools[pool].completed.push((ticket, Outcome::Failed));
+            self.answer(request, Err(Errno::Io));
+            return;
+        }
+        let read = (request.command == Command::Read).then(|| self.buffers.take(request.length as usize));
+        let token = self.operations.insert(pool, volume, request, ticket, now);
+        if let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) {
+            operation.buffer = read;
+        }
+        self.issue(token);
+    }
+
+    /// Hands an operation, or what is left of it, to the ring or to a thread.
+    fn issue(&mut self, token: u32) {
+        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        let io = operation.next_io();
+        match (&mut self.ring, &operation.volume.backend) {
+            (Some(ring), Backend::File(file)) if Uring::carries(&io) => ring.push(token, &io, file),
+            _ => {
+                let volume = Arc::clone(&operation.volume);
+                let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&self.mailbox) };
+                volume.threads.submit(job);
+            }
+        }
+    }
+
+    /// Takes completions from the ring, and continues what the kernel did only in part.
+    pub(super) fn reap(&mut self) {
+        if let Some(mut ring) = self.ring.take() {
+            ring.reap(|token, code| self.operation_done(token, IoResult::Code(code)));
+            self.ring = Some(ring);
+        }
+        for token in std::mem::take(&mut self.unfinished) {
+            self.issue(token);
+        }
+    }
+
+    /// An operation is done, or part of it.
+    pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
+        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        let verdict = operation.advance(&result);
+        if let Verdict::Continue = verdict {
+            self.unfinished.push(token);
+            return;
+        }
+        let Some(operation) = self.operations.remove(token) else { return };
+        let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
+        let result = match (verdict, result) {
+            (Verdict::Failed(errno), _) => Err(errno),
+            (_, IoResult::Extents(extents)) => Ok(Output::Extents(extents)),
+            (_, IoResult::Code(_)) => match (&volume.backend, buffer) {
+                (Backend::Emulate(memory, _), _) => Ok(run_in_memory(memory, &mut request)),
+                (_, Some(buffer)) => Ok(Output::Bytes(buffer)),
+                (_, None) => Ok(Output::Nothing),
+            },
+        };
+        let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
+        self.pools[pool].completed.push((ticket, outcome));
+        self.activate(pool);
+        self.answer(request, result);
+    }
+
+    /// Reports operations that the back end seems to have lost, and frees their share of the admission budget.
+    pub(super) fn report_overdue(&mut self, now: Instant) {
+        let snapshot = Arc::clone(&self.snapshot);
+        let mut report = Vec::new();
+        for operation in self.operations.entries.iter_mut().flatten() {
+            let pool = &snapshot.pools[operation.pool];
+            let limit = Duration::from_nanos(pool.overdue_after_ns.load(Ordering::Relaxed));
+            if now.since(operation.started) < limit {
+                continue;
+            }
+            let (volume, request) = (&operation.volume, &operation.request);
+            let kind = kind_name(request.work().kind);
+            if report.len() < MAX_REPORTED {
+                report.push(overdue(&volume.name, kind, request.offset, request.length, operation.started, now));
+            }
+            if !operation.reported {
+                operation.reported = true;
+                pool.lock().abandon(&mut operation.ticket);
+                tracing::error!(
+                    volume = volume.name,
+                    kind,
+                    offset = request.offset,
+                    bytes = request.length,
+                    age_s = now.since(operation.started).as_secs_f64(),
+                    "an operation has not come back from the back end; others go on without waiting for it"
+                );
+            }
+        }
+        if !report.is_empty() {
+            for index in 0..self.pools.len() {
+                self.activate(index);
+            }
+        }
+        *self.shared.stats[self.index].overdue.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+}
+
+enum Verdict {
+    Continue,
+    Done,
+    Failed(Errno),
+}
+
+impl Operation {
+    /// The next step towards the end.
+    fn next_io(&mut self) -> FileIo {
+        let request = &mut self.request;
+        let (offset, len) = (request.offset, request.length);
+        if self.syncing {
+            return FileIo::Sync;
+        }
+        let moved = self.moved;
+        match request.command {
+            Command::Read => {
+                let buffer = self.buffer.as_mut().expect("a read has a buffer");
+                // SAFETY: fewer bytes were moved than the buffer has.
+                let ptr = unsafe { buffer.as_mut_ptr().add(moved as usize) };
+                FileIo::Read { ptr, len: len as u32 - moved, offset: offset + u64::from(moved) }
+            }
+            Command::Write => {
+                let buffer = request.buffer.as_mut().expect("a write has a buffer");
+                // SAFETY: as above.
+                let ptr = unsafe { buffer.as_mut_ptr().add(moved as usize) };
+                let durable = request.is_durable();
+                FileIo::Write { ptr, len: len as u32 - moved, offset: offset + u64::from(moved), durable }
+            }
+            Command::Trim => FileIo::Trim { offset, len },
+            Command::WriteZeroes => FileIo::Zero {
+                offset,
+                len,
+                punch: !request.flags.contains(CommandFlags::NO_HOLE),
+                fast: request.flags.contains(CommandFlags::FAST_ZERO),
+            },
+            Command::Cache => FileIo::Cache { offset, len },
+            Command::BlockStatus => FileIo::Extents { offset, len, max: MAX_EXTENTS },
+            _ => FileIo::Sync,
+        }
+    }
+
+    fn advance(&mut self, result: &IoResult) -> Verdict {
+        let IoResult::Code(code) = *result else { return Verdict::Done };
+        let command = self.request.command;
+        if let Backend::Emulate(..) = self.volume.backend {
+            return Verdict::Done;
+        }
+        let is_sync = self.syncing || command == Command::Flush;
+        let durable_write = command == Command::Write && self.request.is_durable();
+        if code < 0 {
+            let error = std::io::Error::from_raw_os_error(-code);
+            if is_sync || durable_write {
+                self.volume.sync_has_failed(&error);
+            } else {
+                tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
+            }
+            return Verdict::Failed(errno_of(-code));
+        }
+        if is_sync {
+            // Another sync may have failed, and taken the kernel's one report of it, while this one was under way.
+            return if self.volume.is_sync_failed() { Verdict::Failed(Errno::Io) } else { Verdict::Done };
+        }
+        match command {
+            Command::Read | Command::Write => {
+                self.moved += code as u32;
+                if u64::from(self.moved) == self.request.length {
+                    return Verdict::Done;
+                }
+                if code == 0 {
+                    tracing::error!(
+                        volume = self.volume.name,
+                        offset = self.request.offset,
+                        "the file is shorter than the volume"
+                    );
+                    return Verdict::Failed(Errno::Io);
+                }
+                Verdict::Continue
+            }
+            Command::Trim | Command::WriteZeroes if self.request.is_durable() => {
+                self.syncing = true;
+                Verdict::Continue
+            }
+            _ => Verdict::Done,
+        }
+    }
+}
+
+/// How the protocol names an error of the system. Everything it has no name for is an I/O error.
+fn errno_of(code: i32) -> Errno {
+    match code {
+        libc::ENOSPC | libc::EDQUOT => Errno::NoSpace,
+        libc::ENOMEM => Errno::NoMem,
+        libc::EPERM | libc::EACCES | libc::EROFS => Errno::Perm,
+        libc::EOPNOTSUPP => Errno::NotSupported,
+        _ => Errno::Io,
+    }
+}

@@ -1,0 +1,239 @@
+//! From requests to replies: through the pool, and for volumes in memory all the way.
+
+use std::sync::Arc;
+
+use evenkeel_control::Instant;
+use evenkeel_control::pool::{Next, Outcome, TenantId, Ticket};
+use evenkeel_control::units::{Kind, Work};
+use evenkeel_model::Io;
+use evenkeel_nbd::server::reply;
+use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
+
+use super::Worker;
+use super::connection::{Completion, Output, Payload, Phase, Request};
+use super::mailbox::Message;
+use crate::backend::Backend;
+use crate::backend::memory::Memory;
+use crate::clock;
+use crate::shared::Snapshot;
+
+/// Extents in one reply at most; a client asks again for the rest.
+pub(super) const MAX_EXTENTS: usize = 1024;
+/// Requests taken out of a pool under one lock.
+const DISPATCH_BATCH: usize = 256;
+
+/// What a worker has for a pool, between two visits to its lock.
+#[derive(Default)]
+pub(super) struct PoolWork {
+    /// Requests to submit.
+    pub(super) incoming: Vec<(TenantId, Work, Request)>,
+    /// Requests that left the back end.
+    pub(super) completed: Vec<(Ticket, Outcome)>,
+    /// When to look again if nothing happens before.
+    pub(super) wake_at: Instant,
+    /// On the list of pools to visit.
+    pub(super) active: bool,
+}
+
+impl Worker {
+    /// Visits every pool with something to do until nothing more can go.
+    pub(super) fn pump(&mut self) {
+        if self.active.is_empty() {
+            return;
+        }
+        let snapshot = Arc::clone(&self.snapshot);
+        let mut ready: Vec<(Request, Ticket)> = std::mem::take(&mut self.operations.ready);
+        while let Some(index) = self.active.pop() {
+            let pool = &snapshot.pools[index];
+            loop {
+                let now = clock::now();
+                let work = &mut self.pools[index];
+                let mut rejected = Vec::new();
+                let wake_at = {
+                    let mut state = pool.lock();
+                    for (ticket, outcome) in work.completed.drain(..) {
+                        state.complete(now, ticket, outcome);
+                    }
+                    for (tenant, what, request) in work.incoming.drain(..) {
+                        if let Err(request) = state.submit(now, tenant, what, request) {
+                            rejected.push(request);
+                        }
+                    }
+                    loop {
+                        match state.dispatch(now) {
+                            Next::Run(request, ticket) => ready.push((request, ticket)),
+                            Next::Wait(until) => break until,
+                            Next::Idle => break Instant::FAR_FUTURE,
+                        }
+                        if ready.len() >= DISPATCH_BATCH {
+                            break now;
+                        }
+                    }
+                };
+                work.wake_at = wake_at;
+                for request in rejected {
+                    self.resubmit(index, request);
+                }
+                if ready.is_empty() && self.pools[index].incoming.is_empty() {
+                    break;
+                }
+                for (request, ticket) in ready.drain(..) {
+                    self.execute(&snapshot, index, request, ticket, now);
+                }
+            }
+            self.pools[index].active = false;
+        }
+        self.operations.ready = ready;
+    }
+
+    #[inline]
+    fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut request: Request, ticket: Ticket, now: Instant) {
+        if !self.shared.slots.is_alive(request.key) {
+            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
+            self.discard(request);
+            return;
+        }
+        let Some(volume) = snapshot.volume(request.volume) else {
+            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
+            self.answer(request, Err(Errno::Shutdown));
+            return;
+        };
+        match &volume.backend {
+            Backend::Memory(memory) => {
+                let output = run_in_memory(memory, &mut request);
+                self.pools[pool].completed.push((ticket, Outcome::Done));
+                self.answer(request, Ok(output));
+            }
+            Backend::Emulate(_, device) => {
+                let work = request.work();
+                let io = Io { kind: work.kind, offset: request.offset, bytes: work.bytes };
+                let device = Arc::clone(device);
+                let token = self.operations.insert(pool, volume, request, ticket, now);
+                device.submit(io, token, &self.mailbox);
+            }
+            Backend::File(_) => self.start_file_operation(pool, volume, request, ticket, now),
+        }
+    }
+
+    /// The tenant of a request was removed after the request came in: its connection belongs to another one by now.
+    fn resubmit(&mut self, pool: usize, request: Request) {
+        self.refresh();
+        let connection = self.connections[request.key.slot as usize].as_ref().filter(|c| c.key == request.key);
+        match connection.map(|connection| &connection.phase) {
+            Some(Phase::Attached(attached)) => {
+                self.pools[pool].incoming.push((attached.tenant, request.work(), request));
+            }
+            _ => self.answer(request, Err(Errno::Shutdown)),
+        }
+    }
+
+    /// Sends the result of a request to its connection, wherever that is.
+    #[inline]
+    pub(super) fn answer(&mut self, mut request: Request, result: Result<Output, Errno>) {
+        if let Some(buffer) = request.buffer.take() {
+            self.buffers.give(buffer);
+        }
+        self.deliver(Completion {
+            key: request.key,
+            flags: request.flags,
+            cookie: request.cookie,
+            offset: request.offset,
+            length: request.length,
+            charge: request.charge,
+            result,
+        });
+    }
+
+    /// Drops a request whose connection is gone.
+    pub(super) fn discard(&mut self, mut request: Request) {
+        self.shared.budget.give(request.charge);
+        if let Some(buffer) = request.buffer.take() {
+            self.buffers.give(buffer);
+        }
+    }
+
+    /// Turns a completion into a reply, or passes it on to the worker that serves the connection.
+    #[inline]
+    pub(super) fn deliver(&mut self, completion: Completion) {
+        let key = completion.key;
+        let connection = match &mut self.connections[key.slot as usize] {
+            Some(connection) if connection.key == key => connection,
+            _ => {
+                if self.shared.slots.is_alive(key) {
+                    // Served elsewhere, or on its way here.
+                    let home = self.shared.slots.home(key);
+                    self.outbox[home].push(Message::Completed(Box::new(completion)));
+                } else {
+                    self.shared.budget.give(completion.charge);
+                    if let Ok(Output::Bytes(buffer)) = completion.result {
+                        self.buffers.give(buffer);
+                    }
+                }
+                return;
+            }
+        };
+        connection.in_flight -= 1;
+        connection.charged -= completion.charge;
+        let Phase::Attached(attached) = &connection.phase else { return };
+        let (framing, cookie, offset) = (attached.session.framing, completion.cookie, completion.offset);
+        let (header, payload) = match completion.result {
+            Err(errno) => (Some(reply::error(framing, cookie, offset, errno)), Payload::None),
+            Ok(Output::Nothing) => (Some(reply::ok(framing, cookie, offset)), Payload::None),
+            Ok(Output::InPlace(ptr)) => {
+                let header = reply::read(framing, cookie, offset, completion.length as u32);
+                (Some(header), Payload::InPlace(ptr, completion.length as usize))
+            }
+            Ok(Output::Bytes(buffer)) => {
+                (Some(reply::read(framing, cookie, offset, completion.length as u32)), Payload::Buffer(buffer))
+            }
+            Ok(Output::Extents(extents)) => {
+                let one = completion.flags.contains(CommandFlags::REQ_ONE);
+                let extents = extents.iter().map(|extent| wire::Extent {
+                    length: extent.len,
+                    status: if extent.hole { wire::STATE_HOLE | wire::STATE_ZERO } else { 0 },
+                });
+                let mut message = Vec::new();
+                reply::block_status(framing, cookie, offset, completion.length, one, extents, &mut message);
+                (None, Payload::Owned(message))
+            }
+        };
+        // Only the payload of a reply still holds memory.
+        let charge = if matches!(payload, Payload::Buffer(_)) { completion.charge } else { 0 };
+        self.shared.budget.give(completion.charge - charge);
+        connection.out.push(header, payload, charge);
+        if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(key.slot);
+        }
+    }
+}
+
+/// Carries a request out on a volume in memory.
+#[inline]
+pub(super) fn run_in_memory(memory: &Memory, request: &mut Request) -> Output {
+    match request.command {
+        Command::Read => return Output::InPlace(memory.at(request.offset)),
+        Command::Write => {
+            if let Some(buffer) = &request.buffer {
+                memory.write(request.offset, buffer.as_slice());
+            }
+        }
+        Command::Trim => memory.zero(request.offset, request.length, true),
+        Command::WriteZeroes => {
+            memory.zero(request.offset, request.length, !request.flags.contains(CommandFlags::NO_HOLE));
+        }
+        Command::BlockStatus => return Output::Extents(memory.extents(request.offset, request.length, MAX_EXTENTS)),
+        _ => {}
+    }
+    Output::Nothing
+}
+
+/// What an operation counts as in reports.
+pub(super) fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        Kind::Flush => "flush",
+        Kind::Meta => "other",
+    }
+}

@@ -1,0 +1,327 @@
+//! From bytes to requests.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use evenkeel_control::Instant;
+use evenkeel_nbd::server::{Directory, Export, Limits, Session, Status, reply, request};
+use evenkeel_nbd::wire::Command;
+
+use super::Worker;
+use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase, Request};
+use crate::backend::Backend;
+use crate::clock;
+use crate::shared::Snapshot;
+use crate::volume::{MAX_PAYLOAD, MIN_BLOCK, PREFERRED_BLOCK, Volume};
+
+/// Times a connection is read in a row before others get their turn.
+const READS_IN_A_ROW: usize = 4;
+
+/// Why a connection must end now.
+pub(super) enum Lost {
+    /// The peer is gone.
+    Gone,
+    /// The peer broke the protocol.
+    Violation,
+}
+
+fn export_of<'a>(volume: &'a Volume) -> Export<'a> {
+    Export {
+        name: &volume.name,
+        description: &volume.description,
+        size: volume.size(),
+        flags: volume.flags(),
+        min_block: MIN_BLOCK,
+        preferred_block: PREFERRED_BLOCK,
+        max_payload: MAX_PAYLOAD,
+    }
+}
+
+impl Directory for Snapshot {
+    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
+        for volume in self.volumes.iter().flatten() {
+            f(&export_of(volume));
+        }
+    }
+
+    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
+        Self::find(self, name).map(|volume| f(&export_of(volume))).is_some()
+    }
+}
+
+impl Worker {
+    /// Reads from a connection and puts it back, or closes it.
+    pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let outcome = self.receive_into(&mut connection, &mut scratch);
+        self.scratch = scratch;
+        match outcome {
+            Ok(()) => self.keep(connection),
+            Err(Lost::Gone) => self.lose(connection),
+            Err(Lost::Violation) => {
+                // What was answered so far still goes out, best effort.
+                let _ = connection.out.flush(
+                    &connection.transport,
+                    &mut self.send_list,
+                    &mut self.buffers,
+                    &self.shared.budget,
+                );
+                self.close(connection);
+            }
+        }
+    }
+
+    fn receive_into(&mut self, connection: &mut Connection, scratch: &mut [u8]) -> Result<(), Lost> {
+        if connection.ending != Ending::Open {
+            return Ok(());
+        }
+        let mut have = connection.leftover.len();
+        if have > 0 {
+            scratch[..have].copy_from_slice(&connection.leftover);
+            connection.leftover.clear();
+            if connection.paused != Paused::No {
+                connection.paused = Paused::No;
+                have = self.parse(connection, scratch, have)?;
+            }
+        }
+        connection.paused = if have == 0 { Paused::No } else { connection.paused };
+        for _ in 0..READS_IN_A_ROW {
+            if connection.paused != Paused::No || connection.ending != Ending::Open {
+                break;
+            }
+            let into = connection.incoming.as_mut().map_or(&mut [][..], |incoming| {
+                let filled = incoming.filled;
+                incoming.request.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer.as_mut_slice()[filled..])
+            });
+            let (payload_room, room) = (into.len(), scratch.len() - have);
+            let received = match connection.transport.receive(into, &mut scratch[have..]) {
+                Ok(0) => {
+                    // Half-closed: what was asked is still answered.
+                    connection.ending = Ending::Draining;
+                    have = 0;
+                    break;
+                }
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    tracing::debug!(peer = %connection.peer, %error, "receiving failed");
+                    return Err(Lost::Gone);
+                }
+            };
+            let direct = received.min(payload_room);
+            if direct > 0 {
+                self.fill(connection, direct);
+            }
+            have = self.parse(connection, scratch, have + received - direct)?;
+            if received < payload_room + room {
+                break;
+            }
+        }
+        connection.leftover.extend_from_slice(&scratch[..have]);
+        if connection.leftover.capacity() > 4096 && connection.leftover.is_empty() {
+            connection.leftover = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// `bytes` more of a write have arrived in its buffer.
+    fn fill(&mut self, connection: &mut Connection, bytes: usize) {
+        let Some(mut incoming) = connection.incoming.take() else { return };
+        incoming.filled += bytes;
+        if incoming.filled as u64 == incoming.request.length {
+            self.enqueue(connection, incoming.request);
+        } else {
+            incoming.progress_at = clock::now();
+            connection.incoming = Some(incoming);
+        }
+    }
+
+    /// Understands the first `have` bytes of `scratch`; moves what it cannot use yet to the front and tells how much that is.
+    fn parse(&mut self, connection: &mut Connection, scratch: &mut [u8], have: usize) -> Result<usize, Lost> {
+        let mut at = 0;
+        while at < have && connection.ending == Ending::Open {
+            let input = &scratch[at..have];
+            let used = match connection.phase {
+                Phase::Handshake(_) => self.negotiate(connection, input)?,
+                Phase::Attached(_) => self.take_request(connection, input)?,
+            };
+            match used {
+                0 => break,
+                used => at += used,
+            }
+        }
+        if connection.ending != Ending::Open {
+            return Ok(0);
+        }
+        scratch.copy_within(at..have, 0);
+        Ok(have - at)
+    }
+
+    fn negotiate(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
+        let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
+        let mut answer = Vec::new();
+        let step = handshake.advance(input, &*self.snapshot, &mut answer);
+        if !answer.is_empty() {
+            connection.out.push(None, Payload::Owned(answer), 0);
+            self.mark_dirty(connection);
+        }
+        let step = match step {
+            Ok(step) => step,
+            Err(violation) => {
+                tracing::info!(peer = %connection.peer, %violation, "closing a connection");
+                return Err(Lost::Violation);
+            }
+        };
+        match step.status {
+            Status::More => {}
+            Status::Closed => connection.ending = Ending::Draining,
+            Status::Transmission(session) => self.attach(connection, session)?,
+        }
+        Ok(step.consumed)
+    }
+
+    fn attach(&mut self, connection: &mut Connection, session: Session) -> Result<(), Lost> {
+        let snapshot = Arc::clone(&self.snapshot);
+        let Some(volume) = snapshot.find(&session.export) else { return Err(Lost::Gone) };
+        let Some((tenant_name, tenant)) = snapshot.tenant(volume, connection.peer.address) else {
+            return Err(Lost::Gone);
+        };
+        volume.connections.fetch_add(1, Ordering::Relaxed);
+        let limits =
+            Limits { size: volume.size(), read_only: volume.read_only, min_block: MIN_BLOCK, max_payload: MAX_PAYLOAD };
+        let reads_need_buffers = matches!(volume.backend, Backend::File(_));
+        tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
+        connection.phase = Phase::Attached(Box::new(Attached {
+            session,
+            volume: Arc::clone(volume),
+            limits,
+            tenant,
+            tenant_name,
+            reads_need_buffers,
+        }));
+        Ok(())
+    }
+
+    /// Takes one request, or part of one, from the front of `input`; how many bytes it used.
+    fn take_request(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
+        if connection.discard.is_some() {
+            return Ok(self.skip(connection, input.len()));
+        }
+        if connection.outstanding() >= self.shared.bounds.in_flight {
+            connection.paused = Paused::Full;
+            return Ok(0);
+        }
+        let Phase::Attached(attached) = &connection.phase else { return Ok(0) };
+        let (header, header_len) = match request::parse(input, attached.session.extended()) {
+            Ok(Some(parsed)) => parsed,
+            Ok(None) => return Ok(0),
+            Err(violation) => {
+                tracing::info!(peer = %connection.peer, %violation, "closing a connection");
+                return Err(Lost::Violation);
+            }
+        };
+        if header.command == Command::Disconnect {
+            connection.said_goodbye = true;
+            connection.ending = Ending::Draining;
+            return Ok(header_len);
+        }
+        let refused = request::validate(&header, &attached.limits, &attached.session).err();
+        if let Some(errno) = refused {
+            connection.requests += 1;
+            connection.discard =
+                Some(Discard { remaining: header.payload_len, cookie: header.cookie, offset: header.offset, errno });
+            return Ok(header_len + self.skip(connection, input.len() - header_len));
+        }
+        let charge = match header.command {
+            Command::Write => header.length,
+            Command::Read if attached.reads_need_buffers => header.length,
+            _ => 0,
+        };
+        let volume = attached.volume.id;
+        if charge > 0 && !self.charge(connection, charge) {
+            return Ok(0);
+        }
+        connection.requests += 1;
+        let mut request = Request {
+            key: connection.key,
+            volume,
+            command: header.command,
+            flags: header.flags,
+            cookie: header.cookie,
+            offset: header.offset,
+            length: header.length,
+            buffer: None,
+            charge,
+        };
+        if header.command != Command::Write {
+            self.enqueue(connection, request);
+            return Ok(header_len);
+        }
+        let mut buffer = self.buffers.take(header.length as usize);
+        let there = (input.len() - header_len).min(header.length as usize);
+        buffer.as_mut_slice()[..there].copy_from_slice(&input[header_len..header_len + there]);
+        request.buffer = Some(buffer);
+        if there as u64 == header.length {
+            self.enqueue(connection, request);
+        } else {
+            connection.incoming = Some(Incoming { request, filled: there, progress_at: clock::now() });
+        }
+        Ok(header_len + there)
+    }
+
+    /// Takes bytes out of the buffer budget for a request, or makes the connection wait.
+    fn charge(&mut self, connection: &mut Connection, bytes: u64) -> bool {
+        if connection.charged > 0 && connection.charged + bytes > self.shared.bounds.connection_bytes {
+            connection.paused = Paused::Full;
+            return false;
+        }
+        if !self.shared.budget.try_take(bytes) {
+            connection.paused = Paused::Memory;
+            self.hungry.push(connection.key.slot);
+            return false;
+        }
+        connection.charged += bytes;
+        true
+    }
+
+    /// Skips payload of a refused write; answers once all of it is gone.
+    fn skip(&mut self, connection: &mut Connection, available: usize) -> usize {
+        let Some(discard) = &mut connection.discard else { return 0 };
+        let skipped = discard.remaining.min(available as u64);
+        discard.remaining -= skipped;
+        if discard.remaining == 0 {
+            let (cookie, offset, errno) = (discard.cookie, discard.offset, discard.errno);
+            connection.discard = None;
+            if let Phase::Attached(attached) = &connection.phase {
+                let header = reply::error(attached.session.framing, cookie, offset, errno);
+                connection.out.push(Some(header), Payload::None, 0);
+                self.mark_dirty(connection);
+            }
+        }
+        skipped as usize
+    }
+
+    /// Hands a complete request to its pool in this round.
+    #[inline]
+    fn enqueue(&mut self, connection: &mut Connection, request: Request) {
+        let Phase::Attached(attached) = &connection.phase else { return };
+        connection.in_flight += 1;
+        self.requests += 1;
+        let pool = attached.volume.pool;
+        self.pools[pool].incoming.push((attached.tenant, request.work(), request));
+        self.activate(pool);
+    }
+
+    /// Looks at a pool in this round.
+    #[inline]
+    pub(super) fn activate(&mut self, pool: usize) {
+        if let Some(work) = self.pools.get_mut(pool)
+            && !work.active
+        {
+            work.active = true;
+            work.wake_at = Instant::FAR_FUTURE;
+            self.active.push(pool);
+        }
+    }
+}
