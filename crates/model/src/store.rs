@@ -265,7 +265,7 @@ impl Store {
         }
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way. Not every event completes a request.
+    /// When to poll next: nothing completes before, and something may then; `Instant::FAR_FUTURE` when nothing is under way.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_device_event() } else { self.seen }
     }

@@ -413,12 +413,12 @@ impl SlowFast {
         };
         self.fast.ends_at = first_end_after(now, ended_at, self.fast.length);
         // Silence is reported once, not every interval.
-        let news = core::mem::discriminant(&reason) != core::mem::discriminant(&self.decision.reason);
         let silent = matches!(reason, Reason::Idle | Reason::Stalled { .. });
-        if news || !silent {
+        let told = silent && core::mem::discriminant(&reason) == core::mem::discriminant(&self.decision.reason);
+        if !told {
             self.decide(ended_at, reason);
         }
-        news || !silent
+        !told
     }
 
     fn shrink_budget(&mut self, min: Duration) -> Reason {
