@@ -304,7 +304,7 @@ impl Store {
     }
 
     fn defers(&self, bytes: u32) -> bool {
-        bytes <= self.params.deferred_max_bytes
+        (1..=self.params.deferred_max_bytes).contains(&bytes)
             && self.deferred_bytes + u64::from(bytes) <= self.params.deferred_backlog_max_bytes
     }
 
