@@ -53,6 +53,12 @@ pub(crate) struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     case: String,
+    /// Only these servers: evenkeel, evenkeel-noqos, nbdkit, qemu-nbd.
+    #[arg(long, value_delimiter = ',')]
+    servers: Vec<Server>,
+    /// Evenkeel's binary, server and client; built in release mode when not given.
+    #[arg(long)]
+    binary: Option<PathBuf>,
     /// Directory on the file system to measure files on.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -135,8 +141,13 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio"
         );
     }
-    eprintln!("building evenkeel (release)");
-    let binary = build::binary("evenkeel", Profile::Release)?;
+    let binary = match &args.binary {
+        Some(binary) => std::path::absolute(binary)?,
+        None => {
+            eprintln!("building evenkeel (release)");
+            build::binary("evenkeel", Profile::Release)?
+        }
+    };
     let cases: Vec<&Case> = CASES.iter().filter(|c| c.name.contains(&args.case)).collect();
     ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, CASES.map(|c| c.name).join(", "));
     let scratch = Scratch::new("compare")?;
@@ -216,6 +227,7 @@ fn measure_case(
     if case.without_qos {
         servers.push(Server::Evenkeel { qos: false });
     }
+    servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
     let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
     let mut contenders = Vec::new();
     for server in servers {
@@ -390,7 +402,7 @@ fn print_table(results: &Results) {
 }
 
 fn print_targets(targets: &[Target]) {
-    println!("\n{:<66} {:>9} {:>17} {:>11}", "target", "measured", "range", "bound");
+    println!("\n{:<70} {:>9} {:>17} {:>11}", "target", "measured", "range", "bound");
     for target in targets {
         let verdict = match target.met() {
             Some(true) => "met",
@@ -401,8 +413,11 @@ fn print_targets(targets: &[Target]) {
             || ("-".to_owned(), String::new()),
             |s| (format!("{:.2} {}", s.median, target.unit), format!("{:.2}-{:.2}", s.min, s.max)),
         );
-        let bound = format!("{} {:.2} {}", if target.at_least { ">=" } else { "<=" }, target.bound, target.unit);
-        println!("{:<66} {measured:>9} {range:>17} {bound:>11}  {verdict}", target.name);
+        let sign = if target.at_least { ">=" } else { "<=" };
+        // A bound that is itself a result may be missing.
+        let bound =
+            if target.bound.is_nan() { "-".to_owned() } else { format!("{sign} {:.2} {}", target.bound, target.unit) };
+        println!("{:<70} {measured:>9} {range:>17} {bound:>11}  {verdict}", target.name);
     }
     let counted = |wanted| targets.iter().filter(|t| t.met() == wanted).count();
     println!("{} met, {} missed, {} not measured", counted(Some(true)), counted(Some(false)), counted(None));
