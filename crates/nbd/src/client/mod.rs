@@ -22,6 +22,8 @@ mod coverage;
 mod handshake;
 mod reply;
 mod request;
+#[cfg(test)]
+mod tests;
 
 use core::fmt;
 
