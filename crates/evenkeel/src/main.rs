@@ -1,2 +1,97 @@
-//! Evenkeel.
-fn main() {}
+//! Evenkeel keeps shared block storage on an even keel: the command line.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+mod config_cmd;
+mod control;
+mod demo;
+mod http;
+mod load;
+mod output;
+mod serve;
+
+/// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was promised.
+#[derive(Parser)]
+#[command(version, propagate_version = true, after_help = AFTER_HELP)]
+struct Cli {
+    /// What to log to stderr: error, warn, info, debug, trace, or a filter such as evenkeel_server=debug
+    #[arg(long, global = true, env = "EVENKEEL_LOG", default_value = "info", value_name = "FILTER")]
+    log: String,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+First steps:
+  evenkeel serve                      serve a 1 GiB volume; prints lines to paste into a second terminal
+  evenkeel demo bufferbloat           see in under a minute what admission control is for
+  evenkeel config example > my.toml   every setting, explained
+  evenkeel serve --config my.toml     your own pools, tenants and volumes";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve volumes over NBD
+    Serve(serve::Args),
+    /// Load an NBD server and measure it
+    Load(load::Args),
+    /// Show an effect live
+    Demo(demo::Args),
+    /// Check, explain and describe configurations
+    #[command(subcommand)]
+    Config(config_cmd::Command),
+    /// Show what a running server does
+    State(control::StateArgs),
+    /// Create, grow and remove volumes of a running server
+    #[command(subcommand)]
+    Volume(control::VolumeCommand),
+    /// Change the promise to a tenant of a running server
+    #[command(subcommand)]
+    Tenant(control::TenantCommand),
+    /// Change a pool of a running server
+    #[command(subcommand)]
+    Pool(control::PoolCommand),
+    /// Make a running server read its configuration again
+    Reload(control::Connect),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Err(error) = log_to_stderr(&cli.log) {
+        eprintln!("evenkeel: --log {:?} is not a filter: {error}", cli.log);
+        return ExitCode::from(2);
+    }
+    let done = match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Load(args) => load::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Config(command) => config_cmd::run(&command),
+        Command::State(args) => control::state(&args),
+        Command::Volume(command) => control::volume(command),
+        Command::Tenant(command) => control::tenant(command),
+        Command::Pool(command) => control::pool(command),
+        Command::Reload(connect) => control::reload(&connect),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
+    let filter = EnvFilter::builder().parse(filter)?;
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .with_target(false)
+        .init();
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! HTTP/1.1 over a Unix socket, as much of it as our own server speaks: one request, one answer, one connection.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Removing a volume waits for its device; nothing else takes long.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The state of thousands of tenants fits.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// A server's control socket.
+pub(super) struct Client {
+    socket: PathBuf,
+}
+
+/// `prefix` and a name, percent-encoded.
+pub(super) fn path(prefix: &str, name: &str) -> String {
+    let encoded = name.bytes().map(|byte| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    format!("{prefix}{}", encoded.collect::<String>())
+}
+
+impl Client {
+    pub(super) fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
+        self.send("GET", path, None)
+    }
+
+    /// Sends a request; the body of a good answer.
+    pub(super) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
+        let mut stream = UnixStream::connect(&self.socket).map_err(|error| self.explain(error))?;
+        let answer = exchange(&mut stream, &request(method, path, body)).context("the server did not answer")?;
+        let (status, body) = parse(&answer)?;
+        if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
+    }
+
+    fn explain(&self, error: io::Error) -> anyhow::Error {
+        let socket = self.socket.display();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow!(
+                "no server answers on {socket}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
+            ),
+            io::ErrorKind::PermissionDenied => {
+                anyhow!("{socket} belongs to another user; run this command as the user that runs the server")
+            }
+            _ => anyhow!("cannot connect to {socket}: {error}"),
+        }
+    }
+}
+
+fn request(method: &str, path: &str, body: Option<&Value>) -> String {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+fn exchange(stream: &mut UnixStream, request: &str) -> io::Result<String> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Status and body of an answer.
+fn parse(answer: &str) -> anyhow::Result<(u16, &str)> {
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| anyhow!("the answer ends before its body"))?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let Some(status) = status else { bail!("this is no HTTP answer: {:?}", head.lines().next().unwrap_or_default()) };
+    Ok((status, body))
+}
+
+fn refusal(status: u16, body: &str) -> anyhow::Error {
+    #[derive(Deserialize)]
+    struct Answer {
+        error: Inner,
+    }
+    #[derive(Deserialize)]
+    struct Inner {
+        message: String,
+        cure: String,
+    }
+    match serde_json::from_str(body) {
+        Ok(Answer { error }) => anyhow!("{}\nwhat to do: {}", error.message, error.cure),
+        Err(_) => anyhow!("the server answered with status {status}: {body}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_encoded() {
+        assert_eq!(path("/v/", "disk0"), "/v/disk0");
+        assert_eq!(path("/v/", "a/../b c"), "/v/a%2F..%2Fb%20c");
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        assert_eq!(parse("HTTP/1.1 200 OK\r\nA: b\r\n\r\n{}").expect("an answer"), (200, "{}"));
+        assert!(parse("HTTP/1.1 200 OK\r\n").is_err());
+        assert!(parse("220 mail ready\r\n\r\n").is_err_and(|error| error.to_string().contains("no HTTP answer")));
+        let error = refusal(409, r#"{"error":{"kind":"exists","message":"there is one","cure":"choose another"}}"#);
+        assert_eq!(error.to_string(), "there is one\nwhat to do: choose another");
+    }
+}

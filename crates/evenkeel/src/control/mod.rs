@@ -1,0 +1,405 @@
+//! Commands that talk to a running server over its control socket.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_policy::check::check_file;
+use evenkeel_policy::config::Server;
+use evenkeel_policy::state::State;
+use evenkeel_policy::units::{Bytes, Cidr, Duration};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+mod client;
+mod show;
+
+use crate::output;
+use client::Client;
+
+/// Which server to talk to.
+#[derive(Args)]
+pub(crate) struct Connect {
+    /// The server's control socket [default: DATA_DIR/control.sock]
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    control: Option<PathBuf>,
+
+    /// The configuration the server was started with, which names the control socket
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// The data folder of the server [default: ./evenkeel-data]
+    #[arg(long, value_name = "DIR", conflicts_with = "control")]
+    data_dir: Option<PathBuf>,
+}
+
+impl Connect {
+    fn client(&self) -> Client {
+        let mut server = self.config.as_deref().map_or_else(Server::default, |file| check_file(file).config.server);
+        if let Some(data_dir) = &self.data_dir {
+            server.data_dir.clone_from(data_dir);
+        }
+        Client::new(self.control.clone().unwrap_or_else(|| server.control_path()))
+    }
+
+    fn state(&self) -> anyhow::Result<State> {
+        let text = self.client().get("/api/v1/state")?;
+        serde_json::from_str(&text).context("the server speaks another version of the API")
+    }
+
+    /// Asks for a change and prints what was changed.
+    fn change(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<usize> {
+        #[derive(Deserialize)]
+        struct Changed {
+            changes: Vec<String>,
+        }
+        let text = self.client().send(method, path, body)?;
+        let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
+        for change in &changed.changes {
+            output::print(&format!("{change}\n"));
+        }
+        if changed.changes.is_empty() {
+            output::print("nothing changed\n");
+        }
+        Ok(changed.changes.len())
+    }
+}
+
+/// Options of `evenkeel state`.
+#[derive(Args)]
+pub(crate) struct StateArgs {
+    /// Print the whole record as JSON, as /api/v1/state does
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Shows what a server does.
+///
+/// # Errors
+/// When no server answers.
+pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
+    let state = args.connect.state()?;
+    if args.json {
+        output::print(&format!("{:#}\n", serde_json::to_value(&state)?));
+    } else {
+        output::print(&show::state(&state));
+    }
+    Ok(())
+}
+
+/// Makes a server read its configuration again.
+///
+/// # Errors
+/// When no server answers, or the configuration cannot take effect; nothing has changed then.
+pub(crate) fn reload(connect: &Connect) -> anyhow::Result<()> {
+    connect.change("POST", "/api/v1/reload", None).map(drop)
+}
+
+/// `evenkeel volume`.
+#[derive(Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// List volumes
+    List {
+        #[command(flatten)]
+        connect: Connect,
+    },
+    /// Create a volume and serve it, now and after a restart
+    Create(Create),
+    /// Make a volume longer; clients see it when they reconnect
+    Grow {
+        /// Name of the volume
+        name: String,
+        /// New size, for example 20GiB
+        size: Bytes,
+        #[command(flatten)]
+        connect: Connect,
+    },
+    /// Serve a volume no longer: ends its connections, keeps its file
+    Remove {
+        /// Name of the volume
+        name: String,
+        #[command(flatten)]
+        connect: Connect,
+    },
+}
+
+/// Options of `evenkeel volume create`; what is left out has the default of the configuration.
+#[derive(Args)]
+pub(crate) struct Create {
+    /// Name of the volume, under which it is exported
+    name: String,
+    /// Size, for example 10GiB; not needed for a block device or a file that exists
+    #[arg(long)]
+    size: Option<Bytes>,
+    /// The pool it is on [default: main]
+    #[arg(long)]
+    pool: Option<String>,
+    /// The tenant of its connections [default: the tenant named like it, else `default`]
+    #[arg(long)]
+    tenant: Option<String>,
+    /// What holds the data: file, block, memory, emulate [default: file]
+    #[arg(long)]
+    backend: Option<String>,
+    /// File or block device [default for a file: DATA_DIR/NAME.img]
+    #[arg(long)]
+    path: Option<PathBuf>,
+    /// Whether I/O goes around the page cache: direct, buffered [default: direct]
+    #[arg(long)]
+    cache: Option<String>,
+    /// Shown to clients that list exports
+    #[arg(long)]
+    description: Option<String>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Runs `evenkeel volume`.
+///
+/// # Errors
+/// When no server answers, or it refuses; nothing has changed then.
+pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
+    match command {
+        VolumeCommand::List { connect } => {
+            output::print(&show::volumes(&connect.state()?));
+            Ok(())
+        }
+        VolumeCommand::Create(create) => {
+            let path = match &create.path {
+                Some(path) => Some(
+                    std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))?,
+                ),
+                None => None,
+            };
+            let volume = object([
+                ("size", create.size.map(|size| json!(size))),
+                ("pool", create.pool.map(Value::from)),
+                ("tenant", create.tenant.map(Value::from)),
+                ("backend", create.backend.map(Value::from)),
+                ("path", path.map(|path| json!(path))),
+                ("cache", create.cache.map(Value::from)),
+                ("description", create.description.map(Value::from)),
+                ("read_only", create.read_only.then_some(Value::from(true))),
+            ]);
+            let body = json!({ "name": create.name, "volume": volume });
+            create.connect.change("POST", "/api/v1/volumes", Some(&body)).map(drop)
+        }
+        VolumeCommand::Grow { name, size, connect } => {
+            connect.change("PATCH", &client::path("/api/v1/volumes/", &name), Some(&json!({ "size": size }))).map(drop)
+        }
+        VolumeCommand::Remove { name, connect } => {
+            connect.change("DELETE", &client::path("/api/v1/volumes/", &name), None).map(drop)
+        }
+    }
+}
+
+/// `evenkeel tenant`.
+#[derive(Subcommand)]
+pub(crate) enum TenantCommand {
+    /// Change what a tenant was promised, at once; a new name makes a new tenant
+    ///
+    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    Set(SetTenant),
+}
+
+/// Options of `evenkeel tenant set`; what is left out stays as it is.
+#[derive(Args)]
+pub(crate) struct SetTenant {
+    /// Name of the tenant
+    name: String,
+    /// Requests per second it gets whenever it asks; 0 = none
+    #[arg(long, value_name = "N")]
+    reservation_iops: Option<u64>,
+    /// Bytes per second it gets whenever it asks, for example 50MB; 0 = none
+    #[arg(long, value_name = "BYTES")]
+    reservation_bytes_per_s: Option<Bytes>,
+    /// Requests per second it never exceeds; 0 = no limit
+    #[arg(long, value_name = "N")]
+    limit_iops: Option<u64>,
+    /// Bytes per second it never exceeds, for example 200MB; 0 = no limit
+    #[arg(long, value_name = "BYTES")]
+    limit_bytes_per_s: Option<Bytes>,
+    /// Share of what reservations leave, relative to other tenants
+    #[arg(long)]
+    weight: Option<u32>,
+    /// How much unused limit may be saved up, for example 50ms
+    #[arg(long)]
+    burst: Option<Duration>,
+    /// Whether it stands back for others
+    #[arg(long, value_enum)]
+    class: Option<Class>,
+    /// Connections from these addresses are its own, for example 10.1.0.0/16; may be given several times
+    #[arg(long = "client", value_name = "CIDR")]
+    clients: Vec<Cidr>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Class {
+    Normal,
+    Background,
+}
+
+/// Runs `evenkeel tenant`.
+///
+/// # Errors
+/// When no server answers, or it refuses; nothing has changed then.
+pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
+    let TenantCommand::Set(set) = command;
+    let class = set.class.map(|class| match class {
+        Class::Normal => "normal",
+        Class::Background => "background",
+    });
+    let body = object([
+        ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
+        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
+        ("weight", set.weight.map(Value::from)),
+        ("burst", set.burst.map(|burst| json!(burst))),
+        ("class", class.map(Value::from)),
+        ("clients", (!set.clients.is_empty()).then(|| json!(set.clients))),
+    ]);
+    let changes = set.connect.change("PATCH", &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
+    remind(changes);
+    Ok(())
+}
+
+/// `evenkeel pool`.
+#[derive(Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Change scheduler, admission, limits or the emulated device of a pool, at once
+    ///
+    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    Set(SetPool),
+}
+
+/// Options of `evenkeel pool set`; what is left out stays as it is.
+#[derive(Args)]
+pub(crate) struct SetPool {
+    /// Name of the pool
+    name: String,
+    /// Who goes next: mclock, none
+    #[arg(long)]
+    scheduler: Option<String>,
+    /// How much may be inside the device: none, slowfast, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of slowfast; may be given several times
+    #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
+    admission: Vec<(String, Value)>,
+    /// Requests per second the pool lets through at most; 0 = no limit
+    #[arg(long, value_name = "N")]
+    limit_iops: Option<u64>,
+    /// Bytes per second the pool lets through at most, for example 500MB; 0 = no limit
+    #[arg(long, value_name = "BYTES")]
+    limit_bytes_per_s: Option<Bytes>,
+    /// What a request costs on top of its payload, for example 4000
+    #[arg(long)]
+    base_cost: Option<Bytes>,
+    /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
+    #[arg(long, value_parser = parse_pair, value_name = "KEY=VALUE")]
+    emulate: Vec<(String, Value)>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// `KEY=VALUE`, the value a number, a truth value or text.
+fn parse_pair(text: &str) -> Result<(String, Value), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example bandwidth=50MB")?;
+    let value = match serde_json::from_str(value) {
+        Ok(plain @ (Value::Number(_) | Value::Bool(_) | Value::Null)) => plain,
+        _ => Value::from(value),
+    };
+    Ok((key.to_owned(), value))
+}
+
+fn parse_admission(text: &str) -> Result<(String, Value), String> {
+    match text.strip_prefix("fixed:") {
+        Some(budget) => Ok(("fixed".to_owned(), Value::from(budget))),
+        None if text.contains('=') => parse_pair(text),
+        None => Ok((text.to_owned(), Value::Null)),
+    }
+}
+
+/// What the server is to merge into the pool's admission: a kind by itself, or settings of the present kind.
+fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
+    let (kinds, settings): (Vec<_>, Vec<_>) =
+        given.into_iter().partition(|(key, value)| value.is_null() || key == "fixed");
+    let mut table: Map<String, Value> = settings.into_iter().collect();
+    match kinds.as_slice() {
+        [] => Ok((!table.is_empty()).then_some(Value::Object(table))),
+        [(kind, budget)] => {
+            table.insert("kind".into(), Value::from(kind.as_str()));
+            if kind == "fixed" {
+                table.insert("budget".into(), budget.clone());
+            }
+            Ok(Some(Value::Object(table)))
+        }
+        _ => Err(anyhow!("--admission names more than one kind; give none, slowfast or fixed:BYTES once")),
+    }
+}
+
+/// Runs `evenkeel pool`.
+///
+/// # Errors
+/// When no server answers, or it refuses; nothing has changed then.
+pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
+    let PoolCommand::Set(set) = command;
+    let body = object([
+        ("scheduler", set.scheduler.map(Value::from)),
+        ("admission", admission(set.admission)?),
+        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
+        ("base_cost", set.base_cost.map(|cost| json!(cost))),
+        ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
+    ]);
+    let changes = set.connect.change("PATCH", &client::path("/api/v1/pools/", &set.name), Some(&body))?;
+    remind(changes);
+    Ok(())
+}
+
+fn remind(changes: usize) {
+    if changes > 0 {
+        output::print("in force until the next reload or restart; to keep it, put it into the configuration file\n");
+    }
+}
+
+/// An object of the members that have a value.
+fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
+    Value::Object(members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect())
+}
+
+fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
+    let given = iops.is_some() || bytes_per_s.is_some();
+    given.then(|| object([("iops", iops.map(Value::from)), ("bytes_per_s", bytes_per_s.map(|rate| json!(rate)))]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn admission_is_a_kind_or_settings_of_the_present_one() {
+        let given =
+            |texts: &[&str]| texts.iter().map(|text| parse_admission(text).expect("parses")).collect::<Vec<_>>();
+        assert_eq!(admission(given(&[])).expect("nothing"), None);
+        assert_eq!(admission(given(&["none"])).expect("a kind"), Some(json!({ "kind": "none" })));
+        assert_eq!(
+            admission(given(&["fixed:1MiB"])).expect("a kind"),
+            Some(json!({ "kind": "fixed", "budget": "1MiB" }))
+        );
+        assert_eq!(
+            admission(given(&["target_min=2ms", "history_samples=50"])).expect("settings"),
+            Some(json!({ "target_min": "2ms", "history_samples": 50 }))
+        );
+        assert!(admission(given(&["none", "slowfast"])).is_err());
+    }
+
+    #[test]
+    fn only_what_was_given_is_sent() {
+        assert_eq!(object([("weight", Some(json!(3))), ("burst", None)]), json!({ "weight": 3 }));
+        assert_eq!(rates(None, None), None);
+        assert_eq!(rates(Some(0), None), Some(json!({ "iops": 0 })));
+    }
+}

@@ -1,0 +1,142 @@
+//! `/api/v1`: state for everyone, changes on the control socket.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, patch, post};
+use evenkeel_policy::config::Volume;
+use evenkeel_policy::units::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::serve::{Manager, Refusal};
+
+type Shared = State<Arc<Manager>>;
+
+/// What can be read.
+pub(super) fn read_router() -> Router<Arc<Manager>> {
+    Router::new().route("/api/v1/state", get(state)).route("/healthz", get(health))
+}
+
+/// What can be changed.
+pub(super) fn write_router() -> Router<Arc<Manager>> {
+    Router::new()
+        .route("/api/v1/config", get(config))
+        .route("/api/v1/reload", post(reload))
+        .route("/api/v1/volumes", post(create_volume))
+        .route("/api/v1/volumes/{name}", patch(grow_volume).delete(remove_volume))
+        .route("/api/v1/tenants/{name}", patch(set_tenant))
+        .route("/api/v1/pools/{name}", patch(set_pool))
+}
+
+/// A refusal as an answer: `{"error": {"kind", "message", "cure"}}`.
+pub(super) struct Rejected(pub(super) Refusal);
+
+impl IntoResponse for Rejected {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(json!({ "error": self.0 }))).into_response()
+    }
+}
+
+/// What was changed: one sentence each.
+#[derive(Serialize)]
+struct Changed {
+    changes: Vec<String>,
+}
+
+type Answer = Result<Json<Changed>, Rejected>;
+
+async fn state(State(manager): Shared) -> Response {
+    Json(manager.state()).into_response()
+}
+
+async fn config(State(manager): Shared) -> Response {
+    Json(&*manager.config()).into_response()
+}
+
+/// 200 while new clients are served, 503 while the server drains.
+async fn health(State(manager): Shared) -> Response {
+    if manager.state().draining {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    "ok\n".into_response()
+}
+
+async fn reload(State(manager): Shared) -> Answer {
+    change(move || manager.reload()).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewVolume {
+    name: String,
+    #[serde(default)]
+    volume: Volume,
+}
+
+async fn create_volume(State(manager): Shared, body: Result<Json<NewVolume>, JsonRejection>) -> Answer {
+    let NewVolume { name, volume } = content(body)?;
+    change(move || manager.create_volume(&name, volume).map(|()| vec![format!("volume {name} added")])).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewSize {
+    size: Bytes,
+}
+
+async fn grow_volume(
+    State(manager): Shared,
+    Path(name): Path<String>,
+    body: Result<Json<NewSize>, JsonRejection>,
+) -> Answer {
+    let NewSize { size } = content(body)?;
+    change(move || manager.grow_volume(&name, size).map(|()| vec![format!("volume {name} grown to {size}")])).await
+}
+
+async fn remove_volume(State(manager): Shared, Path(name): Path<String>) -> Answer {
+    change(move || manager.remove_volume(&name).map(|()| vec![format!("volume {name} removed")])).await
+}
+
+async fn set_tenant(
+    State(manager): Shared,
+    Path(name): Path<String>,
+    body: Result<Json<Value>, JsonRejection>,
+) -> Answer {
+    let patch = content(body)?;
+    change(move || manager.set_tenant(&name, patch)).await
+}
+
+async fn set_pool(
+    State(manager): Shared,
+    Path(name): Path<String>,
+    body: Result<Json<Value>, JsonRejection>,
+) -> Answer {
+    let patch = content(body)?;
+    change(move || manager.set_pool(&name, patch)).await
+}
+
+/// The body of a request, or a refusal that says what was expected.
+fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Rejected> {
+    body.map(|Json(content)| content).map_err(|rejection| {
+        let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
+        Rejected(Refusal::new(rejection.status().as_u16(), "invalid_request", rejection.body_text(), cure))
+    })
+}
+
+/// Makes a change away from the thread that answers others: opening and closing volumes takes its time.
+async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
+    let failed =
+        |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
+    let changes = tokio::task::spawn_blocking(make).await.map_err(failed).and_then(|made| made).map_err(Rejected)?;
+    for change in &changes {
+        tracing::info!("by command: {change}");
+    }
+    Ok(Json(Changed { changes }))
+}

@@ -1,0 +1,122 @@
+//! What every request must pass, and what every answer carries.
+
+use std::net::IpAddr;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn, map_response};
+use axum::response::{IntoResponse, Response};
+
+use super::api::Rejected;
+use crate::serve::Refusal;
+
+/// Larger than any request that makes sense.
+const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// Nothing from elsewhere, nothing inline, not in a frame of another page.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Lets reading requests pass only; with `loopback` only such that were addressed to this machine.
+pub(super) fn read_only(router: Router, loopback: bool) -> Router {
+    let router = finish(router).layer(from_fn(refuse_writes));
+    let router = if loopback { router.layer(from_fn(refuse_foreign_hosts)) } else { router };
+    router.layer(map_response(add_headers))
+}
+
+/// Bounds requests on the control socket.
+pub(super) fn control(router: Router) -> Router {
+    finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(map_response(add_headers))
+}
+
+fn finish(router: Router) -> Router {
+    router
+        .fallback(async || {
+            Rejected(Refusal::new(
+                404,
+                "not_found",
+                "there is nothing at this path",
+                "see /api/v1/state, /metrics and /healthz",
+            ))
+        })
+        .method_not_allowed_fallback(async |method: Method| {
+            let message = format!("{method} is not possible here");
+            Rejected(Refusal::new(405, "method_not_allowed", message, "see docs/serve.md for the methods of each path"))
+        })
+}
+
+async fn refuse_writes(request: Request, next: Next) -> Response {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return next.run(request).await;
+    }
+    let refusal = Refusal::new(
+        405,
+        "read_only",
+        "this address only shows; nothing can be changed over TCP",
+        "use the control socket, for example by `evenkeel volume`, `evenkeel tenant`, `evenkeel pool` or `evenkeel reload`",
+    );
+    let mut response = Rejected(refusal).into_response();
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}
+
+/// A page of a name that resolves to 127.0.0.1 would otherwise be able to read everything (DNS rebinding).
+async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    if host.is_some_and(is_this_machine) {
+        return next.run(request).await;
+    }
+    let refusal = Refusal::new(
+        StatusCode::MISDIRECTED_REQUEST.as_u16(),
+        "foreign_host",
+        format!("the Host header says {host:?}, which is not this machine"),
+        "use http://127.0.0.1 or http://localhost with the port",
+    );
+    Rejected(refusal).into_response()
+}
+
+/// Whether a Host header names the local machine: `localhost` or a loopback address, with or without port.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+async fn add_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_this_machine;
+
+    #[test]
+    fn only_names_of_this_machine_pass() {
+        for host in ["localhost", "LOCALHOST:9809", "127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "[::1]", "127.9.9.9:1"]
+        {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9809",
+            "localhost.evil.example",
+            "10.0.0.1:9809",
+            "",
+            "[::2]:9809",
+            "127.0.0.1.evil.example",
+        ] {
+            assert!(!is_this_machine(host), "{host}");
+        }
+    }
+}

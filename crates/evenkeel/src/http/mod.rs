@@ -1,0 +1,74 @@
+//! Status over TCP, which only shows, and control over a Unix socket, which may change things.
+//!
+//! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
+//! and whoever reaches the Unix socket has the file permission to do so. Runs on its own thread, away from the data path.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::thread;
+
+use axum::Router;
+
+use crate::serve::Manager;
+
+mod api;
+mod bounded;
+mod guard;
+mod metrics;
+mod page;
+
+use bounded::Bounded;
+
+/// Connections served at once, for each of the two sockets: monitoring needs a handful.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Serves both sockets on a thread of their own for as long as the process lives.
+///
+/// # Errors
+/// When the sockets cannot be used or no thread can be started.
+pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixListener) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+    let status = match status {
+        Some(listener) => {
+            listener.set_nonblocking(true)?;
+            let loopback = listener.local_addr()?.ip().is_loopback();
+            let _inside = runtime.enter();
+            Some((tokio::net::TcpListener::from_std(listener)?, loopback))
+        }
+        None => None,
+    };
+    control.set_nonblocking(true)?;
+    let control = {
+        let _inside = runtime.enter();
+        tokio::net::UnixListener::from_std(control)?
+    };
+    thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
+        runtime.block_on(async {
+            let shown = async {
+                if let Some((listener, loopback)) = status {
+                    let router = status_router(Arc::clone(&manager), loopback);
+                    let _ = axum::serve(Bounded::new(listener, MAX_CONNECTIONS), router).await;
+                }
+            };
+            let controlled = async {
+                let router = control_router(Arc::clone(&manager));
+                let _ = axum::serve(Bounded::new(control, MAX_CONNECTIONS), router).await;
+            };
+            // Neither ends by itself: errors of single connections are handled inside.
+            tokio::join!(shown, controlled);
+        });
+    })?;
+    Ok(())
+}
+
+/// What TCP shows. `loopback`: bound to this machine alone.
+fn status_router(manager: Arc<Manager>, loopback: bool) -> Router {
+    guard::read_only(page::router().merge(metrics::router()).merge(api::read_router()).with_state(manager), loopback)
+}
+
+/// What the Unix socket offers.
+fn control_router(manager: Arc<Manager>) -> Router {
+    guard::control(metrics::router().merge(api::read_router()).merge(api::write_router()).with_state(manager))
+}

@@ -1,0 +1,89 @@
+//! What a newcomer sees: where the server is, and lines to paste.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use evenkeel_policy::Config;
+
+/// The text, for the addresses the server listens on.
+pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>, control: &Path) -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    let read_only = if config.server.read_only { ", all read-only" } else { "" };
+    let _ = writeln!(out, "Evenkeel serves {} volume(s){read_only} on", config.volumes.len());
+    for uri in uris {
+        let _ = writeln!(out, "    {uri}");
+    }
+    if let Some(address) = status {
+        let _ = writeln!(out, "Status, metrics and API (read-only):  http://{address}  /metrics  /api/v1/state");
+    }
+    let _ = writeln!(out, "Control socket:                       {}", control.display());
+    if let (Some(export), Some(uri)) = (config.default_export(), uris.first()) {
+        try_it(out, export, uri, uris, config);
+    }
+    text
+}
+
+fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: &Config) {
+    let uri = with_export(first, export);
+    let read_only = config.server.read_only || config.volumes.get(export).is_some_and(|volume| volume.read_only);
+    let pattern = if read_only { "randread" } else { "randrw" };
+    let op = if read_only { "read" } else { "mix" };
+    let _ = writeln!(out, "\nTry it, in another terminal:");
+    let _ = writeln!(out, "    nbdinfo '{uri}'");
+    let _ = writeln!(out, "    evenkeel load '{uri}' --op {op} --queue-depth 32 --duration 5s");
+    let _ = writeln!(
+        out,
+        "    fio --name=try --ioengine=nbd --uri='{uri}' --rw={pattern} --bs=4k --iodepth=32 --time_based --runtime=5"
+    );
+    let _ = writeln!(out, "    qemu-img info '{uri}'");
+    let _ = writeln!(out, "    qemu-img convert -p -O qcow2 '{uri}' {export}.qcow2");
+    if let Some(address) = uris.iter().find_map(|uri| uri.strip_prefix("nbd://")) {
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "10809"));
+        let host = host.trim_matches(['[', ']']);
+        let _ = writeln!(out, "    sudo modprobe nbd && sudo nbd-client {host} {port} /dev/nbd0 -name {export}");
+    } else if let Some((_, socket)) = first.split_once("?socket=") {
+        let _ = writeln!(out, "    sudo modprobe nbd && sudo nbd-client -unix {socket} /dev/nbd0 -name {export}");
+    }
+    let _ = writeln!(out, "\nStop with Ctrl-C.");
+}
+
+/// Puts the name of an export into the URI of a server.
+fn with_export(uri: &str, export: &str) -> String {
+    match uri.split_once("///") {
+        Some((scheme, rest)) => format!("{scheme}///{export}{rest}"),
+        None => format!("{uri}/{export}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_name_the_export_and_both_transports() {
+        let uris = ["nbd://127.0.0.1:10809".to_owned(), "nbd+unix:///?socket=/run/nbd.sock".to_owned()];
+        let status = "127.0.0.1:9809".parse().ok();
+        let text = lines(&Config::default(), &uris, status, Path::new("/run/control.sock"));
+        for line in [
+            "nbdinfo 'nbd://127.0.0.1:10809/disk0'",
+            "--uri='nbd://127.0.0.1:10809/disk0' --rw=randrw",
+            "nbd-client 127.0.0.1 10809 /dev/nbd0 -name disk0",
+            "http://127.0.0.1:9809",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+        assert_eq!(with_export(&uris[1], "disk0"), "nbd+unix:///disk0?socket=/run/nbd.sock");
+    }
+
+    #[test]
+    fn a_read_only_server_is_not_offered_writes() {
+        let mut config = Config::default();
+        config.server.read_only = true;
+        let text = lines(&config, &["nbd+unix:///?socket=/s".to_owned()], None, Path::new("c"));
+        assert!(text.contains("--rw=randread") && !text.contains("randrw"), "{text}");
+        assert!(text.contains("nbd-client -unix /s /dev/nbd0"), "{text}");
+        assert!(!text.contains("http://"), "{text}");
+    }
+}

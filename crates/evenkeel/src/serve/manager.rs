@@ -1,0 +1,248 @@
+//! The running server as its operators change it: one change at a time, checked before it takes effect.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use evenkeel_policy::Config;
+use evenkeel_policy::check::Errors;
+use evenkeel_policy::config::Volume;
+use evenkeel_policy::state::State;
+use evenkeel_policy::units::Bytes;
+use evenkeel_server::{Error, Server};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::source::{self, Source};
+
+/// Why a request to change something was turned down. Nothing has changed then.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refusal {
+    /// Name of the reason, for programs.
+    pub(crate) kind: &'static str,
+    /// What is wrong.
+    pub(crate) message: String,
+    /// What to do about it.
+    pub(crate) cure: String,
+    /// HTTP status.
+    #[serde(skip)]
+    pub(crate) status: u16,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl ToString, cure: impl ToString) -> Self {
+        Self { kind, message: message.to_string(), cure: cure.to_string(), status }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let (status, kind, cure) = match &error {
+            Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
+            Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
+            Error::Refused(_) => (409, "refused", "change what the message names, or restart the server for it"),
+            Error::Volume { .. } => (422, "volume_unusable", "check the path, its permissions and the free space"),
+            _ => (500, "system", "see the server's log"),
+        };
+        Self::new(status, kind, error, cure)
+    }
+}
+
+impl From<Errors> for Refusal {
+    fn from(errors: Errors) -> Self {
+        Self::new(422, "invalid_configuration", errors, "correct what the message names and try again")
+    }
+}
+
+/// The running server with where its configuration comes from.
+pub(crate) struct Manager {
+    server: Server,
+    source: Source,
+    /// Held while a change is made, so that changes come one after the other.
+    fixed_volumes: Mutex<BTreeSet<String>>,
+}
+
+impl Manager {
+    pub(crate) fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
+        Self { server, source, fixed_volumes: Mutex::new(fixed_volumes) }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.server.state()
+    }
+
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.server.config()
+    }
+
+    /// Reads the configuration again; tells what changed.
+    pub(crate) fn reload(&self) -> Result<Vec<String>, Refusal> {
+        let mut fixed_volumes = self.begin();
+        let loaded = self.source.load()?;
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        let changes = self.server.reload(loaded.config)?;
+        *fixed_volumes = loaded.fixed_volumes;
+        Ok(changes)
+    }
+
+    /// Serves a new volume, now and after a restart.
+    pub(crate) fn create_volume(&self, name: &str, volume: Volume) -> Result<(), Refusal> {
+        let fixed_volumes = self.begin();
+        let mut config = Config::clone(&self.config());
+        if config.volumes.insert(name.to_owned(), volume.clone()).is_some() {
+            return Err(Refusal::new(
+                409,
+                "exists",
+                format!("there is a volume {name:?} already"),
+                "choose another name",
+            ));
+        }
+        config.validate("request")?;
+        self.server.create_volume(name, volume)?;
+        self.record(&fixed_volumes)
+    }
+
+    /// Makes a volume longer, now and after a restart.
+    pub(crate) fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Refusal> {
+        let fixed_volumes = self.begin();
+        self.refuse_fixed(&fixed_volumes, name, "set its size")?;
+        self.server.grow_volume(name, size)?;
+        self.record(&fixed_volumes)
+    }
+
+    /// Serves a volume no longer; its file stays.
+    pub(crate) fn remove_volume(&self, name: &str) -> Result<(), Refusal> {
+        let fixed_volumes = self.begin();
+        self.refuse_fixed(&fixed_volumes, name, "remove it")?;
+        self.server.remove_volume(name)?;
+        self.record(&fixed_volumes)
+    }
+
+    /// Merges `patch` into a tenant, which is created if there is none of that name. In force until the next reload.
+    pub(crate) fn set_tenant(&self, name: &str, patch: Value) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let mut config = Config::clone(&self.config());
+        let tenant = config.tenants.get(name).cloned().unwrap_or_default();
+        config.tenants.insert(name.to_owned(), merged(&tenant, patch)?);
+        config.validate("request")?;
+        Ok(self.server.reload(config)?)
+    }
+
+    /// Merges `patch` into a pool. In force until the next reload.
+    pub(crate) fn set_pool(&self, name: &str, patch: Value) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let mut config = Config::clone(&self.config());
+        let Some(pool) = config.pools.get_mut(name) else {
+            return Err(Error::Unknown { kind: "pool", name: name.to_owned() }.into());
+        };
+        *pool = merged(pool, patch)?;
+        config.validate("request")?;
+        Ok(self.server.reload(config)?)
+    }
+
+    fn begin(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.fixed_volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_fixed(&self, fixed_volumes: &BTreeSet<String>, name: &str, what: &str) -> Result<(), Refusal> {
+        if !fixed_volumes.contains(name) {
+            return Ok(());
+        }
+        let file = self.source.name();
+        let message = format!("volume {name:?} is defined in {file}, and the next reload would undo the change");
+        Err(Refusal::new(409, "defined_in_file", message, format!("{what} in {file}, then run `evenkeel reload`")))
+    }
+
+    /// The change is in force whether or not it can be recorded; the answer says so.
+    fn record(&self, fixed_volumes: &BTreeSet<String>) -> Result<(), Refusal> {
+        source::record(&self.config(), fixed_volumes).map_err(|error| {
+            let message = format!("the change is in force, but a restart will forget it: {error:#}");
+            Refusal::new(
+                500,
+                "not_recorded",
+                message,
+                "make room in the data folder, or put the volume into the configuration file",
+            )
+        })
+    }
+}
+
+/// `current` with the members of `patch` in place of its own (JSON merge patch, RFC 7396).
+///
+/// An object that says what it is (`kind`, `preset`) replaces what was there: its members would not fit another kind.
+fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
+    let invalid = |error: serde_json::Error| {
+        Refusal::new(422, "invalid_request", error, "see `evenkeel config schema` for the keys and their values")
+    };
+    let mut value = serde_json::to_value(current).map_err(invalid)?;
+    merge(&mut value, patch);
+    serde_json::from_value(value).map_err(invalid)
+}
+
+fn merge(target: &mut Value, patch: Value) {
+    let names_itself = ["kind", "preset"].iter().any(|key| patch.get(key).is_some());
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) if !names_itself => {
+            for (key, value) in patch {
+                if value.is_null() {
+                    target.remove(&key);
+                } else {
+                    merge(target.entry(key).or_insert(Value::Null), value);
+                }
+            }
+        }
+        (target, patch) => *target = patch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_policy::config::{Admission, Emulate, Pool, Preset, Tenant};
+    use evenkeel_policy::units::Rates;
+    use serde_json::json;
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_nothing_else() {
+        let limit = Rates { iops: 100, bytes_per_s: Bytes(1_000) };
+        let tenant = Tenant { weight: 7, limit, ..Tenant::default() };
+        let patched: Tenant = merged(&tenant, json!({ "limit": { "iops": 50 } })).expect("valid");
+        assert_eq!(patched, Tenant { limit: Rates { iops: 50, ..limit }, ..tenant.clone() });
+        let reset: Tenant = merged(&tenant, json!({ "weight": null })).expect("valid");
+        assert_eq!(reset, Tenant { weight: 1, ..tenant });
+    }
+
+    #[test]
+    fn another_kind_of_admission_replaces_the_old_one() {
+        let pool: Pool =
+            merged(&Pool::default(), json!({ "admission": { "kind": "fixed", "budget": "1MiB" } })).expect("valid");
+        assert_eq!(pool.admission, Admission::Fixed { budget: Bytes(1 << 20) });
+        let tuned: Pool = merged(&Pool::default(), json!({ "admission": { "target_min": "3ms" } })).expect("valid");
+        assert_eq!(tuned.admission.kind(), "slowfast");
+        let bare: Pool = merged(&pool, json!({ "admission": "none" })).expect("valid");
+        assert_eq!(bare.admission, Admission::None);
+    }
+
+    #[test]
+    fn a_device_keeps_its_preset_unless_it_is_named() {
+        let device = Emulate { preset: Some(Preset::Hdd), iops: Some(90), ..Emulate::default() };
+        let pool = Pool { emulate: Some(device.clone()), ..Pool::default() };
+        let slower: Pool = merged(&pool, json!({ "emulate": { "iops": 50 } })).expect("valid");
+        assert_eq!(slower.emulate, Some(Emulate { iops: Some(50), ..device }));
+        let other: Pool = merged(&pool, json!({ "emulate": { "preset": "ssd" } })).expect("valid");
+        assert_eq!(other.emulate, Some(Emulate { preset: Some(Preset::Ssd), ..Emulate::default() }));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_the_known_ones() {
+        let refusal = merged::<Tenant>(&Tenant::default(), json!({ "wieght": 2 })).expect_err("unknown key");
+        assert_eq!((refusal.status, refusal.kind), (422, "invalid_request"));
+        assert!(refusal.message.contains("wieght") && refusal.message.contains("weight"), "{}", refusal.message);
+    }
+}

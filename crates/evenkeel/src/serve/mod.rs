@@ -1,0 +1,202 @@
+//! `evenkeel serve`: serve volumes over NBD.
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, anyhow};
+use evenkeel_policy::config::Status;
+use evenkeel_server::{Server, Start};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::output;
+
+mod banner;
+mod holder;
+mod manager;
+mod source;
+mod systemd;
+
+pub(crate) use manager::{Manager, Refusal};
+use source::{Flags, Source};
+use systemd::Condition;
+
+/// Options of `evenkeel serve`.
+///
+/// Without options it serves a sparse volume of 1 GiB, export disk0, from ./evenkeel-data on 127.0.0.1:10809 and on a
+/// Unix socket, and shows its status at http://127.0.0.1:9809. Needs no privileges.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Configuration file; see `evenkeel config example`
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    flags: Flags,
+}
+
+const AFTER_HELP: &str = "\
+Signals: HUP reads the configuration again (an invalid one changes nothing), TERM and INT stop gracefully: requests
+in flight are answered, everything is made durable; a second one stops at once.
+
+Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and
+=control for those two), and Type=notify-reload is understood.";
+
+/// Serves until told to stop.
+///
+/// # Errors
+/// A configuration that cannot be used, addresses or volumes that are taken, or a stop that could not make everything durable.
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    let mut sockets = systemd::inherited()?;
+    let source = Source { file: args.config, flags: args.flags };
+    let loaded = source.load().map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?;
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let settings = loaded.config.server.clone();
+    let status = match (sockets.status.take(), settings.status) {
+        (Some(inherited), _) => Some(inherited),
+        (None, Status::Off) => None,
+        (None, Status::At(address)) => Some(listen_status(address)?),
+    };
+    let control_path = settings.control_path();
+    let control = match sockets.control.take() {
+        Some(inherited) => OwnedSocket { listener: inherited, file: None },
+        None => listen_control(&control_path)?,
+    };
+    let signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
+
+    let start = Start { inherited: std::mem::take(&mut sockets.nbd), seed: seed() };
+    let server = Server::start(loaded.config, start).map_err(explain_start)?;
+    let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
+    let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
+    crate::http::spawn(Arc::clone(&manager), status, control.listener).context("cannot serve status and control")?;
+
+    let uris = manager.server().listening().to_vec();
+    output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
+    systemd::notify(Condition::Ready);
+    let stopped = wait(&manager, signals);
+    if let Some(file) = control.file {
+        let _ = fs::remove_file(file);
+    }
+    stopped
+}
+
+/// A listening Unix socket and the file to remove in the end, if it is ours.
+struct OwnedSocket {
+    listener: UnixListener,
+    file: Option<PathBuf>,
+}
+
+fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let by = holder::of_tcp(address).map_or_else(String::new, |holder| format!(" by {holder}"));
+            anyhow!("cannot show status on {address}: the address is in use{by}; choose another one with --status ADDR:PORT, or --status off")
+        }
+        _ => anyhow!("cannot show status on {address}: {error}; choose another one with --status ADDR:PORT, or --status off"),
+    })
+}
+
+/// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
+fn listen_control(path: &Path) -> anyhow::Result<OwnedSocket> {
+    let fail = |error: io::Error| anyhow!("cannot make the control socket {}: {error}", path.display());
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        fs::create_dir_all(folder).map_err(fail)?;
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => {
+            return Err(anyhow!(
+                "another server answers on {}: it uses the same data folder; stop it, or choose another one with --data-dir",
+                path.display()
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(fail)?,
+        Err(_) => {}
+    }
+    // The mask closes the moment between making the socket and restricting it; no other thread runs yet.
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound.map_err(fail)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    Ok(OwnedSocket { listener, file: Some(path.to_owned()) })
+}
+
+/// Names the program that has an address, where the system tells.
+fn explain_start(error: evenkeel_server::Error) -> anyhow::Error {
+    let holder = match &error {
+        evenkeel_server::Error::Listen { address, source } if source.kind() == io::ErrorKind::AddrInUse => {
+            address.parse().ok().and_then(holder::of_tcp)
+        }
+        _ => None,
+    };
+    match holder {
+        Some(holder) => anyhow!("{error} (in use by {holder})"),
+        None => error.into(),
+    }
+}
+
+/// A seed that differs from run to run, for exploration and jitter.
+fn seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// Handles signals until the server has stopped.
+fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
+    let mut stopping = None;
+    let handle = signals.handle();
+    for signal in signals.forever() {
+        match signal {
+            SIGHUP => {
+                systemd::notify(Condition::Reloading);
+                match manager.reload() {
+                    Ok(changes) => log_changes(&changes),
+                    Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
+                }
+                systemd::notify(Condition::Ready);
+            }
+            _ if stopping.is_some() => {
+                tracing::warn!("stopping at once");
+                manager.server().abort();
+                return Err(anyhow!("stopped before everything was answered and made durable"));
+            }
+            _ => {
+                let patience = manager.config().server.drain_timeout;
+                tracing::info!(
+                    "stopping: answering what is in flight, for at most {patience}; once more to stop at once"
+                );
+                systemd::notify(Condition::Stopping);
+                let (manager, handle) = (Arc::clone(manager), handle.clone());
+                stopping = Some(thread::spawn(move || {
+                    let stopped = manager.server().shutdown();
+                    handle.close();
+                    stopped
+                }));
+            }
+        }
+    }
+    match stopping.map(thread::JoinHandle::join) {
+        Some(Ok(stopped)) => Ok(stopped?),
+        Some(Err(_)) => Err(anyhow!("stopping failed with a panic")),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn log_changes(changes: &[String]) {
+    if changes.is_empty() {
+        tracing::info!("reloaded, nothing changed");
+    }
+    for change in changes {
+        tracing::info!("reloaded: {change}");
+    }
+}

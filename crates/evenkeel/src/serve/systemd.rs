@@ -1,0 +1,91 @@
+//! The two conversations with systemd: sockets it opened for us, and telling it how we are.
+
+use std::env;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+
+use anyhow::{Context, bail};
+
+/// The first descriptor of socket activation, fixed by its protocol.
+const FIRST: RawFd = 3;
+/// More sockets than any unit has.
+const MAX_SOCKETS: RawFd = 1024;
+
+/// Listening sockets that a service manager opened for us.
+#[derive(Default)]
+pub(crate) struct Sockets {
+    /// For NBD: every socket with another name than the two below.
+    pub(crate) nbd: Vec<OwnedFd>,
+    /// Named `status`: the read-only status page.
+    pub(crate) status: Option<TcpListener>,
+    /// Named `control`: the API that may change things.
+    pub(crate) control: Option<UnixListener>,
+}
+
+/// Takes over the sockets named by `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`; none if they are meant for another process.
+///
+/// # Errors
+/// When the variables contradict themselves. Call at most once, before other threads exist.
+pub(crate) fn inherited() -> anyhow::Result<Sockets> {
+    let (pid, count) = (env::var("LISTEN_PID"), env::var("LISTEN_FDS"));
+    let (Ok(pid), Ok(count)) = (pid, count) else { return Ok(Sockets::default()) };
+    if pid.parse() != Ok(std::process::id()) {
+        return Ok(Sockets::default());
+    }
+    let count: RawFd = count.parse().with_context(|| format!("LISTEN_FDS={count} is not a number"))?;
+    if !(0..=MAX_SOCKETS).contains(&count) {
+        bail!("LISTEN_FDS={count} is out of range");
+    }
+    let names = env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
+    let mut sockets = Sockets::default();
+    for fd in FIRST..FIRST + count {
+        // SAFETY: the service manager passes this descriptor to this process (LISTEN_PID is ours), and nothing else here owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .context("LISTEN_FDS names a descriptor that is not open")?;
+        match names.next() {
+            Some("status") => sockets.status = Some(fd.into()),
+            Some("control") => sockets.control = Some(fd.into()),
+            _ => sockets.nbd.push(fd),
+        }
+    }
+    Ok(sockets)
+}
+
+/// What a service manager is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Condition {
+    Ready,
+    Reloading,
+    Stopping,
+}
+
+/// Tells the service manager, if there is one. A manager that cannot be reached is no reason to stop serving.
+pub(crate) fn notify(condition: Condition) {
+    let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let message = match condition {
+        Condition::Ready => "READY=1\n".to_owned(),
+        Condition::Reloading => {
+            format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000)
+        }
+        Condition::Stopping => "STOPPING=1\n".to_owned(),
+    };
+    if let Err(error) = send(socket.as_bytes(), message.as_bytes()) {
+        tracing::warn!("cannot tell the service manager {condition:?}: {error}");
+    }
+}
+
+/// Sends one datagram to a path or, with a leading `@`, to a name in the abstract name space.
+fn send(socket: &[u8], message: &[u8]) -> io::Result<()> {
+    let address = match socket.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
+}
