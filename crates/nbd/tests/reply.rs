@@ -116,13 +116,14 @@ fn extents_are_described() {
     let compact = Framing::Structured;
     let wide = Framing::Extended;
     type List = &'static [(u64, u32)];
-    let cases: [(&str, Framing, u64, bool, List, List); 14] = [
+    let cases: [(&str, Framing, u64, bool, List, List); 15] = [
         ("as they are", compact, 300, false, &[(100, 0), (100, 3), (100, 0)], &[(100, 0), (100, 3), (100, 0)]),
         ("as they are", wide, 300, false, &[(100, 0), (100, 3), (100, 0)], &[(100, 0), (100, 3), (100, 0)]),
         ("neighbours joined", wide, 300, false, &[(100, 3), (100, 3), (100, 0)], &[(200, 3), (100, 0)]),
         ("empty ones dropped", wide, 200, false, &[(0, 1), (100, 3), (0, 1), (100, 3)], &[(200, 3)]),
         ("the last may reach further", wide, 150, false, &[(100, 0), (1000, 3), (5, 0)], &[(100, 0), (1000, 3)]),
         ("none after the request's end", wide, 100, false, &[(100, 0), (1000, 3)], &[(100, 0)]),
+        ("no more taken than needed", wide, 100, false, &[(100, 3), (100, 3)], &[(100, 3)]),
         ("fewer than asked", wide, 1000, false, &[(100, 0)], &[(100, 0)]),
         ("one", wide, 300, true, &[(100, 0), (100, 3)], &[(100, 0)]),
         ("one, joined, cut to the request", compact, 150, true, &[(100, 3), (100, 3)], &[(150, 3)]),
