@@ -224,7 +224,7 @@ impl JobReport {
         if self.unsent > 0 {
             writeln!(
                 out,
-                "  {} requests were due and not sent: the server cannot keep up with this rate",
+                "  {} requests were due and not sent before the end: the server falls behind this rate",
                 self.unsent
             )?;
         }

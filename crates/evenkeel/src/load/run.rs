@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::content::Content;
 use super::job::Job;
 use super::journal::{Journal, Record};
-use super::measure::{INTERVAL_NS, Tally};
+use super::measure::Tally;
 use super::model::{Holds, Model};
 use super::pace::Pace;
 use super::region::{Region, partition};
@@ -149,7 +149,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
             range.length / grain <= MAX_GRAINS,
             "checking {} bytes in blocks of {grain} needs {} MiB of memory: choose a part of the volume with --size",
             range.length,
-            range.length / grain * Model::BYTES_PER_GRAIN >> 20
+            (range.length / grain * Model::BYTES_PER_GRAIN) >> 20
         );
     }
     // Connections may share what is known only if the server keeps them coherent.
@@ -277,6 +277,9 @@ impl JobResult {
 
     fn finish(&mut self, summary: Summary) {
         self.finished += 1;
+        if let Some(rest) = &summary.rest {
+            self.total.merge(rest);
+        }
         let mine = &mut self.summary;
         mine.failure = mine.failure.take().or(summary.failure);
         mine.unsent += summary.unsent;
@@ -295,10 +298,6 @@ impl JobResult {
                 return;
             }
             let (at_s, (tally, _)) = entry.remove_entry();
-            // The last one is cut short; a rate over it would mislead.
-            if self.finished == self.job.threads && self.open.is_empty() && self.is_cut_short(at_s) {
-                return;
-            }
             let all = tally.all();
             self.seconds.push(Second {
                 at_s,
@@ -309,10 +308,6 @@ impl JobResult {
                 p99_ns: all.latency_ns.value_at_quantile(0.99),
             });
         }
-    }
-
-    fn is_cut_short(&self, second: u32) -> bool {
-        (u64::from(second) + 1) * INTERVAL_NS > self.summary.measured_ns
     }
 
     /// Name of the job.

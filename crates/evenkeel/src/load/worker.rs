@@ -51,7 +51,7 @@ enum Phase {
 
 /// News from a worker.
 pub(super) enum Message {
-    /// What was counted in a second of the run; sent for every second that the run lasts.
+    /// What was counted in a whole second of the measured run.
     Second { job: usize, second: u32, tally: Tally },
     /// The worker is through.
     Finished { job: usize, summary: Summary },
@@ -62,6 +62,8 @@ pub(super) enum Message {
 pub(super) struct Summary {
     /// Why it ended early.
     pub(super) failure: Option<String>,
+    /// What was counted after the last whole second.
+    pub(super) rest: Option<Tally>,
     /// Requests that were due and not sent when the run ended (open loop).
     pub(super) unsent: u64,
     /// Requests without an answer when it ended.
@@ -160,8 +162,7 @@ impl<'a> Worker<'a> {
             let cpu = thread_cpu_ns();
             self.batch.tally = Some(Tally::default());
             let result = self.drive(Phase::Run);
-            self.send_second();
-            self.batch.tally = None;
+            self.summary.rest = self.batch.tally.take();
             self.summary.cpu_ns = thread_cpu_ns().saturating_sub(cpu);
             result?;
         }
@@ -352,7 +353,7 @@ impl<'a> Worker<'a> {
                         break;
                     }
                     match connection.pace.due(now) {
-                        Due::Now(since) if since < run.end => {
+                        Due::Now(since) if now < run.end => {
                             connection.pace.advance();
                             connection.left = connection.left.map(|left| left - 1);
                             (connection.stream.next(), since)

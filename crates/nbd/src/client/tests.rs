@@ -233,7 +233,7 @@ fn greeting(flags: u16) -> Vec<u8> {
 }
 
 fn answer(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
-    let magic = 0x3e8_8904_5565_a9u64.to_be_bytes();
+    let magic = 0x0003_e889_0455_65a9u64.to_be_bytes();
     bytes(&[&magic, &option.to_be_bytes(), &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data])
 }
 
@@ -379,7 +379,7 @@ fn every_rule_of_the_handshake_is_enforced() {
     let sizes = |min, preferred, max| answer(option::GO, reply::INFO, &block_size(min, preferred, max));
     let cases: [(&str, Vec<u8>); 17] = [
         ("another protocol", b"SSH-2.0-OpenSSH".to_vec()),
-        ("oldstyle", bytes(&[b"NBDMAGIC", &0x0042_0281_8612_53u64.to_be_bytes(), &[0; 2]])),
+        ("oldstyle", bytes(&[b"NBDMAGIC", &0x0000_4202_8186_1253u64.to_be_bytes(), &[0; 2]])),
         ("wrong reply magic", after(&wrong_magic)),
         ("reply to another option", after(&answer(option::GO, reply::ACK, &[]))),
         ("reply too long", go(&too_long)),

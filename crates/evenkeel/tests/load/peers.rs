@@ -1,0 +1,205 @@
+//! Servers and the program under test, as child processes that end with their test.
+
+use std::fs;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long anything may take to come up; a bound for broken runs, not a measure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory of one test, removed with it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What remains is in the temporary directory anyway.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A fresh directory, and the path of `name` in it.
+pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let unique = format!("evenkeel-load-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(unique);
+    fs::create_dir_all(&dir).unwrap();
+    let file = dir.join(name);
+    (Scratch(dir), file)
+}
+
+/// Whether `program` is installed; if not, the test is reported as skipped.
+pub(crate) fn need(program: &str, test: &str) -> bool {
+    if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
+        return true;
+    }
+    let line = format!("load::{test}: {program} is not installed\n");
+    println!("SKIPPED {line}");
+    if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
+    }
+    false
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "{what} took more than {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a file has this many lines.
+pub(crate) fn wait_for_lines(path: &Path, lines: usize) {
+    wait_until("the load", || fs::read_to_string(path).is_ok_and(|text| text.lines().count() >= lines));
+}
+
+/// A server process.
+pub(crate) struct Nbdkit {
+    child: Child,
+    uri: String,
+    _dir: Option<Scratch>,
+}
+
+impl Nbdkit {
+    /// nbdkit on a Unix socket; `None` when it is not installed.
+    pub(crate) fn start(arguments: &[&str], test: &str) -> Option<Self> {
+        let (dir, socket) = scratch("socket");
+        need("nbdkit", test).then(|| {
+            let mut command = Command::new("nbdkit");
+            command.args(["-f", "-U"]).arg(&socket).args(arguments);
+            Self::spawn(command, dir, &socket)
+        })
+    }
+
+    /// nbdkit on a TCP port.
+    pub(crate) fn start_tcp(arguments: &[&str], test: &str) -> Option<Self> {
+        need("nbdkit", test).then(|| {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let mut command = Command::new("nbdkit");
+            command.args(["-f", "-i", "127.0.0.1", "-p", &port.to_string()]).args(arguments);
+            let child = command.stderr(Stdio::null()).spawn().unwrap();
+            wait_until("the server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+            Self { child, uri: format!("nbd://127.0.0.1:{port}/"), _dir: None }
+        })
+    }
+
+    fn spawn(mut command: Command, dir: Scratch, socket: &Path) -> Self {
+        let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        wait_until("the server", || UnixStream::connect(socket).is_ok());
+        Self { child, uri: format!("nbd+unix:///?socket={}", socket.display()), _dir: Some(dir) }
+    }
+
+    pub(crate) fn uri(&self) -> String {
+        self.uri.clone()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Nbdkit {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// qemu-nbd over a device that holds nothing; `None` when it is not installed.
+pub(crate) fn qemu_nbd(test: &str) -> Option<Nbdkit> {
+    let (dir, socket) = scratch("socket");
+    need("qemu-nbd", test).then(|| {
+        let mut command = Command::new("qemu-nbd");
+        command.args(["-t", "-e", "4", "-k"]).arg(&socket);
+        command.args(["--image-opts", "driver=null-co,size=16M"]);
+        Nbdkit::spawn(command, dir, &socket)
+    })
+}
+
+/// `evenkeel load` while it runs.
+pub(crate) struct Load(Child);
+
+/// `evenkeel load` after it has run.
+#[derive(Debug)]
+pub(crate) struct Finished(Output);
+
+impl Load {
+    /// Starts it with `--json`.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        command.arg("load").args(arguments).arg("--json").stdin(Stdio::null());
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(arguments: &[&str]) -> Finished {
+        Self::start(arguments).finish()
+    }
+
+    pub(crate) fn finish(self) -> Finished {
+        Finished(self.0.wait_with_output().unwrap())
+    }
+
+    /// Presses Ctrl-C.
+    pub(crate) fn interrupt(&self) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    }
+}
+
+impl Finished {
+    /// The JSON document.
+    pub(crate) fn report(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.0.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
+    }
+
+    /// The only job of a run that has ended well.
+    pub(crate) fn success(&self) -> serde_json::Value {
+        assert!(self.0.status.success(), "{self}");
+        let job = self.report()["jobs"][0].take();
+        assert!(job["errors"].as_object().unwrap().is_empty() && job["failure"].is_null(), "{self}");
+        assert_eq!(job["unanswered"], 0);
+        job
+    }
+
+    /// The report of a run that has failed with these words.
+    pub(crate) fn fails_with(&self, words: &[&str]) -> serde_json::Value {
+        self.says(words);
+        self.report()
+    }
+
+    /// The run has not even begun, for this reason.
+    pub(crate) fn fails_before_start(&self, words: &[&str]) {
+        self.says(words);
+        assert!(self.0.stdout.is_empty(), "{self}");
+    }
+
+    fn says(&self, words: &[&str]) {
+        assert_eq!(self.0.status.code(), Some(1), "{self}");
+        let text = String::from_utf8_lossy(&self.0.stderr);
+        for word in words {
+            assert!(text.contains(word), "no `{word}` in: {self}");
+        }
+    }
+}
+
+impl std::fmt::Display for Finished {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        write!(f, "{}\n{}\n{}", self.0.status, text(&self.0.stderr), text(&self.0.stdout))
+    }
+}
