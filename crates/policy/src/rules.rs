@@ -327,7 +327,7 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) 
 pub(crate) fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &&str| edits(name, known);
     let best = known.iter().copied().min_by_key(distance)?;
-    (edits(name, best) <= 1.max(name.chars().count() / 3)).then_some(best)
+    (edits(name, best) <= name.chars().count().div_ceil(3).max(1)).then_some(best)
 }
 
 /// Levenshtein distance. O(|a| · |b|).

@@ -1,0 +1,323 @@
+//! Configurations: defaults, every error with its place and cure, all of them at once.
+
+use evenkeel_policy::Config;
+use evenkeel_policy::check::{Problem, check};
+use evenkeel_policy::config::{Admission, Backend, Cache, Class, Repairs, Scheduler, SlowFast, Status, Volume};
+use evenkeel_policy::units::{Bytes, Rates};
+use proptest::prelude::*;
+
+fn parse(text: &str) -> Config {
+    Config::parse(text, "test.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn errors(text: &str) -> Vec<Problem> {
+    check(text, "test.toml").errors
+}
+
+/// Asserts that `text` has exactly one error, at this place, and that it says these words.
+#[track_caller]
+fn assert_error(text: &str, place: &str, words: &[&str]) {
+    let found = errors(text);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    let message = found[0].to_string();
+    assert!(message.starts_with(&format!("test.toml:{place}: ")), "not at {place}: {message}");
+    for word in words {
+        assert!(message.contains(word), "{word:?} is missing in: {message}");
+    }
+}
+
+#[test]
+fn nothing_said_means_one_file_volume_on_an_adaptive_pool() {
+    let config = parse("");
+    assert_eq!(config, Config::default());
+    assert_eq!(config.pools["main"].scheduler, Scheduler::Mclock);
+    assert_eq!(config.pools["main"].admission, Admission::SlowFast(SlowFast::default()));
+    assert_eq!((config.volumes["disk0"].size, config.volumes["disk0"].backend), (Some(Bytes(1 << 30)), Backend::File));
+    assert_eq!(config.server.listen, ["127.0.0.1:10809".parse().expect("an address")]);
+    assert_eq!(config.server.unix_paths(), [std::path::PathBuf::from("evenkeel-data/nbd.sock")]);
+    assert_eq!(config.default_export(), Some("disk0"));
+    assert!(config.validate("").is_ok_and(|warnings| warnings.is_empty()));
+}
+
+#[test]
+fn everything_said_is_heard() {
+    let config = parse(
+        r#"
+        [server]
+        listen = ["[::1]:1234"]
+        unix = []
+        status = "off"
+        workers = 3
+        engine = "epoll"
+        buffer_memory = "64MiB"
+        [pools.fast]
+        scheduler = "none"
+        admission = { kind = "fixed", budget = "512KiB" }
+        limit = { iops = 5000, bytes_per_s = "200MB" }
+        [tenants.gold]
+        reservation = { iops = 100 }
+        weight = 9
+        class = "background"
+        clients = ["10.0.0.0/8"]
+        [volumes.a]
+        pool = "fast"
+        tenant = "gold"
+        backend = "memory"
+        size = "1.5GiB"
+        [volumes.b]
+        size = 4096
+        cache = "buffered"
+        "#,
+    );
+    assert_eq!(config.server.status, Status::Off);
+    assert!(config.server.unix_paths().is_empty());
+    assert_eq!(config.pools["fast"].admission, Admission::Fixed { budget: Bytes(512 << 10) });
+    assert_eq!(config.pools["fast"].limit, Rates { iops: 5_000, bytes_per_s: Bytes(200_000_000) });
+    assert!(config.pools.contains_key("main") && config.tenants.contains_key("default"));
+    let gold = &config.tenants["gold"];
+    assert_eq!((gold.weight, gold.class, gold.reservation.iops), (9, Class::Background, 100));
+    assert_eq!(config.volumes["a"].size, Some(Bytes(3 << 29)));
+    assert_eq!(config.volumes["b"].cache, Cache::Buffered);
+    assert_eq!(config.default_export(), None, "two volumes, none of them disk0");
+}
+
+#[test]
+fn slowfast_settings_overlay_its_defaults() {
+    let config =
+        parse("[pools.main]\nadmission = { kind = \"slowfast\", target_min = \"2ms\", repairs = [\"early_fit\"] }\n");
+    let Admission::SlowFast(settings) = &config.pools["main"].admission else { panic!("not slowfast") };
+    assert_eq!(settings.target_min.to_string(), "2ms");
+    assert_eq!(settings.slow_interval, SlowFast::default().slow_interval);
+    let control = evenkeel_control::admission::SlowFastConfig::from(settings);
+    assert!(control.repairs.early_fit && !control.repairs.guarded_fit);
+    let none = parse("[pools.main]\nadmission = { kind = \"slowfast\", repairs = \"none\" }\n");
+    let Admission::SlowFast(settings) = &none.pools["main"].admission else { panic!("not slowfast") };
+    assert_eq!(settings.repairs, Repairs::from(evenkeel_control::admission::Repairs::NONE));
+}
+
+#[test]
+fn a_volume_finds_its_tenant_and_a_client_its_own() {
+    let config = parse(
+        "[tenants.web]\nclients = [\"10.0.0.0/8\"]\n[tenants.db]\nclients = [\"10.1.0.0/16\"]\n\
+         [volumes.web]\nsize = 4096\n[volumes.other]\nsize = 4096\n[volumes.third]\nsize = 4096\ntenant = \"db\"\n",
+    );
+    let tenant = |name: &str| config.tenant_of(name, &config.volumes[name]).to_owned();
+    assert_eq!((tenant("web"), tenant("other"), tenant("third")), ("web".into(), "default".into(), "db".into()));
+    let of = |address: &str| config.tenant_of_address(address.parse().expect("an address"));
+    assert_eq!((of("10.9.0.1"), of("10.1.0.1"), of("192.0.2.1")), (Some("web"), Some("db"), None));
+}
+
+#[test]
+fn unknown_keys_are_named_with_what_was_meant() {
+    assert_error("[pools.main]\nsceduler = \"none\"\n", "2:1: pools.main.sceduler", &["did you mean \"scheduler\""]);
+    assert_error("[server]\n  lisen = []\n", "2:3: server.lisen", &["did you mean \"listen\""]);
+    assert_error("[sever]\n", "1:2: sever", &["did you mean \"server\""]);
+    assert_error("[tenants.a]\nfrobnicate = 1\n", "2:1: tenants.a.frobnicate", &["known: ", "weight"]);
+    assert_error("[pools.main]\nlimit = { iop = 5 }\n", "2:11: pools.main.limit.iop", &["did you mean \"iops\""]);
+    assert_error(
+        "[pools.main.admission]\nkind = \"slowfast\"\ntarget_mim = \"1ms\"\n",
+        "3:1: pools.main.admission.target_mim",
+        &["target_min"],
+    );
+}
+
+#[test]
+fn unknown_values_are_named_with_what_was_meant() {
+    assert_error("[pools.main]\nscheduler = \"mclok\"\n", "2:13: pools.main.scheduler", &["did you mean \"mclock\""]);
+    assert_error("[pools.main]\nadmission = \"slow\"\n", "2:13: pools.main.admission", &["slowfast"]);
+    assert_error("[pools.main]\nadmission = \"fixed\"\n", "2:13: pools.main.admission", &["needs a budget", "512KiB"]);
+    assert_error(
+        "[volumes.a]\nbackend = \"files\"\nsize = 1024\n",
+        "2:11: volumes.a.backend",
+        &["did you mean \"file\""],
+    );
+    assert_error("[server]\nengine = \"uring\"\n", "2:10: server.engine", &["io_uring"]);
+}
+
+#[test]
+fn wrong_quantities_say_what_would_be_right() {
+    assert_error("[volumes.a]\nsize = \"12 parsecs\"\n", "2:8: volumes.a.size", &["64KiB"]);
+    assert_error("[volumes.a]\nsize = -5\n", "2:8: volumes.a.size", &["a number of bytes"]);
+    assert_error("[tenants.a]\nburst = 5\n", "2:9: tenants.a.burst", &["50ms"]);
+    assert_error("[server]\nlisten = [\"localhost\"]\n", "2:11: server.listen", &["127.0.0.1:10809"]);
+    assert_error("[server]\nstatus = \"no\"\n", "2:10: server.status", &["off"]);
+    assert_error("[tenants.a]\nclients = [\"10.1.2.3/16\"]\n", "2:12: tenants.a.clients", &["10.1.0.0/16"]);
+    assert_error("[server]\nworkers = 0\n", "2:1: server.workers", &["auto"]);
+    assert_error("[tenants.a]\nweight = \"heavy\"\n", "2:10: tenants.a.weight", &["u32"]);
+}
+
+#[test]
+fn rules_beyond_types_are_checked_in_place() {
+    let memory = "backend = \"memory\"\nsize = 4096\n";
+    for (text, place, words) in [
+        ("[tenants.a]\nweight = 0\n".to_owned(), "2:1: tenants.a.weight", &["1 to 1000000"][..]),
+        (
+            "[tenants.a]\nreservation.iops = 10\nlimit.iops = 5\n".into(),
+            "2:1: tenants.a.reservation",
+            &["10 IOPS", "5 IOPS"],
+        ),
+        (format!("[volumes.a]\npool = \"mian\"\n{memory}"), "2:1: volumes.a.pool", &["did you mean \"main\""]),
+        (
+            format!("[volumes.a]\ntenant = \"nobody\"\n{memory}"),
+            "2:1: volumes.a.tenant",
+            &["no tenant \"nobody\"", "default"],
+        ),
+        ("[volumes.a]\nbackend = \"memory\"\n".into(), "2:1: volumes.a.backend", &["size = \"1GiB\""]),
+        ("[volumes.a]\nbackend = \"block\"\n".into(), "2:1: volumes.a.backend", &["needs a path"]),
+        (
+            "[volumes.a]\nbackend = \"block\"\npath = \"/dev/x\"\nsize = 512\n".into(),
+            "4:1: volumes.a.size",
+            &["remove"],
+        ),
+        (format!("[volumes.a]\npath = \"x\"\n{memory}"), "2:1: volumes.a.path", &["has no path"]),
+        (
+            "[volumes.a]\nbackend = \"emulate\"\nsize = 512\n".into(),
+            "2:1: volumes.a.backend",
+            &["[pools.main.emulate]"],
+        ),
+        ("[volumes.a]\nsize = 0\n".into(), "2:1: volumes.a.size", &["greater than 0"]),
+        ("[volumes.\"../a\"]\nsize = 512\n".into(), "1:10: volumes.../a", &["usable name"]),
+        (
+            "[volumes.a]\npath = \"x\"\nsize=512\n[volumes.b]\npath = \"x\"\nsize=512\n".into(),
+            "5:1: volumes.b.path",
+            &["volume \"a\""],
+        ),
+        (
+            "[tenants.a]\nclients = [\"10.0.0.0/8\"]\n[tenants.b]\nclients = [\"10.0.0.0/8\"]\n".into(),
+            "4:1: tenants.b.clients",
+            &["tenant \"a\""],
+        ),
+        ("[pools.main]\nwrite_cost_percent = 0\n".into(), "2:1: pools.main.write_cost_percent", &["100"]),
+        ("[pools.main]\nbase_cost = \"5GiB\"\n".into(), "2:1: pools.main.base_cost", &["4GiB"]),
+        ("[pools.main]\nstall_report_after = \"0s\"\n".into(), "2:1: pools.main.stall_report_after", &["10s"]),
+        (
+            "[pools.main]\nadmission = { kind = \"fixed\", budget = 0 }\n".into(),
+            "2:1: pools.main.admission",
+            &["greater than 0"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"fixed\", target_min = \"1ms\", budget = 1 }\n".into(),
+            "2:13: pools.main.admission",
+            &["target_min", "slowfast"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"slowfast\", target_max = \"1ms\" }\n".into(),
+            "2:1: pools.main.admission",
+            &["target_max must be"],
+        ),
+        (
+            "[pools.main.emulate]\nbandwidth = 0\n".into(),
+            "1:13: pools.main.emulate",
+            &["bandwidth must be greater than 0"],
+        ),
+        ("[pools.main.emulate]\njitter = 9.0\n".into(), "1:13: pools.main.emulate", &["jitter must be 0 to 2"]),
+        ("[server]\nlisten = []\nunix = []\n".into(), "2:1: server.listen", &["listens nowhere"]),
+        ("[server]\nlisten = [\"127.0.0.1:9809\"]\n".into(), "1:2: server.status", &["already serves NBD"]),
+        ("[server]\nbuffer_memory = \"1MiB\"\n".into(), "2:1: server.buffer_memory", &["32MiB"]),
+        ("[server]\nmax_connections = 0\n".into(), "2:1: server.max_connections", &["at least 1"]),
+        ("[server]\ndefault_export = \"disk1\"\n".into(), "2:1: server.default_export", &["did you mean \"disk0\""]),
+        (format!("[server]\nunix = [\"{}\"]\n", "x".repeat(108)), "2:1: server.unix", &["107 bytes"]),
+        ("[server]\nunix = [\"a\"]\ncontrol = \"a\"\n".into(), "3:1: server.control", &["used twice"]),
+    ] {
+        assert_error(&text, place, words);
+    }
+}
+
+#[test]
+fn all_errors_come_at_once_in_the_order_of_the_text() {
+    let text = "[server]\nlisen = []\nworkers = \"x\"\n[pools.main]\nadmission = \"fast\"\n[tenants.a]\nweight = 0\n[volumes.v]\nsize = \"1XB\"\npool = \"mian\"\n";
+    let found = errors(text);
+    let lines: Vec<_> = found.iter().map(|problem| problem.position.expect("a place").0).collect();
+    assert_eq!(lines, [2, 3, 5, 7, 9, 10], "{found:#?}");
+}
+
+#[test]
+fn syntax_errors_have_a_place_and_one_line() {
+    let found = errors("[server\nlisten = [\n");
+    assert!(!found.is_empty());
+    assert!(found.iter().all(|problem| problem.position.is_some() && !problem.message.contains('\n')), "{found:#?}");
+    let doubled = errors("[server]\nworkers = 1\nworkers = 2\n");
+    assert_eq!(doubled[0].position.map(|(line, _)| line), Some(3), "{doubled:#?}");
+}
+
+#[test]
+fn doubts_are_warnings() {
+    let report = check(
+        "[server]\nlisten = [\"0.0.0.0:10809\"]\n[pools.main]\nlimit.iops = 100\n[tenants.default]\nreservation.iops = 200\n[volumes.a]\nsize = 1000\n",
+        "test.toml",
+    );
+    assert!(report.errors.is_empty(), "{:#?}", report.errors);
+    let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
+    assert_eq!(keys, ["server.listen", "pools.main.limit", "volumes.a.size"]);
+    assert!(report.warnings[1].message.contains("200 IOPS"), "{}", report.warnings[1]);
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    let mut config = parse(evenkeel_policy::EXAMPLE);
+    let volume = Volume { description: "with \"quotes\"".into(), size: Some(Bytes(1 << 20)), ..Volume::default() };
+    config.volumes.insert("more".into(), volume);
+    let text = toml::to_string(&config).expect("a configuration is a table");
+    assert_eq!(parse(&text), config);
+}
+
+#[test]
+fn a_huge_text_is_refused_without_reading_it() {
+    let text = "#".repeat(evenkeel_policy::check::MAX_TEXT_BYTES + 1);
+    assert!(errors(&text)[0].message.contains("right file"));
+}
+
+/// Fragments that together make texts close to configurations.
+fn near_configurations() -> impl Strategy<Value = String> {
+    let pieces = [
+        "[server]\n",
+        "[pools.main]\n",
+        "[pools.a.admission]\n",
+        "[tenants.t]\n",
+        "[volumes.v]\n",
+        "[[volumes.v]]\n",
+        "listen = [\"127.0.0.1:1\"]\n",
+        "admission = ",
+        "\"slowfast\"\n",
+        "{ kind = \"fixed\" }\n",
+        "kind = \"fixed\"\n",
+        "limit = { iops = 5 }\n",
+        "limit.iops = 3\n",
+        "size = \"1GiB\"\n",
+        "size = 1e9\n",
+        "weight = -1\n",
+        "clients = [1]\n",
+        "workers = ",
+        "99999999999999999999\n",
+        "\"auto\"\n",
+        "budget = 5\n",
+        "=",
+        "\n",
+        "é = 1\n",
+        "volumes = 3\n",
+        "x.y.z = []\n",
+        "emulate = { jitter = nan }\n",
+        "pool = \"mian\"\n",
+        "\"",
+        "'''",
+        "1979-05-27\n",
+    ];
+    proptest::collection::vec(proptest::sample::select(pieces.to_vec()), 0..16).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_check_panic(text in "\\PC{0,200}") {
+        let _ = check(&text, "test.toml");
+    }
+
+    #[test]
+    fn texts_close_to_configurations_do_not_either(text in near_configurations()) {
+        let report = check(&text, "test.toml");
+        // Whatever is left passes the rules, or there is an error to show.
+        prop_assert!(!report.errors.is_empty() || report.config.validate("").is_ok());
+        for problem in &report.errors {
+            prop_assert!(!problem.message.is_empty() && !problem.message.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What a reload changes and what it refuses.
+
+use evenkeel_policy::Config;
+use evenkeel_policy::change::{Change, plan};
+use evenkeel_policy::units::Bytes;
+
+const BEFORE: &str =
+    "[pools.fast.emulate]\n[tenants.gold]\nweight = 2\n[volumes.a]\nsize = \"1MiB\"\n[volumes.b]\nsize = \"1MiB\"\n";
+
+fn config(text: &str) -> Config {
+    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+#[test]
+fn the_same_text_changes_nothing() {
+    assert_eq!(plan(&config(BEFORE), &config(BEFORE)), Ok(Vec::new()));
+}
+
+#[test]
+fn promises_pools_and_volumes_change_live() {
+    let after = "[server]\ndefault_export = \"a\"\ndrain_timeout = \"1s\"\n[pools.main]\nlimit.iops = 5\n[pools.new]\n\
+                 [tenants.silver]\n[tenants.default]\nweight = 3\n[volumes.a]\nsize = \"2MiB\"\ndescription = \"x\"\n[volumes.c]\nsize = \"1MiB\"\n";
+    let changes = plan(&config(BEFORE), &config(after)).expect("all of it can change live");
+    let name = |text: &str| text.to_owned();
+    assert_eq!(
+        changes,
+        [
+            Change::Server { key: "default_export" },
+            Change::Server { key: "drain_timeout" },
+            Change::PoolAdded(name("new")),
+            Change::PoolChanged(name("main")),
+            Change::TenantAdded(name("silver")),
+            Change::TenantChanged(name("default")),
+            Change::VolumeRemoved(name("b")),
+            Change::VolumeAdded(name("c")),
+            Change::VolumeGrown { name: name("a"), to: Bytes(2 << 20) },
+            Change::VolumeChanged(name("a")),
+            Change::TenantRemoved(name("gold")),
+            Change::PoolRemoved(name("fast")),
+        ]
+    );
+    assert_eq!(changes[8].to_string(), "volume a grown to 2MiB");
+}
+
+#[test]
+fn what_needs_a_restart_is_refused_with_the_whole_list() {
+    let after = "[server]\nlisten = [\"127.0.0.1:1\"]\nworkers = 7\nread_only = true\n[pools.fast]\n[pools.main.emulate]\n\
+                 [volumes.a]\nsize = \"4KiB\"\ncache = \"buffered\"\n[volumes.b]\nsize = \"1MiB\"\nbackend = \"memory\"\n";
+    let refused = plan(&config(BEFORE), &config(after)).expect_err("a restart is needed");
+    let keys: Vec<&str> = refused.0.iter().map(|text| text.split(' ').next().unwrap_or_default()).collect();
+    assert_eq!(
+        keys,
+        [
+            "server.listen",
+            "server.workers",
+            "server.read_only",
+            "pools.fast.emulate",
+            "pools.main.emulate",
+            "volumes.a.cache",
+            "volumes.a.size",
+            "volumes.b.backend"
+        ]
+    );
+    assert!(refused.to_string().starts_with("nothing was changed"), "{refused}");
+}
