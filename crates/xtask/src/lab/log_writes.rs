@@ -37,6 +37,19 @@ pub(crate) enum Entry {
     Mark(String),
 }
 
+impl Entry {
+    /// What it is, in a word.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Write { fua: true, .. } => "FUA write",
+            Self::Write { flush: true, .. } => "flush",
+            Self::Write { .. } => "write",
+            Self::Discard { .. } => "discard",
+            Self::Mark(_) => "mark",
+        }
+    }
+}
+
 /// A log device or file, read from its start.
 #[derive(Debug)]
 pub(crate) struct Log {

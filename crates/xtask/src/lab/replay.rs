@@ -105,7 +105,8 @@ pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<
             let content = disk.content(sector);
             if content.generation().is_none_or(|g| g < due) && broken.insert(sector) && found.first_broken.is_none() {
                 found.first_broken = Some(format!(
-                    "entry {number} of the log: sector {sector} holds {content:?}, generation {due} had been acknowledged"
+                    "after entry {number} of the log, a {}: sector {sector} holds {content:?}, generation {due} had been acknowledged",
+                    entry.kind()
                 ));
             }
         }

@@ -99,12 +99,14 @@ struct Connection {
     generation: u64,
     next_cookie: u64,
     in_flight: BTreeMap<u64, InFlight>,
+    /// Writes without FUA, by generation, until a FLUSH of this connection covers them; whether completed.
+    volatile: BTreeMap<u64, (Durable, bool)>,
     shared: Shared,
 }
 
 enum InFlight {
     Write { write: Durable, fua: bool },
-    Flush { covers: Vec<Durable> },
+    Flush { covers: Vec<Durable>, settles: Vec<u64> },
 }
 
 impl Connection {
@@ -112,7 +114,17 @@ impl Connection {
         let share = client.size / SECTOR as u64 / CONNECTIONS;
         let random = (seed << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let sectors = index * share..(index + 1) * share;
-        Self { client, index, sectors, random, generation: 0, next_cookie: 0, in_flight: BTreeMap::new(), shared }
+        Self {
+            client,
+            index,
+            sectors,
+            random,
+            generation: 0,
+            next_cookie: 0,
+            in_flight: BTreeMap::new(),
+            volatile: BTreeMap::new(),
+            shared,
+        }
     }
 
     fn run(mut self) -> Result<()> {
@@ -123,8 +135,14 @@ impl Connection {
             let cookie = self.client.receive()?;
             match self.in_flight.remove(&cookie).context("reply to a request that was not made")? {
                 InFlight::Write { write, fua: true } => lock(&self.shared).durable.push(write),
-                InFlight::Write { write, fua: false } => lock(&self.shared).completed.push((self.index, write)),
-                InFlight::Flush { covers } => lock(&self.shared).durable.extend(covers),
+                InFlight::Write { write, fua: false } => {
+                    self.volatile.insert(write.generation, (write, true));
+                    lock(&self.shared).completed.push((self.index, write));
+                }
+                InFlight::Flush { covers, settles } => {
+                    lock(&self.shared).durable.extend(covers);
+                    self.volatile.retain(|generation, _| !settles.contains(generation));
+                }
             }
         }
     }
@@ -141,7 +159,8 @@ impl Connection {
         let cookie = self.next_cookie;
         if self.random(FLUSH_ONE_IN) == 0 {
             let covers = self.covered_by_a_flush();
-            self.in_flight.insert(cookie, InFlight::Flush { covers });
+            let settles = self.volatile.iter().filter(|(_, (_, completed))| *completed).map(|(g, _)| *g).collect();
+            self.in_flight.insert(cookie, InFlight::Flush { covers, settles });
             return self.client.send(Command::Flush, false, cookie, 0, 0, &[]);
         }
         let (sector, count) = self.free_range();
@@ -149,9 +168,26 @@ impl Connection {
         let write = Durable { sector, count, generation: self.generation };
         let mut data = vec![0; count as usize * SECTOR];
         pattern::fill(&mut data, sector, self.generation);
-        let fua = self.random(FUA_ONE_IN) == 0;
+        let fua = self.random(FUA_ONE_IN) == 0 && self.may_use_fua(&write);
+        if !fua {
+            self.volatile.insert(write.generation, (write, false));
+        }
         self.in_flight.insert(cookie, InFlight::Write { write, fua });
         self.client.send(Command::Write, fua, cookie, sector * SECTOR as u64, data.len() as u32, &data)
+    }
+
+    /// The log holds a FUA write at its completion and an older write to the same place only at the next
+    /// FLUSH: replayed, the older one would win, which no disk does. So FUA is used only on pages (the
+    /// unit in which servers and page caches read, modify and write) without an unflushed write.
+    fn may_use_fua(&self, write: &Durable) -> bool {
+        const PAGE: u64 = 4096 / SECTOR as u64;
+        let pages = |w: &Durable| w.sector / PAGE..=(w.sector + w.count - 1) / PAGE;
+        let mine = pages(write);
+        !self
+            .volatile
+            .values()
+            .map(|(other, _)| pages(other))
+            .any(|p| p.start() <= mine.end() && mine.start() <= p.end())
     }
 
     /// Writes whose replies arrived before this moment: what a FLUSH sent now must make durable.
