@@ -309,6 +309,83 @@ fn a_draw_below_the_optimum_is_pushed_further_down() {
 }
 
 #[test]
+fn a_target_below_what_the_device_can_do_is_never_left() {
+    // Even the smallest budget takes 60 ms and gives 3 MiB/s; more comes with more latency.
+    const FLOOR_MS: f64 = 60.0;
+    let outcome = |repairs| {
+        let mut replay = Replay::new(with(repairs));
+        let mut rose_after = None;
+        for interval in 0..400 {
+            let target_ms = replay.target_ms();
+            let (throughput, latency_ms) =
+                if target_ms < FLOOR_MS { (3.0, FLOOR_MS) } else { (12.0 - 540.0 / target_ms, target_ms) };
+            for _ in 0..FAST_PER_SLOW {
+                replay.saturated(throughput, Duration::from_micros((latency_ms * 1e3) as u64));
+            }
+            if rose_after.is_none() && replay.optimum_ms().max(replay.target_ms()) >= FLOOR_MS {
+                rose_after = Some(interval);
+            }
+        }
+        (rose_after, replay.target_ms(), replay.admission.decision().budget_bytes)
+    };
+    assert_eq!(outcome(Repairs::NONE), (None, 1.0, 100 * KIB));
+    let (rose_after, _, budget_bytes) = outcome(Repairs { feasible_target: true, ..Repairs::NONE });
+    assert!(rose_after <= Some(1), "{rose_after:?}");
+    assert!(budget_bytes > 100 * KIB);
+}
+
+#[test]
+fn latencies_from_before_a_cut_cause_the_next_one() {
+    let budget_after = |repairs| {
+        let config = SlowFastConfig {
+            target_initial: Duration::from_millis(100),
+            budget_initial_bytes: 6_400 * KIB,
+            slow_interval: Duration::from_secs(3_600),
+            ..with(repairs)
+        };
+        let mut admission = Admission::new(Config::SlowFast(config), Instant::ZERO, 1);
+        // A queue of 350 ms; all of it was there before the first cut.
+        for _ in 0..8 {
+            admission.admit(800 * KIB);
+        }
+        for ms in (350..750).step_by(50) {
+            let now = Instant::ZERO + Duration::from_millis(ms);
+            admission.observe(now, 800 * KIB, 800 * KIB, now.since(Instant::ZERO));
+            admission.tick(now + Duration::from_millis(49));
+        }
+        admission.tick(Instant::ZERO + Duration::from_millis(750));
+        // What was admitted after the cut meets the target, and that counts.
+        let cut_to = admission.decision().budget_bytes;
+        admission.admit(cut_to);
+        admission.observe(Instant::ZERO + Duration::from_millis(860), cut_to, 0, Duration::from_millis(90));
+        admission.tick(Instant::ZERO + Duration::from_millis(1_000));
+        (cut_to, admission.decision().reason)
+    };
+    let (cut_to, _) = budget_after(Repairs::NONE);
+    assert!(cut_to <= 110 * KIB, "{cut_to}");
+    let (cut_to, reason) = budget_after(Repairs { await_effect: true, ..Repairs::NONE });
+    assert_eq!(cut_to, 3_200 * KIB);
+    assert!(matches!(reason, Reason::LatencyUnderTarget { .. } | Reason::BudgetNotUsed { .. }), "{reason}");
+}
+
+#[test]
+fn samples_below_the_knee_tilt_the_fit_above_it() {
+    // Proportional up to a knee at 20 ms, flat beyond: no logarithm.
+    let device = |latency_ms: f64| 12.0 * (latency_ms / 20.0).min(1.0);
+    let highest_optimum_ms = |repairs| {
+        let mut replay = Replay::new(with(repairs));
+        (0..1_000).fold(0.0f64, |highest, _| {
+            replay.slow_interval(device);
+            highest.max(replay.optimum_ms())
+        })
+    };
+    let global = highest_optimum_ms(Repairs { local_fit: false, ..Repairs::ALL });
+    assert!(global > 160.0, "{global} ms");
+    let local = highest_optimum_ms(Repairs::ALL);
+    assert!(local < 90.0, "{local} ms");
+}
+
+#[test]
 fn all_repairs_together_find_and_hold_the_knee() {
     let mut replay = Replay::new(SlowFastConfig::REPAIRED);
     let device = saturating(100.0, 1.0);

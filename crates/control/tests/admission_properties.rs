@@ -33,7 +33,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn repairs() -> impl Strategy<Value = Repairs> {
-    any::<[bool; 8]>().prop_map(|on| Repairs {
+    any::<[bool; 11]>().prop_map(|on| Repairs {
         early_fit: on[0],
         proportional_growth: on[1],
         guarded_fit: on[2],
@@ -42,6 +42,9 @@ fn repairs() -> impl Strategy<Value = Repairs> {
         relative_tradeoff: on[5],
         settling_exploration: on[6],
         pull_towards_optimum: on[7],
+        feasible_target: on[8],
+        await_effect: on[9],
+        local_fit: on[10],
     })
 }
 

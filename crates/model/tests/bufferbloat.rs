@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use evenkeel_control::admission::{Admission, Config, SlowFastConfig};
+use evenkeel_control::admission::{Admission, Config, Repairs, SlowFastConfig};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
@@ -201,12 +201,31 @@ fn repaired_slowfast_finds_the_knee_of_faster_and_slower_devices_too() {
         ..StoreParams::ssd()
     };
     for factor in [5, 10, 40] {
-        let run = |config| run(config, scaled(factor), 64, Duration::from_secs(40));
+        let run = |config| run(config, scaled(factor), 64, Duration::from_secs(100));
         let (none, repaired) = (run(Config::None), run(Config::SlowFast(SlowFastConfig::REPAIRED)));
         assert!(repaired.bulk_mb_per_s > 0.85 * none.bulk_mb_per_s, "x {factor}: {repaired:?} {none:?}");
         assert!(repaired.light_p50_ms < none.light_p50_ms / 2.0, "x {factor}: {repaired:?} {none:?}");
         assert!(repaired.light_p99_ms < none.light_p99_ms * 0.7, "x {factor}: {repaired:?} {none:?}");
     }
+}
+
+/// On a disk one request alone takes longer than the published first target, and a queue much longer than a fast interval.
+#[test]
+fn repaired_slowfast_finds_the_knee_of_a_disk() {
+    let disk = StoreParams { deferred_max_bytes: 0, ..StoreParams::hdd() };
+    let run = |config| run(config, disk, 64, Duration::from_secs(200));
+    let with = |repairs| Config::SlowFast(SlowFastConfig { repairs, ..SlowFastConfig::PUBLISHED });
+    let none = run(Config::None);
+    let published = run(with(Repairs::NONE));
+    assert!(published.bulk_mb_per_s < 0.4 * none.bulk_mb_per_s, "starved: {published:?} {none:?}");
+    let repaired = run(with(Repairs::ALL));
+    assert!(repaired.bulk_mb_per_s > 0.8 * none.bulk_mb_per_s, "{repaired:?} {none:?}");
+    assert!(repaired.light_p50_ms < none.light_p50_ms / 4.0, "{repaired:?} {none:?}");
+    // Each of these two repairs is needed for it.
+    let starved = run(with(Repairs { feasible_target: false, ..Repairs::ALL }));
+    assert!(starved.bulk_mb_per_s < 0.4 * none.bulk_mb_per_s, "{starved:?} {none:?}");
+    let bloated = run(with(Repairs { local_fit: false, ..Repairs::ALL }));
+    assert!(bloated.light_p50_ms > none.light_p50_ms / 2.0, "{bloated:?} {none:?}");
 }
 
 #[test]

@@ -21,13 +21,14 @@ use core::fmt;
 
 use crate::time::{Duration, Instant};
 
+mod config;
 mod curve;
 mod fixed;
 mod slowfast;
 
+pub use config::{InvalidConfig, Repairs, SlowFastConfig};
 use fixed::Throttle;
 use slowfast::SlowFast;
-pub use slowfast::{InvalidConfig, Repairs, SlowFastConfig};
 
 /// Which answer, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,7 +230,7 @@ impl Admission {
             self.close_intervals(now);
         }
         if let Law::SlowFast(law) = &mut self.law {
-            law.observe(self.throttle.inside, self.holding_back.get(), payload_bytes, latency);
+            law.observe(now, self.throttle.inside, self.holding_back.get(), payload_bytes, latency);
         }
         self.throttle.release(cost_bytes);
     }

@@ -2,7 +2,7 @@
 //!
 //! Mirvakili, Just, Maltzahn, "Managing Bufferbloat in Cloud Storage Systems", with the constants and the behaviour of
 //! the authors' public implementation. Each known defect of that form stays reproducible and has a repair behind its
-//! own switch in [`Repairs`].
+//! own switch in [`Repairs`](super::Repairs).
 //!
 //! ```text
 //!            every 50 ms                                  every 500 ms
@@ -13,23 +13,21 @@
 //! What is decided is therefore a function of what completed when, however late or often the caller ticks.
 
 use alloc::collections::VecDeque;
-use core::fmt;
 
+use super::config::{MIN_INTERVAL, SlowFastConfig};
 use super::curve::{self, Sample};
 use super::{Decision, Reason};
 use crate::rng::SplitMix64;
 use crate::time::{Duration, Instant};
 
 const MIB: f64 = 1_048_576.0;
-/// Shorter intervals would only cost time; CoDel's square root never gets there from sensible settings.
-const MIN_INTERVAL: Duration = Duration::from_micros(1);
-/// More samples than this only slow the fit down.
-const MAX_HISTORY: u32 = 10_000;
 
 /// `early_fit`: enough samples for a first slope (5 s at the published interval).
 const EARLY_SAMPLES: usize = 10;
 /// `guarded_fit`: targets must differ by at least 2 % (standard deviation of the logarithm) to determine a curve.
 const MIN_DEVIATION: f64 = 0.02;
+/// `local_fit`: how far from the optimum a sample may lie.
+const NEIGHBOURHOOD: f64 = 3.0;
 /// `floored_mode`: the mode of the draw stays this fraction of the minimum target above it.
 const MODE_CLEARANCE: f64 = 0.1;
 /// `settling_exploration`: a fit within this ratio of the last one counts as agreement.
@@ -37,236 +35,16 @@ const AGREEMENT: f64 = 1.25;
 /// `settling_exploration`: the spread that always remains, so that a change of the device is noticed.
 const SETTLED_P99_FACTOR: f64 = 1.25;
 
-/// Settings of SlowFast CoDel. `Default` is the published form: constants of the authors' public implementation with
-/// the paper's trade-off of 0.1 and no repairs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlowFastConfig {
-    /// Period of the fast loop while the target is met.
-    pub fast_interval: Duration,
-    /// Period of the slow loop.
-    pub slow_interval: Duration,
-    /// Target before the first fit.
-    pub target_initial: Duration,
-    /// Smallest target.
-    pub target_min: Duration,
-    /// Largest target.
-    pub target_max: Duration,
-    /// Budget at the start, in bytes.
-    pub budget_initial_bytes: u64,
-    /// Smallest budget, in bytes.
-    pub budget_min_bytes: u64,
-    /// Largest budget, in bytes. The public implementation has no such bound; use alone bounds its growth.
-    pub budget_max_bytes: u64,
-    /// Growth of the budget in a fast interval that met the target, in bytes.
-    pub budget_increment_bytes: u64,
-    /// The most a fast interval may leave of the budget when the target is far exceeded, as a fraction (0 to 1).
-    pub budget_decrease_floor: f64,
-    /// The budget grows only while it is below this multiple of the peak occupancy (at least 1).
-    pub budget_headroom: f64,
-    /// Slow intervals kept for the fit; the published form does not fit before it has them all.
-    pub history_samples: u32,
-    /// Slope of the throughput-latency curve at the target, in MiB/s per ms: larger means less latency and less throughput.
-    pub tradeoff_mib_per_s_per_ms: f64,
-    /// The same slope with throughput and latency each in units of its mean (per cent of throughput per per cent of
-    /// latency); used instead of the absolute one with [`Repairs::relative_tradeoff`].
-    pub tradeoff_relative: f64,
-    /// 99th percentile of the explored targets as a multiple of the optimum (above 1).
-    pub exploration_p99_factor: f64,
-    /// Which known defects are repaired.
-    pub repairs: Repairs,
-}
-
-impl Default for SlowFastConfig {
-    fn default() -> Self {
-        Self::PUBLISHED
-    }
-}
-
-impl SlowFastConfig {
-    /// The published form.
-    pub const PUBLISHED: Self = Self {
-        fast_interval: Duration::from_millis(50),
-        slow_interval: Duration::from_millis(500),
-        target_initial: Duration::from_millis(5),
-        target_min: Duration::from_millis(1),
-        target_max: Duration::from_secs(1),
-        budget_initial_bytes: 100 << 10,
-        budget_min_bytes: 100 << 10,
-        budget_max_bytes: 1 << 30,
-        budget_increment_bytes: 10 << 10,
-        budget_decrease_floor: 0.5,
-        budget_headroom: 1.5,
-        history_samples: 100,
-        tradeoff_mib_per_s_per_ms: 0.1,
-        tradeoff_relative: 0.1,
-        exploration_p99_factor: 5.0,
-        repairs: Repairs::NONE,
-    };
-
-    /// The published constants with every defect repaired.
-    pub const REPAIRED: Self = Self { repairs: Repairs::ALL, ..Self::PUBLISHED };
-
-    /// Checks that the settings make sense together.
-    ///
-    /// # Errors
-    /// The first setting that does not, and what would be right.
-    pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let positive = |x: f64| x > 0.0 && x.is_finite();
-        let rules = [
-            (self.fast_interval >= MIN_INTERVAL, "fast_interval", "at least 1 us"),
-            (self.slow_interval >= self.fast_interval, "slow_interval", "at least fast_interval"),
-            (self.target_min >= MIN_INTERVAL, "target_min", "at least 1 us"),
-            (self.target_max > self.target_min, "target_max", "greater than target_min"),
-            (
-                (self.target_min..=self.target_max).contains(&self.target_initial),
-                "target_initial",
-                "from target_min to target_max",
-            ),
-            (self.budget_min_bytes > 0, "budget_min_bytes", "greater than 0"),
-            (self.budget_max_bytes >= self.budget_min_bytes, "budget_max_bytes", "at least budget_min_bytes"),
-            (
-                (self.budget_min_bytes..=self.budget_max_bytes).contains(&self.budget_initial_bytes),
-                "budget_initial_bytes",
-                "from budget_min_bytes to budget_max_bytes",
-            ),
-            (self.budget_increment_bytes > 0, "budget_increment_bytes", "greater than 0"),
-            (
-                positive(self.budget_decrease_floor) && self.budget_decrease_floor < 1.0,
-                "budget_decrease_floor",
-                "between 0 and 1",
-            ),
-            (self.budget_headroom >= 1.0 && self.budget_headroom.is_finite(), "budget_headroom", "at least 1"),
-            ((2..=MAX_HISTORY).contains(&self.history_samples), "history_samples", "from 2 to 10000"),
-            (positive(self.tradeoff_mib_per_s_per_ms), "tradeoff_mib_per_s_per_ms", "greater than 0"),
-            (positive(self.tradeoff_relative), "tradeoff_relative", "greater than 0"),
-            (
-                self.exploration_p99_factor > 1.0 && self.exploration_p99_factor.is_finite(),
-                "exploration_p99_factor",
-                "greater than 1",
-            ),
-        ];
-        match rules.iter().find(|(ok, ..)| !ok) {
-            None => Ok(()),
-            Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
-        }
-    }
-
-    /// The same settings, moved into range where [`SlowFastConfig::validate`] would refuse them.
-    fn in_range(self) -> Self {
-        let between = |low: f64, high: f64, x: f64, otherwise: f64| if low < x && x < high { x } else { otherwise };
-        let (infinity, published) = (f64::INFINITY, Self::PUBLISHED);
-        let fast_interval = self.fast_interval.max(MIN_INTERVAL);
-        let target_min = self.target_min.max(MIN_INTERVAL);
-        let target_max = self.target_max.max(target_min + Duration::from_nanos(1));
-        let budget_min_bytes = self.budget_min_bytes.max(1);
-        let budget_max_bytes = self.budget_max_bytes.max(budget_min_bytes);
-        Self {
-            fast_interval,
-            slow_interval: self.slow_interval.max(fast_interval),
-            target_initial: self.target_initial.clamp(target_min, target_max),
-            target_min,
-            target_max,
-            budget_initial_bytes: self.budget_initial_bytes.clamp(budget_min_bytes, budget_max_bytes),
-            budget_min_bytes,
-            budget_max_bytes,
-            budget_increment_bytes: self.budget_increment_bytes.max(1),
-            budget_decrease_floor: between(0.0, 1.0, self.budget_decrease_floor, published.budget_decrease_floor),
-            budget_headroom: between(0.0, infinity, self.budget_headroom, published.budget_headroom).max(1.0),
-            history_samples: self.history_samples.clamp(2, MAX_HISTORY),
-            tradeoff_mib_per_s_per_ms: between(
-                0.0,
-                infinity,
-                self.tradeoff_mib_per_s_per_ms,
-                published.tradeoff_mib_per_s_per_ms,
-            ),
-            tradeoff_relative: between(0.0, infinity, self.tradeoff_relative, published.tradeoff_relative),
-            exploration_p99_factor: between(
-                1.0,
-                infinity,
-                self.exploration_p99_factor,
-                published.exploration_p99_factor,
-            ),
-            repairs: self.repairs,
-        }
-    }
-}
-
-/// A setting of [`SlowFastConfig`] that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidConfig {
-    /// The field.
-    pub setting: &'static str,
-    /// What it must be.
-    pub must_be: &'static str,
-}
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.setting, self.must_be)
-    }
-}
-
-impl core::error::Error for InvalidConfig {}
-
-/// One switch for each known defect of the published form; `false` keeps the defect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repairs {
-    /// Defect: no fit for `history_samples` slow intervals (50 s). Repair: fit from 10 samples on.
-    pub early_fit: bool,
-    /// Defect: 10 KiB an interval take 327 s from 100 KiB to 64 MiB. Repair: grow in proportion to budget and latency
-    /// margin, mirroring the decrease.
-    pub proportional_growth: bool,
-    /// Defect: a history at one target divides by zero, and the garbage target keeps it there. Repair: without a curve
-    /// the optimum stays; it never leaves the range of targets that were tried.
-    pub guarded_fit: bool,
-    /// Defect: an optimum at the minimum target makes the exploration take ln(0), and it stops for ever. Repair: keep
-    /// the mode of the draw above the minimum.
-    pub floored_mode: bool,
-    /// Defect: light load looks like a flat curve, which pins the target at its minimum, where it stays when the load
-    /// returns. Repair: learn only from intervals in which the budget was the limit, and hold the optimum otherwise.
-    pub app_limited: bool,
-    /// Defect: a trade-off in MiB/s per ms means something else on every device. Repair: throughput and latency in
-    /// units of their means.
-    pub relative_tradeoff: bool,
-    /// Defect: targets are drawn up to 5 times the optimum for ever. Repair: the spread halves with each fit that
-    /// agrees with the last, down to 1.25 times, and opens again when one does not.
-    pub settling_exploration: bool,
-    /// Defect: a draw below the optimum is pushed further down. Repair: it is pulled towards the optimum.
-    pub pull_towards_optimum: bool,
-}
-
-impl Repairs {
-    /// The published form.
-    pub const NONE: Self = Self {
-        early_fit: false,
-        proportional_growth: false,
-        guarded_fit: false,
-        floored_mode: false,
-        app_limited: false,
-        relative_tradeoff: false,
-        settling_exploration: false,
-        pull_towards_optimum: false,
-    };
-
-    /// Every known defect repaired.
-    pub const ALL: Self = Self {
-        early_fit: true,
-        proportional_growth: true,
-        guarded_fit: true,
-        floored_mode: true,
-        app_limited: true,
-        relative_tradeoff: true,
-        settling_exploration: true,
-        pull_towards_optimum: true,
-    };
-}
-
 /// What completed since the fast loop last ran.
 struct FastInterval {
     ends_at: Instant,
     length: Duration,
-    /// `Duration::MAX` = nothing completed.
+    /// `Duration::MAX` = nothing completed that counts.
     min_latency: Duration,
+    /// `await_effect`: what was admitted before this instant does not count.
+    counts_from: Instant,
+    /// Something completed that does not count.
+    stale: bool,
     /// Violations in a row.
     violations: u32,
 }
@@ -279,6 +57,31 @@ struct SlowInterval {
     held_back: u64,
     bytes: u64,
     peak_bytes: u64,
+    /// Fast intervals with completions, and those that missed the target with the smallest budget.
+    judged: u32,
+    infeasible: u32,
+    /// Smallest latency of the latter; `Duration::MAX` = none.
+    infeasible_min: Duration,
+}
+
+impl SlowInterval {
+    fn new(ends_at: Instant, budget_min_bytes: u64) -> Self {
+        Self {
+            ends_at,
+            completions: 0,
+            held_back: 0,
+            bytes: 0,
+            peak_bytes: budget_min_bytes,
+            judged: 0,
+            infeasible: 0,
+            infeasible_min: Duration::MAX,
+        }
+    }
+
+    /// The latency that the smallest budget gave, if most of the interval missed the target with it.
+    fn infeasible_below(&self) -> Option<Duration> {
+        (self.infeasible * 2 > self.judged).then_some(self.infeasible_min)
+    }
 }
 
 /// The two loops.
@@ -309,15 +112,11 @@ impl SlowFast {
                 ends_at: now + config.fast_interval,
                 length: config.fast_interval,
                 min_latency: Duration::MAX,
+                counts_from: now,
+                stale: false,
                 violations: 0,
             },
-            slow: SlowInterval {
-                ends_at: now + config.slow_interval,
-                completions: 0,
-                held_back: 0,
-                bytes: 0,
-                peak_bytes: config.budget_min_bytes,
-            },
+            slow: SlowInterval::new(now + config.slow_interval, config.budget_min_bytes),
             history: VecDeque::with_capacity(config.history_samples as usize),
             agreeing_fits: 0,
             decision: Decision {
@@ -342,9 +141,8 @@ impl SlowFast {
         self.agreeing_fits = 0;
         self.fast.length = config.fast_interval;
         self.fast.ends_at = now + config.fast_interval;
-        self.slow.ends_at = now + config.slow_interval;
+        self.slow = SlowInterval::new(now + config.slow_interval, config.budget_min_bytes);
         self.config = config;
-        self.reset_slow_interval();
         self.decide(now, Reason::Configured);
     }
 
@@ -359,8 +157,19 @@ impl SlowFast {
 
     /// A request has left; `inside` still counts it.
     #[inline]
-    pub(super) fn observe(&mut self, inside: u64, holding_back: bool, payload_bytes: u64, latency: Duration) {
-        self.fast.min_latency = self.fast.min_latency.min(latency);
+    pub(super) fn observe(
+        &mut self,
+        now: Instant,
+        inside: u64,
+        holding_back: bool,
+        payload_bytes: u64,
+        latency: Duration,
+    ) {
+        if now - latency >= self.fast.counts_from || !self.config.repairs.await_effect {
+            self.fast.min_latency = self.fast.min_latency.min(latency);
+        } else {
+            self.fast.stale = true;
+        }
         let slow = &mut self.slow;
         slow.held_back += u64::from(holding_back);
         slow.peak_bytes = slow.peak_bytes.max(inside);
@@ -398,20 +207,31 @@ impl SlowFast {
     fn close_fast_interval(&mut self, now: Instant, inside: u64) -> bool {
         let ended_at = self.fast.ends_at;
         let min = core::mem::replace(&mut self.fast.min_latency, Duration::MAX);
+        let stale = core::mem::take(&mut self.fast.stale);
+        let budget_before = self.budget_bytes;
         let reason = if min == Duration::MAX {
+            if stale {
+                self.fast.ends_at = first_end_after(now, ended_at, self.fast.length);
+                return false;
+            }
             if inside > 0 { Reason::Stalled { inside_bytes: inside } } else { Reason::Idle }
         } else if min > self.target {
+            self.slow.judged += 1;
             self.fast.violations = self.fast.violations.saturating_add(1);
             let divisor = libm::round(libm::sqrt(f64::from(self.fast.violations))) as u64;
             let shortened = Duration::from_nanos(self.config.fast_interval.as_nanos() / divisor.max(1));
             self.fast.length = shortened.max(MIN_INTERVAL);
             self.shrink_budget(min)
         } else {
+            self.slow.judged += 1;
             self.fast.violations = 0;
             self.fast.length = self.config.fast_interval;
             self.grow_budget(min)
         };
         self.fast.ends_at = first_end_after(now, ended_at, self.fast.length);
+        if self.budget_bytes != budget_before {
+            self.fast.counts_from = ended_at;
+        }
         // Silence is reported once, not every interval.
         let silent = matches!(reason, Reason::Idle | Reason::Stalled { .. });
         let told = silent && core::mem::discriminant(&reason) == core::mem::discriminant(&self.decision.reason);
@@ -422,6 +242,10 @@ impl SlowFast {
     }
 
     fn shrink_budget(&mut self, min: Duration) -> Reason {
+        if self.budget_bytes == self.config.budget_min_bytes {
+            self.slow.infeasible += 1;
+            self.slow.infeasible_min = self.slow.infeasible_min.min(min);
+        }
         let ratio = self.target.as_nanos() as f64 / min.as_nanos() as f64;
         let kept = self.budget_bytes as f64 * ratio.max(self.config.budget_decrease_floor);
         self.budget_bytes = (kept as u64).clamp(self.config.budget_min_bytes, self.config.budget_max_bytes);
@@ -452,9 +276,10 @@ impl SlowFast {
     /// The target-adjusting loop. An interval without completions changes nothing.
     fn close_slow_interval(&mut self, now: Instant) -> bool {
         let ended_at = self.slow.ends_at;
-        self.slow.ends_at = first_end_after(now, ended_at, self.config.slow_interval);
-        let SlowInterval { completions, held_back, bytes, .. } = self.slow;
-        self.reset_slow_interval();
+        let next_end = first_end_after(now, ended_at, self.config.slow_interval);
+        let next = SlowInterval::new(next_end, self.config.budget_min_bytes);
+        let closed = core::mem::replace(&mut self.slow, next);
+        let SlowInterval { completions, held_back, bytes, .. } = closed;
         if completions == 0 {
             return false;
         }
@@ -466,24 +291,20 @@ impl SlowFast {
             if self.history.len() == self.config.history_samples as usize {
                 self.history.pop_front();
             }
-            self.history.push_back(Sample { target_ms: self.target.as_millis_f64(), mib_per_s });
-            let reason = self.find_optimum();
+            let infeasible_below = closed.infeasible_below().filter(|_| self.config.repairs.feasible_target);
+            let in_force = infeasible_below.unwrap_or(self.target);
+            self.history.push_back(Sample { target_ms: in_force.as_millis_f64(), mib_per_s });
+            let mut reason = self.find_optimum();
+            if let Some(min) = infeasible_below.filter(|&min| min > self.optimum) {
+                reason = Reason::LatencyOverTarget { min, target: self.target };
+                self.optimum = min.min(self.config.target_max);
+            }
             self.explore();
             reason
         };
         self.decide(ended_at, reason);
         self.decision.target_reason = reason;
         true
-    }
-
-    fn reset_slow_interval(&mut self) {
-        self.slow = SlowInterval {
-            ends_at: self.slow.ends_at,
-            completions: 0,
-            held_back: 0,
-            bytes: 0,
-            peak_bytes: self.config.budget_min_bytes,
-        };
     }
 
     /// The target at which the fitted curve has the slope that the trade-off asks for.
@@ -500,12 +321,18 @@ impl SlowFast {
             self.optimum = config.target_initial;
             return Reason::TargetExplored { optimum: self.optimum, samples };
         }
-        let guarded = curve::fit(self.history.iter(), MIN_DEVIATION);
+        let centre_ms = self.optimum.as_millis_f64();
+        let is_near = |sample: &&Sample| {
+            sample.target_ms <= centre_ms * NEIGHBOURHOOD && centre_ms <= sample.target_ms * NEIGHBOURHOOD
+        };
+        let local = repairs.local_fit && self.history.iter().filter(is_near).count() >= needed;
+        let counting = self.history.iter().filter(|sample| !local || is_near(sample));
+        let guarded = curve::fit(counting.clone(), MIN_DEVIATION);
         let (Some(fit), true) = (guarded, repairs.guarded_fit || repairs.relative_tradeoff) else {
             if repairs.guarded_fit {
                 return Reason::FitDegenerate { samples };
             }
-            let slope_mib_per_s = curve::slope_by_normal_equations(self.history.iter());
+            let slope_mib_per_s = curve::slope_by_normal_equations(counting);
             return self.accept_fit(slope_mib_per_s, slope_mib_per_s / config.tradeoff_mib_per_s_per_ms);
         };
         let mut optimum_ms = if repairs.relative_tradeoff {
