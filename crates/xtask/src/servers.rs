@@ -20,11 +20,12 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// A server under test.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Server {
-    /// The server of this project, with its schedulers or without.
-    Evenkeel {
-        /// mClock and admission on, or `scheduler = "none"`.
-        qos: bool,
-    },
+    /// The server of this project as it is by default.
+    Evenkeel,
+    /// The same without mClock and admission.
+    EvenkeelNoQos,
+    /// The same on epoll and threads instead of io_uring.
+    EvenkeelEpoll,
     /// QEMU's server, used as an honest stand-in.
     QemuNbd,
     /// QEMU's server told to ignore FLUSH and FUA: it must be caught.
@@ -34,11 +35,20 @@ pub(crate) enum Server {
 }
 
 impl Server {
+    const ALL: [Self; 6] =
+        [Self::Evenkeel, Self::EvenkeelNoQos, Self::EvenkeelEpoll, Self::QemuNbd, Self::QemuNbdUnsafe, Self::Nbdkit];
+
+    /// Whether it is this project's, in any form.
+    pub(crate) fn is_evenkeel(&self) -> bool {
+        matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll)
+    }
+
     /// Short name, as on the command line.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Evenkeel { qos: true } => "evenkeel",
-            Self::Evenkeel { qos: false } => "evenkeel-noqos",
+            Self::Evenkeel => "evenkeel",
+            Self::EvenkeelNoQos => "evenkeel-noqos",
+            Self::EvenkeelEpoll => "evenkeel-epoll",
             Self::QemuNbd => "qemu-nbd",
             Self::QemuNbdUnsafe => "qemu-nbd-unsafe",
             Self::Nbdkit => "nbdkit",
@@ -50,15 +60,8 @@ impl FromStr for Server {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = [
-            Self::Evenkeel { qos: true },
-            Self::Evenkeel { qos: false },
-            Self::QemuNbd,
-            Self::QemuNbdUnsafe,
-            Self::Nbdkit,
-        ];
-        let Some(server) = all.iter().find(|s| s.name() == text) else {
-            bail!("unknown server `{text}`, expected one of {}", all.map(|s| s.name()).join(", "));
+        let Some(server) = Self::ALL.iter().find(|s| s.name() == text) else {
+            bail!("unknown server `{text}`, expected one of {}", Self::ALL.map(|s| s.name()).join(", "));
         };
         Ok(server.clone())
     }
@@ -120,9 +123,9 @@ pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
     let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = match server {
-        Server::Evenkeel { qos } => {
+        Server::Evenkeel | Server::EvenkeelNoQos | Server::EvenkeelEpoll => {
             let config = dir.join("evenkeel.toml");
-            std::fs::write(&config, evenkeel_config(*qos, storage, address, dir)?)?;
+            std::fs::write(&config, evenkeel_config(server, storage, address, dir)?)?;
             let mut command = Command::new(binary);
             command.args(["serve", "--config"]).arg(config);
             command
@@ -142,14 +145,18 @@ pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
     }
 }
 
-fn evenkeel_config(qos: bool, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
+fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
     let mut text = String::from("[server]\nstatus = \"off\"\n");
     writeln!(text, "data_dir = {}", quote(&dir.join("data")))?;
     match address {
         Address::Unix(path) => writeln!(text, "listen = []\nunix = [{}]", quote(path))?,
         Address::Tcp(port) => writeln!(text, "listen = [\"127.0.0.1:{port}\"]\nunix = []")?,
     }
-    let (scheduler, admission) = if qos { ("mclock", "slowfast") } else { ("none", "none") };
+    if *server == Server::EvenkeelEpoll {
+        writeln!(text, "engine = \"epoll\"")?;
+    }
+    let (scheduler, admission) =
+        if *server != Server::EvenkeelNoQos { ("mclock", "slowfast") } else { ("none", "none") };
     writeln!(text, "\n[pools.main]\nscheduler = \"{scheduler}\"\nadmission = \"{admission}\"")?;
     writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
     match storage {
@@ -211,10 +218,10 @@ mod tests {
     fn the_config_for_evenkeel_names_storage_and_address() {
         let dir = Path::new("d");
         let unix = Address::Unix("s".into());
-        let text = evenkeel_config(true, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
+        let text = evenkeel_config(&Server::EvenkeelEpoll, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
         assert!(text.contains("unix = [\"s\"]") && text.contains(r#"path = "/dev/a\"b""#), "{text}");
-        assert!(text.contains("scheduler = \"mclock\""));
-        let text = evenkeel_config(false, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
+        assert!(text.contains("scheduler = \"mclock\"") && text.contains("engine = \"epoll\""), "{text}");
+        let text = evenkeel_config(&Server::EvenkeelNoQos, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
         assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("scheduler = \"none\""), "{text}");
         assert!(text.contains("backend = \"memory\"\nsize = 5"), "{text}");
     }

@@ -223,9 +223,9 @@ fn measure_case(
     scratch: &Scratch,
     results: &mut Results,
 ) -> Result<()> {
-    let mut servers = vec![Server::Evenkeel { qos: true }, Server::Nbdkit, Server::QemuNbd];
+    let mut servers = vec![Server::Evenkeel, Server::Nbdkit, Server::QemuNbd];
     if case.without_qos {
-        servers.push(Server::Evenkeel { qos: false });
+        servers.push(Server::EvenkeelNoQos);
     }
     servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
     let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };

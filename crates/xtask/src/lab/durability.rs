@@ -23,9 +23,9 @@ pub(crate) const FILE_BYTES: usize = 32 << 20;
 /// The log is a sparse file; its size bounds what a run may write.
 const LOG_BYTES: u64 = 16 << 30;
 /// The load lasts until every journal has this many marks.
-const MARKS: usize = 40;
+const MARKS: usize = 80;
 /// Replayed disks that are booted and served again, for each subject.
-const REBOOTS: usize = 4;
+const REBOOTS: usize = 3;
 const LOAD_LIMIT: Duration = Duration::from_secs(240);
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
 
@@ -87,11 +87,13 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let dir = scratch.path().to_owned();
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
     let server = options.server.clone();
-    let subjects = [
-        Subject { server: server.clone(), file: false },
-        Subject { server, file: true },
-        Subject { server: Server::QemuNbdUnsafe, file: false },
-    ];
+    let mut subjects =
+        vec![Subject { server: server.clone(), file: false }, Subject { server: server.clone(), file: true }];
+    if server == Server::Evenkeel {
+        // The other engine writes and syncs in its own way.
+        subjects.push(Subject { server: Server::EvenkeelEpoll, file: false });
+    }
+    subjects.push(Subject { server: Server::QemuNbdUnsafe, file: false });
     let trials: Vec<Trial> = subjects.into_iter().map(|s| Trial::new(s, &dir)).collect::<Result<_>>()?;
 
     load_and_cut(&mut machine, options, &trials)?;

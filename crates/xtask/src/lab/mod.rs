@@ -1,6 +1,7 @@
 //! Labs in a virtual machine: what the host's kernel cannot show.
 
 mod cpio;
+mod device_mapper;
 mod durability;
 pub(crate) mod guest;
 mod journal;
@@ -122,14 +123,14 @@ pub(crate) fn run(args: Args) -> Result<bool> {
 
 /// One lab as a step of `cargo xtask test`.
 pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
-    run_lab(Args { name, server: Server::Evenkeel { qos: true }, binary: None, keep, verbose: false })
+    run_lab(Args { name, server: Server::Evenkeel, binary: None, keep, verbose: false })
 }
 
 fn run_lab(args: Args) -> Result<Tally> {
     let started = Instant::now();
     let binary = match args.binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from)) {
         Some(binary) => std::path::absolute(binary)?,
-        None if matches!(args.server, Server::Evenkeel { .. }) => build::binary("evenkeel", build::Profile::Dev)?,
+        None if args.server.is_evenkeel() => build::binary("evenkeel", build::Profile::Dev)?,
         None => PathBuf::from("evenkeel"),
     };
     let build = build::workspace().join("lab/build");

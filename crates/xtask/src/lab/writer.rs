@@ -4,17 +4,16 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command as Process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::device_mapper::Device;
 use super::journal::Durable;
 use super::pattern::{self, SECTOR};
 use crate::client::{Client, Command};
-use crate::process;
 
 /// Connections of a writer; with more than one, FLUSH on one covers writes of the other.
 const CONNECTIONS: u64 = 2;
@@ -25,7 +24,7 @@ const FLUSH_ONE_IN: u64 = 12;
 /// One write in this many carries FUA.
 const FUA_ONE_IN: u64 = 5;
 /// Pause between marks. It decides how many cuts there are, not what is right.
-const MARK_EVERY: Duration = Duration::from_millis(100);
+const MARK_EVERY: Duration = Duration::from_millis(150);
 /// A guest without hardware virtualisation takes its time to start a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -225,7 +224,7 @@ impl Connection {
 #[derive(Debug)]
 struct Marker {
     journal: File,
-    device: String,
+    device: Device,
     number: u64,
 }
 
@@ -233,7 +232,7 @@ impl Marker {
     fn new(journal: &Path, device: &str) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(journal);
         let file = file.with_context(|| format!("cannot write {}", journal.display()))?;
-        Ok(Self { journal: file, device: device.to_owned(), number: 0 })
+        Ok(Self { journal: file, device: Device::open(device)?, number: 0 })
     }
 
     /// First the promises reach the journal on the host, then the mark enters the log: what a mark owes
@@ -247,10 +246,6 @@ impl Marker {
         }
         writeln!(lines, "M {}", self.number)?;
         self.journal.write_all(lines.as_bytes())?;
-        let number = self.number.to_string();
-        process::output(
-            process::program("dmsetup").args(["message", &self.device, "0", "mark", &number]) as &mut Process
-        )?;
-        Ok(())
+        self.device.message(&format!("mark {}", self.number))
     }
 }
