@@ -156,7 +156,8 @@ impl Model {
             Phase::Reservation => {
                 let bytes = if work.bytes == 0 { 4_096 } else { work.bytes };
                 charge(&mut client.reservation, client.qos.reservation, fine_now, SECOND, bytes);
-                client.start_tag = client.start_tag.min(self.virtual_time[class] + (1 << 20) * VIRTUAL / weight);
+                let most = cost.max(1 << 19) * 2 * VIRTUAL / weight;
+                client.start_tag = client.start_tag.min(self.virtual_time[class] + most);
                 self.weight_claim = earn(self.weight_claim, normal_waits || background_waits);
             }
             Phase::Weight => {

@@ -154,6 +154,19 @@ fn a_client_gets_the_greater_of_reservation_and_share_not_the_sum() {
 }
 
 #[test]
+fn large_requests_do_not_turn_the_greater_into_the_sum() {
+    for (rate, others) in [(300, 1), (450, 1), (499, 1), (90, 9), (99, 9)] {
+        let mut device = Device::new(1_000);
+        device.join(reserved(rate), &[8 << 20]);
+        for _ in 0..others {
+            device.join(weight(1), &[8 << 20]);
+        }
+        let share = 10_000 / (others + 1);
+        assert_near(device.counts(10 * SECOND)[0], share, share / 1_000 + 2);
+    }
+}
+
+#[test]
 fn a_reservation_in_bytes_is_met() {
     let mut device = Device::new(1_000);
     let promise = Qos { reservation: bytes_per_s(20 << 20), ..Qos::default() };

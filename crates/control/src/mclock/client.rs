@@ -19,8 +19,12 @@ const STEP_SHIFT: u32 = 16;
 ///
 /// That service counts against the share by weight, so that a client gets the greater of
 /// the two, not the sum. Where the reservation exceeds the share, the lead would grow for
-/// ever and be held against the client for hours after the load has changed.
+/// ever and be held against the client for hours after the load has changed. Where it does not,
+/// the lead is about one request, which has to fit in: hence also [`MAX_LEAD_REQUESTS`].
 const MAX_LEAD: u64 = 1 << 20;
+
+/// The least that [`MAX_LEAD`] is for large requests, in requests.
+const MAX_LEAD_REQUESTS: u64 = 2;
 
 /// How far a backlogged client may be behind its reservation and still catch up.
 ///
@@ -142,7 +146,8 @@ impl Client {
     pub(super) fn charge_reservation(&mut self, now: Instant, work: &Work, cost: u32, virtual_time: VirtualTime) {
         let bytes = if work.bytes == 0 { EMPTY_REQUEST_BYTES } else { work.bytes };
         self.reservation.take(now, &Work { bytes, ..*work });
-        self.weight_tag = self.weight_tag.min(virtual_time + u128::from(self.step(MAX_LEAD)));
+        let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
+        self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
         self.charge_weight(now, work, cost);
     }
 
