@@ -35,6 +35,9 @@ First steps:
 #[derive(Subcommand)]
 enum Command {
     /// Serve volumes over NBD
+    ///
+    /// Without options: a sparse volume of 1 GiB, export disk0, kept in ./evenkeel-data, on 127.0.0.1:10809 and on a
+    /// Unix socket, with its status at http://127.0.0.1:9809. Needs no privileges.
     Serve(serve::Args),
     /// Load an NBD server and measure it
     Load(load::Args),

@@ -219,26 +219,26 @@ pub struct Repairs(evenkeel_control::admission::Repairs);
 type Switch = fn(&mut evenkeel_control::admission::Repairs) -> &mut bool;
 
 /// The switches by name.
-const SWITCHES: [(&str, Switch); 8] = [
-    ("early_fit", |r| &mut r.early_fit),
-    ("proportional_growth", |r| &mut r.proportional_growth),
-    ("guarded_fit", |r| &mut r.guarded_fit),
-    ("floored_mode", |r| &mut r.floored_mode),
-    ("app_limited", |r| &mut r.app_limited),
-    ("relative_tradeoff", |r| &mut r.relative_tradeoff),
-    ("settling_exploration", |r| &mut r.settling_exploration),
-    ("pull_towards_optimum", |r| &mut r.pull_towards_optimum),
-];
-const SWITCH_NAMES: &[&str] = &[
-    SWITCHES[0].0,
-    SWITCHES[1].0,
-    SWITCHES[2].0,
-    SWITCHES[3].0,
-    SWITCHES[4].0,
-    SWITCHES[5].0,
-    SWITCHES[6].0,
-    SWITCHES[7].0,
-];
+macro_rules! switches {
+    ($($name:ident,)*) => {
+        const SWITCHES: &[(&str, Switch)] = &[$((stringify!($name), |repairs| &mut repairs.$name),)*];
+        const SWITCH_NAMES: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+switches! {
+    early_fit,
+    proportional_growth,
+    guarded_fit,
+    floored_mode,
+    app_limited,
+    relative_tradeoff,
+    settling_exploration,
+    pull_towards_optimum,
+    feasible_target,
+    await_effect,
+    local_fit,
+}
 
 impl From<evenkeel_control::admission::Repairs> for Repairs {
     fn from(repairs: evenkeel_control::admission::Repairs) -> Self {

@@ -177,9 +177,16 @@ impl Manager {
 ///
 /// An object that says what it is (`kind`, `preset`) replaces what was there: its members would not fit another kind.
 fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
-    let invalid = |error: serde_json::Error| {
-        Refusal::new(422, "invalid_request", error, "see `evenkeel config schema` for the keys and their values")
-    };
+    let cure = "see `evenkeel config schema` for the keys and their values";
+    if !patch.is_object() {
+        return Err(Refusal::new(
+            422,
+            "invalid_request",
+            "the request must be a JSON object of what is to change",
+            cure,
+        ));
+    }
+    let invalid = |error: serde_json::Error| Refusal::new(422, "invalid_request", error, cure);
     let mut value = serde_json::to_value(current).map_err(invalid)?;
     merge(&mut value, patch);
     serde_json::from_value(value).map_err(invalid)

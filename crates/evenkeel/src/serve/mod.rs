@@ -30,9 +30,6 @@ use source::{Flags, Source};
 use systemd::Condition;
 
 /// Options of `evenkeel serve`.
-///
-/// Without options it serves a sparse volume of 1 GiB, export disk0, from ./evenkeel-data on 127.0.0.1:10809 and on a
-/// Unix socket, and shows its status at http://127.0.0.1:9809. Needs no privileges.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -45,10 +42,10 @@ pub(crate) struct Args {
 }
 
 const AFTER_HELP: &str = "\
-Signals: HUP reads the configuration again (an invalid one changes nothing), TERM and INT stop gracefully: requests
-in flight are answered, everything is made durable; a second one stops at once.
+Signals: HUP reads the configuration again (an invalid one changes nothing); TERM and INT stop gracefully: requests in \
+flight are answered and everything is made durable; a second one stops at once.
 
-Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and
+Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and \
 =control for those two), and Type=notify-reload is understood.";
 
 /// Serves until told to stop.

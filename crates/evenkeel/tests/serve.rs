@@ -1,0 +1,447 @@
+//! `evenkeel serve` and the commands that talk to it, as processes.
+
+#[path = "serve/server.rs"]
+mod server;
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use server::{EVENKEEL, Folder, Server, control, fail, http, succeed};
+
+#[test]
+fn the_first_start_needs_nothing_and_says_what_to_try() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    for line in [
+        "nbdinfo 'nbd://127.0.0.1:",
+        "fio --name=try --ioengine=nbd",
+        "qemu-img convert",
+        "nbd-client 127.0.0.1",
+        "/disk0'",
+    ] {
+        assert!(server.banner.contains(line), "{line} is missing in\n{}", server.banner);
+    }
+    let image = fs::metadata(folder.join("evenkeel-data/disk0.img")).expect("the volume's file");
+    assert_eq!(image.len(), 1 << 30);
+    assert!(image.blocks() * 512 < 1 << 20, "not sparse: {} blocks", image.blocks());
+    let socket = folder.join("evenkeel-data/control.sock");
+    assert_eq!(fs::metadata(&socket).expect("the control socket").permissions().mode() & 0o777, 0o600);
+    assert_eq!(server.state()["volumes"][0]["size_bytes"], 1 << 30);
+    assert!(succeed(&folder, &["state"]).contains("disk0"));
+    server.stop();
+    assert!(!socket.exists() && !folder.join("evenkeel-data/nbd.sock").exists(), "sockets are left behind");
+    let complaint = fail(&folder, &["state"]);
+    assert!(complaint.contains("no server answers") && complaint.contains("evenkeel serve"), "{complaint}");
+}
+
+#[test]
+fn tcp_shows_and_changes_nothing() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let address = server.status();
+    let before = server.state()["volumes"].clone();
+    for path in ["/", "/metrics", "/api/v1/state", "/healthz", "/status.js", "/status.css"] {
+        let answer = http(address, "GET", path, &[], "");
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{path}: {}", answer.head);
+        assert!(!answer.body.is_empty(), "{path}");
+        let head = http(address, "HEAD", path, &[], "");
+        assert_eq!((head.status, head.body.as_str()), (200, ""), "{path}");
+    }
+    for path in [
+        "/",
+        "/api/v1/state",
+        "/api/v1/reload",
+        "/api/v1/volumes",
+        "/api/v1/volumes/disk0",
+        "/api/v1/tenants/a",
+        "/nothing",
+    ] {
+        for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"] {
+            let answer = http(address, method, path, &["Content-Type: application/json"], "{}");
+            assert_eq!(answer.status, 405, "{method} {path}");
+            assert!(answer.head.contains("allow: get, head"), "{method} {path}: {}", answer.head);
+            let error: Value = serde_json::from_str(&answer.body).expect("JSON");
+            assert_eq!(error["error"]["kind"], "read_only");
+            assert!(error["error"]["cure"].as_str().is_some_and(|cure| cure.contains("control socket")), "{error}");
+        }
+    }
+    for path in ["/api/v1/config", "/nothing", "/api/v1/volumes/disk0"] {
+        assert_eq!(http(address, "GET", path, &[], "").status, 404, "{path}");
+    }
+    for host in ["Host: evil.example", "Host: evil.example:9809", "Host: 10.0.0.1"] {
+        assert_eq!(http(address, "GET", "/api/v1/state", &[host], "").status, 421, "{host}");
+    }
+    assert_eq!(http(address, "GET", "/healthz", &["Host: localhost"], "").status, 200);
+    assert_eq!(server.state()["volumes"], before);
+    server.stop();
+}
+
+#[test]
+fn the_page_loads_nothing_from_elsewhere_and_has_no_inline_code() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let page = http(server.status(), "GET", "/", &[], "").body;
+    let script = http(server.status(), "GET", "/status.js", &[], "").body;
+    let style = http(server.status(), "GET", "/status.css", &[], "").body;
+    for text in [&page, &script, &style] {
+        assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("url("), "{text}");
+    }
+    assert!(page.contains("<script src=\"/status.js\" defer></script>") && page.matches("<script").count() == 1);
+    assert!(!page.contains("<style") && !page.contains(" style=") && !page.contains(" onclick"));
+    for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+        assert!(!script.contains(sink), "{sink} would let a name become markup");
+    }
+    server.stop();
+}
+
+/// The value of the one sample that begins with `start`.
+fn sample(metrics: &str, start: &str) -> f64 {
+    let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with(start)).collect();
+    assert_eq!(lines.len(), 1, "{start}: {lines:?}");
+    lines[0].rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).expect("a number")
+}
+
+#[test]
+fn metrics_count_what_was_served() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "300", "--queue-depth", "8"]);
+    let answer = http(server.status(), "GET", "/metrics", &[], "");
+    assert!(answer.head.contains("content-type: application/openmetrics-text"), "{}", answer.head);
+    let metrics = answer.body;
+    assert!(metrics.ends_with("# EOF\n"));
+    let labels = "pool=\"main\",tenant=\"default\"";
+    assert_eq!(sample(&metrics, &format!("evenkeel_tenant_requests_total{{{labels},op=\"read\"}}")), 300.0);
+    assert_eq!(
+        sample(&metrics, &format!("evenkeel_tenant_payload_bytes_total{{{labels},op=\"read\"}}")),
+        300.0 * 4096.0
+    );
+    for histogram in ["queue_wait", "device_latency", "response_time"] {
+        let name = format!("evenkeel_tenant_{histogram}_seconds");
+        assert_eq!(sample(&metrics, &format!("{name}_count{{{labels}}}")), 300.0, "{name}");
+        let start = format!("{name}_bucket{{le=");
+        let counts: Vec<f64> = metrics
+            .lines()
+            .filter(|line| line.starts_with(&start))
+            .map(|line| line.rsplit_once(' ').expect("a value").1.parse().expect("a number"))
+            .collect();
+        assert!(counts.len() > 20 && counts.is_sorted(), "{name}: {counts:?}");
+        assert_eq!(counts.last(), Some(&300.0), "{name}");
+    }
+    // Every sample belongs to a family that was described, under a unit it names.
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().expect("a name");
+        let described =
+            |suffix: &str| metrics.contains(&format!("# TYPE {} ", name.strip_suffix(suffix).unwrap_or(name)));
+        assert!(["", "_total", "_bucket", "_count", "_sum"].iter().any(|suffix| described(suffix)), "{line}");
+    }
+    server.stop();
+}
+
+#[test]
+fn volumes_come_grow_and_go_and_are_there_after_a_restart() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    assert_eq!(
+        succeed(&folder, &["volume", "create", "scratch", "--size", "8MiB", "--description", "to try"]),
+        "volume scratch added\n"
+    );
+    assert_eq!(succeed(&folder, &["volume", "grow", "scratch", "16MiB"]), "volume scratch grown to 16MiB\n");
+    let list = succeed(&folder, &["volume", "list"]);
+    assert!(list.contains("scratch") && list.contains("16MiB") && list.contains("disk0"), "{list}");
+    let uri = server.uri().replace("disk0", "scratch");
+    succeed(&folder, &["load", &uri, "--op", "write", "--requests", "20"]);
+    for (arguments, words) in [
+        (&["volume", "create", "scratch", "--size", "1MiB"][..], "already"),
+        (&["volume", "create", "more", "--size", "0"], "greater than 0"),
+        (&["volume", "create", "more", "--size", "1MiB", "--pool", "mian"], "did you mean \"main\""),
+        (&["volume", "create", "../more", "--size", "1MiB"], "usable name"),
+        (&["volume", "create", "more", "--size", "1MiB", "--backend", "tape"], "tape"),
+        (&["volume", "grow", "scratch", "1MiB"], "only grows"),
+        (&["volume", "grow", "none", "1MiB"], "no volume"),
+        (&["volume", "remove", "a/b"], "no volume"),
+    ] {
+        let complaint = fail(&folder, arguments);
+        assert!(complaint.contains(words) && complaint.contains("what to do"), "{arguments:?}: {complaint}");
+    }
+    server.stop();
+
+    let server = Server::start(&folder, &[]);
+    let state = server.state();
+    let sizes: Vec<_> = state["volumes"]
+        .as_array()
+        .expect("volumes")
+        .iter()
+        .map(|v| (v["name"].as_str(), v["size_bytes"].as_u64()))
+        .collect();
+    assert_eq!(sizes, [(Some("disk0"), Some(1 << 30)), (Some("scratch"), Some(16 << 20))]);
+    succeed(&folder, &["volume", "remove", "scratch"]);
+    succeed(&folder, &["volume", "remove", "disk0"]);
+    assert_eq!(server.state()["volumes"], json!([]));
+    assert_eq!(fs::metadata(folder.join("evenkeel-data/scratch.img")).expect("the file stays").len(), 16 << 20);
+    server.signal("HUP");
+    assert_eq!(succeed(&folder, &["reload"]), "nothing changed\n");
+    server.stop();
+}
+
+#[test]
+fn a_reload_changes_what_it_can_or_nothing() {
+    let folder = Folder::new();
+    let file = folder.join("evenkeel.toml");
+    let write = |text: &str| fs::write(&file, text).expect("the configuration");
+    write("[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+    let mut server = Server::start(&folder, &["--config", "evenkeel.toml"]);
+
+    write(
+        "[volumes.a]\nbackend = \"memory\"\nsize = \"2MiB\"\n[volumes.b]\nbackend = \"memory\"\nsize = \"1MiB\"\n[tenants.a]\nweight = 3\n",
+    );
+    server.signal("HUP");
+    let log = server.log_until("volume a grown to 2MiB");
+    assert!(log.contains("volume b added") && log.contains("tenant a added"), "{log}");
+    let state = server.state();
+    assert_eq!((&state["volumes"][0]["size_bytes"], &state["volumes"][0]["tenant"]), (&json!(2 << 20), &json!("a")));
+
+    write("[volumes.a]\nbackend = \"memory\"\nsize = \"4MiB\"\n[tenants.a]\nwieght = 3\n");
+    server.signal("HUP");
+    let log = server.log_until("reload refused");
+    assert!(log.contains("evenkeel.toml:5:1: tenants.a.wieght") && log.contains("did you mean \"weight\""), "{log}");
+    let complaint = fail(&folder, &["reload"]);
+    assert!(complaint.contains("evenkeel.toml:5:1"), "{complaint}");
+
+    write("[server]\nworkers = 7\n[volumes.a]\nbackend = \"file\"\nsize = \"4MiB\"\n");
+    let complaint = fail(&folder, &["reload"]);
+    assert!(complaint.contains("server.workers") && complaint.contains("volumes.a.backend"), "{complaint}");
+
+    let after = server.state();
+    assert_eq!(after["volumes"], state["volumes"], "a refused reload changed something");
+
+    let complaint = fail(&folder, &["volume", "remove", "a"]);
+    assert!(complaint.contains("defined in evenkeel.toml"), "{complaint}");
+    server.stop();
+}
+
+#[test]
+fn promises_and_pools_change_live_until_the_next_reload() {
+    let folder = Folder::new();
+    fs::write(folder.join("e.toml"), "[pools.main.emulate]\n[volumes.v]\nbackend = \"emulate\"\nsize = \"1MiB\"\n")
+        .expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let said = succeed(
+        &folder,
+        &["tenant", "set", "default", "--weight", "5", "--limit-iops", "1000", "--class", "background"],
+    );
+    assert!(said.contains("tenant default changed") && said.contains("until the next reload"), "{said}");
+    succeed(
+        &folder,
+        &["pool", "set", "main", "--admission", "fixed:512KiB", "--limit-bytes-per-s", "50MB", "--emulate", "iops=700"],
+    );
+    let state = server.state();
+    let pool = &state["pools"][0];
+    assert_eq!((&pool["admission"]["kind"], &pool["admission"]["budget_bytes"]), (&json!("fixed"), &json!(512 << 10)));
+    assert_eq!(
+        (&pool["limit"]["bytes_per_s"], &pool["limit"]["bytes_per_s_owner"]),
+        (&json!(50_000_000), &json!("operator"))
+    );
+    let tenant = &pool["tenants"][0];
+    assert_eq!((&tenant["qos"]["weight"], &tenant["qos"]["class"]), (&json!(5), &json!("background")));
+    assert_eq!(tenant["limit"]["iops"], 1000);
+    let socket = folder.join("evenkeel-data/control.sock");
+    let config: Value = serde_json::from_str(&control(&socket, "GET", "/api/v1/config", &[], "").body).expect("JSON");
+    assert_eq!(config["pools"]["main"]["emulate"]["iops"], 700);
+    for (arguments, words) in [
+        (&["tenant", "set", "default", "--weight", "0"][..], "1 to 1000000"),
+        (&["tenant", "set", "default", "--reservation-iops", "2000"], "more than the tenant's limit"),
+        (&["pool", "set", "other", "--limit-iops", "5"], "no pool"),
+        (&["pool", "set", "main", "--admission", "slow"], "slow"),
+        (&["pool", "set", "main", "--emulate", "speed=5"], "speed"),
+        (&["pool", "set", "main", "--emulate", "bandwidth=0"], "bandwidth must be greater than 0"),
+    ] {
+        let complaint = fail(&folder, arguments);
+        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+    }
+    let said = succeed(&folder, &["reload"]);
+    assert!(said.contains("tenant default changed") && said.contains("pool main changed"), "{said}");
+    assert_eq!(server.state()["pools"][0]["admission"]["kind"], "slowfast");
+    server.stop();
+}
+
+#[test]
+fn the_control_socket_refuses_with_kind_and_cure() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let socket = folder.join("evenkeel-data/control.sock");
+    let json_type = ["Content-Type: application/json"];
+    for (method, path, headers, body, status, kind) in [
+        ("POST", "/api/v1/volumes", &json_type[..], "{\"name\":", 400, "invalid_request"),
+        ("POST", "/api/v1/volumes", &json_type, "{\"nam\":\"x\"}", 422, "invalid_request"),
+        (
+            "POST",
+            "/api/v1/volumes",
+            &json_type,
+            "{\"name\":\"x\",\"volume\":{\"size\":\"many\"}}",
+            422,
+            "invalid_request",
+        ),
+        ("POST", "/api/v1/volumes", &[], "{\"name\":\"x\"}", 415, "invalid_request"),
+        (
+            "POST",
+            "/api/v1/volumes",
+            &json_type,
+            "{\"name\":\"x\",\"volume\":{\"backend\":\"memory\"}}",
+            422,
+            "invalid_configuration",
+        ),
+        ("DELETE", "/api/v1/volumes/none", &[], "", 404, "not_found"),
+        ("PATCH", "/api/v1/pools/none", &json_type, "{}", 404, "not_found"),
+        ("PATCH", "/api/v1/tenants/default", &json_type, "[]", 422, "invalid_request"),
+        ("PUT", "/api/v1/volumes", &[], "", 405, "method_not_allowed"),
+        ("GET", "/api/v2/state", &[], "", 404, "not_found"),
+    ] {
+        let answer = control(&socket, method, path, headers, body);
+        assert_eq!(answer.status, status, "{method} {path} {body}: {}", answer.body);
+        let error: Value = serde_json::from_str(&answer.body).expect("JSON");
+        assert_eq!(error["error"]["kind"], kind, "{method} {path} {body}");
+        assert!(error["error"]["cure"].as_str().is_some_and(|cure| !cure.is_empty()), "{error}");
+    }
+    let large = format!("{{\"name\":\"{}\"}}", "x".repeat(100 << 10));
+    assert_eq!(control(&socket, "POST", "/api/v1/volumes", &json_type, &large).status, 413);
+    assert_eq!(server.state()["volumes"].as_array().map(Vec::len), Some(1));
+    server.stop();
+}
+
+#[test]
+fn what_is_taken_is_said_with_its_holder() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let complaint = fail(&folder, &["serve", "--listen", "127.0.0.1:0", "--status", "off"]);
+    assert!(complaint.contains("--data-dir"), "{complaint}");
+    let other = ["--data-dir", "other"];
+    let address = server.uri().trim_start_matches("nbd://").trim_end_matches("/disk0").to_owned();
+    let complaint = fail(&folder, &[&["serve", "--listen", &address, "--status", "off"][..], &other].concat());
+    assert!(
+        complaint.contains(&address) && complaint.contains("--listen") && complaint.contains("(process "),
+        "{complaint}"
+    );
+    let complaint =
+        fail(&folder, &[&["serve", "--listen", "127.0.0.1:0", "--status", server.status()][..], &other].concat());
+    assert!(complaint.contains("--status off") && complaint.contains("(process "), "{complaint}");
+    fs::write(
+        folder.join("same.toml"),
+        format!("[volumes.v]\npath = \"{}\"\n", folder.join("evenkeel-data/disk0.img").display()),
+    )
+    .expect("written");
+    let same = ["serve", "--listen", "127.0.0.1:0", "--status", "off", "--config", "same.toml"];
+    let complaint = fail(&folder, &[&same[..], &other].concat());
+    assert!(complaint.contains("in use"), "{complaint}");
+    server.stop();
+}
+
+#[test]
+fn a_dead_servers_sockets_are_replaced() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &[]);
+    server.signal("KILL");
+    server.end();
+    assert!(folder.join("evenkeel-data/control.sock").exists());
+    Server::start(&folder, &[]).stop();
+}
+
+#[test]
+fn read_only_holds_for_every_volume() {
+    let folder = Folder::new();
+    Server::start(&folder, &[]).stop();
+    let server = Server::start(&folder, &["--read-only"]);
+    assert_eq!(server.state()["volumes"][0]["read_only"], true);
+    assert!(server.banner.contains("--rw=randread"), "{}", server.banner);
+    assert!(!server::run(&folder, &["load", server.uri(), "--op", "write", "--requests", "5"]).status.success());
+    succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "5"]);
+    server.stop();
+}
+
+#[test]
+fn a_service_manager_is_told_and_its_sockets_are_used() {
+    let folder = Folder::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let notified = UnixDatagram::bind(folder.join("notify.sock")).expect("a socket");
+    notified.set_read_timeout(Some(Duration::from_secs(60))).expect("a bound for a broken server");
+    // The socket becomes descriptor 3 and the shell becomes the server, as a service manager would do it.
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=nbd exec \"$0\" serve --status off";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, EVENKEEL]).current_dir(folder.path());
+    command.env("NOTIFY_SOCKET", folder.join("notify.sock")).stdin(Stdio::from(OwnedFd::from(listener)));
+    let mut server = Server::spawn(&mut command);
+    assert!(server.uri().contains(&address), "{}", server.banner);
+    succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "5"]);
+    let message = || {
+        let mut buffer = [0; 256];
+        let length = notified.recv(&mut buffer).expect("a message");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    assert_eq!(message(), "READY=1\n");
+    server.signal("HUP");
+    let reloading = message();
+    assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");
+    assert_eq!(message(), "READY=1\n");
+    server.signal("TERM");
+    assert_eq!(message(), "STOPPING=1\n");
+    let (status, log) = server.end();
+    assert!(status.success(), "{log}");
+}
+
+#[test]
+fn configurations_are_checked_explained_and_described() {
+    let folder = Folder::new();
+    let example = succeed(&folder, &["config", "example"]);
+    fs::write(folder.join("example.toml"), &example).expect("written");
+    assert!(
+        succeed(&folder, &["config", "check", "example.toml"]).starts_with("usable: 3 pools, 3 tenants, 2 volumes")
+    );
+    let schema: Value = serde_json::from_str(&succeed(&folder, &["config", "schema"])).expect("JSON");
+    assert!(schema["properties"]["volumes"].is_object());
+
+    fs::write(folder.join("bad.toml"), "[pools.main]\nsceduler = \"none\"\n[tenants.a]\nweight = 0\n")
+        .expect("written");
+    let complaint = fail(&folder, &["config", "check", "bad.toml"]);
+    for words in [
+        "error: bad.toml:2:1: pools.main.sceduler",
+        "did you mean \"scheduler\"",
+        "error: bad.toml:4:1: tenants.a.weight",
+        "2 errors",
+    ] {
+        assert!(complaint.contains(words), "{words:?} is missing in {complaint}");
+    }
+    let refused = fail(&folder, &["serve", "--config", "bad.toml"]);
+    assert!(refused.contains("bad.toml:2:1") && refused.contains("bad.toml:4:1"), "{refused}");
+    assert!(!folder.join("evenkeel-data").exists(), "a refused configuration left something behind");
+
+    fs::write(folder.join("doubtful.toml"), "[server]\nstatus = \"0.0.0.0:9809\"\n").expect("written");
+    assert!(succeed(&folder, &["config", "check", "doubtful.toml"]).contains("1 warnings"));
+    assert!(
+        fail(&folder, &["config", "check", "--strict", "doubtful.toml"])
+            .contains("warning: doubtful.toml:2:1: server.status")
+    );
+    assert!(fail(&folder, &["config", "check", "none.toml"]).contains("none.toml: cannot read"));
+}
+
+#[test]
+fn help_teaches() {
+    let folder = Folder::new();
+    let help = succeed(&folder, &["--help"]);
+    for words in ["serve", "load", "demo", "config", "First steps"] {
+        assert!(help.contains(words), "{words} is missing in {help}");
+    }
+    let help = succeed(&folder, &["serve", "--help"]);
+    for words in ["--config", "--engine", "--read-only", "disk0", "HUP", "socket unit"] {
+        assert!(help.contains(words), "{words} is missing in {help}");
+    }
+    let complaint = fail(&folder, &["serve", "--engine", "spdk"]);
+    assert!(complaint.contains("io_uring"), "{complaint}");
+}

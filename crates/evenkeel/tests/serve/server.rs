@@ -1,0 +1,194 @@
+//! A server process of its own for a test, and plain HTTP to talk to it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::Value;
+
+pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
+
+/// A folder that disappears with the value.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("evenkeel-serve-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a scratch folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running `evenkeel serve`, killed with the value.
+pub(crate) struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// What it printed up to the addresses.
+    pub(crate) banner: String,
+}
+
+impl Server {
+    /// Starts a server with its data in `folder`, on free ports.
+    pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
+        let mut command = Command::new(EVENKEEL);
+        command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+        Self::spawn(command.args(arguments))
+    }
+
+    /// Starts what `command` says and waits until it serves.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        let mut banner = String::new();
+        while !banner.contains("Stop with") {
+            if stdout.read_line(&mut banner).expect("text") == 0 {
+                let mut log = String::new();
+                let _ = stderr.read_to_string(&mut log);
+                panic!("the server did not start: {banner}{log}");
+            }
+        }
+        Self { child, stderr, banner }
+    }
+
+    /// The URI of its first volume over TCP.
+    pub(crate) fn uri(&self) -> &str {
+        self.quoted("nbdinfo '")
+    }
+
+    /// Address and port of its status page.
+    pub(crate) fn status(&self) -> &str {
+        let start = self.banner.find("http://").expect("a status address") + "http://".len();
+        self.banner[start..].split_whitespace().next().expect("an address")
+    }
+
+    fn quoted(&self, before: &str) -> &str {
+        let start = self.banner.find(before).expect("a line to paste") + before.len();
+        self.banner[start..].split('\'').next().expect("a closing quote")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Reads the log until a line contains `words`; everything read.
+    pub(crate) fn log_until(&mut self, words: &str) -> String {
+        let mut log = String::new();
+        while !log.contains(words) {
+            assert!(self.stderr.read_line(&mut log).expect("text") > 0, "{words:?} never came in:\n{log}");
+        }
+        log
+    }
+
+    /// Waits for its end; how it ended and the rest of its log.
+    pub(crate) fn end(&mut self) -> (ExitStatus, String) {
+        let mut log = String::new();
+        self.stderr.read_to_string(&mut log).expect("text");
+        (self.child.wait().expect("it ends"), log)
+    }
+
+    /// Stops it gracefully.
+    pub(crate) fn stop(mut self) {
+        self.signal("TERM");
+        let (status, log) = self.end();
+        assert!(status.success(), "{status}: {log}");
+    }
+
+    /// The state, over TCP.
+    pub(crate) fn state(&self) -> Value {
+        let answer = http(self.status(), "GET", "/api/v1/state", &[], "");
+        assert_eq!(answer.status, 200);
+        serde_json::from_str(&answer.body).expect("JSON")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command of the program in `folder`.
+pub(crate) fn run(folder: &Folder, arguments: &[&str]) -> Output {
+    Command::new(EVENKEEL).current_dir(folder.path()).args(arguments).output().expect("the program runs")
+}
+
+/// Runs a command that succeeds; what it printed.
+#[track_caller]
+pub(crate) fn succeed(folder: &Folder, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Runs a command that fails without panicking; what it complained.
+#[track_caller]
+pub(crate) fn fail(folder: &Folder, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    let complaint = String::from_utf8(output.stderr).expect("text");
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments:?}: {}: {complaint}", output.status);
+    complaint
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+/// One request over TCP.
+pub(crate) fn http(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    exchange(TcpStream::connect(address).expect("the status address"), address, method, path, headers, body)
+}
+
+/// One request over the control socket.
+pub(crate) fn control(socket: &Path, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
+    exchange(UnixStream::connect(socket).expect("the control socket"), "localhost", method, path, headers, body)
+}
+
+fn exchange(
+    mut stream: impl Read + Write,
+    host: &str,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &str,
+) -> Answer {
+    let mut lines = vec![
+        format!("{method} {path} HTTP/1.1"),
+        "Connection: close".into(),
+        format!("Content-Length: {}", body.len()),
+    ];
+    if !headers.iter().any(|header| header.starts_with("Host:")) {
+        lines.push(format!("Host: {host}"));
+    }
+    lines.extend(headers.iter().map(|&header| header.to_owned()));
+    write!(stream, "{}\r\n\r\n{body}", lines.join("\r\n")).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
+    Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
