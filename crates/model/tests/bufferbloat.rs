@@ -1,5 +1,5 @@
 //! Bufferbloat, and what admission control does about it: a bulk writer and a light client that goes first share a
-//! batching store with a deep buffer, in virtual time.
+//! batching store with a deep buffer, in virtual time. With `--nocapture --test-threads=1` the runs print their figures.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -138,11 +138,31 @@ fn run(config: Config, store: StoreParams, bulk_depth: usize, length: Duration) 
         path.dispatch(now);
     }
     light_ms.sort_by(f64::total_cmp);
-    Outcome {
+    let outcome = Outcome {
         light_p50_ms: light_ms[light_ms.len() / 2],
         light_p99_ms: light_ms[light_ms.len() * 99 / 100],
         bulk_mb_per_s: bulk_bytes as f64 / 1e6 / end.since(measure_from).as_secs_f64(),
         budget_bytes: path.admission.decision().budget_bytes,
+    };
+    eprintln!(
+        "{:24} light p50 {:6.1} ms  p99 {:6.1} ms  bulk {:6.1} MB/s",
+        name(&config),
+        outcome.light_p50_ms,
+        outcome.light_p99_ms,
+        outcome.bulk_mb_per_s
+    );
+    outcome
+}
+
+fn name(config: &Config) -> String {
+    match config {
+        Config::None => "none".into(),
+        Config::Fixed { budget_bytes } => format!("fixed {} KiB", budget_bytes / KIB),
+        Config::SlowFast(settings) => match settings.repairs {
+            Repairs::NONE => "slowfast as published".into(),
+            Repairs::ALL => "slowfast".into(),
+            _ => "slowfast, some repairs".into(),
+        },
     }
 }
 
