@@ -155,6 +155,11 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
+    /// Bytes that are not taken at present.
+    pub(crate) fn free(&self) -> u64 {
+        self.0.limit.saturating_sub(self.used())
+    }
+
     /// The bound.
     pub(crate) fn limit(&self) -> u64 {
         self.0.limit

@@ -100,7 +100,6 @@ impl Server {
         let memory = config.server.buffer_memory.0;
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
-            connection_bytes: memory / 4,
             handshake_ns: config.server.handshake_timeout.0.as_nanos(),
         };
         let shared = Arc::new(Shared::new(mailboxes, config.server.max_connections, Budget::new(memory), bounds));
@@ -303,6 +302,8 @@ impl Server {
         // On a thread of its own: a device that hangs must not keep the process from ending.
         std::thread::spawn(move || {
             let failed = volumes.iter().filter_map(|volume| registry::sync(volume).err()).next();
+            // Before the caller goes on, and perhaps opens them again.
+            drop(volumes);
             let _ = done.send(failed);
         });
         match finished.recv_timeout(patience.max(STOP_PATIENCE)) {

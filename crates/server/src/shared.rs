@@ -157,8 +157,6 @@ impl Slots {
 pub(crate) struct Bounds {
     /// Requests of one connection without a reply.
     pub(crate) in_flight: usize,
-    /// Bytes of the buffer budget that one connection may hold, except for a single request.
-    pub(crate) connection_bytes: u64,
     /// Time a client has to choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
 }

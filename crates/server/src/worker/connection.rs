@@ -146,6 +146,8 @@ pub(crate) struct OutQueue {
     replies: VecDeque<Reply>,
     /// Bytes of the first reply that are sent already.
     sent: usize,
+    /// Bytes of the buffer budget that the replies hold.
+    charged: u64,
 }
 
 /// Room for the pieces of one send, kept from send to send.
@@ -162,6 +164,7 @@ impl OutQueue {
     /// Queues a reply.
     #[inline]
     pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: u64) {
+        self.charged += charge;
         self.replies.push_back(Reply { header, payload, charge });
     }
 
@@ -222,6 +225,7 @@ impl OutQueue {
             }
             self.sent -= whole;
             if let Some(reply) = self.replies.pop_front() {
+                self.charged -= reply.charge;
                 budget.give(reply.charge);
                 if let Payload::Buffer(buffer) = reply.payload {
                     buffers.give(buffer);
@@ -233,6 +237,7 @@ impl OutQueue {
     /// Drops everything.
     pub(crate) fn clear(&mut self, buffers: &mut BufferPool, budget: &Budget) {
         self.sent = 0;
+        self.charged = 0;
         for reply in self.replies.drain(..) {
             budget.give(reply.charge);
             if let Payload::Buffer(buffer) = reply.payload {
@@ -334,7 +339,7 @@ pub(crate) struct Connection {
     pub(crate) sent_at: Instant,
     /// Requests handed to the pool and not yet answered.
     pub(crate) in_flight: u32,
-    /// Bytes of the buffer budget its requests hold.
+    /// Bytes of the buffer budget that its requests hold, not counting replies.
     pub(crate) charged: u64,
     /// Why it is not read, if so.
     pub(crate) paused: Paused,
@@ -379,6 +384,12 @@ impl Connection {
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
         self.in_flight as usize + self.out.len()
+    }
+
+    /// Bytes of the buffer budget it holds.
+    #[inline]
+    pub(crate) fn held(&self) -> u64 {
+        self.charged + self.out.charged
     }
 
     /// Whether nothing remains to be done before it may close.

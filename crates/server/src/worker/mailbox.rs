@@ -65,7 +65,7 @@ impl Mailbox {
     }
 
     fn wake(&self) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
+        if !self.woken.swap(true, Ordering::SeqCst) {
             // Cannot fail in a way that matters: a full counter wakes just as well.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
@@ -74,9 +74,10 @@ impl Mailbox {
     /// Takes everything out into `into`, which must be empty. Owner only.
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
         debug_assert!(into.is_empty());
-        // The flag goes first: a message that arrives from here on wakes again.
-        self.woken.store(false, Ordering::Release);
+        // In this order: a wake-up that is consumed here stands for messages that are taken below,
+        // and one for messages that come later is still to be sent.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+        self.woken.store(false, Ordering::SeqCst);
         std::mem::swap(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner), into);
     }
 

@@ -523,7 +523,7 @@ impl Worker {
                 connection::Phase::Attached(attached) => {
                     *tenants.entry((attached.volume.pool, Arc::clone(&attached.tenant_name))).or_insert(0) += 1;
                     let stuck =
-                        pressed && connection.charged > 0 && connection.stuck_for(now).is_some_and(|t| t > STUCK_AFTER);
+                        pressed && connection.held() > 0 && connection.stuck_for(now).is_some_and(|t| t > STUCK_AFTER);
                     stuck.then_some("it holds buffer memory that others need and moves no data")
                 }
             };

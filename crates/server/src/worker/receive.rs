@@ -272,7 +272,10 @@ impl Worker {
 
     /// Takes bytes out of the buffer budget for a request, or makes the connection wait.
     fn charge(&mut self, connection: &mut Connection, bytes: u64) -> bool {
-        if connection.charged > 0 && connection.charged + bytes > self.shared.bounds.connection_bytes {
+        // A connection may hold half of what is free. However many hoard what they do not take,
+        // each takes less than the one before, and something is left for those that come.
+        let held = connection.held();
+        if held > 0 && held + bytes > self.shared.budget.free() / 2 {
             connection.paused = Paused::Full;
             return false;
         }

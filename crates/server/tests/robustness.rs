@@ -1,0 +1,395 @@
+//! What hostile, dead and unlucky clients and devices may not do: hurt others, the server, or data.
+
+mod support;
+
+use std::io::{Read, Write};
+
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
+use evenkeel_policy::config::Engine;
+use evenkeel_server::{Error, Server, Start};
+use support::{Client, ENGINES, Stream, TestServer, pattern, skip};
+
+const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
+
+/// All that a client sends in a short life: handshake, a write, a read, a flush, good-bye.
+fn whole_life() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&3u32.to_be_bytes());
+    let mut option = |code: u32, data: &[u8]| {
+        bytes.extend_from_slice(b"IHAVEOPT");
+        bytes.extend_from_slice(&code.to_be_bytes());
+        bytes.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(data);
+    };
+    option(8, &[]);
+    option(7, b"\0\0\0\x05disk0\0\0");
+    let mut request = |command: u16, offset: u64, length: u32| {
+        bytes.extend_from_slice(&0x2560_9513u32.to_be_bytes());
+        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&command.to_be_bytes());
+        bytes.extend_from_slice(&7u64.to_be_bytes());
+        bytes.extend_from_slice(&offset.to_be_bytes());
+        bytes.extend_from_slice(&length.to_be_bytes());
+        if command == 1 {
+            bytes.extend(std::iter::repeat_n(0xabu8, length as usize));
+        }
+    };
+    request(1, 4096, 64);
+    request(0, 4096, 64);
+    request(3, 0, 0);
+    request(2, 0, 0);
+    bytes
+}
+
+#[test]
+fn a_client_may_die_at_any_byte() {
+    let test = TestServer::start("die", Engine::Auto, MEMORY);
+    let life = whole_life();
+    for cut in 0..=life.len() {
+        let mut stream = test.raw_unix();
+        stream.write_all(&life[..cut]).unwrap();
+        if cut % 3 == 0 {
+            // Some die after they have seen an answer.
+            stream.read_exact(&mut [0; 18]).unwrap();
+        }
+    }
+    test.wait_for("all connections closed", |state| state.connections == 0);
+    let state = test.server.state();
+    assert_eq!(state.accepted_connections_total, life.len() as u64 + 1);
+    assert_eq!(state.buffer_memory_used_bytes, 0);
+    let mut client = test.connect("disk0");
+    assert_eq!(client.read(4096, 64).unwrap(), [0xab; 64]);
+}
+
+#[test]
+fn clients_that_freeze_at_any_byte_hold_up_nobody() {
+    let test = TestServer::start("freeze", Engine::Auto, MEMORY);
+    let life = whole_life();
+    let frozen: Vec<_> = (0..life.len())
+        .map(|cut| {
+            let mut stream = test.raw_unix();
+            stream.write_all(&life[..cut]).unwrap();
+            stream
+        })
+        .collect();
+    let mut client = test.connect("disk0");
+    for n in 0..100 {
+        client.write(n * 4096, &pattern(n, 0, 4096)).unwrap();
+        assert_eq!(client.read(n * 4096, 4096).unwrap(), pattern(n, 0, 4096));
+    }
+    drop(frozen);
+    test.wait_for("the frozen ones gone", |state| state.connections == 1);
+}
+
+#[test]
+fn a_client_that_does_not_choose_an_export_in_time_is_closed() {
+    let text = format!("[server]\nhandshake_timeout = \"100ms\"\n{MEMORY}");
+    let test = TestServer::start("late", Engine::Auto, &text);
+    let mut late = test.raw_tcp();
+    late.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let mut all = Vec::new();
+    late.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), 18, "the greeting, and nothing more");
+}
+
+#[test]
+fn a_reader_that_does_not_read_holds_bounded_memory_and_nobody_up() {
+    for engine in ENGINES {
+        let text = "[server]\nbuffer_memory = \"32MiB\"\n[volumes.disk0]\nsize = \"64MiB\"\n";
+        let test = TestServer::start("slow-reader", engine, text);
+        let mut slow: Vec<Client> = (0..4).map(|_| test.connect("disk0")).collect();
+        for client in &mut slow {
+            // 200 MiB of replies asked for, none taken.
+            let requests: Vec<u8> =
+                (0..200).flat_map(|n| client.encode(n, Command::Read, CommandFlags::NONE, 0, 1 << 20, &[])).collect();
+            client.stream.write_all(&requests).unwrap();
+        }
+        let mut quick = test.connect("disk0");
+        for n in 0..50 {
+            quick.write(n * 4096, &pattern(n, 1, 4096)).unwrap();
+            let state = test.server.state();
+            assert!(state.buffer_memory_used_bytes <= 32 << 20, "{}", state.buffer_memory_used_bytes);
+        }
+        // A slow reader that starts to read gets all of it.
+        let mut one = slow.pop().unwrap();
+        drop(slow);
+        (0..200).for_each(|n| one.expect(n, Command::Read, 0, 1 << 20));
+        for n in 0..200 {
+            assert_eq!(one.wait(n).unwrap().len(), 1 << 20);
+        }
+        drop(one);
+        test.wait_for("memory given back", |state| state.buffer_memory_used_bytes == 0);
+    }
+}
+
+/// Not a test: the other end of `ten_thousand_idle_connections…`, in a process with descriptors of its own.
+#[test]
+#[ignore = "started by another test"]
+fn hold_idle_connections() {
+    let Some(socket) = std::env::var_os("EVENKEEL_TEST_SOCKET") else { return };
+    support::raise_descriptor_limit();
+    let connect = || Stream::Unix(std::os::unix::net::UnixStream::connect(&socket).unwrap());
+    let idle: Vec<Client> = (0..IDLE).map(|_| Client::new(connect(), "disk0", Framing::Structured)).collect();
+    // Until the test closes the pipe.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+    drop(idle);
+}
+
+const IDLE: usize = 10_000;
+
+#[test]
+fn ten_thousand_idle_connections_cost_little_and_hurt_nobody() {
+    use rustix::process::{Resource, getrlimit};
+    if getrlimit(Resource::Nofile).maximum.is_some_and(|limit| limit < IDLE as u64 + 200) {
+        return skip("ten_thousand_idle_connections", "the hard limit on open files is too low");
+    }
+    let test = TestServer::start("idle", Engine::Auto, MEMORY);
+    let before = resident_bytes();
+    let mut holder = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "hold_idle_connections", "--ignored"])
+        .env("EVENKEEL_TEST_SOCKET", test.socket())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    test.wait_for("all open", |state| state.volumes[0].connections == IDLE as u64);
+    let each = resident_bytes().saturating_sub(before) / IDLE as u64;
+    println!("{each} bytes for an idle connection");
+    assert!(each < 8 << 10, "{each} bytes for an idle connection");
+    let mut client = test.connect("disk0");
+    for n in 0..200 {
+        client.write(n * 512, &pattern(n, 0, 512)).unwrap();
+        assert_eq!(client.read(n * 512, 512).unwrap(), pattern(n, 0, 512));
+    }
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    test.wait_for("all closed", |state| state.connections == 1);
+}
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn more_connections_than_allowed_are_closed_at_once() {
+    let text = format!("[server]\nmax_connections = 3\n{MEMORY}");
+    let test = TestServer::start("many", Engine::Auto, &text);
+    let clients: Vec<_> = (0..3).map(|_| test.connect("disk0")).collect();
+    let mut refused = test.raw_tcp();
+    refused.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    assert_eq!(refused.read(&mut [0; 1]).unwrap(), 0, "closed without a greeting");
+    assert_eq!(test.server.state().refused_connections_total, 1);
+    drop(clients);
+    test.wait_for("room again", |state| state.connections == 0);
+    assert!(test.connect("disk0").read(0, 1).is_ok());
+}
+
+#[test]
+fn errors_of_a_request_keep_the_connection_and_violations_end_it() {
+    let test = TestServer::start("errors", Engine::Auto, MEMORY);
+    let mut client = test.connect_tcp("disk0");
+    let end = client.connected.size;
+    assert_eq!(client.read(end, 1), Err(Errno::Invalid));
+    assert_eq!(client.read(u64::MAX, 512), Err(Errno::Invalid));
+    assert_eq!(client.write(end - 1, &[1, 2]), Err(Errno::NoSpace));
+    let unknown = client.send(Command::Unknown(99), CommandFlags::NONE, 0, 0, &[]);
+    assert_eq!(client.wait(unknown), Err(Errno::Invalid));
+    let too_long = vec![0; (32 << 20) + 1];
+    assert!(client.write(0, &too_long).is_err());
+    assert!(client.read(0, 512).is_ok(), "the connection is still good");
+    client.stream.write_all(&[0xff; 64]).unwrap();
+    client.wait_for_close();
+    assert!(test.connect_tcp("disk0").read(0, 512).is_ok(), "and others are");
+}
+
+#[test]
+fn a_half_closed_client_still_gets_its_answers() {
+    let test = TestServer::start("half", Engine::Auto, "[volumes.disk0]\nsize = \"64MiB\"\n");
+    let mut client = test.connect_tcp("disk0");
+    let cookies: Vec<_> =
+        (0..64).map(|n| client.send(Command::Read, CommandFlags::NONE, n << 16, 1 << 16, &[])).collect();
+    client.stream.finish_writing();
+    for cookie in cookies {
+        assert_eq!(client.wait(cookie).unwrap().len(), 1 << 16);
+    }
+    client.wait_for_close();
+}
+
+#[test]
+fn what_was_asked_before_a_disconnect_is_done_even_if_the_client_is_gone() {
+    for engine in ENGINES {
+        let test = TestServer::start("goodbye", engine, "[volumes.disk0]\nsize = \"64MiB\"\n");
+        let client = test.connect("disk0");
+        let mut bytes = Vec::new();
+        for n in 0..100u64 {
+            let payload = pattern(n, 2, 4096);
+            bytes.extend(client.encode(n, Command::Write, CommandFlags::NONE, n * 4096, 4096, &payload));
+        }
+        bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
+        let mut stream = client.stream;
+        stream.write_all(&bytes).unwrap();
+        drop(stream);
+        test.wait_for("the client gone", |state| state.connections == 0);
+        let mut other = test.connect("disk0");
+        for n in 0..100u64 {
+            assert_eq!(other.read(n * 4096, 4096).unwrap(), pattern(n, 2, 4096), "write {n}");
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_never_returns_is_reported_and_blocks_no_other() {
+    let text = r#"
+        [pools.stuck]
+        admission = { kind = "fixed", budget = "64KiB" }
+        stall_report_after = "200ms"
+        emulate = { preset = "ssd", stall_every = "2000s", stall_for = "1999s" }
+        [volumes.stuck]
+        backend = "emulate"
+        pool = "stuck"
+        size = "1MiB"
+        [volumes.fine]
+        backend = "memory"
+        size = "1MiB"
+    "#;
+    let test = TestServer::start("stuck", Engine::Auto, text);
+    let mut stuck = test.connect("stuck");
+    let first = stuck.send(Command::Write, CommandFlags::NONE, 0, 4096, &[1; 4096]);
+    let mut fine = test.connect("fine");
+    fine.write(0, &[2; 4096]).unwrap();
+    let of_stuck =
+        |state: &evenkeel_policy::state::State| state.pools.iter().find(|pool| pool.name == "stuck").unwrap().clone();
+    test.wait_for("the report", |state| {
+        of_stuck(state).overdue.iter().any(|io| io.volume == "stuck" && io.kind == "write")
+    });
+    assert_eq!(of_stuck(&test.server.state()).admission.inside_bytes, 0, "its share of the budget is free again");
+    fine.write(0, &[3; 4096]).unwrap();
+    assert!(!stuck.answers.done.contains_key(&first));
+    // Not even the stop waits for it longer than it was told to.
+    test.server.abort();
+}
+
+#[test]
+fn a_removed_volume_ends_its_connections_and_releases_its_file() {
+    for engine in ENGINES {
+        let text = "[volumes.disk0]\nsize = \"16MiB\"\n[volumes.other]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+        let test = TestServer::start("vanish", engine, text);
+        let mut client = test.connect("disk0");
+        let mut other = test.connect("other");
+        client.write(0, &pattern(0, 3, 4096)).unwrap();
+        for n in 0..200 {
+            client.send(Command::Write, CommandFlags::NONE, 4096 * (n % 16), 4096, &[9; 4096]);
+        }
+        test.server.remove_volume("disk0").unwrap();
+        client.wait_for_close();
+        other.write(0, &[1]).unwrap();
+        assert!(matches!(test.server.remove_volume("disk0"), Err(Error::Unknown { .. })));
+        let again = test.config.volumes["disk0"].clone();
+        test.server.create_volume("disk0", again).unwrap();
+        assert_eq!(test.connect("disk0").read(0, 1).unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_full_file_system_is_an_error_of_the_request() {
+    let mount = support::Scratch::new("full-mount");
+    let made = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"])
+        .arg(mount.path())
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return skip("a_full_file_system_is_an_error_of_the_request", "mounting a tmpfs needs root");
+    }
+    for engine in ENGINES {
+        let text = format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", mount.path().display());
+        let test = TestServer::start("full", engine, &text);
+        let mut client = test.connect("disk0");
+        let results: Vec<_> = (0..4).map(|n| client.write(n << 20, &vec![7; 1 << 20])).collect();
+        assert!(results.contains(&Err(Errno::NoSpace)), "{results:?}");
+        assert!(results.iter().all(|r| matches!(r, Ok(()) | Err(Errno::NoSpace))), "{results:?}");
+        assert!(client.read(0, 4096).is_ok());
+        // Room made by a trim is room.
+        let trim = client.send(Command::Trim, CommandFlags::NONE, 0, 16 << 20, &[]);
+        client.wait(trim).unwrap();
+        client.write(8 << 20, &[1; 4096]).unwrap();
+    }
+    let unmounted = std::process::Command::new("umount").arg(mount.path()).status().unwrap();
+    assert!(unmounted.success());
+}
+
+#[test]
+fn a_file_that_was_cut_short_fails_reads_beyond_its_end() {
+    for engine in ENGINES {
+        let test = TestServer::start("short", engine, "[volumes.disk0]\nsize = \"1MiB\"\n");
+        let mut client = test.connect("disk0");
+        client.write(0, &[5; 4096]).unwrap();
+        let file = std::fs::OpenOptions::new().write(true).open(test.scratch.path().join("disk0.img")).unwrap();
+        file.set_len(4096).unwrap();
+        assert_eq!(client.read(0, 4096).unwrap(), [5; 4096]);
+        assert_eq!(client.read(8192, 4096), Err(Errno::Io));
+        assert_eq!(client.read(0, 8192), Err(Errno::Io));
+    }
+}
+
+#[test]
+fn two_servers_on_one_volume_are_one_too_many() {
+    let test = TestServer::start("twice", Engine::Auto, "[volumes.disk0]\nsize = \"1MiB\"\n");
+    let scratch = support::Scratch::new("twice-second");
+    let mut config = support::config(&scratch, Engine::Auto, "[volumes.disk0]\nsize = \"1MiB\"\n");
+    config.volumes.get_mut("disk0").unwrap().path = Some(test.scratch.path().join("disk0.img"));
+    match Server::start(config, Start::default()).err() {
+        Some(error @ Error::InUse { .. }) => assert!(error.to_string().contains("in use by process"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(test.connect("disk0").read(0, 1).is_ok());
+}
+
+#[test]
+fn a_graceful_stop_answers_everything_and_leaves_it_on_disk() {
+    for engine in ENGINES {
+        let test = TestServer::start("stop", engine, "[volumes.disk0]\nsize = \"64MiB\"\n");
+        let mut client = test.connect("disk0");
+        let cookies: Vec<_> = (0..200)
+            .map(|n| client.send(Command::Write, CommandFlags::NONE, n * 4096, 4096, &pattern(n, 4, 4096)))
+            .collect();
+        // At least the first has arrived.
+        client.wait(cookies[0]).unwrap();
+        test.server.shutdown().unwrap();
+        client.wait_for_close();
+        let image = std::fs::read(test.scratch.path().join("disk0.img")).unwrap();
+        for (n, cookie) in cookies.iter().enumerate().skip(1) {
+            if let Some(result) = client.answers.done.get(cookie) {
+                assert!(result.is_ok());
+                assert_eq!(image[n * 4096..][..4096], pattern(n as u64, 4, 4096));
+            }
+        }
+        assert!(!test.socket().exists());
+        drop(test.server);
+        let again = Server::start(test.config.clone(), Start::default()).unwrap();
+        again.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn every_framing_is_served() {
+    let test = TestServer::start("framing", Engine::Auto, MEMORY);
+    for framing in [Framing::Simple, Framing::Structured, Framing::Extended] {
+        let mut client = Client::new(Stream::Unix(test.raw_unix()), "", framing);
+        assert_eq!(client.connected.framing, framing);
+        client.write(4096, &[1, 2, 3]).unwrap();
+        assert_eq!(client.read(4095, 5).unwrap(), [0, 1, 2, 3, 0]);
+        client.flush().unwrap();
+        if framing != Framing::Simple {
+            let status = client.send(Command::BlockStatus, CommandFlags::NONE, 0, 1 << 20, &[]);
+            client.wait(status).unwrap();
+            assert_eq!(client.answers.extents, [(1 << 16, 0), ((1 << 20) - (1 << 16), 3)]);
+        }
+        let zeroes = client.send(Command::WriteZeroes, CommandFlags::NONE, 4096, 3, &[]);
+        client.wait(zeroes).unwrap();
+        assert_eq!(client.read(4095, 5).unwrap(), [0; 5]);
+        client.disconnect();
+    }
+    test.wait_for("all gone", |state| state.connections == 0);
+}

@@ -1,0 +1,338 @@
+//! A server in this process, a folder of its own, and a small blocking client.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use evenkeel_nbd::client::{Connected, Expect, Goal, Handshake, Outcome, Replies, Request, Sink, Wanted};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
+use evenkeel_policy::Config;
+use evenkeel_policy::config::{Engine, Status};
+use evenkeel_server::{Server, Start};
+
+/// Longest wait for something that takes milliseconds on an idle machine; reaching it is a failure.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Lets this process open as many files as it may.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
+
+/// Both ways to reach files.
+pub const ENGINES: [Engine; 2] = [Engine::IoUring, Engine::Epoll];
+
+/// A folder that goes away with its owner.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running server on a Unix socket and a TCP port of its own.
+pub struct TestServer {
+    pub server: Server,
+    pub scratch: Scratch,
+    pub config: Config,
+}
+
+/// The configuration that `text` describes, on sockets of its own.
+pub fn config(scratch: &Scratch, engine: Engine, text: &str) -> Config {
+    let mut config = Config::parse(text, "test").unwrap_or_else(|e| panic!("{e}"));
+    config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.server.status = Status::Off;
+    config.server.data_dir = scratch.path().to_owned();
+    config.server.engine = engine;
+    config
+}
+
+impl TestServer {
+    /// Starts a server; `name` must be unique among the tests of a file.
+    pub fn start(name: &str, engine: Engine, text: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let config = config(&scratch, engine, text);
+        let server = Server::start(config.clone(), Start::default()).unwrap_or_else(|e| panic!("{e}"));
+        Self { server, scratch, config }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.scratch.path().join("nbd.sock")
+    }
+
+    pub fn connect(&self, export: &str) -> Client {
+        Client::new(Stream::Unix(UnixStream::connect(self.socket()).unwrap()), export, Framing::Extended)
+    }
+
+    pub fn connect_tcp(&self, export: &str) -> Client {
+        Client::new(Stream::Tcp(self.raw_tcp()), export, Framing::Structured)
+    }
+
+    pub fn raw_tcp(&self) -> TcpStream {
+        let address = self.server.listening().iter().find_map(|uri| uri.strip_prefix("nbd://")).unwrap();
+        TcpStream::connect(address).unwrap()
+    }
+
+    pub fn raw_unix(&self) -> UnixStream {
+        UnixStream::connect(self.socket()).unwrap()
+    }
+
+    /// Waits until `done` says so of the server's state.
+    pub fn wait_for(&self, what: &str, mut done: impl FnMut(&evenkeel_policy::state::State) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let state = self.server.state();
+            if done(&state) {
+                return;
+            }
+            assert!(Instant::now() < until, "waited too long for: {what}; {state:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        match self {
+            Self::Tcp(s) => s.set_read_timeout(timeout).unwrap(),
+            Self::Unix(s) => s.set_read_timeout(timeout).unwrap(),
+        }
+    }
+
+    pub fn finish_writing(&self) {
+        match self {
+            Self::Tcp(s) => s.shutdown(Shutdown::Write).unwrap(),
+            Self::Unix(s) => s.shutdown(Shutdown::Write).unwrap(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match self {
+                Self::Tcp(s) => s.read(buffer),
+                Self::Unix(s) => s.read(buffer),
+            };
+            // The kernel takes down the ring of a server that was tried on this thread, and interrupts it for that.
+            if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {
+                return result;
+            }
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(s) => s.write(bytes),
+            Self::Unix(s) => s.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What came back.
+#[derive(Default)]
+pub struct Answers {
+    expected: HashMap<u64, Expect>,
+    data: HashMap<u64, Vec<u8>>,
+    pub done: HashMap<u64, Result<Vec<u8>, Errno>>,
+    pub extents: Vec<(u64, u64)>,
+}
+
+impl Sink for Answers {
+    fn expect(&self, cookie: u64) -> Option<Expect> {
+        self.expected.get(&cookie).copied()
+    }
+
+    fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]) {
+        let at = (offset - self.expected[&cookie].offset) as usize;
+        self.data.get_mut(&cookie).unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn hole(&mut self, _cookie: u64, _offset: u64, _length: u64) {}
+
+    fn extent(&mut self, _cookie: u64, _context: u32, length: u64, status: u64) {
+        self.extents.push((length, status));
+    }
+
+    fn done(&mut self, cookie: u64, result: Result<(), Errno>) {
+        self.expected.remove(&cookie).expect("answered once");
+        let data = self.data.remove(&cookie).unwrap_or_default();
+        self.done.insert(cookie, result.map(|()| data));
+    }
+}
+
+/// A blocking client that can have many requests outstanding.
+pub struct Client {
+    pub stream: Stream,
+    pub connected: Connected,
+    replies: Replies,
+    pub answers: Answers,
+    input: Vec<u8>,
+    next: u64,
+}
+
+impl Client {
+    pub fn new(mut stream: Stream, export: &str, framing: Framing) -> Self {
+        stream.set_timeout(Some(PATIENCE));
+        let mut handshake =
+            Handshake::new(Wanted { export: export.into(), goal: Goal::Go, framing, base_allocation: true });
+        let (mut input, mut out) = (Vec::new(), Vec::new());
+        let connected = loop {
+            let step = handshake.advance(&input, &mut out).unwrap_or_else(|v| panic!("{v}"));
+            input.drain(..step.consumed);
+            stream.write_all(&out).unwrap();
+            out.clear();
+            match step.outcome {
+                Some(Outcome::Connected(connected)) => break connected,
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+            let mut more = [0; 4096];
+            let n = stream.read(&mut more).unwrap();
+            assert!(n > 0, "the server closed the connection during the handshake");
+            input.extend_from_slice(&more[..n]);
+        };
+        let replies = Replies::new(connected.framing, connected.context);
+        Self { stream, connected, replies, answers: Answers::default(), input, next: 0 }
+    }
+
+    /// Sends a request, and the payload of a write; the cookie.
+    pub fn send(&mut self, command: Command, flags: CommandFlags, offset: u64, length: u64, payload: &[u8]) -> u64 {
+        let cookie = self.next;
+        self.next += 1;
+        let bytes = self.encode(cookie, command, flags, offset, length, payload);
+        self.expect(cookie, command, offset, length);
+        self.stream.write_all(&bytes).unwrap();
+        cookie
+    }
+
+    /// The bytes of a request.
+    pub fn encode(
+        &self,
+        cookie: u64,
+        command: Command,
+        flags: CommandFlags,
+        offset: u64,
+        length: u64,
+        payload: &[u8],
+    ) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Request { cookie, command, flags, offset, length }.encode(self.connected.framing, &mut bytes);
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// Prepares for the answer to a request that is sent by other means.
+    pub fn expect(&mut self, cookie: u64, command: Command, offset: u64, length: u64) {
+        self.answers.expected.insert(cookie, Expect { command, offset, length, unfragmented: false });
+        if command == Command::Read {
+            self.answers.data.insert(cookie, vec![0; length as usize]);
+        }
+    }
+
+    /// Receives once; false when the server has closed.
+    pub fn receive(&mut self) -> bool {
+        let mut more = vec![0; 1 << 18];
+        match self.stream.read(&mut more) {
+            Ok(0) => return false,
+            Ok(n) => self.input.extend_from_slice(&more[..n]),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
+            Err(error) => panic!("no answer: {error}"),
+        }
+        let used = self.replies.parse(&self.input, &mut self.answers).unwrap_or_else(|v| panic!("{v}"));
+        self.input.drain(..used);
+        true
+    }
+
+    /// Waits for the answer to one request.
+    pub fn wait(&mut self, cookie: u64) -> Result<Vec<u8>, Errno> {
+        loop {
+            if let Some(result) = self.answers.done.remove(&cookie) {
+                return result;
+            }
+            assert!(self.receive(), "the server closed the connection");
+        }
+    }
+
+    /// Waits until the server closes; what was answered is in `answers`.
+    pub fn wait_for_close(&mut self) {
+        while self.receive() {}
+    }
+
+    pub fn read(&mut self, offset: u64, length: u64) -> Result<Vec<u8>, Errno> {
+        let cookie = self.send(Command::Read, CommandFlags::NONE, offset, length, &[]);
+        self.wait(cookie)
+    }
+
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.write_with(CommandFlags::NONE, offset, bytes)
+    }
+
+    pub fn write_with(&mut self, flags: CommandFlags, offset: u64, bytes: &[u8]) -> Result<(), Errno> {
+        // Extended requests say with a flag that a payload follows; the encoder of the client sees to it.
+        let cookie = self.send(Command::Write, flags, offset, bytes.len() as u64, bytes);
+        self.wait(cookie).map(drop)
+    }
+
+    pub fn flush(&mut self) -> Result<(), Errno> {
+        let cookie = self.send(Command::Flush, CommandFlags::NONE, 0, 0, &[]);
+        self.wait(cookie).map(drop)
+    }
+
+    pub fn disconnect(mut self) {
+        let bytes = self.encode(u64::MAX, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]);
+        let _ = self.stream.write_all(&bytes);
+    }
+}
+
+/// Reports a test that cannot run here, by name, where the test runner collects it.
+pub fn skip(name: &str, why: &str) {
+    eprintln!("SKIPPED: {name}: {why}");
+    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        writeln!(file, "{name}: {why}").unwrap();
+    }
+}
+
+/// A content that tells where it belongs and when it was written.
+pub fn pattern(offset: u64, generation: u64, len: usize) -> Vec<u8> {
+    let mut state = offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ generation.wrapping_mul(0xd1b5_4a32_d192_ed03) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
