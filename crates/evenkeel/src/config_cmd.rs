@@ -1,7 +1,7 @@
 //! `evenkeel config`: check, explain and describe configurations.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use evenkeel_policy::check::{Report, check, check_file};
@@ -45,7 +45,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-fn read(file: &PathBuf) -> io::Result<Report> {
+fn read(file: &Path) -> io::Result<Report> {
     if file.as_os_str() != "-" {
         return Ok(check_file(file));
     }

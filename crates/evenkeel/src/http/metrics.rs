@@ -8,7 +8,7 @@ use axum::extract;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenkeel_policy::state::{LatencyState, PoolState, State, TenantState};
+use evenkeel_policy::state::{LatencyState, PoolState, State, TenantState, VolumeState, WorkerState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -52,16 +52,6 @@ enum Figure<'a> {
     Histogram(&'a LatencyState),
 }
 
-impl Figure<'_> {
-    fn kind(&self) -> MetricType {
-        match self {
-            Self::Counter(_) => MetricType::Counter,
-            Self::Gauge(_) => MetricType::Gauge,
-            Self::Histogram(_) => MetricType::Histogram,
-        }
-    }
-}
-
 impl EncodeMetric for Figure<'_> {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         match self {
@@ -74,7 +64,11 @@ impl EncodeMetric for Figure<'_> {
     }
 
     fn metric_type(&self) -> MetricType {
-        self.kind()
+        match self {
+            Self::Counter(_) => MetricType::Counter,
+            Self::Gauge(_) => MetricType::Gauge,
+            Self::Histogram(_) => MetricType::Histogram,
+        }
     }
 }
 
@@ -96,6 +90,179 @@ fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
 /// One sample: its labels and its figure.
 type Sample<'a> = (Vec<(&'static str, String)>, Figure<'a>);
 
+/// A metric that every `T` has, or lacks at the moment.
+struct Metric<T> {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    figure: for<'a> fn(&'a T) -> Option<Figure<'a>>,
+}
+
+const fn metric<T>(
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    figure: for<'a> fn(&'a T) -> Option<Figure<'a>>,
+) -> Metric<T> {
+    Metric { name, help, unit, figure }
+}
+
+type TenantCount = fn(&TenantState) -> u64;
+
+/// Counts of a tenant that differ in one label.
+struct Counts {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    label: &'static str,
+    values: &'static [(&'static str, TenantCount)],
+}
+
+const BYTES: Option<Unit> = Some(Unit::Bytes);
+const SECONDS: Option<Unit> = Some(Unit::Seconds);
+
+/// Counts stay exact up to 2^53, centuries of any of them.
+fn gauge(value: u64) -> Option<Figure<'static>> {
+    Some(Figure::Gauge(value as f64))
+}
+
+fn counter(value: u64) -> Option<Figure<'static>> {
+    Some(Figure::Counter(value as f64))
+}
+
+const SERVER: &[Metric<State>] = &[
+    metric("uptime", "Time since the start.", SECONDS, |s| Some(Figure::Gauge(s.uptime_s))),
+    metric("connections", "Connections at present.", None, |s| gauge(s.connections)),
+    metric("accepted_connections", "Connections accepted.", None, |s| counter(s.accepted_connections_total)),
+    metric("refused_connections", "Connections closed at once because there were too many.", None, |s| {
+        counter(s.refused_connections_total)
+    }),
+    metric("buffer_memory_used", "Payload buffers in use.", BYTES, |s| gauge(s.buffer_memory_used_bytes)),
+    metric("buffer_memory_limit", "Bound on payload buffers.", BYTES, |s| gauge(s.buffer_memory_limit_bytes)),
+];
+
+const WORKER: &[Metric<WorkerState>] = &[
+    metric("worker_connections", "Connections of a worker at present.", None, |w| gauge(w.connections)),
+    metric("worker_requests", "Requests a worker received.", None, |w| counter(w.requests_total)),
+    metric("worker_cpu", "CPU time a worker used.", SECONDS, |w| Some(Figure::Counter(w.cpu_s))),
+];
+
+const POOL: &[Metric<PoolState>] = &[
+    metric("pool_queued_requests", "Requests waiting in front of admission.", None, |p| gauge(p.queued_requests)),
+    metric("pool_inside_requests", "Requests inside the device.", None, |p| gauge(p.admission.inside_requests)),
+    metric("pool_inside", "Cost inside the device.", BYTES, |p| gauge(p.admission.inside_bytes)),
+    metric("pool_budget", "Cost that may be inside the device; absent = unbounded.", BYTES, |p| {
+        p.admission.budget_bytes.and_then(gauge)
+    }),
+    metric("pool_target", "Latency that admission control aims at; absent = it has no aim.", SECONDS, |p| {
+        p.admission.target_ms.map(|ms| Figure::Gauge(ms / 1e3))
+    }),
+    metric("pool_overdue_requests", "I/Os that have been inside the device for too long.", None, |p| {
+        gauge(p.overdue.len() as u64)
+    }),
+];
+
+const TENANT: &[Metric<TenantState>] = &[
+    metric("tenant_connections", "Connections at present.", None, |t| gauge(t.connections)),
+    metric("tenant_queued_requests", "Requests waiting.", None, |t| gauge(t.queued_requests)),
+    metric("tenant_inside_requests", "Requests inside the device.", None, |t| gauge(t.inside_requests)),
+    metric("tenant_errors", "Requests the device failed.", None, |t| counter(t.errors_total)),
+    metric("tenant_queue_wait", "From arrival to admission.", SECONDS, |t| Some(Figure::Histogram(&t.queue_wait))),
+    metric("tenant_device_latency", "From admission to completion.", SECONDS, |t| {
+        Some(Figure::Histogram(&t.device_latency))
+    }),
+    metric("tenant_response_time", "From arrival to completion.", SECONDS, |t| {
+        Some(Figure::Histogram(&t.response_time))
+    }),
+];
+
+const TENANT_COUNTS: &[Counts] = &[
+    Counts {
+        name: "tenant_requests",
+        help: "Requests completed.",
+        unit: None,
+        label: "op",
+        values: &[
+            ("read", |t| t.reads_total),
+            ("write", |t| t.writes_total),
+            ("flush", |t| t.flushes_total),
+            ("meta", |t| t.metas_total),
+        ],
+    },
+    Counts {
+        name: "tenant_payload",
+        help: "Payload moved.",
+        unit: BYTES,
+        label: "op",
+        values: &[("read", |t| t.read_bytes_total), ("write", |t| t.write_bytes_total)],
+    },
+    Counts {
+        name: "tenant_dispatched_requests",
+        help: "Requests that went to the device, by what entitled them.",
+        unit: None,
+        label: "phase",
+        values: &[("reservation", |t| t.by_reservation_total), ("weight", |t| t.by_weight_total)],
+    },
+];
+
+const VOLUME: &[Metric<VolumeState>] = &[
+    metric("volume_size", "Size of the volume.", BYTES, |v| gauge(v.size_bytes)),
+    metric("volume_connections", "Connections at present.", None, |v| gauge(v.connections)),
+    metric("volume_failed", "1 after a failed flush: data may be lost.", None, |v| gauge(u64::from(v.error.is_some()))),
+];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = &self.0;
+        let build = vec![("version", state.version.clone()), ("engine", state.engine.clone())];
+        family(&mut encoder, "build_info", "Version and engine, always 1.", None, vec![(build, Figure::Gauge(1.0))])?;
+        each(&mut encoder, SERVER, [state], |_| Vec::new())?;
+        each(&mut encoder, WORKER, &state.workers, |worker| vec![("worker", worker.index.to_string())])?;
+        each(&mut encoder, POOL, &state.pools, |pool| vec![("pool", pool.name.clone())])?;
+        let volume = |volume: &VolumeState| vec![("volume", volume.name.clone()), ("pool", volume.pool.clone())];
+        each(&mut encoder, VOLUME, &state.volumes, volume)?;
+        self.tenants(&mut encoder)
+    }
+}
+
+impl Snapshot {
+    fn tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let of = |pool: &'_ PoolState, tenant: &TenantState| {
+            vec![("pool", pool.name.clone()), ("tenant", tenant.name.clone())]
+        };
+        let all = || self.0.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| (pool, tenant)));
+        for metric in TENANT {
+            let sample = |(pool, tenant)| Some((of(pool, tenant), (metric.figure)(tenant)?));
+            family(encoder, metric.name, metric.help, metric.unit.as_ref(), all().filter_map(sample).collect())?;
+        }
+        for counts in TENANT_COUNTS {
+            let samples = all().flat_map(|(pool, tenant)| {
+                counts.values.iter().map(move |(value, count)| {
+                    let mut labels = of(pool, tenant);
+                    labels.push((counts.label, (*value).to_owned()));
+                    (labels, Figure::Counter(count(tenant) as f64))
+                })
+            });
+            family(encoder, counts.name, counts.help, counts.unit.as_ref(), samples.collect())?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes every metric of `all`.
+fn each<'a, T: 'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    metrics: &[Metric<T>],
+    all: impl IntoIterator<Item = &'a T> + Clone,
+    labels: impl Fn(&T) -> Vec<(&'static str, String)>,
+) -> fmt::Result {
+    for metric in metrics {
+        let samples = all.clone().into_iter().filter_map(|one| Some((labels(one), (metric.figure)(one)?)));
+        family(encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+    }
+    Ok(())
+}
+
 /// Writes one metric with all its samples; a metric without samples is left out.
 fn family(
     encoder: &mut DescriptorEncoder<'_>,
@@ -105,265 +272,9 @@ fn family(
     samples: Vec<Sample<'_>>,
 ) -> fmt::Result {
     let Some((_, first)) = samples.first() else { return Ok(()) };
-    let mut encoder = encoder.encode_descriptor(name, help, unit, first.kind())?;
+    let mut encoder = encoder.encode_descriptor(name, help, unit, first.metric_type())?;
     for (labels, figure) in &samples {
         figure.encode(encoder.encode_family(labels)?)?;
     }
     Ok(())
-}
-
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.server(&mut encoder)?;
-        self.pools(&mut encoder)?;
-        self.tenants(&mut encoder)?;
-        self.volumes(&mut encoder)
-    }
-}
-
-/// Counts stay exact up to 2^53, centuries of any of them.
-fn number(value: u64) -> f64 {
-    value as f64
-}
-
-impl Snapshot {
-    fn server(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let state = &self.0;
-        let alone = |figure| vec![(Vec::new(), figure)];
-        let labels = vec![("version", state.version.clone()), ("engine", state.engine.clone())];
-        family(encoder, "build_info", "Version and engine, always 1.", None, vec![(labels, Figure::Gauge(1.0))])?;
-        family(encoder, "uptime", "Time since the start.", Some(&Unit::Seconds), alone(Figure::Gauge(state.uptime_s)))?;
-        family(
-            encoder,
-            "connections",
-            "Connections at present.",
-            None,
-            alone(Figure::Gauge(number(state.connections))),
-        )?;
-        family(
-            encoder,
-            "accepted_connections",
-            "Connections accepted.",
-            None,
-            alone(Figure::Counter(number(state.accepted_connections_total))),
-        )?;
-        family(
-            encoder,
-            "refused_connections",
-            "Connections closed at once because there were too many.",
-            None,
-            alone(Figure::Counter(number(state.refused_connections_total))),
-        )?;
-        family(
-            encoder,
-            "buffer_memory_used",
-            "Payload buffers in use.",
-            Some(&Unit::Bytes),
-            alone(Figure::Gauge(number(state.buffer_memory_used_bytes))),
-        )?;
-        family(
-            encoder,
-            "buffer_memory_limit",
-            "Bound on payload buffers.",
-            Some(&Unit::Bytes),
-            alone(Figure::Gauge(number(state.buffer_memory_limit_bytes))),
-        )?;
-        let workers = |figure: fn(&evenkeel_policy::state::WorkerState) -> Figure<'static>| {
-            state.workers.iter().map(|worker| (vec![("worker", worker.index.to_string())], figure(worker))).collect()
-        };
-        family(
-            encoder,
-            "worker_connections",
-            "Connections of a worker at present.",
-            None,
-            workers(|w| Figure::Gauge(number(w.connections))),
-        )?;
-        family(
-            encoder,
-            "worker_requests",
-            "Requests a worker received.",
-            None,
-            workers(|w| Figure::Counter(number(w.requests_total))),
-        )?;
-        family(
-            encoder,
-            "worker_cpu",
-            "CPU time a worker used.",
-            Some(&Unit::Seconds),
-            workers(|w| Figure::Counter(w.cpu_s)),
-        )
-    }
-
-    fn pools(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let pools = |figure: fn(&PoolState) -> Option<Figure<'static>>| -> Vec<Sample<'static>> {
-            let labels = |pool: &PoolState| vec![("pool", pool.name.clone())];
-            self.0.pools.iter().filter_map(|pool| Some((labels(pool), figure(pool)?))).collect()
-        };
-        family(
-            encoder,
-            "pool_queued_requests",
-            "Requests waiting in front of admission.",
-            None,
-            pools(|p| Some(Figure::Gauge(number(p.queued_requests)))),
-        )?;
-        family(
-            encoder,
-            "pool_inside_requests",
-            "Requests inside the device.",
-            None,
-            pools(|p| Some(Figure::Gauge(number(p.admission.inside_requests)))),
-        )?;
-        family(
-            encoder,
-            "pool_inside",
-            "Cost inside the device.",
-            Some(&Unit::Bytes),
-            pools(|p| Some(Figure::Gauge(number(p.admission.inside_bytes)))),
-        )?;
-        family(
-            encoder,
-            "pool_budget",
-            "Cost that may be inside the device; absent = unbounded.",
-            Some(&Unit::Bytes),
-            pools(|p| p.admission.budget_bytes.map(|b| Figure::Gauge(number(b)))),
-        )?;
-        family(
-            encoder,
-            "pool_target",
-            "Latency that admission control aims at.",
-            Some(&Unit::Seconds),
-            pools(|p| p.admission.target_ms.map(|ms| Figure::Gauge(ms / 1e3))),
-        )?;
-        family(
-            encoder,
-            "pool_overdue_requests",
-            "I/Os that have been inside the device for too long.",
-            None,
-            pools(|p| Some(Figure::Gauge(p.overdue.len() as f64))),
-        )
-    }
-
-    fn tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let all: Vec<(&PoolState, &TenantState)> =
-            self.0.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| (pool, tenant))).collect();
-        let labels =
-            |pool: &PoolState, tenant: &TenantState| vec![("pool", pool.name.clone()), ("tenant", tenant.name.clone())];
-        let one = |figure: fn(&TenantState) -> Figure<'_>| -> Vec<Sample<'_>> {
-            all.iter().map(|(pool, tenant)| (labels(pool, tenant), figure(tenant))).collect()
-        };
-        family(
-            encoder,
-            "tenant_connections",
-            "Connections at present.",
-            None,
-            one(|t| Figure::Gauge(number(t.connections))),
-        )?;
-        family(
-            encoder,
-            "tenant_queued_requests",
-            "Requests waiting.",
-            None,
-            one(|t| Figure::Gauge(number(t.queued_requests))),
-        )?;
-        family(
-            encoder,
-            "tenant_inside_requests",
-            "Requests inside the device.",
-            None,
-            one(|t| Figure::Gauge(number(t.inside_requests))),
-        )?;
-        let by = |label: &'static str, figures: &[(&str, fn(&TenantState) -> u64)]| -> Vec<Sample<'static>> {
-            let sample = |pool: &PoolState, tenant: &TenantState, value: &str, figure: fn(&TenantState) -> u64| {
-                let mut labels = labels(pool, tenant);
-                labels.push((label, value.to_owned()));
-                (labels, Figure::Counter(number(figure(tenant))))
-            };
-            all.iter()
-                .flat_map(|(pool, tenant)| {
-                    figures.iter().map(move |(value, figure)| sample(pool, tenant, value, *figure))
-                })
-                .collect()
-        };
-        family(
-            encoder,
-            "tenant_requests",
-            "Requests completed.",
-            None,
-            by(
-                "op",
-                &[
-                    ("read", |t| t.reads_total),
-                    ("write", |t| t.writes_total),
-                    ("flush", |t| t.flushes_total),
-                    ("meta", |t| t.metas_total),
-                ],
-            ),
-        )?;
-        family(
-            encoder,
-            "tenant_payload",
-            "Payload moved.",
-            Some(&Unit::Bytes),
-            by("op", &[("read", |t| t.read_bytes_total), ("write", |t| t.write_bytes_total)]),
-        )?;
-        family(
-            encoder,
-            "tenant_dispatched_requests",
-            "Requests that went to the device, by what entitled them.",
-            None,
-            by("phase", &[("reservation", |t| t.by_reservation_total), ("weight", |t| t.by_weight_total)]),
-        )?;
-        family(
-            encoder,
-            "tenant_errors",
-            "Requests the device failed.",
-            None,
-            one(|t| Figure::Counter(number(t.errors_total))),
-        )?;
-        family(
-            encoder,
-            "tenant_queue_wait",
-            "From arrival to admission.",
-            Some(&Unit::Seconds),
-            one(|t| Figure::Histogram(&t.queue_wait)),
-        )?;
-        family(
-            encoder,
-            "tenant_device_latency",
-            "From admission to completion.",
-            Some(&Unit::Seconds),
-            one(|t| Figure::Histogram(&t.device_latency)),
-        )?;
-        family(
-            encoder,
-            "tenant_response_time",
-            "From arrival to completion.",
-            Some(&Unit::Seconds),
-            one(|t| Figure::Histogram(&t.response_time)),
-        )
-    }
-
-    fn volumes(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let volumes = |figure: fn(&evenkeel_policy::state::VolumeState) -> f64| -> Vec<Sample<'static>> {
-            self.0
-                .volumes
-                .iter()
-                .map(|volume| {
-                    (
-                        vec![("volume", volume.name.clone()), ("pool", volume.pool.clone())],
-                        Figure::Gauge(figure(volume)),
-                    )
-                })
-                .collect()
-        };
-        family(encoder, "volume_size", "Size of the volume.", Some(&Unit::Bytes), volumes(|v| number(v.size_bytes)))?;
-        family(encoder, "volume_connections", "Connections at present.", None, volumes(|v| number(v.connections)))?;
-        family(
-            encoder,
-            "volume_failed",
-            "1 after a failed flush: data may be lost.",
-            None,
-            volumes(|v| f64::from(u8::from(v.error.is_some()))),
-        )
-    }
 }

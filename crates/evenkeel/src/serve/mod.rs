@@ -66,9 +66,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         (None, Status::At(address)) => Some(listen_status(address)?),
     };
     let control_path = settings.control_path();
-    let control = match sockets.control.take() {
-        Some(inherited) => OwnedSocket { listener: inherited, file: None },
-        None => listen_control(&control_path)?,
+    let (control, _control_file) = match sockets.control.take() {
+        Some(inherited) => (inherited, None),
+        None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
     let signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
 
@@ -76,22 +76,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let server = Server::start(loaded.config, start).map_err(explain_start)?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
-    crate::http::spawn(Arc::clone(&manager), status, control.listener).context("cannot serve status and control")?;
+    crate::http::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
 
     let uris = manager.server().listening().to_vec();
     output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);
-    let stopped = wait(&manager, signals);
-    if let Some(file) = control.file {
-        let _ = fs::remove_file(file);
-    }
-    stopped
+    wait(&manager, signals)
 }
 
-/// A listening Unix socket and the file to remove in the end, if it is ours.
-struct OwnedSocket {
-    listener: UnixListener,
-    file: Option<PathBuf>,
+/// The file of a socket that we made; removed with the value.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -105,7 +104,7 @@ fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 /// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
-fn listen_control(path: &Path) -> anyhow::Result<OwnedSocket> {
+fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     let fail = |error: io::Error| anyhow!("cannot make the control socket {}: {error}", path.display());
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(fail)?;
@@ -126,7 +125,7 @@ fn listen_control(path: &Path) -> anyhow::Result<OwnedSocket> {
     rustix::process::umask(before);
     let listener = bound.map_err(fail)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    Ok(OwnedSocket { listener, file: Some(path.to_owned()) })
+    Ok((listener, SocketFile(path.to_owned())))
 }
 
 /// Names the program that has an address, where the system tells.
