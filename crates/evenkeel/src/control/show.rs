@@ -38,7 +38,7 @@ fn limit(limit: &LimitState) -> String {
 }
 
 fn percentiles(latency: &LatencyState) -> String {
-    if latency.count == 0 { "-".into() } else { format!("{:.2} / {:.2}", latency.p50_ms, latency.p99_ms) }
+    if latency.count == 0 { "-".into() } else { format!("{:.3} / {:.3}", latency.p50_ms, latency.p99_ms) }
 }
 
 fn size(bytes: u64) -> String {

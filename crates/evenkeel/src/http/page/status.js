@@ -36,6 +36,18 @@ const fill = (table, head, rows) => {
 
 const perSecond = (now, then, seconds) => then === undefined || seconds <= 0 ? 0 : Math.max(0, (now - then) / seconds);
 
+// Upper bounds of the quantiles of what was counted between two looks, from the buckets of both.
+const recent = (now, then, name) => {
+  const counted = new Map(then === undefined ? [] : then[name].buckets);
+  const grown = now[name].buckets.map(([bound, n]) => [bound, n - (counted.get(bound) ?? 0)]).filter(([, n]) => n > 0);
+  const total = grown.reduce((sum, [, n]) => sum + n, 0);
+  const quantile = q => {
+    let seen = 0;
+    return grown.find(([, n]) => { seen += n; return seen >= q * total; })[0] * 1000;
+  };
+  return total === 0 ? "–" : ms(quantile(0.5)) + " / " + ms(quantile(0.99));
+};
+
 const tenantRow = (tenant, then, seconds) => {
   const requests = t => t === undefined ? undefined : t.reads_total + t.writes_total + t.flushes_total + t.metas_total;
   const payload = t => t === undefined ? undefined : t.read_bytes_total + t.write_bytes_total;
@@ -47,8 +59,8 @@ const tenantRow = (tenant, then, seconds) => {
     count(perSecond(requests(tenant), requests(then), seconds)),
     bytes(perSecond(payload(tenant), payload(then), seconds)) + "/s",
     tenant.queued_requests + " / " + tenant.inside_requests,
-    ms(tenant.queue_wait.p50_ms) + " / " + ms(tenant.queue_wait.p99_ms),
-    ms(tenant.device_latency.p50_ms) + " / " + ms(tenant.device_latency.p99_ms),
+    recent(tenant, then, "queue_wait"),
+    recent(tenant, then, "device_latency"),
     tenant.connections,
     tenant.errors_total,
   ];
