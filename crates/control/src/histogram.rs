@@ -112,7 +112,11 @@ impl Histogram {
 
     /// Upper bound and count of each bucket that is not empty, shortest first.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
-        self.counts.iter().enumerate().filter(|&(_, &count)| count > 0).map(|(index, &count)| (Self::upper_bound(index), count))
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|&(_, &count)| count > 0)
+            .map(|(index, &count)| (Self::upper_bound(index), count))
     }
 
     /// Adds everything `other` counted.

@@ -115,7 +115,8 @@ impl Model {
             let floor = self.virtual_time[class];
             for client in &mut self.clients {
                 if client.active() && client.class() == class && client.limit_due() <= now {
-                    client.start_tag = client.start_tag.max(floor);
+                    let credit = (64 << 10) * VIRTUAL / u128::from(client.qos.weight.max(1));
+                    client.start_tag = client.start_tag.max(floor.saturating_sub(credit));
                 }
             }
         }
@@ -161,7 +162,7 @@ impl Model {
                 self.weight_claim = earn(self.weight_claim, normal_waits || background_waits);
             }
             Phase::Weight => {
-                self.virtual_time[class] = client.start_tag;
+                self.virtual_time[class] = self.virtual_time[class].max(client.start_tag);
                 if reservation_was_due {
                     self.weight_claim -= 64 * cost as i128;
                 }

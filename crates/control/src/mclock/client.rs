@@ -23,6 +23,14 @@ const STEP_SHIFT: u32 = 16;
 /// the lead is about one request, which has to fit in: hence also [`MAX_LEAD_REQUESTS`].
 const MAX_LEAD: u64 = 1 << 20;
 
+/// How far behind virtual time a client may return, in cost units.
+///
+/// A client with one request outstanding is idle between its requests. When its reply is a little
+/// late it misses its turn, and without a credit the turn is gone: beside a deep queue it would get
+/// less than its share however little it asks. The credit is as much as one request of 64 KiB, so
+/// whoever returns gets ahead of the others by no more than that, however long it was away.
+const MAX_CREDIT: u64 = 64 << 10;
+
 /// The least that [`MAX_LEAD`] is for large requests, in requests.
 const MAX_LEAD_REQUESTS: u64 = 2;
 
@@ -152,6 +160,15 @@ impl Client {
     }
 
     #[inline]
+    /// Leaves behind what lies further back than the credit.
+    #[inline]
+    pub(super) fn catch_up(&mut self, virtual_time: VirtualTime) {
+        if self.weight_tag < virtual_time {
+            let credit = VirtualTime::from(self.step(MAX_CREDIT));
+            self.weight_tag = self.weight_tag.max(virtual_time.saturating_sub(credit));
+        }
+    }
+
     fn step(&self, cost: u64) -> u64 {
         ((u128::from(cost) * u128::from(self.inverse_weight)) >> STEP_SHIFT) as u64
     }

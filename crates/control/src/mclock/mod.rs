@@ -374,7 +374,8 @@ impl<R> Queue<R> {
                 self.weight_claim.earn(cost, weight_waits);
             }
             Phase::Weight => {
-                self.virtual_time[class] = client.weight_tag;
+                // Not backwards for one who returned with a credit.
+                self.virtual_time[class] = self.virtual_time[class].max(client.weight_tag);
                 client.charge_weight(now, work, cost);
                 if choice.ahead_of_reservations {
                     self.weight_claim.spend(cost);
@@ -410,13 +411,13 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Enters a client among those who share by weight, not before the present virtual time:
-    /// time in which it did not ask, or was not let, earns it nothing.
+    /// Enters a client among those who share by weight, not before the present virtual time less a
+    /// small credit: time in which it did not ask, or was not let, earns it nothing more.
     #[inline]
     fn make_ready(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
         let class = client.class as usize;
-        client.weight_tag = client.weight_tag.max(self.virtual_time[class]);
+        client.catch_up(self.virtual_time[class]);
         self.ready[class].set(index, client.weight_tag as u64);
     }
 
