@@ -1,5 +1,8 @@
 //! `evenkeel demo`: shows an effect live, in under a minute.
 
+mod bufferbloat;
+mod picture;
+
 /// Options of `evenkeel demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -9,8 +12,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Demo {
-    /// A light client behind a bulk writer, under each admission setting.
-    Bufferbloat,
+    /// A light client behind a bulk writer on one device, under each admission setting
+    Bufferbloat(bufferbloat::Args),
 }
 
 /// Runs the demonstration asked for.
@@ -18,7 +21,7 @@ enum Demo {
 /// # Errors
 /// Reports what kept the server or its clients from running.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    match args.demo {
-        Demo::Bufferbloat => anyhow::bail!("this build has no server to demonstrate"),
+    match &args.demo {
+        Demo::Bufferbloat(args) => bufferbloat::run(args),
     }
 }

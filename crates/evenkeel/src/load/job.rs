@@ -433,6 +433,16 @@ pub(crate) fn read_file(
     parse_file(&text, uri, defaults).with_context(|| format!("in the job file {}", path.display()))
 }
 
+/// The jobs in the text of a job file that names every URI.
+///
+/// # Errors
+/// A text that does not describe jobs; names the job and the key.
+pub(crate) fn parse_jobs(text: &str, seed: u64) -> anyhow::Result<Vec<Job>> {
+    let listed = parse_file(text, None, &JobOptions::default())?;
+    let job = |(name, target, options): (String, Target, JobOptions)| options.job(&name, target, seed, 1);
+    listed.into_iter().map(job).collect()
+}
+
 fn parse_file(
     text: &str,
     uri: Option<&str>,

@@ -66,13 +66,13 @@ pub(crate) fn wait_for_lines(path: &Path, lines: usize) {
 }
 
 /// A server process.
-pub(crate) struct Nbdkit {
+pub(crate) struct Peer {
     child: Child,
     uri: String,
     _dir: Option<Scratch>,
 }
 
-impl Nbdkit {
+impl Peer {
     /// nbdkit on a Unix socket; `None` when it is not installed.
     pub(crate) fn start(arguments: &[&str], test: &str) -> Option<Self> {
         let (dir, socket) = scratch("socket");
@@ -111,7 +111,7 @@ impl Nbdkit {
     }
 }
 
-impl Drop for Nbdkit {
+impl Drop for Peer {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -120,14 +120,47 @@ impl Drop for Nbdkit {
 }
 
 /// qemu-nbd over a device that holds nothing; `None` when it is not installed.
-pub(crate) fn qemu_nbd(test: &str) -> Option<Nbdkit> {
+pub(crate) fn qemu_nbd(test: &str) -> Option<Peer> {
     let (dir, socket) = scratch("socket");
     need("qemu-nbd", test).then(|| {
         let mut command = Command::new("qemu-nbd");
         command.args(["-t", "-e", "4", "-k"]).arg(&socket);
         command.args(["--image-opts", "driver=null-co,size=16M"]);
-        Nbdkit::spawn(command, dir, &socket)
+        Peer::spawn(command, dir, &socket)
     })
+}
+
+/// `evenkeel serve` on a Unix socket in a folder of its own.
+pub(crate) struct Evenkeel {
+    server: Peer,
+    folder: PathBuf,
+}
+
+/// Starts it with these lines of `[server]` and these tables.
+pub(crate) fn evenkeel(server: &str, tables: &str) -> Evenkeel {
+    let (dir, socket) = scratch("nbd.sock");
+    let folder = dir.path().to_owned();
+    let config = folder.join("config.toml");
+    let at = folder.display();
+    let text = format!(
+        "[server]\nlisten = []\nunix = [\"{}\"]\nstatus = \"off\"\ncontrol = \"{at}/control.sock\"\n\
+         data_dir = \"{at}/data\"\n{server}{tables}",
+        socket.display()
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["serve", "--config"]).arg(&config);
+    Evenkeel { server: Peer::spawn(command, dir, &socket), folder }
+}
+
+impl Evenkeel {
+    pub(crate) fn export(&self, name: &str) -> String {
+        self.server.uri().replace("///", &format!("///{name}"))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
 }
 
 /// `evenkeel load` while it runs.

@@ -1,0 +1,317 @@
+//! Where requests wait: in front of the device, where they can be reordered, or inside it.
+//!
+//! One server, one emulated device for each setting. A bulk writer keeps 4 MiB in flight;
+//! a light client with the higher priority writes 4 KiB at a time. mClock would let the
+//! light one go first, but can reorder only what has not entered the device yet: what is
+//! inside is decided by admission.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, bail};
+use evenkeel_policy::Config;
+use evenkeel_server::{Server, Start};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::picture;
+use crate::load::{self, JobResult};
+
+/// Options of `evenkeel demo bufferbloat`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Seconds to measure each setting
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Settings to measure: none, 64K, 256K, 1M, 4M, 64M, slowfast [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = setting)]
+    settings: Vec<&'static str>,
+    /// Print the result as one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Also write the result as an HTML page with a plot
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// A way to bound what is inside the device.
+struct Setting {
+    /// As shown.
+    name: &'static str,
+    /// As configured.
+    admission: &'static str,
+    /// Until it has found its operating point.
+    warmup_s: u32,
+}
+
+const SETTINGS: [Setting; 7] = [
+    Setting { name: "none", admission: "\"none\"", warmup_s: 1 },
+    Setting { name: "64K", admission: "{ kind = \"fixed\", budget = \"64KiB\" }", warmup_s: 1 },
+    Setting { name: "256K", admission: "{ kind = \"fixed\", budget = \"256KiB\" }", warmup_s: 1 },
+    Setting { name: "1M", admission: "{ kind = \"fixed\", budget = \"1MiB\" }", warmup_s: 1 },
+    Setting { name: "4M", admission: "{ kind = \"fixed\", budget = \"4MiB\" }", warmup_s: 1 },
+    Setting { name: "64M", admission: "{ kind = \"fixed\", budget = \"64MiB\" }", warmup_s: 1 },
+    Setting { name: "slowfast", admission: "\"slowfast\"", warmup_s: 8 },
+];
+
+fn setting(name: &str) -> Result<&'static str, String> {
+    let known = SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.name);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        format!("it is one of {}", names.join(", "))
+    })
+}
+
+impl Args {
+    fn settings(&self) -> Vec<&'static Setting> {
+        let wanted = |setting: &&Setting| self.settings.is_empty() || self.settings.contains(&setting.name);
+        SETTINGS.iter().filter(wanted).collect()
+    }
+}
+
+/// The device, in its own words: a batching store with a deep buffer.
+const DEVICE: &str = "emulate = { preset = \"ssd\" }";
+
+/// What the clients saw under one setting.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measured {
+    /// Name of the setting.
+    pub(super) setting: &'static str,
+    /// Bytes that the setting let into the device at the end; absent without a bound.
+    pub(super) budget_bytes: Option<u64>,
+    /// Light client, one request at a time: median latency.
+    pub(super) light_p50_ms: f64,
+    /// The same, 99th percentile.
+    pub(super) light_p99_ms: f64,
+    /// Light client, bursts of 8 requests at a time: 99th percentile.
+    pub(super) burst_p99_ms: f64,
+    /// Throughput of the bulk writer.
+    pub(super) bulk_bytes_per_s: f64,
+}
+
+/// Measures every setting and prints table and picture.
+///
+/// # Errors
+/// What kept the server or its clients from running.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch interrupts")?;
+    }
+    let folder = Folder::create()?;
+    let config = Config::parse(&config(folder.path()), "the demonstration's configuration")?;
+    let server = Server::start(config, Start { inherited: Vec::new(), seed: 1 })?;
+    let progress = progress(args);
+    let mut measured = Vec::new();
+    let settings = args.settings();
+    for (index, setting) in settings.iter().enumerate() {
+        progress.set_message(format!("{} of {}: admission {}", index + 1, settings.len(), setting.name));
+        let result = measure(&server, folder.path(), setting, args.seconds, &stop, &progress);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        measured.push(result.with_context(|| format!("admission {}", setting.name))?);
+    }
+    progress.finish_and_clear();
+    server.shutdown()?;
+    if measured.is_empty() {
+        bail!("interrupted before the first setting was measured");
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, picture::html(&measured, &findings(&measured)))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = if args.json {
+        serde_json::to_string_pretty(&serde_json::json!({ "device": DEVICE, "settings": measured }))? + "\n"
+    } else {
+        format!("{}\n{}\n", picture::text(&measured), findings(&measured))
+    };
+    // A pipe that is closed early (head, less) is no failure of the demonstration.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+/// One pool with its own device for each setting; on each, a volume for the bulk writer and one for the light client.
+fn config(folder: &Path) -> String {
+    let folder = folder.display();
+    let mut text = format!(
+        "[server]\nlisten = []\nunix = [\"{folder}/nbd.sock\"]\nstatus = \"off\"\ncontrol = \"{folder}/control.sock\"\n\
+         data_dir = \"{folder}\"\n\
+         [tenants.bulk]\nweight = 1\n\
+         [tenants.light]\nweight = 4\nreservation = {{ iops = 2000 }}\n"
+    );
+    for Setting { name, admission, .. } in &SETTINGS {
+        text += &format!("[pools.p-{name}]\nadmission = {admission}\n{DEVICE}\n");
+        for tenant in ["bulk", "light"] {
+            text += &format!(
+                "[volumes.{tenant}-{name}]\npool = \"p-{name}\"\ntenant = \"{tenant}\"\nbackend = \"emulate\"\n\
+                 size = \"16MiB\"\n"
+            );
+        }
+    }
+    text
+}
+
+/// The bulk writer and the light client, steady and in bursts.
+fn jobs(folder: &Path, setting: &Setting, seconds: u32) -> String {
+    let (name, socket, warmup) = (setting.name, folder.join("nbd.sock"), setting.warmup_s);
+    let job = |client: &str, volume: &str, options: &str| {
+        format!(
+            "[[job]]\nname = \"{client}\"\nuri = \"nbd+unix:///{volume}-{name}?socket={}\"\nop = \"write\"\n\
+             duration = \"{seconds}s\"\nwarmup = \"{warmup}s\"\n{options}\n",
+            socket.display()
+        )
+    };
+    job("bulk", "bulk", "block_size = \"64k\"\nqueue_depth = 64")
+        + &job("light", "light", "block_size = \"4k\"\nqueue_depth = 1")
+        + &job("burst", "light", "block_size = \"4k\"\nqueue_depth = 8\nburst = \"50ms:450ms\"")
+}
+
+fn measure(
+    server: &Server,
+    folder: &Path,
+    setting: &Setting,
+    seconds: u32,
+    stop: &AtomicBool,
+    progress: &ProgressBar,
+) -> anyhow::Result<Measured> {
+    let jobs = load::job::parse_jobs(&jobs(folder, setting, seconds), 1)?;
+    let results = load::run_jobs(&jobs, &load::Extras::default(), stop, &mut |_| progress.tick())?;
+    if let Some(failure) = results.iter().find_map(JobResult::failure) {
+        bail!("{failure}");
+    }
+    let [bulk, light, burst] = results.as_slice() else { bail!("three jobs have three results") };
+    let pool = server.state().pools.into_iter().find(|pool| pool.name == format!("p-{}", setting.name));
+    Ok(Measured {
+        setting: setting.name,
+        budget_bytes: pool.and_then(|pool| pool.admission.budget_bytes),
+        light_p50_ms: light.latency_ms(0.5),
+        light_p99_ms: light.latency_ms(0.99),
+        burst_p99_ms: burst.latency_ms(0.99),
+        bulk_bytes_per_s: bulk.bytes_per_s(),
+    })
+}
+
+/// What is to be seen, in sentences that hold for these figures.
+fn findings(measured: &[Measured]) -> String {
+    let find = |name: &str| measured.iter().find(|measured| measured.setting == name);
+    let Some(none) = find("none") else { return String::new() };
+    let mut text = format!(
+        "Without admission control everything that the bulk writer sends is inside the device at once, and the light \
+         client, though it has priority, waits behind it: {}.\n",
+        latency(none)
+    );
+    if let Some(small) = find("64K") {
+        text += &format!(
+            "A budget of 64 KiB makes that {}, but leaves the bulk writer {:.0} % of its throughput.\n",
+            latency(small),
+            percent(small, none)
+        );
+    }
+    if let Some(slowfast) = find("slowfast") {
+        let budget = slowfast.budget_bytes.map_or_else(|| "?".into(), kib);
+        let ratio = none.light_p50_ms / slowfast.light_p50_ms.max(1e-6);
+        let (figure, verdict) = if ratio >= 1.0 {
+            (ratio, "times shorter at the median than without")
+        } else {
+            (1.0 / ratio, "times longer at the median than without: it did not help in this run")
+        };
+        text += &format!(
+            "SlowFast CoDel found a budget by itself ({budget} at the end): {}, {figure:.1} {verdict}, with {:.0} % of \
+             the bulk throughput.\n",
+            latency(slowfast),
+            percent(slowfast, none)
+        );
+    }
+    text
+}
+
+fn latency(measured: &Measured) -> String {
+    format!("{:.1} ms at the median, {:.1} ms at the 99th percentile", measured.light_p50_ms, measured.light_p99_ms)
+}
+
+fn percent(some: &Measured, of: &Measured) -> f64 {
+    some.bulk_bytes_per_s / of.bulk_bytes_per_s.max(1.0) * 100.0
+}
+
+/// Bytes as KiB.
+pub(super) fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes >> 10)
+}
+
+fn progress(args: &Args) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let total: u32 = args.settings().iter().map(|setting| setting.warmup_s + args.seconds).sum();
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{elapsed}} of about {total}s  {{msg}}")) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    bar
+}
+
+/// A private folder, removed with its content at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> anyhow::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        // Not in the working folder: the path of a socket is at most 107 bytes long.
+        let path = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.with_context(|| format!("cannot create the folder {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is in the temporary folder anyway.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(setting: &'static str, light_p50_ms: f64, bulk_bytes_per_s: f64) -> Measured {
+        let budget_bytes = (setting != "none").then_some(400 << 10);
+        Measured { setting, budget_bytes, light_p50_ms, light_p99_ms: 50.0, burst_p99_ms: 9.0, bulk_bytes_per_s }
+    }
+
+    #[test]
+    fn the_configuration_and_the_jobs_are_sound() {
+        let folder = Path::new("/run/demo");
+        let config = Config::parse(&config(folder), "demo").unwrap();
+        assert_eq!((config.pools.len(), config.volumes.len()), (SETTINGS.len() + 1, 2 * SETTINGS.len()));
+        for setting in &SETTINGS {
+            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, 5), 1).unwrap().len(), 3);
+        }
+    }
+
+    #[test]
+    fn by_default_it_takes_less_than_a_minute() {
+        let seconds: u32 = SETTINGS.iter().map(|setting| setting.warmup_s + 5).sum();
+        assert!(seconds < 55, "{seconds} s");
+    }
+
+    #[test]
+    fn the_sentences_follow_the_figures() {
+        let mut all = vec![measured("none", 40.0, 90e6), measured("64K", 2.0, 30e6), measured("slowfast", 8.0, 81e6)];
+        let text = findings(&all);
+        assert!(text.contains("8.0 ms at the median") && text.contains("5.0 times shorter"), "{text}");
+        assert!(text.contains("90 % of the bulk"), "{text}");
+        assert!(text.contains("33 % of its throughput") && text.contains("400 KiB at the end"), "{text}");
+        all[2].light_p50_ms = 80.0;
+        assert!(findings(&all).contains("2.0 times longer"), "{}", findings(&all));
+    }
+}

@@ -1,0 +1,28 @@
+//! `evenkeel demo bufferbloat`: server, clients and report in one.
+
+use std::process::Command;
+
+#[test]
+fn bufferbloat_measures_each_setting_that_is_asked_for() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-demo-test-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let page = folder.join("page.html");
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    demo.args(["demo", "bufferbloat", "--seconds", "1", "--settings", "none,256K", "--json", "--html"]).arg(&page);
+    let output = demo.env("TMPDIR", &folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let settings = report["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 2);
+    // No figure is held to a value here: that would test the machine. That each client was served is enough.
+    for (setting, (name, budget)) in settings.iter().zip([("none", None), ("256K", Some(256 << 10))]) {
+        assert_eq!((setting["setting"].as_str(), setting["budget_bytes"].as_u64()), (Some(name), budget));
+        for figure in ["light_p50_ms", "light_p99_ms", "burst_p99_ms", "bulk_bytes_per_s"] {
+            assert!(setting[figure].as_f64().unwrap() > 0.0, "{figure}: {report}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<circle").count(), 2);
+    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [page], "the server's folder is gone");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
