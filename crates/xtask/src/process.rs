@@ -67,15 +67,7 @@ impl Running {
     /// Starts `command` in its own process group, without standard input unless the command says so.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let name = describe(command);
-        let parent = std::process::id();
-        // SAFETY: the closure runs between fork and exec and calls only async-signal-safe functions.
-        unsafe {
-            command.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // The parent may have died between fork and prctl.
-                if libc::getppid() as u32 != parent { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
-            });
-        }
+        tie_to_this_program(command);
         let child = command.process_group(0).spawn().with_context(|| format!("cannot start `{name}`"))?;
         let group = child.id() as i32;
         groups().insert(group);
@@ -129,6 +121,24 @@ impl Drop for Running {
     }
 }
 
+/// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this
+/// program blocks for itself and which would stay blocked across exec.
+fn tie_to_this_program(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: the closure runs between fork and exec, calls only async-signal-safe functions, and the set is
+    // initialised by sigemptyset before use.
+    unsafe {
+        command.pre_exec(move || {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have died between fork and prctl.
+            if libc::getppid() as u32 != parent { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+        });
+    }
+}
+
 /// The command as a person would type it.
 fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -165,6 +175,7 @@ pub(crate) fn stream(command: &mut Command, limit: Duration, mut line: impl FnMu
 /// Runs a command, returns its standard output, and fails with its messages when it fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let name = describe(command);
+    tie_to_this_program(command);
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{name}`"))?;
     if !out.status.success() {
         bail!("`{name}` failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
@@ -223,6 +234,19 @@ mod tests {
         let status = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn children_receive_signals_that_this_program_blocks() {
+        // SAFETY: the set is initialised by sigemptyset; only this thread's mask changes.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        let mask = output(Command::new("grep").args(["SigBlk", "/proc/self/status"])).unwrap();
+        assert_eq!(mask.split_whitespace().last(), Some("0000000000000000"));
     }
 
     #[test]

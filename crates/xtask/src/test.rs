@@ -201,7 +201,10 @@ impl Output {
 
     fn save(&self, success: bool) -> Result<()> {
         if !success {
-            let lines: Vec<&str> = self.text.lines().collect();
+            // Cargo's progress says nothing about the failure.
+            let progress = ["Checking ", "Compiling ", "Documenting ", "Downloaded ", "Downloading "];
+            let news = |line: &&str| !progress.iter().any(|p| line.trim_start().starts_with(p));
+            let lines: Vec<&str> = self.text.lines().filter(news).collect();
             let shown = lines.len().min(SHOWN_LINES);
             println!("last {shown} of {} lines of {}:", lines.len(), self.path.display());
             lines[lines.len() - shown..].iter().for_each(|line| println!("  | {line}"));
