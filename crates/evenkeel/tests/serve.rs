@@ -354,6 +354,36 @@ fn a_dead_servers_sockets_are_replaced() {
 }
 
 #[test]
+fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
+    let folder = Folder::new();
+    let config = "[pools.main]\nstall_report_after = \"100ms\"\n[pools.main.emulate]\nread_latency = \"1h\"\n\
+                  [volumes.disk0]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
+    fs::write(folder.join("e.toml"), config).expect("written");
+    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let arguments = ["load", server.uri(), "--op", "read", "--requests", "1"];
+    let mut load =
+        Command::new(EVENKEEL).args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs");
+    let overdue = loop {
+        let state = server.state();
+        if let Some(overdue) = state["pools"][0]["overdue"].get(0) {
+            break overdue.clone();
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!((&overdue["volume"], &overdue["kind"]), (&json!("disk0"), &json!("read")));
+    assert!(overdue["age_s"].as_f64().is_some_and(|age| age >= 0.1), "{overdue}");
+    assert!(succeed(&folder, &["state"]).contains("OVERDUE: read"));
+    server.signal("TERM");
+    server.log_until("stopping: answering what is in flight");
+    assert_eq!(http(server.status(), "GET", "/healthz", &[], "").status, 503);
+    server.signal("TERM");
+    let (status, log) = server.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(log.contains("stopped before everything was answered"), "{log}");
+    let _ = load.wait();
+}
+
+#[test]
 fn read_only_holds_for_every_volume() {
     let folder = Folder::new();
     Server::start(&folder, &[]).stop();

@@ -141,6 +141,25 @@ fn the_example_shows_every_key() {
 }
 
 #[test]
+fn the_pages_show_valid_configurations_and_every_key() {
+    let page = include_str!("../../../docs/config.md");
+    let blocks = [page, include_str!("../../../README.md")].map(|page| page.split("```toml\n").skip(1));
+    let mut checked = 0;
+    for block in blocks.into_iter().flatten().filter_map(|block| block.split("```").next()) {
+        Config::parse(block, "page").unwrap_or_else(|errors| panic!("{errors}\n{block}"));
+        checked += 1;
+    }
+    assert_eq!(checked, 2);
+    let mut known = BTreeSet::new();
+    properties(&schema(), &mut known);
+    // The tables of the file have headings; `kind` is shown inside its table.
+    let heading = |key: &str| page.contains(&format!("## [{key}")) || page.contains(&format!("{key} = "));
+    for key in known {
+        assert!(page.contains(&format!("`{key}`")) || heading(&key), "{key} is missing in docs/config.md");
+    }
+}
+
+#[test]
 fn every_key_is_described() {
     fn visit(value: &Value, path: &str) {
         if let Some(named) = value["properties"].as_object() {
