@@ -304,34 +304,6 @@ impl LimitState {
     }
 }
 
-impl AdmissionState {
-    /// What `admission` decided, with `inside_requests` inside and times counted from `start`.
-    pub fn new(
-        admission: &evenkeel_control::admission::Admission,
-        inside_requests: u64,
-        start: evenkeel_control::Instant,
-    ) -> Self {
-        use evenkeel_control::admission::Config;
-        let decision = admission.decision();
-        Self {
-            kind: match admission.config() {
-                Config::None => "none",
-                Config::Fixed { .. } => "fixed",
-                Config::SlowFast(_) => "slowfast",
-            }
-            .into(),
-            budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
-            inside_bytes: admission.inside_bytes(),
-            inside_requests,
-            target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
-            decided_at_s: decision.at.since(start).as_secs_f64(),
-            reason: decision.reason.to_string(),
-            target_reason: decision.target.map(|_| decision.target_reason.to_string()).unwrap_or_default(),
-            reason_data: (&decision.reason).into(),
-        }
-    }
-}
-
 impl From<&evenkeel_control::admission::Reason> for ReasonData {
     fn from(reason: &evenkeel_control::admission::Reason) -> Self {
         use evenkeel_control::admission::Reason;

@@ -245,11 +245,6 @@ impl Cidr {
         same_prefix(bits(self.address), bits(address), self.prefix_of_128())
     }
 
-    /// Whether some address lies in both blocks.
-    pub fn overlaps(self, other: Self) -> bool {
-        same_prefix(bits(self.address), bits(other.address), self.prefix_of_128().min(other.prefix_of_128()))
-    }
-
     /// Length of the prefix, for choosing the most specific block: longer is more specific, IPv4 counted as mapped IPv6.
     pub fn specificity(self) -> u32 {
         self.prefix_of_128()
