@@ -159,7 +159,6 @@ impl Client {
         self.charge_weight(now, work, cost);
     }
 
-    #[inline]
     /// Leaves behind what lies further back than the credit.
     #[inline]
     pub(super) fn catch_up(&mut self, virtual_time: VirtualTime) {
@@ -169,6 +168,7 @@ impl Client {
         }
     }
 
+    #[inline]
     fn step(&self, cost: u64) -> u64 {
         ((u128::from(cost) * u128::from(self.inverse_weight)) >> STEP_SHIFT) as u64
     }
