@@ -142,7 +142,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Ok(if status.success() { Tally::one_passed() } else { Tally::one_failed(step.name()) })
     };
     match step {
-        Step::Fmt => plain(cargo().args(["fmt", "--all", "--check"])),
+        Step::Fmt => plain(cargo().args(["fmt", "--all", "--check", "--", "--color=never"])),
         Step::Clippy => plain(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         Step::Build => plain(cargo().args(["test", "--workspace", "--no-run"])),
         Step::Tests => tests(log),
