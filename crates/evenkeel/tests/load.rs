@@ -123,7 +123,7 @@ fn errors_are_counted_by_their_number() {
     let Some(server) = Peer::start(&arguments, name) else { return };
     let uri = server.uri();
     let run = Load::run(&[&uri, "--op", "mix", "--requests", "200", "--queue-depth", "4"]);
-    let report = run.fails_with(&["requests failed", "EIO", "ENOSPC"]);
+    let report = run.fails_with(&["requests failed", "EIO", "ENOSPC", "the first: ", "at offset"]);
     let errors = &report["jobs"][0]["errors"];
     assert_eq!(errors["EIO"].as_u64().unwrap() + errors["ENOSPC"].as_u64().unwrap(), 200);
     assert_eq!(report["jobs"][0]["requests"], 0);

@@ -113,7 +113,7 @@ pub(super) struct Batch {
     pub(super) durable: Vec<Floor>,
     /// The first read that returned what the volume cannot hold.
     pub(super) mismatch: Option<Box<Mismatch>>,
-    /// The first request that failed, for phases in which none may.
+    /// The first request that failed.
     pub(super) error: Option<(Op, u64, Errno)>,
     /// When the last request was answered.
     pub(super) last_answer: u64,
@@ -287,6 +287,18 @@ impl Connection {
             return Ok(true);
         }
         self.out.send(self.socket.as_fd(), payload)
+    }
+
+    /// Says goodbye, if nothing else is on its way. There is no answer to it.
+    pub(super) fn disconnect(&mut self) {
+        if self.out.is_empty() {
+            let request =
+                Request { cookie: 0, command: Command::Disconnect, flags: CommandFlags::NONE, offset: 0, length: 0 };
+            let framing = self.framing;
+            self.out.append(|out| request.encode(framing, out));
+            // The server may be gone, or not listening: then it will notice the end of the connection.
+            let _ = self.send(&[]);
+        }
     }
 
     /// Takes in the answers that have arrived, at most one buffer of them. `clock` is read once.

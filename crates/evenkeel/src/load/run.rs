@@ -76,6 +76,7 @@ pub(crate) fn run(
     stop: &AtomicBool,
     watch: &mut dyn FnMut(&[JobResult]),
 ) -> anyhow::Result<Vec<JobResult>> {
+    raise_descriptor_limit(jobs.iter().map(|job| u64::from(job.connections + 2 * job.threads)).sum());
     let payload = payload(jobs);
     let ready = Barrier::new(jobs.iter().map(|job| job.threads as usize).sum());
     let (mailbox, messages) = mpsc::channel();
@@ -114,6 +115,19 @@ pub(crate) fn run(
         }
     });
     Ok(results)
+}
+
+/// Lets the process have as many descriptors as the jobs need, as far as the system permits; where that
+/// is not enough, connecting says so.
+fn raise_descriptor_limit(needed: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // A hundred for standard streams, files and what the libraries open.
+    let wanted = limit.maximum.map_or(needed + 100, |most| most.min(needed + 100));
+    if limit.current.is_some_and(|current| current < wanted) {
+        // Not permitted: then the limit stays as it is.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum });
+    }
 }
 
 /// Payload for writes without recognisable content: incompressible, enough for the largest block.
@@ -282,6 +296,7 @@ impl JobResult {
         }
         let mine = &mut self.summary;
         mine.failure = mine.failure.take().or(summary.failure);
+        mine.first_error = mine.first_error.take().or(summary.first_error);
         mine.unsent += summary.unsent;
         mine.unanswered += summary.unanswered;
         mine.measured_ns = mine.measured_ns.max(summary.measured_ns);

@@ -62,6 +62,8 @@ pub(super) enum Message {
 pub(super) struct Summary {
     /// Why it ended early.
     pub(super) failure: Option<String>,
+    /// The first request that was answered with an error.
+    pub(super) first_error: Option<String>,
     /// What was counted after the last whole second.
     pub(super) rest: Option<Tally>,
     /// Requests that were due and not sent when the run ended (open loop).
@@ -152,6 +154,7 @@ impl<'a> Worker<'a> {
             self.summary.failure = Some(format!("{error:#}"));
             self.shared.stop.store(true, Ordering::Relaxed);
         }
+        self.connections.iter_mut().for_each(Connection::disconnect);
         let message = Message::Finished { job: self.shared.job_index, summary: self.summary };
         // The receiver is gone only when the process is ending.
         let _ = self.shared.mailbox.send(message);
@@ -163,6 +166,8 @@ impl<'a> Worker<'a> {
             self.batch.tally = Some(Tally::default());
             let result = self.drive(Phase::Run);
             self.summary.rest = self.batch.tally.take();
+            let first = self.batch.error.take();
+            self.summary.first_error = first.map(|(op, offset, errno)| format!("{op:?} at offset {offset}: {errno}"));
             self.summary.cpu_ns = thread_cpu_ns().saturating_sub(cpu);
             result?;
         }
@@ -204,7 +209,7 @@ impl<'a> Worker<'a> {
         let mut run = Run { phase, end, interrupted: self.is_stopped().then_some(0) };
         let mut busy = false;
         for index in 0..self.connections.len() {
-            busy |= self.serve(index, clock(), &mut run)?;
+            busy |= self.serve(index, clock(), &run)?;
         }
         let result = self.drive_until_idle(busy, &mut run, is_timed, &clock);
         if phase == Phase::Run {
@@ -222,8 +227,11 @@ impl<'a> Worker<'a> {
     }
 
     fn unsent(&mut self, end: u64) -> u64 {
-        let exhausted = |connection: &&mut Connection| connection.left != Some(0);
-        self.connections.iter_mut().filter(exhausted).map(|connection| connection.pace.skip_until(end)).sum()
+        let unsent = |connection: &mut Connection| {
+            let due = connection.pace.skip_until(end);
+            connection.left.map_or(due, |left| left.min(due))
+        };
+        self.connections.iter_mut().map(unsent).sum()
     }
 
     fn drive_until_idle(
@@ -298,7 +306,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Whether anything is in flight or will be sent.
-    fn is_busy(&mut self, now: u64, run: &Run) -> bool {
+    fn is_busy(&self, now: u64, run: &Run) -> bool {
         if self.connections.iter().any(|connection| connection.slots.in_flight() > 0) {
             return true;
         }
@@ -338,7 +346,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Queues what is due on a connection and sends it; true if anything is in flight or will be.
-    fn serve(&mut self, index: usize, now: u64, run: &mut Run) -> anyhow::Result<bool> {
+    fn serve(&mut self, index: usize, now: u64, run: &Run) -> anyhow::Result<bool> {
         let connection = &mut self.connections[index];
         let region = &mut self.regions[connection.region];
         let sender = Sender { payload: self.shared.payload, fua: self.shared.job.fua };
