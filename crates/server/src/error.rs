@@ -8,14 +8,14 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A volume's file could not be used.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Volume {
         /// The file.
         path: PathBuf,
         /// What was tried.
         action: &'static str,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Another process serves this file.
     #[error("{} is in use by {}; two servers on one volume would destroy it. Stop the other one, or give this volume another path", path.display(), describe(*holder))]
@@ -26,12 +26,12 @@ pub enum Error {
         holder: Option<u32>,
     },
     /// An address could not be listened on.
-    #[error("cannot listen on {address}: {source}{}", listen_hint(source))]
+    #[error("cannot listen on {address}: {cause}{}", listen_hint(cause))]
     Listen {
         /// The address.
         address: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// io_uring was asked for by name, and the kernel refuses it.
     #[error(
@@ -50,12 +50,12 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// The system refused a resource.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {cause}")]
     System {
         /// What was tried.
         action: &'static str,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 
@@ -63,8 +63,8 @@ fn describe(holder: Option<u32>) -> String {
     holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-fn listen_hint(source: &io::Error) -> &'static str {
-    match source.kind() {
+fn listen_hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
         io::ErrorKind::AddrInUse => {
             ". Another program has it: stop it, or choose another address with --listen, --unix or server.listen"
         }

@@ -28,7 +28,7 @@ pub(crate) struct Listening {
 impl Listening {
     /// Opens a TCP address; port 0 picks a free one.
     pub(crate) fn tcp(&mut self, address: SocketAddr) -> Result<(), Error> {
-        let fail = |source| Error::Listen { address: address.to_string(), source };
+        let fail = |cause| Error::Listen { address: address.to_string(), cause };
         let listener = TcpListener::bind(address).map_err(fail)?;
         let actual = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
@@ -40,7 +40,7 @@ impl Listening {
 
     /// Opens a Unix socket. A file that a dead server left behind is replaced, a live one is not.
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
-        let fail = |source| Error::Listen { address: path.display().to_string(), source };
+        let fail = |cause| Error::Listen { address: path.display().to_string(), cause };
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 std::fs::remove_file(path).map_err(fail)?;
@@ -60,7 +60,7 @@ impl Listening {
     /// Takes over a listening socket that someone else opened.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<(), Error> {
         let fail =
-            |source: rustix::io::Errno| Error::System { action: "use an inherited socket", source: source.into() };
+            |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
         let address = getsockname(&fd).map_err(fail)?;
         if !sockopt::socket_acceptconn(fd.as_fd()).map_err(fail)? {

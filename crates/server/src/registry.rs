@@ -79,7 +79,7 @@ impl Registry {
             Some(emulate) => {
                 let params = emulate.params().map_err(|why| Error::Refused(format!("pool \"{name}\": {why}")))?;
                 let started = Device::start(params, seed);
-                Some(Arc::new(started.map_err(|source| Error::System { action: "start an emulated device", source })?))
+                Some(Arc::new(started.map_err(|cause| Error::System { action: "start an emulated device", cause })?))
             }
         };
         Ok(SharedPool {
@@ -157,7 +157,7 @@ fn open_volume(
     let wanted = volume.size.map(|size| size.0);
     let memory = || {
         let size = wanted.ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a size")))?;
-        let memory = Memory::new(size).map_err(|source| Error::System { action: "map memory for a volume", source })?;
+        let memory = Memory::new(size).map_err(|cause| Error::System { action: "map memory for a volume", cause })?;
         Ok((memory, size))
     };
     let (backend, size) = match volume.backend {
@@ -208,7 +208,7 @@ fn fit(name: &str, file: &File, actual: u64, wanted: Option<u64>, block: bool, r
         Some(wanted) => {
             if wanted > actual {
                 let grown = file.grow(wanted);
-                grown.map_err(|source| Error::Volume { path: file.path().to_owned(), action: "grow", source })?;
+                grown.map_err(|cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause })?;
             }
             Ok(wanted)
         }
@@ -237,8 +237,8 @@ pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
         return Ok(());
     }
     file.sync().map_err(|errno| {
-        let source = io::Error::from(errno);
-        volume.sync_has_failed(&source);
-        Error::Volume { path: file.path().to_owned(), action: "sync", source }
+        let cause = io::Error::from(errno);
+        volume.sync_has_failed(&cause);
+        Error::Volume { path: file.path().to_owned(), action: "sync", cause }
     })
 }

@@ -84,10 +84,10 @@ impl Server {
             || (start.inherited.is_empty() && config.server.unix.is_none());
         if needs_folder {
             let made = std::fs::create_dir_all(&config.server.data_dir);
-            made.map_err(|source| Error::Volume {
+            made.map_err(|cause| Error::Volume {
                 path: config.server.data_dir.clone(),
                 action: "create the folder",
-                source,
+                cause,
             })?;
         }
         let workers = match config.server.workers {
@@ -96,7 +96,7 @@ impl Server {
         };
         let mailboxes: rustix::io::Result<Vec<_>> = (0..workers).map(|_| Mailbox::new().map(Arc::new)).collect();
         let mailboxes =
-            mailboxes.map_err(|e| Error::System { action: "make a mailbox for a worker", source: e.into() })?;
+            mailboxes.map_err(|e| Error::System { action: "make a mailbox for a worker", cause: e.into() })?;
         let memory = config.server.buffer_memory.0;
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
@@ -141,7 +141,7 @@ impl Server {
     }
 
     fn start_worker(&mut self, index: usize, listeners: Vec<crate::worker::Listener>) -> Result<(), Error> {
-        let fail = |source: io::Error| Error::System { action: "start a worker", source };
+        let fail = |cause: io::Error| Error::System { action: "start a worker", cause };
         let worker = Worker::new(index, Arc::clone(&self.shared), listeners).map_err(|e| fail(e.into()))?;
         let (running, with_ring) = (Arc::clone(&self.running), self.engine == Engine::IoUring);
         *running.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
@@ -216,7 +216,7 @@ impl Server {
                 volume.size()
             )));
         }
-        volume.grow(size.0).map_err(|source| Error::System { action: "grow the volume", source })?;
+        volume.grow(size.0).map_err(|cause| Error::System { action: "grow the volume", cause })?;
         let mut config = Config::clone(&registry.config);
         if let Some(volume) = config.volumes.get_mut(name) {
             volume.size = Some(size);

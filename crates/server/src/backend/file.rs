@@ -42,7 +42,7 @@ pub(crate) struct Open {
 impl File {
     /// Opens and locks; also tells the size in bytes.
     pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
-        let fail = |action: &'static str| move |source| Error::Volume { path: path.to_owned(), action, source };
+        let fail = |action: &'static str| move |cause| Error::Volume { path: path.to_owned(), action, cause };
         let create = how.create.filter(|_| !how.read_only);
         let options = |flags: libc::c_int| {
             let mut options = OpenOptions::new();
