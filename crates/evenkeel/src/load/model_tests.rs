@@ -1,3 +1,5 @@
+use evenkeel_control::rng::SplitMix64;
+
 use super::*;
 
 const GRAIN: u64 = 1024;
@@ -161,4 +163,171 @@ fn floors_join_neighbours_and_leave_out_the_unknown() {
             Floor { offset: 4 * GRAIN, length: GRAIN, generation: narrow },
         ]
     );
+}
+
+/// A store that applies each write some time between its send and its answer, half of a grain at a time, and keeps
+/// what it has applied in a cache until a flush.
+struct Store {
+    lab: Lab,
+    rng: SplitMix64,
+    cache: Vec<u8>,
+    flushed: Vec<u8>,
+    flying: Vec<Flying>,
+    /// Completed writes that no flush has been sent for yet.
+    completed: Vec<u64>,
+    promised: Vec<Floor>,
+}
+
+enum Flying {
+    Write { at: u64, ticket: Ticket, data: Vec<u8>, halves: Vec<usize> },
+    Read { at: u64, issued: u64, data: Vec<u8>, halves: Vec<usize> },
+    Flush { floors: Vec<Floor>, is_applied: bool },
+}
+
+impl Store {
+    fn new(seed: u64) -> Self {
+        let size = (4 * GRAIN) as usize;
+        Self {
+            lab: Lab { model: Model::new(Content::new(1), 0, 4 * GRAIN, GRAIN) },
+            rng: SplitMix64::new(seed),
+            cache: vec![0xee; size],
+            flushed: vec![0xee; size],
+            flying: Vec::new(),
+            completed: Vec::new(),
+            promised: Vec::new(),
+        }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.rng.next_u64() % n as u64) as usize
+    }
+
+    fn send(&mut self) {
+        let at = self.below(4) as u64 * GRAIN;
+        let kind = self.below(5);
+        let model = &mut self.lab.model;
+        self.flying.push(match kind {
+            0 | 1 => {
+                let ticket = model.begin_write(at, GRAIN);
+                let data = self.lab.bytes(at, ticket.generation);
+                Flying::Write { at, ticket, data, halves: vec![0, 1] }
+            }
+            2 | 3 => {
+                let issued = model.begin_read(at, GRAIN);
+                Flying::Read { at, issued, data: vec![0; GRAIN as usize], halves: vec![1, 0] }
+            }
+            _ => {
+                let mut floors = Vec::new();
+                for at in std::mem::take(&mut self.completed) {
+                    model.floors(at, GRAIN, &mut floors);
+                }
+                Flying::Flush { floors, is_applied: false }
+            }
+        });
+    }
+
+    /// Takes one step of something in flight, or answers it; an error is an alarm.
+    fn step(&mut self) -> Result<(), Box<Mismatch>> {
+        if self.flying.is_empty() {
+            return Ok(());
+        }
+        let half = GRAIN as usize / 2;
+        let index = self.below(self.flying.len());
+        match &mut self.flying[index] {
+            Flying::Write { at, data, halves, .. } if !halves.is_empty() => {
+                let start = halves.pop().unwrap_or(0) * half;
+                let to = *at as usize + start;
+                self.cache[to..to + half].copy_from_slice(&data[start..start + half]);
+                return Ok(());
+            }
+            Flying::Read { at, data, halves, .. } if !halves.is_empty() => {
+                let start = halves.pop().unwrap_or(0) * half;
+                let from = *at as usize + start;
+                data[start..start + half].copy_from_slice(&self.cache[from..from + half]);
+                return Ok(());
+            }
+            Flying::Flush { is_applied, .. } if !*is_applied => {
+                *is_applied = true;
+                self.flushed.copy_from_slice(&self.cache);
+                return Ok(());
+            }
+            _ => {}
+        }
+        match self.flying.swap_remove(index) {
+            Flying::Write { at, ticket, .. } => {
+                self.lab.model.end_write(at, GRAIN, ticket, true);
+                self.completed.push(at);
+            }
+            Flying::Read { at, issued, data, .. } => {
+                self.lab.model.end_read(at, GRAIN, issued, Some(&data))?;
+            }
+            Flying::Flush { floors, .. } => self.promised.extend(floors),
+        }
+        Ok(())
+    }
+
+    /// What a power cut leaves: of each sector what was flushed, or what was only in the cache.
+    fn power_cut(&mut self) -> Vec<u8> {
+        let sector = SECTOR as usize;
+        let mut image = self.flushed.clone();
+        for start in (0..image.len()).step_by(sector) {
+            if self.below(2) == 0 {
+                image[start..start + sector].copy_from_slice(&self.cache[start..start + sector]);
+            }
+        }
+        image
+    }
+}
+
+/// Holds an image against what was promised, as `--check-journal` does.
+fn check_promises(promised: &[Floor], image: &[u8]) -> Result<(), Box<Mismatch>> {
+    let mut lab = Lab { model: Model::new(Content::new(1), 0, 4 * GRAIN, GRAIN) };
+    for floor in promised {
+        for at in (floor.offset..floor.offset + floor.length).step_by(GRAIN as usize) {
+            let before = match lab.model.at_rest(at) {
+                Some(Holds::AtLeast(generation)) => generation,
+                _ => 0,
+            };
+            lab.model.set(at, GRAIN, Holds::AtLeast(before.max(floor.generation)));
+        }
+    }
+    for (at, bytes) in (0..).step_by(GRAIN as usize).zip(image.chunks_exact(GRAIN as usize)) {
+        lab.read(at, bytes)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sound_store_never_raises_an_alarm_and_keeps_its_promises() {
+    let mut promises = 0;
+    for seed in 0..300 {
+        let mut store = Store::new(seed);
+        for _ in 0..400 {
+            if store.flying.len() < 6 && store.below(3) == 0 {
+                store.send();
+            }
+            store.step().unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
+        }
+        let image = store.power_cut();
+        check_promises(&store.promised, &image).unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
+        promises += store.promised.len();
+    }
+    assert!(promises > 1000, "{promises} promises were put to the test");
+}
+
+#[test]
+fn a_store_that_flushes_nothing_breaks_its_promises() {
+    let caught = (0..100).filter(|&seed| {
+        let mut store = Store::new(seed);
+        for _ in 0..400 {
+            if store.flying.len() < 6 && store.below(3) == 0 {
+                store.send();
+            }
+            store.step().unwrap();
+        }
+        store.flushed.fill(0xee);
+        let image = store.power_cut();
+        !store.promised.is_empty() && check_promises(&store.promised, &image).is_err()
+    });
+    assert!(caught.count() > 90);
 }
