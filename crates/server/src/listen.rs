@@ -59,8 +59,7 @@ impl Listening {
 
     /// Takes over a listening socket that someone else opened.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<(), Error> {
-        let fail =
-            |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
+        let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
         let address = getsockname(&fd).map_err(fail)?;
         if !sockopt::socket_acceptconn(fd.as_fd()).map_err(fail)? {

@@ -150,7 +150,7 @@ impl Worker {
             match self.start_ring() {
                 Ok(ring) => self.ring = Some(ring),
                 Err(error) => {
-                    tracing::warn!(%error, worker = self.index, "no io_uring for this worker; files are served by threads")
+                    tracing::warn!(%error, worker = self.index, "no io_uring for this worker; files are served by threads");
                 }
             }
         }

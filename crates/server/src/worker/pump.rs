@@ -212,7 +212,7 @@ impl Worker {
 #[inline]
 pub(super) fn run_in_memory(memory: &Memory, request: &mut Request) -> Output {
     match request.command {
-        Command::Read => return Output::InPlace(memory.at(request.offset)),
+        Command::Read => return Output::InPlace(memory.readable(request.offset, request.length)),
         Command::Write => {
             if let Some(buffer) = &request.buffer {
                 memory.write(request.offset, buffer.as_slice());
