@@ -14,10 +14,10 @@ use super::kernel::{self, Kernel};
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
-/// Emulated boots sometimes panic while the kernel patches its own code, about one in 23; the chance of
-/// five in a row is below one in a million.
+/// Emulated boots now and then panic early, while the kernel patches its own code; they are rare enough
+/// that this many in a row mean another fault.
 const BOOT_ATTEMPTS: u32 = 5;
-/// A boot takes 5 to 10 s on an idle machine of two cores.
+/// Many times what a boot takes on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 7] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "ext4", "nbd"];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
