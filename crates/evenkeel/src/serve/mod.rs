@@ -131,7 +131,7 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
 /// Names the program that has an address, where the system tells.
 fn explain_start(error: evenkeel_server::Error) -> anyhow::Error {
     let holder = match &error {
-        evenkeel_server::Error::Listen { address, source } if source.kind() == io::ErrorKind::AddrInUse => {
+        evenkeel_server::Error::Listen { address, cause } if cause.kind() == io::ErrorKind::AddrInUse => {
             address.parse().ok().and_then(holder::of_tcp)
         }
         _ => None,
