@@ -6,9 +6,9 @@
 //! | [`stream`], [`zipf`] | which requests, in which order? |
 //! | [`pace`] | when is each due? |
 //! | [`content`], [`model`], [`region`] | what may each block hold? |
-//! | [`journal`] | what must survive a power cut? |
+//! | [`mod@journal`] | what must survive a power cut? |
 //! | [`connect`], [`connection`], [`send`], [`worker`] | sockets and threads |
-//! | [`measure`], [`run`], [`report`] | what came of it? |
+//! | [`measure`], [`mod@run`], [`report`] | what came of it? |
 //!
 //! One thread serves a group of connections. Requests that are due together leave in one
 //! send, answers are parsed in place out of one large receive, and what a batch can share
@@ -47,8 +47,11 @@ pub(crate) use run::{Extras, JobResult, run as run_jobs};
 /// Options of `evenkeel load`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH
-    #[arg(required_unless_present = "jobs")]
+    // As an attribute, since brackets are links in documentation.
+    #[arg(
+        required_unless_present = "jobs",
+        help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+    )]
     uri: Option<String>,
     /// Several jobs at once, from a TOML file of [[job]] tables
     #[arg(long, value_name = "FILE")]
