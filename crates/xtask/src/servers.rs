@@ -133,6 +133,10 @@ pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
         Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
         Server::Nbdkit => nbdkit(storage, address),
     };
+    if let Address::Unix(path) = address {
+        // nbdkit leaves its socket behind, and does not start where there is one.
+        let _ = std::fs::remove_file(path);
+    }
     let log = std::fs::File::create(dir.join(format!("{}.log", server.name())))?;
     let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
     match Client::connect(&address.plain(), EXPORT, START_LIMIT).and_then(Client::disconnect) {
