@@ -35,6 +35,8 @@ pub(crate) struct Volume {
     /// Connections at present.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
+    /// Syncs asked for so far, and how many of them are done with.
+    syncs: (AtomicU64, Mutex<u64>),
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
 }
@@ -60,6 +62,7 @@ impl Volume {
             threads: Threads::default(),
             connections: AtomicU32::new(0),
             size: AtomicU64::new(size),
+            syncs: Default::default(),
             sync_failed: AtomicBool::new(false),
             sync_error: Mutex::new(None),
         }
@@ -100,6 +103,26 @@ impl Volume {
         flags
     }
 
+    /// Makes every write that has completed durable. Blocks, and fails for ever once a sync has failed.
+    ///
+    /// One at a time: the kernel reports a failure to one of several syncs under way, and the others must not
+    /// be answered before it is recorded. Who waited while a whole sync went by needs none of their own.
+    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+        let Backend::File(file) = &self.backend else { return Ok(()) };
+        let (asked, covered) = &self.syncs;
+        let turn = asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut covered = covered.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_sync_failed() {
+            return Err(rustix::io::Errno::IO);
+        }
+        if *covered < turn {
+            let covers = asked.load(Ordering::SeqCst);
+            file.sync().inspect_err(|&errno| self.sync_has_failed(&errno.into()))?;
+            *covered = covers;
+        }
+        Ok(())
+    }
+
     /// Records that a sync failed. The kernel reports such a failure once and may drop the
     /// unwritten data, so from here on no sync of this volume may be reported as success.
     pub(crate) fn sync_has_failed(&self, why: &std::io::Error) {
@@ -120,5 +143,31 @@ impl Volume {
     /// Why it failed.
     pub(crate) fn sync_error(&self) -> Option<String> {
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::file::{File, Open};
+
+    #[test]
+    fn no_sync_succeeds_after_one_that_failed() {
+        let dir = std::env::temp_dir().join(format!("evenkeel-volume-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false };
+        let (file, size) = File::open(&dir.join("volume.img"), &open).unwrap();
+        let volume = Volume::new(0, "test", "", 0, false, Backend::File(file), size);
+        assert_eq!(volume.sync(), Ok(()));
+        assert_eq!((volume.syncs.0.load(Ordering::SeqCst), *volume.syncs.1.lock().unwrap()), (1, 1));
+        // Asked for before a sync began that somebody else has finished: nothing remains to be done.
+        volume.syncs.0.store(4, Ordering::SeqCst);
+        *volume.syncs.1.lock().unwrap() = 9;
+        assert_eq!(volume.sync(), Ok(()));
+        assert_eq!(*volume.syncs.1.lock().unwrap(), 9);
+        volume.sync_has_failed(&std::io::Error::from_raw_os_error(libc::EIO));
+        assert_eq!(volume.sync(), Err(rustix::io::Errno::IO));
+        assert_eq!(volume.sync(), Err(rustix::io::Errno::IO), "not even the next time");
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -95,22 +95,23 @@ impl File {
         &self.path
     }
 
-    /// The descriptor for a read or write of this range: direct if the range allows it.
+    /// The descriptor for a read or write of this range: direct if range and memory allow it.
     #[inline]
-    pub(crate) fn fd_for(&self, offset: u64, len: usize) -> RawFd {
+    pub(crate) fn fd_for(&self, ptr: *const u8, offset: u64, len: u32) -> RawFd {
         match &self.direct {
-            Some(direct) if (offset | len as u64).is_multiple_of(u64::from(self.direct_align)) => direct.as_raw_fd(),
+            Some(direct) if self.is_direct(ptr, offset, len) => direct.as_raw_fd(),
             _ => self.cached.as_raw_fd(),
         }
     }
 
-    /// The descriptor for syncs and everything but reads and writes.
+    /// Whether a read or write goes past the page cache.
     #[inline]
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.cached.as_fd()
+    pub(crate) fn is_direct(&self, ptr: *const u8, offset: u64, len: u32) -> bool {
+        let aligned = (ptr as u64 | offset | u64::from(len)).is_multiple_of(u64::from(self.direct_align));
+        self.direct.is_some() && aligned
     }
 
-    /// Makes everything written so far durable.
+    /// Makes everything written so far durable. To be called through [`Volume::sync`](crate::volume::Volume::sync).
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
         fdatasync(&self.cached)
     }
@@ -251,12 +252,12 @@ mod tests {
         let path = scratch("holes");
         let (file, _) = File::open(&path, &NEW).unwrap();
         assert_eq!(file.extents(0, 1 << 20, 8).unwrap(), [Extent { len: 1 << 20, hole: true }]);
-        assert_eq!(rustix::io::pwrite(file.fd(), &[1; 1 << 16], 1 << 16).unwrap(), 1 << 16);
+        assert_eq!(rustix::io::pwrite(&file.cached, &[1; 1 << 16], 1 << 16).unwrap(), 1 << 16);
         let lens: Vec<_> = file.extents(0, 1 << 20, 8).unwrap().iter().map(|e| (e.len, e.hole)).collect();
         assert_eq!(lens, [(1 << 16, true), (1 << 16, false), ((1 << 20) - (2 << 16), true)]);
         file.zero(1 << 16, 100, false, false).unwrap();
         let mut bytes = [9; 101];
-        assert_eq!(rustix::io::pread(file.fd(), &mut bytes[..], 1 << 16).unwrap(), 101);
+        assert_eq!(rustix::io::pread(&file.cached, &mut bytes[..], 1 << 16).unwrap(), 101);
         assert!(bytes[..100].iter().all(|&b| b == 0) && bytes[100] == 1);
         file.trim(1 << 16, 1 << 16).unwrap();
         assert_eq!(file.extents(0, 1 << 20, 8).unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! How reads, writes and syncs reach a file: by the kernel's ring, or by threads.
+//! How operations reach a file: reads and writes by the kernel's ring, the rest and, without a ring, all of them by threads.
 //!
 //! Sockets do not come through here. They are read and written without blocking and
 //! waited for with epoll in both engines, so a connection owns nothing of the engine
@@ -8,8 +8,8 @@
 pub(crate) mod threads;
 pub(crate) mod uring;
 
-use crate::backend::Extent;
-use crate::backend::file::File;
+use crate::backend::{Backend, Extent};
+use crate::volume::Volume;
 
 /// One operation on a file. Pointers stay valid until the operation is reported done:
 /// the buffer sits in the worker's table of operations until then.
@@ -45,23 +45,22 @@ pub(crate) enum IoResult {
 
 impl FileIo {
     /// Carries the operation out on the calling thread.
-    pub(crate) fn run(self, file: &File) -> IoResult {
+    pub(crate) fn run(self, volume: &Volume) -> IoResult {
+        let Backend::File(file) = &volume.backend else { return IoResult::Code(-libc::EINVAL) };
         let done = match self {
             Self::Read { ptr, len, offset } => {
                 // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done.
-                retry(|| unsafe {
-                    libc::pread(file.fd_for(offset, len as usize), ptr.cast(), len as usize, offset as i64)
-                })
+                retry(|| unsafe { libc::pread(file.fd_for(ptr, offset, len), ptr.cast(), len as usize, offset as i64) })
             }
             Self::Write { ptr, len, offset, durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let iov = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len as usize };
                 // SAFETY: as above.
                 retry(|| unsafe {
-                    libc::pwritev2(file.fd_for(offset, len as usize), &raw const iov, 1, offset as i64, flags)
+                    libc::pwritev2(file.fd_for(ptr, offset, len), &raw const iov, 1, offset as i64, flags)
                 })
             }
-            Self::Sync => file.sync().map(|()| 0),
+            Self::Sync => volume.sync().map(|()| 0),
             Self::Trim { offset, len } => file.trim(offset, len).map(|()| 0),
             Self::Zero { offset, len, punch, fast } => file.zero(offset, len, punch, fast).map(|()| 0),
             Self::Cache { offset, len } => {

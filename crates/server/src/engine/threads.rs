@@ -8,7 +8,6 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::FileIo;
-use crate::backend::Backend;
 use crate::volume::Volume;
 use crate::worker::mailbox::{Mailbox, Message};
 
@@ -80,10 +79,7 @@ impl Shared {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
                 let Job { io, volume, token, reply_to } = job;
-                let result = match &volume.backend {
-                    Backend::File(file) => io.run(file),
-                    Backend::Memory(_) | Backend::Emulate(..) => super::IoResult::Code(-libc::EINVAL),
-                };
+                let result = io.run(&volume);
                 drop(volume);
                 reply_to.post(Message::IoDone(token, result));
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,21 +41,16 @@ impl Uring {
         self.ring.as_raw_fd()
     }
 
-    /// Whether the ring can carry this kind of operation; the others go to threads.
+    /// Queues a read or write under `token`; it goes out with the next [`Uring::submit`]. False for
+    /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other.
     #[inline]
-    pub(crate) fn carries(io: &FileIo) -> bool {
-        matches!(io, FileIo::Read { .. } | FileIo::Write { .. } | FileIo::Sync)
-    }
-
-    /// Queues an operation under `token`; it goes out with the next [`Uring::submit`].
-    #[inline]
-    pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File) {
+    pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File) -> bool {
         let entry = match *io {
             FileIo::Read { ptr, len, offset } => {
-                opcode::Read::new(types::Fd(file.fd_for(offset, len as usize)), ptr, len).offset(offset).build()
+                opcode::Read::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len).offset(offset).build()
             }
             FileIo::Write { ptr, len, offset, durable } => {
-                opcode::Write::new(types::Fd(file.fd_for(offset, len as usize)), ptr, len)
+                opcode::Write::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len)
                     .offset(offset)
                     .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
                     .build()
@@ -64,15 +59,13 @@ impl Uring {
             | FileIo::Trim { .. }
             | FileIo::Zero { .. }
             | FileIo::Cache { .. }
-            | FileIo::Extents { .. } => {
-                debug_assert!(Self::carries(io));
-                opcode::Fsync::new(types::Fd(file.fd().as_raw_fd())).flags(types::FsyncFlags::DATASYNC).build()
-            }
+            | FileIo::Extents { .. } => return false,
         };
         let entry = entry.user_data(u64::from(token));
         if !self.backlog.is_empty() || !self.try_push(&entry) {
             self.backlog.push_back(entry);
         }
+        true
     }
 
     /// Puts an entry on the ring if there is room for it and, later, for its completion.
@@ -97,7 +90,8 @@ impl Uring {
     fn submit_now(&mut self) {
         loop {
             match self.ring.submit() {
-                Ok(_) => self.unsubmitted = false,
+                // The kernel may take only some, for want of memory.
+                Ok(_) => self.unsubmitted = !self.ring.submission().is_empty(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // EAGAIN, EBUSY: the entries stay queued and go with the next call.
                 Err(_) => {}

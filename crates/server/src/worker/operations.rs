@@ -14,7 +14,6 @@ use super::pump::{MAX_EXTENTS, kind_name, run_in_memory};
 use crate::backend::Backend;
 use crate::buffer::Buffer;
 use crate::engine::threads::Job;
-use crate::engine::uring::Uring;
 use crate::engine::{FileIo, IoResult};
 use crate::shared::overdue;
 use crate::volume::Volume;
@@ -32,6 +31,8 @@ struct Operation {
     buffer: Option<Buffer>,
     /// Bytes moved so far; the kernel may move fewer than asked.
     moved: u32,
+    /// Some of what is to be durable was written without being so: a sync must follow.
+    unsynced: bool,
     /// The work is done and a sync for FUA is under way.
     syncing: bool,
     started: Instant,
@@ -45,6 +46,15 @@ pub(super) struct Operations {
     free: Vec<u32>,
     /// Room for requests between dispatch and execution, kept for reuse.
     pub(super) ready: Vec<(Request, Ticket)>,
+}
+
+impl Drop for Operations {
+    /// The kernel or a thread may still write to what is inside, so it is never freed, not even by a panic.
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            std::mem::forget(std::mem::take(&mut self.entries));
+        }
+    }
 }
 
 impl Operations {
@@ -63,6 +73,7 @@ impl Operations {
             ticket,
             buffer: None,
             moved: 0,
+            unsynced: false,
             syncing: false,
             started: now,
             reported: false,
@@ -118,14 +129,14 @@ impl Worker {
     fn issue(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
-        match (&mut self.ring, &operation.volume.backend) {
-            (Some(ring), Backend::File(file)) if Uring::carries(&io) => ring.push(token, &io, file),
-            _ => {
-                let volume = Arc::clone(&operation.volume);
-                let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&self.mailbox) };
-                volume.threads.submit(job);
-            }
+        if let (Some(ring), Backend::File(file)) = (&mut self.ring, &operation.volume.backend)
+            && ring.push(token, &io, file)
+        {
+            return;
         }
+        let volume = Arc::clone(&operation.volume);
+        let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&self.mailbox) };
+        volume.threads.submit(job);
     }
 
     /// Takes completions from the ring, and continues what the kernel did only in part.
@@ -227,8 +238,13 @@ impl Operation {
                 let buffer = request.buffer.as_mut().expect("a write has a buffer");
                 // SAFETY: as above.
                 let ptr = unsafe { buffer.as_mut_ptr().add(moved as usize) };
+                let (len, offset) = (len as u32 - moved, offset + u64::from(moved));
+                // Only past the page cache: through it, a failure would use up the one report
+                // of lost data that the next flush relies on. A sync follows instead.
+                let direct = matches!(&self.volume.backend, Backend::File(file) if file.is_direct(ptr, offset, len));
                 let durable = request.is_durable();
-                FileIo::Write { ptr, len: len as u32 - moved, offset: offset + u64::from(moved), durable }
+                self.unsynced |= durable && !direct;
+                FileIo::Write { ptr, len, offset, durable: durable && direct }
             }
             Command::Trim => FileIo::Trim { offset, len },
             Command::WriteZeroes => FileIo::Zero {
@@ -250,14 +266,15 @@ impl Operation {
             return Verdict::Done;
         }
         let is_sync = self.syncing || command == Command::Flush;
-        let durable_write = command == Command::Write && self.request.is_durable();
+        let durable_write = command == Command::Write && self.request.is_durable() && !self.unsynced;
         if code < 0 {
             let error = std::io::Error::from_raw_os_error(-code);
-            if is_sync || durable_write {
+            // A failed sync was recorded where it failed. Of a durable write the part that makes it durable
+            // may have failed, and with it what others wrote; want of space comes from before that part.
+            if durable_write && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
                 self.volume.sync_has_failed(&error);
-            } else {
-                tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
             }
+            tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
             return Verdict::Failed(errno_of(-code));
         }
         if is_sync {
@@ -268,7 +285,8 @@ impl Operation {
             Command::Read | Command::Write => {
                 self.moved += code as u32;
                 if u64::from(self.moved) == self.request.length {
-                    return Verdict::Done;
+                    self.syncing = self.unsynced;
+                    return if self.unsynced { Verdict::Continue } else { Verdict::Done };
                 }
                 if code == 0 {
                     tracing::error!(
