@@ -1,7 +1,6 @@
 //! Pools, volumes and tenants as configured, and how they change while the server runs.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
@@ -44,10 +43,20 @@ impl Registry {
             tenants: present.tenants.clone(),
         };
         for (name, pool) in &config.pools {
-            if !next.pools.iter().any(|p| p.name == *name) {
-                let shared = self.open_pool(name, pool, next.pools.len() as u64)?;
-                next.pools.push(Arc::new(shared));
-                next.tenants.push(HashMap::new());
+            match next.pools.iter().find(|p| p.name == *name) {
+                // One that was removed and comes back.
+                Some(known) if known.device.is_some() != pool.emulate.is_some() => {
+                    return Err(Error::Refused(format!(
+                        "pool \"{name}\" was served before with{} an emulated device; give it another name, or restart",
+                        if pool.emulate.is_some() { "out" } else { "" }
+                    )));
+                }
+                Some(_) => {}
+                None => {
+                    let shared = self.open_pool(name, pool, next.pools.len() as u64)?;
+                    next.pools.push(Arc::new(shared));
+                    next.tenants.push(HashMap::new());
+                }
             }
         }
         for volume in next.volumes.iter_mut() {
@@ -92,12 +101,24 @@ impl Registry {
 
     /// Brings pools and tenants in line with the new configuration. Cannot fail; call right before publishing `next`.
     pub(crate) fn apply(&mut self, next: &mut Snapshot) {
-        let now = clock::now();
         let config = Arc::clone(&next.config);
+        // First, because it may take long: between a tenant's departure and the publication workers run in circles.
+        for (name, volume) in &config.volumes {
+            let served = next.by_name.get(name).and_then(|&id| next.volume(id));
+            if let (Some(served), Some(size)) = (served, volume.size)
+                && size.0 > served.size()
+                && let Err(error) = served.grow(size.0)
+            {
+                tracing::error!(volume = name, %error, "cannot grow a volume");
+            }
+        }
+        let now = clock::now();
         for (index, shared) in next.pools.iter().enumerate() {
             let mut state = shared.lock();
-            let Some(pool) = config.pools.get(&shared.name) else { continue };
-            if self.config.pools.get(&shared.name).is_some_and(|old| old != pool) {
+            // A pool without configuration, which was removed, keeps its tenants in case it comes back.
+            if let Some(pool) = config.pools.get(&shared.name)
+                && self.config.pools.get(&shared.name) != Some(pool)
+            {
                 state.reconfigure(now, PoolConfig::from(pool));
                 shared.overdue_after_ns.store(pool.stall_report_after.0.as_nanos(), Ordering::Relaxed);
                 if let (Some(device), Some(Ok(params))) =
@@ -130,15 +151,6 @@ impl Registry {
                 }
                 false
             });
-        }
-        for (name, volume) in &config.volumes {
-            let served = next.by_name.get(name).and_then(|&id| next.volume(id));
-            if let (Some(served), Some(size)) = (served, volume.size)
-                && size.0 > served.size()
-                && let Err(error) = served.grow(size.0)
-            {
-                tracing::error!(volume = name, %error, "cannot grow a volume");
-            }
         }
         self.config = config;
     }
@@ -236,9 +248,6 @@ pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
     if volume.read_only {
         return Ok(());
     }
-    file.sync().map_err(|errno| {
-        let cause = io::Error::from(errno);
-        volume.sync_has_failed(&cause);
-        Error::Volume { path: file.path().to_owned(), action: "sync", cause }
-    })
+    let synced = volume.sync();
+    synced.map_err(|errno| Error::Volume { path: file.path().to_owned(), action: "sync", cause: errno.into() })
 }
