@@ -82,12 +82,18 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
+    /// Bytes that a buffer of `len` bytes takes.
+    #[inline]
+    pub(crate) fn capacity(len: usize) -> usize {
+        if len > MAX_POOLED { len.next_multiple_of(ALIGN) } else { len.next_power_of_two().max(ALIGN) }
+    }
+
     /// A buffer of `len` bytes with arbitrary initialised content.
     #[inline]
     pub(crate) fn take(&mut self, len: usize) -> Buffer {
-        let capacity = len.next_power_of_two().max(ALIGN);
+        let capacity = Self::capacity(len);
         if capacity > MAX_POOLED {
-            return Buffer::allocate(len.next_multiple_of(ALIGN), len);
+            return Buffer::allocate(capacity, len);
         }
         match self.free[class(capacity)].pop() {
             Some(mut buffer) => {
@@ -134,12 +140,8 @@ impl Budget {
     /// when nothing else is outstanding, so that nothing waits for ever.
     #[inline]
     pub(crate) fn try_take(&self, bytes: u64) -> bool {
-        let before = self.0.used.fetch_add(bytes, Ordering::Relaxed);
-        if before == 0 || before + bytes <= self.0.limit {
-            return true;
-        }
-        self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-        false
+        let fits = |used: u64| (used == 0 || used + bytes <= self.0.limit).then_some(used + bytes);
+        self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
     /// Puts `bytes` back.

@@ -174,7 +174,8 @@ impl Server {
 
     /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
-        Arc::clone(&self.registry().config)
+        // Not out of the registry, which a change may hold for as long as a device does not answer.
+        Arc::clone(&self.shared.snapshot().config)
     }
 
     /// Takes up a new configuration without dropping a connection; tells what changed.
@@ -270,19 +271,13 @@ impl Server {
     fn switch(&self, registry: &mut Registry, config: &Config) -> Result<(), Error> {
         let present = self.shared.snapshot();
         let mut next = registry.plan(&present, config)?;
-        let gone: Vec<_> = present
-            .volumes
-            .iter()
-            .flatten()
-            .filter(|volume| next.volume(volume.id).is_none())
-            .map(|volume| (volume.id, Arc::clone(volume)))
-            .collect();
+        let gone: Vec<_> =
+            present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
         drop(present);
         registry.apply(&mut next);
         self.shared.publish(next);
         let mut result = Ok(());
-        for (id, volume) in gone {
-            self.shared.tell_all(|| Message::VolumeGone(id));
+        for volume in gone {
             result = registry::retire(volume, RETIRE_PATIENCE).and(result);
         }
         result

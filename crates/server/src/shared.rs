@@ -96,6 +96,8 @@ pub(crate) struct WorkerStats {
 pub(crate) struct Slots {
     generations: Vec<AtomicU32>,
     homes: Vec<AtomicU32>,
+    /// Requests that outlived their connection.
+    orphans: Vec<AtomicU32>,
     free: Mutex<Vec<u32>>,
 }
 
@@ -103,7 +105,7 @@ impl Slots {
     /// Room for `count` connections.
     pub(crate) fn new(count: u32) -> Self {
         let zeros = || (0..count).map(|_| AtomicU32::new(0)).collect();
-        Self { generations: zeros(), homes: zeros(), free: Mutex::new((0..count).rev().collect()) }
+        Self { generations: zeros(), homes: zeros(), orphans: zeros(), free: Mutex::new((0..count).rev().collect()) }
     }
 
     /// Names a new connection, served by `worker`; `None` when there are too many.
@@ -113,10 +115,21 @@ impl Slots {
         Some(ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) })
     }
 
-    /// The connection is gone; what is under way for it is not to be delivered.
-    pub(crate) fn give(&self, key: ConnKey) {
-        self.generations[key.slot as usize].fetch_add(1, Ordering::AcqRel);
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(key.slot);
+    /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
+    /// `in_flight` requests have ended too: otherwise clients that come, ask and go could fill a pool's queue without bound.
+    pub(crate) fn give(&self, key: ConnKey, in_flight: u32) {
+        let slot = key.slot as usize;
+        // One more than there are, so that the last of them does not free the slot before we are done.
+        self.orphans[slot].store(in_flight + 1, Ordering::Release);
+        self.generations[slot].fetch_add(1, Ordering::AcqRel);
+        self.bury(key);
+    }
+
+    /// A request has ended whose connection is gone.
+    pub(crate) fn bury(&self, key: ConnKey) {
+        if self.orphans[key.slot as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(key.slot);
+        }
     }
 
     /// Whether the connection still exists.

@@ -13,6 +13,7 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use super::transport::{Peer, Transport};
 use crate::backend::Extent;
 use crate::buffer::{Budget, Buffer, BufferPool};
+use crate::shared::Snapshot;
 use crate::volume::Volume;
 
 /// Names a connection for the life of the process: a slot and how often it was used before.
@@ -22,6 +23,18 @@ pub(crate) struct ConnKey {
     pub(crate) slot: u32,
     /// Tells the users of one slot apart.
     pub(crate) generation: u32,
+}
+
+impl ConnKey {
+    /// As epoll carries it.
+    pub(crate) fn to_event(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// Out of what epoll carried.
+    pub(crate) fn from_event(data: u64) -> Self {
+        Self { slot: data as u32, generation: (data >> 32) as u32 }
+    }
 }
 
 /// A request on its way through the pool.
@@ -172,6 +185,12 @@ impl OutQueue {
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.replies.len()
+    }
+
+    /// Changes whenever a byte is sent: replies waiting, and bytes of the first that are sent.
+    #[inline]
+    pub(crate) fn position(&self) -> (usize, usize) {
+        (self.replies.len(), self.sent)
     }
 
     /// Sends as much as the socket takes; whether all is sent.
@@ -399,6 +418,20 @@ impl Connection {
             Ending::Draining => self.in_flight == 0 && self.out.len() == 0,
             Ending::Silent => self.in_flight == 0,
         }
+    }
+
+    /// Takes over what a new snapshot says of it; false when its volume was removed.
+    pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
+        let Phase::Attached(attached) = &mut self.phase else { return true };
+        if snapshot.volume(attached.volume.id).is_none() {
+            return false;
+        }
+        if let Some((name, tenant)) = snapshot.tenant(&attached.volume, self.peer.address) {
+            attached.tenant = tenant;
+            attached.tenant_name = name;
+        }
+        attached.limits.size = attached.volume.size();
+        true
     }
 
     /// The volume it is attached to.

@@ -20,8 +20,6 @@ pub(crate) enum Message {
     IoDone(u32, IoResult),
     /// Hand this connection to another worker.
     Move(ConnKey, usize),
-    /// Close the connections to this volume.
-    VolumeGone(u32),
     /// Pools, volumes or tenants have changed.
     Refresh,
     /// Accept and read nothing more; end when all is answered.

@@ -50,7 +50,7 @@ const MEMORY_RETRY: Duration = Duration::from_millis(2);
 /// With the buffer budget three quarters used, a connection that holds some of it and has not moved a byte for so long is closed.
 const STUCK_AFTER: Duration = Duration::from_secs(20);
 
-/// Names of what epoll reports; connections report their slot.
+/// Names of what epoll reports; connections report their key, whose slot is never this great.
 const MAILBOX_EVENT: u64 = u64::MAX;
 const RING_EVENT: u64 = u64::MAX - 1;
 const LISTENER_EVENTS: u64 = u64::MAX - 1024;
@@ -216,12 +216,13 @@ impl Worker {
             // Completions are reaped in every round.
             RING_EVENT => {}
             LISTENER_EVENTS.. => self.accept((data - LISTENER_EVENTS) as usize),
-            slot => self.on_connection(slot as u32, flags),
+            key => self.on_connection(ConnKey::from_event(key), flags),
         }
     }
 
-    fn on_connection(&mut self, slot: u32, flags: u32) {
-        let Some(mut connection) = self.connections[slot as usize].take() else { return };
+    fn on_connection(&mut self, key: ConnKey, flags: u32) {
+        // Reported in one batch with what closed it; its slot may have a new user by now.
+        let Some(mut connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) else { return };
         if flags & GONE != 0 && (connection.interest & READ == 0 || flags & READ == 0) {
             self.lose(connection);
             return;
@@ -232,7 +233,7 @@ impl Worker {
         if flags & READ != 0 {
             self.receive(connection);
         } else {
-            self.connections[slot as usize] = Some(connection);
+            self.connections[key.slot as usize] = Some(connection);
         }
     }
 
@@ -246,7 +247,7 @@ impl Worker {
                 Message::Completed(completion) => self.deliver(*completion),
                 Message::IoDone(token, result) => self.operation_done(token, result),
                 Message::Move(key, to) => self.hand_over(key, to),
-                Message::VolumeGone(volume) => self.drop_volume(volume),
+                // Looked for in every round.
                 Message::Refresh => {}
                 Message::Drain => self.drain(),
                 Message::Stop => self.stopped = true,
@@ -279,7 +280,7 @@ impl Worker {
         }
     }
 
-    /// Takes a new snapshot of pools, volumes and tenants.
+    /// Takes a new snapshot of pools, volumes and tenants, and closes the connections to volumes that it lacks.
     fn refresh(&mut self) {
         // The epoch first: a replacement in between is then noticed in the next round.
         self.epoch = self.shared.epoch();
@@ -287,15 +288,13 @@ impl Worker {
         while self.pools.len() < self.snapshot.pools.len() {
             self.pools.push(PoolWork::default());
         }
-        let snapshot = Arc::clone(&self.snapshot);
-        for connection in self.connections.iter_mut().flatten() {
-            let address = connection.peer.address;
-            if let connection::Phase::Attached(attached) = &mut connection.phase
-                && let Some((name, tenant)) = snapshot.tenant(&attached.volume, address)
-            {
-                attached.tenant = tenant;
-                attached.tenant_name = name;
-                attached.limits.size = attached.volume.size();
+        for slot in 0..self.connections.len() {
+            if let Some(mut connection) = self.connections[slot].take() {
+                if connection.follow(&self.snapshot) {
+                    self.connections[slot] = Some(connection);
+                } else {
+                    self.close(connection);
+                }
             }
         }
         // Limits may have been raised: what waits may go.
@@ -326,12 +325,12 @@ impl Worker {
             connection.out.clear(&mut self.buffers, &self.shared.budget);
             return true;
         }
-        let before = connection.out.len();
+        let before = connection.out.position();
         let all =
             connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget);
         match all {
             Ok(all) => {
-                if all || connection.out.len() < before {
+                if all || connection.out.position() != before {
                     connection.sent_at = now;
                 }
                 let full = connection.outstanding() >= self.shared.bounds.in_flight;
@@ -364,7 +363,7 @@ impl Worker {
     }
 
     fn watch(&self, connection: &mut Connection, interest: u32) {
-        let data = epoll::EventData::new_u64(u64::from(connection.key.slot));
+        let data = epoll::EventData::new_u64(connection.key.to_event());
         if epoll::modify(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(interest))
             .is_ok()
         {
@@ -407,7 +406,7 @@ impl Worker {
         tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.slots.give(connection.key);
+        self.shared.slots.give(connection.key, connection.in_flight);
         // Dropping the socket takes it out of the epoll set.
     }
 
@@ -435,8 +434,13 @@ impl Worker {
     }
 
     fn adopt(&mut self, mut connection: Box<Connection>) {
-        let data = epoll::EventData::new_u64(u64::from(connection.key.slot));
+        let data = epoll::EventData::new_u64(connection.key.to_event());
         self.count += 1;
+        // It may have been under way while everybody else took a new snapshot.
+        if !connection.follow(&self.snapshot) {
+            self.close(connection);
+            return;
+        }
         if let Err(error) =
             epoll::add(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(READ))
         {
@@ -454,15 +458,6 @@ impl Worker {
         }
         let slot = connection.key.slot as usize;
         self.connections[slot] = Some(connection);
-    }
-
-    fn drop_volume(&mut self, volume: u32) {
-        for slot in 0..self.connections.len() {
-            let attached = self.connections[slot].as_ref().and_then(|c| c.volume()).is_some_and(|v| v.id == volume);
-            if attached && let Some(connection) = self.connections[slot].take() {
-                self.close(connection);
-            }
-        }
     }
 
     fn drain(&mut self) {
@@ -496,7 +491,6 @@ impl Worker {
                 operations = self.operations.len(),
                 "stopping with operations still inside the back end"
             );
-            std::mem::forget(std::mem::take(&mut self.operations));
             std::mem::forget(self.ring.take());
         }
         for slot in 0..self.connections.len() {

@@ -12,13 +12,15 @@ use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use super::Worker;
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
-use crate::backend::Backend;
 use crate::backend::memory::Memory;
+use crate::backend::{Backend, Extent};
 use crate::clock;
 use crate::shared::Snapshot;
 
 /// Extents in one reply at most; a client asks again for the rest.
 pub(super) const MAX_EXTENTS: usize = 1024;
+/// Bytes that they take.
+pub(super) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
 /// Requests taken out of a pool under one lock.
 const DISPATCH_BATCH: usize = 256;
 
@@ -41,9 +43,10 @@ impl Worker {
         if self.active.is_empty() {
             return;
         }
-        let snapshot = Arc::clone(&self.snapshot);
         let mut ready: Vec<(Request, Ticket)> = std::mem::take(&mut self.operations.ready);
         while let Some(index) = self.active.pop() {
+            // Taken anew for each: a resubmission may have brought a new one, with more pools.
+            let snapshot = Arc::clone(&self.snapshot);
             let pool = &snapshot.pools[index];
             loop {
                 let now = clock::now();
@@ -146,6 +149,7 @@ impl Worker {
 
     /// Drops a request whose connection is gone.
     pub(super) fn discard(&mut self, mut request: Request) {
+        self.shared.slots.bury(request.key);
         self.shared.budget.give(request.charge);
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
@@ -164,6 +168,7 @@ impl Worker {
                     let home = self.shared.slots.home(key);
                     self.outbox[home].push(Message::Completed(Box::new(completion)));
                 } else {
+                    self.shared.slots.bury(key);
                     self.shared.budget.give(completion.charge);
                     if let Ok(Output::Bytes(buffer)) = completion.result {
                         self.buffers.give(buffer);
@@ -198,7 +203,7 @@ impl Worker {
             }
         };
         // Only the payload of a reply still holds memory.
-        let charge = if matches!(payload, Payload::Buffer(_)) { completion.charge } else { 0 };
+        let charge = if matches!(payload, Payload::Buffer(_) | Payload::Owned(_)) { completion.charge } else { 0 };
         self.shared.budget.give(completion.charge - charge);
         connection.out.push(header, payload, charge);
         if !connection.dirty {

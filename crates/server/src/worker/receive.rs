@@ -10,13 +10,17 @@ use evenkeel_nbd::wire::Command;
 
 use super::Worker;
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase, Request};
+use super::pump::EXTENTS_BYTES;
 use crate::backend::Backend;
+use crate::buffer::BufferPool;
 use crate::clock;
 use crate::shared::Snapshot;
 use crate::volume::{MAX_PAYLOAD, MIN_BLOCK, PREFERRED_BLOCK, Volume};
 
 /// Times a connection is read in a row before others get their turn.
 const READS_IN_A_ROW: usize = 4;
+/// Answers that a client may leave unread while it negotiates: a list of a thousand exports is long.
+const MAX_ANSWERS: usize = 16;
 
 /// Why a connection must end now.
 pub(super) enum Lost {
@@ -159,6 +163,10 @@ impl Worker {
     }
 
     fn negotiate(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
+        if connection.out.len() >= MAX_ANSWERS {
+            connection.paused = Paused::Full;
+            return Ok(0);
+        }
         let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
         let mut answer = Vec::new();
         let step = handshake.advance(input, &*self.snapshot, &mut answer);
@@ -233,11 +241,13 @@ impl Worker {
                 Some(Discard { remaining: header.payload_len, cookie: header.cookie, offset: header.offset, errno });
             return Ok(header_len + self.skip(connection, input.len() - header_len));
         }
+        // What is allocated, not what is asked: a write of one byte takes a page.
         let charge = match header.command {
-            Command::Write => header.length,
-            Command::Read if attached.reads_need_buffers => header.length,
+            Command::Write => BufferPool::capacity(header.length as usize),
+            Command::Read if attached.reads_need_buffers => BufferPool::capacity(header.length as usize),
+            Command::BlockStatus => EXTENTS_BYTES,
             _ => 0,
-        };
+        } as u64;
         let volume = attached.volume.id;
         if charge > 0 && !self.charge(connection, charge) {
             return Ok(0);

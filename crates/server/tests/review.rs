@@ -1,0 +1,146 @@
+//! What a reader of the code suspected, made to happen.
+
+mod support;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+use evenkeel_policy::config::Engine;
+use support::{Client, ENGINES, TestServer, skip};
+
+const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
+/// One request a second: the rest waits in the pool.
+const SLOW: &str = "[tenants.default]\nlimit = { iops = 1 }\n";
+
+/// Leaves `count` requests unanswered.
+fn ask(client: &mut Client, count: u64, command: Command, length: u64) {
+    let payload = if command == Command::Write { vec![1; length as usize] } else { Vec::new() };
+    let requests: Vec<u8> =
+        (0..count).flat_map(|n| client.encode(n, command, CommandFlags::NONE, 0, length, &payload)).collect();
+    client.stream.write_all(&requests).unwrap();
+}
+
+#[test]
+fn the_buffer_budget_counts_what_is_allocated() {
+    let test = TestServer::start("footprint", Engine::Auto, &format!("{SLOW}{MEMORY}"));
+    let mut client = test.connect("disk0");
+    ask(&mut client, 100, Command::Write, 1);
+    // The first goes through at once, and the bucket may let one more pass meanwhile.
+    test.wait_for("all of them", |state| state.pools[0].queued_requests >= 95);
+    let used = test.server.state().buffer_memory_used_bytes;
+    assert!(used >= 95 * 4096, "writes of one byte take a page each, and {used} bytes are counted");
+    drop(client);
+}
+
+#[test]
+fn answers_to_block_status_count_until_they_are_read() {
+    let test = TestServer::start("extents", Engine::Auto, MEMORY);
+    let mut client = test.connect("disk0");
+    // Every other chunk is data, so that each answer is as long as answers get.
+    for n in 0..512 {
+        client.write(n << 17, &[1; 512]).unwrap();
+    }
+    // More than the socket takes.
+    ask(&mut client, 256, Command::BlockStatus, 64 << 20);
+    test.wait_for("a full socket", |state| state.buffer_memory_used_bytes >= 16 << 10);
+    drop(client);
+    test.wait_for("all given back", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
+}
+
+#[test]
+fn clients_that_ask_and_go_cannot_fill_a_queue_without_bound() {
+    let text = format!("[server]\nmax_connections = 4\n{SLOW}{MEMORY}");
+    let test = TestServer::start("ask-and-go", Engine::Auto, &text);
+    for _ in 0..4 {
+        let mut client = test.connect("disk0");
+        ask(&mut client, 50, Command::Read, 512);
+        let before = test.server.state().pools[0].queued_requests;
+        test.wait_for("the requests", |state| state.pools[0].queued_requests >= before.max(40));
+        drop(client);
+        test.wait_for("the end", |state| state.connections == 0);
+    }
+    // What they asked is still queued, so their places are still taken.
+    let mut fifth = test.raw_unix();
+    let _ = std::io::Read::read(&mut fifth, &mut [0; 1]);
+    let state = test.server.state();
+    assert_eq!(state.refused_connections_total, 1, "{state:#?}");
+    assert!(state.pools[0].queued_requests <= 4 * 50);
+}
+
+#[test]
+fn want_of_space_does_not_spoil_later_flushes() {
+    let mount = support::Scratch::new("space-mount");
+    let made = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"])
+        .arg(mount.path())
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !made.is_ok_and(|status| status.success()) {
+        return skip("want_of_space_does_not_spoil_later_flushes", "mounting a tmpfs needs root");
+    }
+    for engine in ENGINES {
+        let text = format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", mount.path().display());
+        let test = TestServer::start("space", engine, &text);
+        let mut client = test.connect("disk0");
+        let results: Vec<_> =
+            (0..4).map(|n| client.write_with(CommandFlags::FUA, n << 20, &vec![7; 1 << 20])).collect();
+        assert!(results.contains(&Err(Errno::NoSpace)), "{results:?}");
+        let trim = client.send(Command::Trim, CommandFlags::NONE, 0, 16 << 20, &[]);
+        client.wait(trim).unwrap();
+        client.write_with(CommandFlags::FUA, 0, &[1; 4096]).unwrap();
+        client.write_with(CommandFlags::FUA, 5, &[1; 7]).unwrap();
+        client.flush().unwrap();
+        test.server.shutdown().unwrap();
+    }
+    let unmounted = std::process::Command::new("umount").arg(mount.path()).status().unwrap();
+    assert!(unmounted.success());
+}
+
+#[test]
+fn a_removed_volume_keeps_no_connection_even_on_the_move() {
+    let text = format!("[server]\nworkers = 4\n{MEMORY}");
+    let test = TestServer::start("vanish-moving", Engine::Auto, &text);
+    let volume = test.config.volumes["disk0"].clone();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                test.server.shuffle_connections();
+            }
+        });
+        for _ in 0..30 {
+            test.server.create_volume("passing", volume.clone()).unwrap();
+            let mut clients: Vec<_> = (0..16).map(|_| test.connect("passing")).collect();
+            let started = Instant::now();
+            test.server.remove_volume("passing").unwrap();
+            // The time after which the server gives up waiting for them is 5 s.
+            let took = started.elapsed();
+            clients.iter_mut().for_each(Client::wait_for_close);
+            assert!(took < Duration::from_secs(4), "connections outlived their volume: {took:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    test.wait_for("all closed", |state| state.connections == 0);
+}
+
+#[test]
+fn a_pool_that_comes_back_has_its_new_settings() {
+    let text = "[pools.second]\nlimit = { iops = 100 }\n[tenants.a]\nweight = 2\n\
+        [volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let test = TestServer::start("pool-again", Engine::Auto, text);
+    let mut without = test.config.clone();
+    without.pools.remove("second");
+    without.tenants.get_mut("a").unwrap().weight = 7;
+    test.server.reload(without).unwrap();
+    let mut again = test.config.clone();
+    again.pools.get_mut("second").unwrap().limit.iops = 900;
+    again.tenants.get_mut("a").unwrap().weight = 7;
+    test.server.reload(again).unwrap();
+    let state = test.server.state();
+    let pool = state.pools.iter().find(|pool| pool.name == "second").unwrap();
+    assert_eq!(pool.limit.iops, Some(900));
+    let tenant = pool.tenants.iter().find(|tenant| tenant.name == "a").unwrap();
+    assert_eq!(tenant.qos.weight, 7);
+}
