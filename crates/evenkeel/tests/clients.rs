@@ -1,0 +1,15 @@
+//! `evenkeel serve` with the clients that people use: content, holes and exit codes, over TCP and Unix sockets,
+//! on both engines, on every kind of volume.
+
+#[macro_use]
+#[path = "clients/harness.rs"]
+mod harness;
+
+#[path = "clients/fio.rs"]
+mod fio;
+#[path = "clients/libnbd.rs"]
+mod libnbd;
+#[path = "clients/lifecycle.rs"]
+mod lifecycle;
+#[path = "clients/qemu.rs"]
+mod qemu;

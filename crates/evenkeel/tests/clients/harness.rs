@@ -1,0 +1,430 @@
+//! A server of its own for each test, and client programs that end with their test or after a minute.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+
+pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
+pub(crate) const MIB: u64 = 1 << 20;
+/// Length of every volume.
+pub(crate) const SIZE: u64 = 32 * MIB;
+/// One volume of each kind.
+pub(crate) const VOLUMES: [&str; 3] = ["memory", "direct", "buffered"];
+const TABLES: &str = "\
+[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n\
+[volumes.direct]\nsize = \"32MiB\"\n\
+[volumes.buffered]\nsize = \"32MiB\"\ncache = \"buffered\"\n";
+/// How long anything may take; a bound for broken runs, not a measure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes a test of each engine out of `fn name(case: &Case)`, for those who have the programs it needs.
+macro_rules! on_both_engines {
+    (@ $engine:ident; $($test:ident: $($program:literal)+;)+) => {
+        mod $engine {
+            $(
+                #[test]
+                fn $test() {
+                    let name = concat!(module_path!(), "::", stringify!($test));
+                    let needs = [$($program),+];
+                    if let Some(case) = crate::harness::Case::new(stringify!($engine), &needs, name) {
+                        super::$test(&case);
+                    }
+                }
+            )+
+        }
+    };
+    ($($test:ident: $($program:literal)+;)+) => {
+        on_both_engines!(@ io_uring; $($test: $($program)+;)+);
+        on_both_engines!(@ epoll; $($test: $($program)+;)+);
+    };
+}
+
+/// A folder that disappears with the value, and the engine to try.
+pub(crate) struct Case {
+    folder: PathBuf,
+    engine: &'static str,
+}
+
+impl Case {
+    /// `None` when something that the test needs is missing; the test is reported as skipped then.
+    pub(crate) fn new(engine: &'static str, programs: &[&str], test: &str) -> Option<Self> {
+        let missing = programs.iter().find(|program| !installed(program));
+        let reason = match missing {
+            Some(program) => format!("{program} is not installed"),
+            None if engine == "io_uring" && !io_uring_works() => "the kernel refuses io_uring".to_owned(),
+            None => return Some(Self::in_new_folder(engine)),
+        };
+        println!("SKIPPED {test}: {reason}");
+        if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+            let mut log = OpenOptions::new().create(true).append(true).open(path).expect("the log of skipped tests");
+            log.write_all(format!("{test}: {reason}\n").as_bytes()).expect("written");
+        }
+        None
+    }
+
+    fn in_new_folder(engine: &'static str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("evenkeel-clients-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a scratch folder");
+        Self { folder, engine }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The same as text, for a command line.
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Writes a configuration with these tables besides `[server]`; its path.
+    pub(crate) fn configure(&self, tables: &str) -> String {
+        let at = self.folder.display();
+        let text = format!(
+            "[server]\nlisten = [\"127.0.0.1:0\"]\nstatus = \"off\"\ndata_dir = \"{at}\"\nengine = \"{}\"\n{tables}",
+            self.engine
+        );
+        fs::write(self.path("config.toml"), text).expect("written");
+        self.file("config.toml")
+    }
+
+    /// `PREFIX.. evenkeel serve` with this case's configuration.
+    pub(crate) fn command(&self, prefix: &[&str], tables: &str) -> Command {
+        let config = self.configure(tables);
+        let words = [prefix, &[EVENKEEL, "serve", "--config", &config]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command
+    }
+
+    /// A server of one volume of each kind.
+    pub(crate) fn serve(&self) -> Server {
+        self.serve_with(&[], TABLES)
+    }
+
+    pub(crate) fn serve_with(&self, prefix: &[&str], tables: &str) -> Server {
+        let mut server = self.spawn(self.command(prefix, tables));
+        server.until_it_serves();
+        assert_eq!(server.state()["engine"], self.engine);
+        server
+    }
+
+    /// Starts what may become a server of this case.
+    pub(crate) fn spawn(&self, mut command: Command) -> Server {
+        let create = |name| File::create(self.path(name)).expect("a file for its output");
+        command.stdout(create("stdout")).stderr(create("stderr"));
+        Server { process: Process::spawn(&mut command), folder: self.folder.clone() }
+    }
+
+    /// Starts a client.
+    pub(crate) fn start(&self, words: &[&str]) -> Process {
+        let discard = || Stdio::null();
+        Process::spawn(self.client(words).stdin(discard()).stdout(discard()).stderr(discard()))
+    }
+
+    /// Runs a client to its end.
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        self.client(words).stdin(Stdio::null()).output().expect("timeout runs")
+    }
+
+    /// Runs a client that succeeds; what it printed.
+    #[track_caller]
+    pub(crate) fn succeed(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (said, complaint) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{words:?}: {}\n{said}{complaint}", output.status);
+        said
+    }
+
+    /// Runs a client that succeeds and prints JSON.
+    #[track_caller]
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
+        let said = self.succeed(words);
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words:?}: {error}\n{said}"))
+    }
+
+    /// Runs a client that fails by itself; what it complained.
+    #[track_caller]
+    pub(crate) fn fail(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {}\n{complaint}", output.status);
+        complaint
+    }
+
+    fn client(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "60"]).args(words).current_dir(&self.folder);
+        command
+    }
+
+    /// What a volume holds, as a client reads it.
+    #[track_caller]
+    pub(crate) fn content(&self, uri: &str) -> Vec<u8> {
+        let copy = self.file("content.img");
+        // A file that nbdcopy finds is not shortened.
+        let _ = fs::remove_file(&copy);
+        self.succeed(&["nbdcopy", uri, &copy]);
+        fs::read(copy).expect("the copy")
+    }
+
+    /// Makes a file with data and holes; its path and content.
+    pub(crate) fn image(&self) -> (String, Vec<u8>) {
+        let mut content = vec![0; SIZE as usize];
+        let mut file = File::create(self.path("image.img")).expect("created");
+        file.set_len(SIZE).expect("a sparse file");
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for (start, end) in DATA {
+            let range = &mut content[start as usize..end as usize];
+            for bytes in range.chunks_mut(8) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                bytes.copy_from_slice(&random.to_le_bytes());
+            }
+            file.seek(SeekFrom::Start(start)).expect("sought");
+            file.write_all(range).expect("written");
+        }
+        (self.file("image.img"), content)
+    }
+
+    /// Makes a file without a zero byte or hole.
+    pub(crate) fn full_image(&self) -> String {
+        fs::write(self.path("full.img"), vec![0x5a; SIZE as usize]).expect("written");
+        self.file("full.img")
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Where [`Case::image`] has data: in whole chunks of 64 KiB, so that every kind of volume can keep the holes.
+pub(crate) const DATA: [(u64, u64); 4] = [
+    (MIB, 2 * MIB),
+    (5 * MIB, 5 * MIB + (64 << 10)),
+    (20 * MIB + (64 << 10), 21 * MIB + (128 << 10)),
+    (SIZE - (64 << 10), SIZE),
+];
+
+/// Bytes of data in [`Case::image`].
+pub(crate) fn data_bytes() -> u64 {
+    DATA.iter().map(|(start, end)| end - start).sum()
+}
+
+/// That a file takes the room of the data of [`Case::image`], and a little for the file system's own records.
+#[track_caller]
+pub(crate) fn assert_sparse(path: &Path) {
+    let allocated = fs::metadata(path).expect("it exists").blocks() * 512;
+    let expected = data_bytes()..=data_bytes() + (64 << 10);
+    assert!(expected.contains(&allocated), "{}: {allocated} bytes allocated, not {expected:?}", path.display());
+}
+
+/// That two contents are equal; tells where not.
+#[track_caller]
+pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
+    assert_eq!(left.len(), right.len(), "{what}");
+    let difference = left.iter().zip(right).position(|(a, b)| a != b);
+    assert_eq!(difference, None, "{what}: the first difference is at this offset");
+}
+
+/// Repeats `probe` until it gives something.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: nothing for {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn installed(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\" && command -v timeout", program]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+fn io_uring_works() -> bool {
+    static WORKS: OnceLock<bool> = OnceLock::new();
+    *WORKS.get_or_init(|| {
+        let case = Case::in_new_folder("io_uring");
+        let mut server = case.spawn(case.command(&[], "[volumes.v]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+        until("a server", || {
+            let refused = server.log().contains("the kernel refuses io_uring");
+            // Any other reason not to serve is for the tests to report.
+            (refused || server.serves() || server.process.ended().is_some()).then_some(!refused)
+        })
+    })
+}
+
+/// A child process; it and what it has started are killed with the value.
+pub(crate) struct Process(Child);
+
+impl Process {
+    /// Starts it as leader of its own process group.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let child = command.process_group(0).spawn();
+        Self(child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program())))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    /// Kills its process group at once.
+    pub(crate) fn kill(&mut self) {
+        // It is not reaped before this, so that the number is still its own.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = self.0.wait();
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("a child of ours")
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        until("the end of a process", || self.ended())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            self.kill();
+        }
+    }
+}
+
+/// A running `evenkeel serve`.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    folder: PathBuf,
+}
+
+impl Server {
+    fn said(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.join(name)).expect("its output")
+    }
+
+    /// All that it logged.
+    pub(crate) fn log(&self) -> String {
+        self.said("stderr")
+    }
+
+    /// Waits until it has logged these words.
+    #[track_caller]
+    pub(crate) fn until_logged(&self, words: &str) {
+        until(words, || self.log().contains(words).then_some(()));
+    }
+
+    fn serves(&self) -> bool {
+        self.said("stdout").contains("Control socket:")
+    }
+
+    #[track_caller]
+    fn until_it_serves(&mut self) {
+        until("a server", || {
+            assert_eq!(self.process.ended(), None, "{}", self.log());
+            self.serves().then_some(())
+        });
+    }
+
+    /// Address and port over TCP.
+    pub(crate) fn tcp(&self) -> String {
+        let banner = self.said("stdout");
+        let uri = banner.split_whitespace().find_map(|word| word.strip_prefix("nbd://"));
+        uri.expect("an address").to_owned()
+    }
+
+    /// A volume over a Unix socket.
+    pub(crate) fn unix(&self, volume: &str) -> String {
+        format!("nbd+unix:///{volume}?socket={}", self.folder.join("nbd.sock").display())
+    }
+
+    /// A volume over TCP and over a Unix socket.
+    pub(crate) fn uris(&self, volume: &str) -> [String; 2] {
+        [format!("nbd://{}/{volume}", self.tcp()), self.unix(volume)]
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.process.pid(), signal).expect("it runs");
+    }
+
+    /// Stops it gracefully.
+    #[track_caller]
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let status = self.process.end();
+        assert!(status.success(), "{status}: {}", self.log());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+    }
+
+    /// The state, over the control socket.
+    #[track_caller]
+    pub(crate) fn state(&self) -> Value {
+        let mut stream = UnixStream::connect(self.folder.join("control.sock")).expect("the control socket");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        stream.write_all(b"GET /api/v1/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        serde_json::from_str(body).expect("JSON")
+    }
+
+    /// Reads and writes answered so far.
+    #[track_caller]
+    pub(crate) fn requests(&self) -> u64 {
+        let state = self.state();
+        let tenant = &state["pools"][0]["tenants"][0];
+        tenant["reads_total"].as_u64().expect("a number") + tenant["writes_total"].as_u64().expect("a number")
+    }
+}
+
+/// `qemu-io` on one connection, which it keeps.
+pub(crate) struct Session {
+    _process: Process,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Session {
+    pub(crate) fn open(case: &Case, uri: &str) -> Self {
+        let mut command = case.client(&["qemu-io", "-f", "raw", uri]);
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let commands = process.0.stdin.take().expect("piped");
+        let answers = BufReader::new(process.0.stdout.take().expect("piped"));
+        Self { _process: process, commands, answers }
+    }
+
+    /// Gives a command and waits for the answer; `timeout` ends the wait if there is none.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, command: &str, answer: &str) {
+        writeln!(self.commands, "{command}").expect("qemu-io listens");
+        let mut said = String::new();
+        while !said.contains(answer) {
+            let read = self.answers.read_line(&mut said).expect("text");
+            assert!(read > 0 && !said.contains("failed"), "{command}: no {answer:?} in:\n{said}");
+        }
+    }
+}
