@@ -374,7 +374,8 @@ impl<R> Pool<R> {
                 (None, work, queued_at, entry)
             }
         };
-        let cost = base + u64::from(work.bytes);
+        // At least 1: a cost of 0 marks what was abandoned.
+        let cost = (base + u64::from(work.bytes)).max(1);
         self.bucket.take(now, &work);
         self.admission.admit(cost);
         self.in_flight += 1;

@@ -1,0 +1,280 @@
+//! The pool as a whole: nothing is lost or served twice, every bound holds, everything changes live.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_control::limits::Owner;
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const READ: Work = Work { kind: Kind::Read, bytes: 4096 };
+
+fn config() -> Config {
+    Config {
+        scheduler: Scheduler::Mclock,
+        admission: Admission::None,
+        base_cost_bytes: 4000,
+        cost: CostModel::default(),
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+    }
+}
+
+fn pool(config: Config) -> Pool<u64> {
+    Pool::new(config, Instant::ZERO, 1)
+}
+
+fn at(us: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(us)
+}
+
+fn drain(pool: &mut Pool<u64>, now: Instant) -> Vec<(u64, Ticket)> {
+    let mut out = Vec::new();
+    while let Next::Run(request, ticket) = pool.dispatch(now) {
+        out.push((request, ticket));
+    }
+    out
+}
+
+#[test]
+fn latency_is_counted_in_two_parts() {
+    let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 8096 }, ..config() });
+    let tenant = pool.join(at(0), Qos::default());
+    pool.submit(at(0), tenant, READ, 1).unwrap();
+    pool.submit(at(0), tenant, READ, 2).unwrap();
+    let Next::Run(1, first) = pool.dispatch(at(0)) else { panic!("the first fits") };
+    assert!(matches!(pool.dispatch(at(10)), Next::Wait(_)), "the second does not");
+    pool.complete(at(100), first, Outcome::Done);
+    let Next::Run(2, second) = pool.dispatch(at(100)) else { panic!("now it does") };
+    pool.complete(at(400), second, Outcome::Done);
+    let view = pool.tenant(tenant).unwrap();
+    assert_eq!((view.stats.reads, view.stats.read_bytes), (2, 8192));
+    assert_eq!(view.stats.queue_wait.max(), Duration::from_micros(100));
+    assert_eq!(view.stats.device_latency.max(), Duration::from_micros(300));
+    assert_eq!(view.stats.response_time.max(), Duration::from_micros(400));
+    assert!(matches!(pool.dispatch(at(400)), Next::Idle));
+}
+
+#[test]
+fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_told() {
+    let mut pool = pool(config());
+    let tenant = pool.join(at(0), Qos { limit: Rates { iops: 1000, bytes_per_s: 0 }, ..Qos::default() });
+    pool.set_limit(at(0), tenant, Owner::Response, Rates { iops: 100, bytes_per_s: 0 });
+    assert_eq!(pool.tenant(tenant).unwrap().limit_iops.binding(), Some((Owner::Response, 100)));
+    (0..200).for_each(|n| pool.submit(at(0), tenant, READ, n).unwrap());
+    let count = |pool: &mut Pool<u64>, from_us: u64, us: u64| {
+        let mut count = 0;
+        for t in 0..us / 100 {
+            for (_, ticket) in drain(pool, at(from_us + t * 100)) {
+                pool.complete(at(from_us + t * 100), ticket, Outcome::Done);
+                count += 1;
+            }
+        }
+        count
+    };
+    let slow = count(&mut pool, 0, 100_000);
+    assert!((10..=11).contains(&slow), "{slow} in 0.1 s at 100 IOPS");
+    pool.set_limit(at(100_000), tenant, Owner::Response, Rates::UNSET);
+    assert_eq!(pool.tenant(tenant).unwrap().limit_iops.binding(), Some((Owner::Operator, 1000)));
+    let fast = count(&mut pool, 100_000, 100_000);
+    assert!((95..=101).contains(&fast), "{fast} in 0.1 s at 1000 IOPS");
+}
+
+#[test]
+fn slots_bound_what_a_tenant_has_inside_and_hold_up_nobody_else() {
+    let mut pool = pool(config());
+    let [few, many] = [(); 2].map(|()| pool.join(at(0), Qos::default()));
+    pool.set_slots(at(0), few, Owner::Slots, Some(2));
+    for n in 0..10 {
+        pool.submit(at(0), few, READ, n).unwrap();
+        pool.submit(at(0), many, READ, 100 + n).unwrap();
+    }
+    let mut inside = drain(&mut pool, at(0));
+    assert_eq!(inside.iter().filter(|(n, _)| *n < 100).count(), 2);
+    assert_eq!(inside.iter().filter(|(n, _)| *n >= 100).count(), 10);
+    let position = inside.iter().position(|(n, _)| *n < 100).unwrap();
+    let (_, ticket) = inside.remove(position);
+    pool.complete(at(1), ticket, Outcome::Done);
+    assert_eq!(drain(&mut pool, at(1)).len(), 1, "a slot freed is a slot filled");
+    pool.set_slots(at(2), few, Owner::Slots, None);
+    assert_eq!(drain(&mut pool, at(2)).len(), 7, "and without a bound the rest goes");
+}
+
+#[test]
+fn the_pool_limit_counts_everybody_and_makes_up_for_late_calls() {
+    let limit = Rates { iops: 1000, bytes_per_s: 0 };
+    let mut pool = pool(Config { limit, limit_burst: Duration::from_millis(10), ..config() });
+    let tenants = [(); 2].map(|()| pool.join(at(0), Qos::default()));
+    let mut served = [0, 0];
+    // Asked every 3 ms only, although a request is due every millisecond.
+    for step in 0..1000 {
+        for (tenant, id) in [(0, tenants[0]), (1, tenants[1])] {
+            while pool.tenant(id).unwrap().queued < 4 {
+                pool.submit(at(step * 3000), id, READ, tenant).unwrap();
+            }
+        }
+        for (tenant, ticket) in drain(&mut pool, at(step * 3000)) {
+            served[tenant as usize] += 1;
+            pool.complete(at(step * 3000), ticket, Outcome::Done);
+        }
+    }
+    let total = served[0] + served[1];
+    assert!((2990..=3011).contains(&total), "{total} in 3 s at 1000 IOPS");
+    assert!(i32::abs(served[0] - served[1]) <= 2, "{served:?}");
+}
+
+#[test]
+fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
+    let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 8096 }, ..config() });
+    let tenant = pool.join(at(0), Qos::default());
+    (0..3).for_each(|n| pool.submit(at(0), tenant, READ, n).unwrap());
+    let Next::Run(_, mut lost) = pool.dispatch(at(0)) else { panic!("fits") };
+    assert!(matches!(pool.dispatch(at(0)), Next::Wait(_)));
+    pool.abandon(&mut lost);
+    pool.abandon(&mut lost);
+    assert_eq!(pool.admission().inside_bytes(), 0);
+    let Next::Run(_, next) = pool.dispatch(at(1)) else { panic!("its place is free") };
+    assert_eq!(pool.in_flight(), 2);
+    pool.complete(at(2), lost, Outcome::Done);
+    assert_eq!(pool.admission().inside_bytes(), 8096, "only the second counts");
+    pool.complete(at(3), next, Outcome::Failed);
+    assert_eq!((pool.in_flight(), pool.admission().inside_bytes()), (0, 0));
+    assert_eq!(pool.tenant(tenant).unwrap().stats.errors, 1);
+}
+
+#[test]
+fn a_tenant_that_left_cannot_be_taken_for_its_successor() {
+    let mut pool = pool(config());
+    let old = pool.join(at(0), Qos::default());
+    pool.submit(at(0), old, READ, 1).unwrap();
+    pool.submit(at(0), old, READ, 2).unwrap();
+    let Next::Run(1, ticket) = pool.dispatch(at(0)) else { panic!("fits") };
+    assert_eq!(pool.leave(old), [2]);
+    assert_eq!(pool.leave(old), [] as [u64; 0]);
+    let new = pool.join(at(1), Qos::default());
+    assert_eq!(pool.submit(at(1), old, READ, 3), Err(3));
+    pool.complete(at(2), ticket, Outcome::Done);
+    assert!(pool.tenant(old).is_none());
+    let view = pool.tenant(new).unwrap();
+    assert_eq!((view.stats.reads, view.in_flight, view.queued), (0, 0, 0));
+    assert_eq!(pool.in_flight(), 0);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(usize, u32),
+    Dispatch,
+    Complete(usize, bool),
+    Wait(u64),
+    Join,
+    Leave(usize),
+    Slots(usize, Option<u64>),
+    Limit(usize, u64),
+    Switch(bool),
+    Budget(Option<u64>),
+    Abandon(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..6usize, 0..100_000u32).prop_map(|(t, b)| Step::Submit(t, b)),
+        6 => Just(Step::Dispatch),
+        6 => (0..32usize, any::<bool>()).prop_map(|(n, ok)| Step::Complete(n, ok)),
+        3 => (1..100_000u64).prop_map(Step::Wait),
+        1 => Just(Step::Join),
+        1 => (0..6usize).prop_map(Step::Leave),
+        1 => (0..6usize, proptest::option::of(1..4u64)).prop_map(|(t, s)| Step::Slots(t, s)),
+        1 => (0..6usize, 0..10_000u64).prop_map(|(t, l)| Step::Limit(t, l)),
+        1 => any::<bool>().prop_map(Step::Switch),
+        1 => proptest::option::of(1..1_000_000u64).prop_map(Step::Budget),
+        1 => (0..32usize).prop_map(Step::Abandon),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_request_comes_out_exactly_once_in_its_tenants_order(steps in proptest::collection::vec(step(), 1..300)) {
+        let mut settings = config();
+        let mut pool = pool(settings);
+        let mut now = 0;
+        let mut tenants: Vec<TenantId> = vec![pool.join(at(0), Qos::default())];
+        let mut waiting: HashMap<TenantId, VecDeque<u64>> = HashMap::new();
+        let mut inside: Vec<(u64, Ticket)> = Vec::new();
+        let mut finished = HashSet::new();
+        let mut next = 0;
+        for step in steps {
+            match step {
+                Step::Submit(t, bytes) => {
+                    let tenant = tenants[t % tenants.len()];
+                    prop_assert_eq!(pool.submit(at(now), tenant, Work { kind: Kind::Write, bytes }, next), Ok(()));
+                    waiting.entry(tenant).or_default().push_back(next);
+                    next += 1;
+                }
+                Step::Dispatch => {
+                    match pool.dispatch(at(now)) {
+                        Next::Run(request, ticket) => {
+                            let queue = waiting.values_mut().find(|q| q.contains(&request)).expect("it was waiting");
+                            prop_assert_eq!(queue.pop_front(), Some(request), "in order");
+                            inside.push((request, ticket));
+                        }
+                        Next::Wait(until) => prop_assert!(until > at(now), "waiting for the past would spin"),
+                        Next::Idle => prop_assert_eq!(pool.queued(), 0),
+                    }
+                }
+                Step::Complete(n, ok) if !inside.is_empty() => {
+                    let (request, ticket) = inside.swap_remove(n % inside.len());
+                    pool.complete(at(now), ticket, if ok { Outcome::Done } else { Outcome::Failed });
+                    prop_assert!(finished.insert(request));
+                }
+                Step::Abandon(n) if !inside.is_empty() => {
+                    let n = n % inside.len();
+                    pool.abandon(&mut inside[n].1);
+                }
+                Step::Complete(..) | Step::Abandon(_) => {}
+                Step::Wait(us) => now += us,
+                Step::Join => tenants.push(pool.join(at(now), Qos::default())),
+                Step::Leave(t) if tenants.len() > 1 => {
+                    let tenant = tenants.swap_remove(t % tenants.len());
+                    let expected: Vec<u64> = waiting.remove(&tenant).unwrap_or_default().into();
+                    prop_assert_eq!(pool.leave(tenant), expected);
+                }
+                Step::Leave(_) => {}
+                Step::Slots(t, slots) => pool.set_slots(at(now), tenants[t % tenants.len()], Owner::Slots, slots),
+                Step::Limit(t, iops) => {
+                    let limit = Rates { iops, bytes_per_s: 0 };
+                    pool.set_limit(at(now), tenants[t % tenants.len()], Owner::Throughput, limit);
+                }
+                Step::Switch(on) => {
+                    settings.scheduler = if on { Scheduler::Mclock } else { Scheduler::None };
+                    pool.reconfigure(at(now), settings);
+                }
+                Step::Budget(budget) => {
+                    settings.admission =
+                        budget.map_or(Admission::None, |budget_bytes| Admission::Fixed { budget_bytes });
+                    pool.reconfigure(at(now), settings);
+                }
+            }
+            prop_assert_eq!(pool.queued(), waiting.values().map(VecDeque::len).sum::<usize>());
+            prop_assert_eq!(pool.in_flight(), inside.len() as u64);
+        }
+        // With nothing in the way, everything gets through.
+        settings.admission = Admission::None;
+        pool.reconfigure(at(now), settings);
+        for &tenant in &tenants {
+            pool.set_slots(at(now), tenant, Owner::Slots, None);
+            pool.set_limit(at(now), tenant, Owner::Throughput, Rates::UNSET);
+        }
+        for (_, ticket) in inside.drain(..) {
+            pool.complete(at(now), ticket, Outcome::Done);
+        }
+        now += 10_000_000;
+        let rest = drain(&mut pool, at(now)).len();
+        prop_assert_eq!(rest, waiting.values().map(VecDeque::len).sum::<usize>());
+        prop_assert_eq!(pool.queued(), 0);
+    }
+}
