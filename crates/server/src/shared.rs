@@ -187,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) slots: Slots,
     /// Bound on buffered payloads.
     pub(crate) budget: Budget,
+    /// Bytes that connections have sent ahead of what they may have outstanding.
+    pub(crate) sent_ahead: AtomicU64,
     /// Other bounds.
     pub(crate) bounds: Bounds,
     /// Connections accepted.
@@ -207,6 +209,7 @@ impl Shared {
             mailboxes,
             slots: Slots::new(slots),
             budget,
+            sent_ahead: AtomicU64::new(0),
             bounds,
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),

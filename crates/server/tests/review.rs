@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::config::Engine;
-use support::{Client, ENGINES, TestServer, skip};
+use support::{Client, ENGINES, TestServer, pattern, skip};
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 /// One request a second: the rest waits in the pool.
@@ -143,4 +143,37 @@ fn a_pool_that_comes_back_has_its_new_settings() {
     assert_eq!(pool.limit.iops, Some(900));
     let tenant = pool.tenants.iter().find(|tenant| tenant.name == "a").unwrap();
     assert_eq!(tenant.qos.weight, 7);
+}
+
+#[test]
+fn clients_that_send_far_ahead_are_served_in_full() {
+    // 64 clients with 256 KiB each is more than a quarter of the buffer memory.
+    let text = format!("[server]\nbuffer_memory = \"32MiB\"\nmax_inflight_per_connection = 4\n{MEMORY}");
+    let test = TestServer::start("ahead", Engine::Auto, &text);
+    std::thread::scope(|scope| {
+        for n in 0..64u64 {
+            let mut client = test.connect("disk0");
+            scope.spawn(move || {
+                let base = n << 20;
+                let mut bytes = Vec::new();
+                for k in 0..200 {
+                    let (offset, payload) = (base + k * 4096, pattern(base + k, n, 4096));
+                    bytes.extend(client.encode(k, Command::Write, CommandFlags::NONE, offset, 4096, &payload));
+                    client.expect(k, Command::Write, offset, 4096);
+                }
+                client.stream.write_all(&bytes).unwrap();
+                for k in 0..200 {
+                    client.wait(k).unwrap();
+                }
+                for k in 0..200 {
+                    client.expect(k, Command::Read, base + k * 4096, 4096);
+                    let request = client.encode(k, Command::Read, CommandFlags::NONE, base + k * 4096, 4096, &[]);
+                    client.stream.write_all(&request).unwrap();
+                    assert_eq!(client.wait(k).unwrap(), pattern(base + k, n, 4096));
+                }
+            });
+        }
+    });
+    test.wait_for("all closed", |state| state.connections == 0);
+    assert_eq!(test.server.state().buffer_memory_used_bytes, 0);
 }

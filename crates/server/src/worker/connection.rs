@@ -319,8 +319,8 @@ pub(crate) enum Paused {
     No,
     /// It has as many requests outstanding as it may; a reply sent ends this.
     Full,
-    /// The buffer budget is used up; others' replies end this.
-    Memory,
+    /// The buffer budget has not so many bytes free; others' replies end this.
+    Memory(u64),
 }
 
 /// How a connection ends.

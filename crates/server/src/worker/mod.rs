@@ -41,6 +41,8 @@ use crate::shared::{Shared, Snapshot};
 
 /// Bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
+/// The same while connections keep more than a quarter of the buffer budget of what they have sent ahead.
+const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// Events taken with one system call.
 const EVENTS: usize = 256;
 /// How often slow matters are looked after: deadlines, lost operations, statistics.
@@ -87,7 +89,7 @@ pub(crate) struct Worker {
     /// Connections that may read again.
     resume: Vec<u32>,
     /// Connections that wait for buffer memory.
-    hungry: Vec<u32>,
+    hungry: Vec<ConnKey>,
     /// Mail for other workers, by worker.
     outbox: Vec<Vec<Message>>,
 
@@ -267,8 +269,19 @@ impl Worker {
             self.resume_accepting();
         }
         if !self.hungry.is_empty() {
-            let mut hungry = std::mem::take(&mut self.hungry);
-            self.resume.append(&mut hungry);
+            // Only those with a chance: each try costs a copy of what the connection has sent ahead.
+            let free = self.shared.budget.free();
+            let (connections, resume) = (&self.connections, &mut self.resume);
+            self.hungry.retain(|key| match &connections[key.slot as usize] {
+                Some(connection) if connection.key == *key => {
+                    let waits = matches!(connection.paused, Paused::Memory(bytes) if bytes > free);
+                    if !waits {
+                        resume.push(key.slot);
+                    }
+                    waits
+                }
+                _ => false,
+            });
         }
         for slot in std::mem::take(&mut self.resume) {
             if let Some(connection) = self.connections[slot as usize].take() {
@@ -394,6 +407,7 @@ impl Worker {
 
     fn close(&mut self, mut connection: Box<Connection>) {
         connection.out.clear(&mut self.buffers, &self.shared.budget);
+        self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
         if let Some(incoming) = connection.incoming.take() {
             self.shared.budget.give(incoming.request.charge);
             if let Some(buffer) = incoming.request.buffer {

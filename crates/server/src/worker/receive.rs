@@ -8,9 +8,9 @@ use evenkeel_control::Instant;
 use evenkeel_nbd::server::{Directory, Export, Limits, Session, Status, reply, request};
 use evenkeel_nbd::wire::Command;
 
-use super::Worker;
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase, Request};
 use super::pump::EXTENTS_BYTES;
+use super::{SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::Backend;
 use crate::buffer::BufferPool;
 use crate::clock;
@@ -81,9 +81,12 @@ impl Worker {
             return Ok(());
         }
         let mut have = connection.leftover.len();
+        let crowded = self.shared.sent_ahead.load(Ordering::Relaxed) > self.shared.budget.limit() / 4;
+        let most = if crowded { (have + SCRATCH_UNDER_PRESSURE).min(scratch.len()) } else { scratch.len() };
+        let scratch = &mut scratch[..most];
         if have > 0 {
-            scratch[..have].copy_from_slice(&connection.leftover);
-            connection.leftover.clear();
+            scratch[..have].copy_from_slice(&std::mem::take(&mut connection.leftover));
+            self.shared.sent_ahead.fetch_sub(have as u64, Ordering::Relaxed);
             if connection.paused != Paused::No {
                 connection.paused = Paused::No;
                 have = self.parse(connection, scratch, have)?;
@@ -122,9 +125,9 @@ impl Worker {
                 break;
             }
         }
-        connection.leftover.extend_from_slice(&scratch[..have]);
-        if connection.leftover.capacity() > 4096 && connection.leftover.is_empty() {
-            connection.leftover = Vec::new();
+        if have > 0 {
+            connection.leftover = scratch[..have].to_vec();
+            self.shared.sent_ahead.fetch_add(have as u64, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -290,8 +293,8 @@ impl Worker {
             return false;
         }
         if !self.shared.budget.try_take(bytes) {
-            connection.paused = Paused::Memory;
-            self.hungry.push(connection.key.slot);
+            connection.paused = Paused::Memory(bytes);
+            self.hungry.push(connection.key);
             return false;
         }
         connection.charged += bytes;
