@@ -20,13 +20,13 @@ mod pump;
 mod receive;
 pub(crate) mod transport;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::{Duration, Instant};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 
 pub(crate) use accept::Listener;
 use connection::{ConnKey, Connection, Ending, Paused, SendList};
@@ -68,6 +68,8 @@ pub(crate) struct Worker {
     mailbox: Arc<Mailbox>,
     epoll: OwnedFd,
     ring: Option<Uring>,
+    /// The kernel waits to the millisecond only.
+    coarse_wait: bool,
     listeners: Vec<Listener>,
     /// When to listen again after running out of descriptors.
     accept_at: Instant,
@@ -118,6 +120,7 @@ impl Worker {
             mailbox,
             epoll,
             ring: None,
+            coarse_wait: false,
             listeners,
             accept_at: Instant::FAR_FUTURE,
             snapshot: Arc::default(),
@@ -157,7 +160,7 @@ impl Worker {
             }
         }
         self.refresh();
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
+        let mut events: Vec<libc::epoll_event> = Vec::with_capacity(EVENTS);
         while !(self.stopped || self.draining && self.is_idle()) {
             let timeout = self.timeout();
             self.wait(&mut events, timeout);
@@ -165,8 +168,7 @@ impl Worker {
                 self.refresh();
             }
             for event in events.drain(..) {
-                let flags = event.flags;
-                self.on_event(event.data.u64(), flags.bits());
+                self.on_event(event.u64, event.events);
             }
             self.reap();
             self.on_timers();
@@ -188,10 +190,41 @@ impl Worker {
         Ok(ring)
     }
 
-    fn wait(&self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) {
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => {
+    /// Waits for events. The timeout is good to the microsecond, because promises are kept by it; where the kernel
+    /// (before 5.11) or a sandbox knows only milliseconds, it is rounded up.
+    fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: libc::timespec) {
+        let (epoll, room) = (self.epoll.as_raw_fd(), events.capacity() as libc::c_int);
+        let ready = if self.coarse_wait {
+            let millis = timeout.tv_sec * 1000 + (timeout.tv_nsec + 999_999) / 1_000_000;
+            // SAFETY: `events` has room for as many.
+            unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, millis as libc::c_int).into() }
+        } else {
+            let no_mask = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: as above; the timeout outlives the call, and there is no signal mask.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    epoll,
+                    events.as_mut_ptr(),
+                    room,
+                    &raw const timeout,
+                    no_mask,
+                    0usize,
+                )
+            }
+        };
+        if ready >= 0 {
+            // SAFETY: the kernel has filled in as many.
+            unsafe { events.set_len(ready as usize) };
+            return;
+        }
+        match std::io::Error::last_os_error() {
+            error if error.kind() == std::io::ErrorKind::Interrupted => {}
+            error if !self.coarse_wait && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                tracing::warn!(%error, "no epoll_pwait2: waits are good to a millisecond only, which coarsens limits");
+                self.coarse_wait = true;
+            }
+            error => {
                 // Nothing sensible is left to do, but spinning at full speed would make it worse.
                 tracing::error!(%error, "waiting for events failed");
                 std::thread::sleep(StdDuration::from_millis(100));
@@ -200,7 +233,7 @@ impl Worker {
     }
 
     /// How long nothing will happen by itself.
-    fn timeout(&self) -> Option<Timespec> {
+    fn timeout(&self) -> libc::timespec {
         let now = clock::now();
         let busy = !self.resume.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
         let mut wake = if busy { now } else { self.housekeeping_at + HOUSEKEEPING };
@@ -209,7 +242,7 @@ impl Worker {
         }
         wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake.min(self.accept_at), Instant::min);
         let nanos = wake.since(now).as_nanos();
-        Some(Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ })
+        libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
     }
 
     fn on_event(&mut self, data: u64, flags: u32) {
