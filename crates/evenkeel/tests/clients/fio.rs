@@ -56,8 +56,10 @@ fn fio_verifies_four_connections(case: &Case) {
     let server = case.serve();
     each_volume(&server, |uri| {
         let regions = ["--numjobs=4", "--offset_increment=8m", "--size=2m"];
+        let before = server.accepted();
         let job = verify(case, uri, &[&["--rw=randwrite", "--bs=4k", "--fsync=32"][..], &regions].concat());
         assert_eq!(bytes(&job), (8 * MIB, 8 * MIB), "{uri}");
+        assert!(server.accepted() >= before + 4, "{uri}");
     });
     server.stop();
 }

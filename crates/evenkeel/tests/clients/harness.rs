@@ -392,6 +392,17 @@ impl Server {
         serde_json::from_str(body).expect("JSON")
     }
 
+    /// The process, when it was not started through another program that remains.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Connections accepted so far.
+    #[track_caller]
+    pub(crate) fn accepted(&self) -> u64 {
+        self.state()["accepted_connections_total"].as_u64().expect("a number")
+    }
+
     /// Reads and writes answered so far.
     #[track_caller]
     pub(crate) fn requests(&self) -> u64 {

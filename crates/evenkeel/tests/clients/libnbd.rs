@@ -76,17 +76,26 @@ fn nbdinfo_maps_data_and_holes(case: &Case) {
     server.stop();
 }
 
+/// Copies over this many connections.
+#[track_caller]
+fn copy(case: &Case, connections: u64, from: &str, to: &str) {
+    // Without as many threads it opens fewer connections.
+    let [connections, threads] = ["connections", "threads"].map(|name| format!("--{name}={connections}"));
+    case.succeed(&["nbdcopy", "--flush", &connections, &threads, from, to]);
+}
+
 fn nbdcopy_keeps_content_and_holes(case: &Case) {
     let server = case.serve();
     let (image, content) = case.image();
     for volume in VOLUMES {
-        for (uri, connections) in server.uris(volume).into_iter().zip(["--connections=1", "--connections=4"]) {
-            case.succeed(&["nbdcopy", "--flush", connections, &image, &uri]);
-            let out = format!("{volume}-{}.img", connections.len());
-            case.succeed(&["nbdcopy", connections, &uri, &case.file(&out)]);
-            assert_same(&std::fs::read(case.path(&out)).expect("the copy"), &content, &uri);
-            assert_sparse(&case.path(&out));
-            std::fs::remove_file(case.path(&out)).expect("it is there");
+        for (uri, connections) in server.uris(volume).into_iter().zip([1, 4]) {
+            let before = server.accepted();
+            copy(case, connections, &image, &uri);
+            assert!(server.accepted() >= before + connections, "{uri}");
+            copy(case, connections, &uri, &case.file("out.img"));
+            assert_same(&std::fs::read(case.path("out.img")).expect("the copy"), &content, &uri);
+            assert_sparse(&case.path("out.img"));
+            std::fs::remove_file(case.path("out.img")).expect("it is there");
         }
         if volume != "memory" {
             assert_sparse(&case.path(&format!("{volume}.img")));
@@ -102,9 +111,9 @@ fn nbdcopy_makes_holes_in_a_full_volume(case: &Case) {
     let ((image, content), full) = (case.image(), case.full_image());
     for volume in VOLUMES {
         let [tcp, unix] = server.uris(volume);
-        case.succeed(&["nbdcopy", "--connections=4", &full, &tcp]);
+        copy(case, 4, &full, &tcp);
         assert_eq!(extents(case, &unix), [(0, SIZE, 0)], "{volume}");
-        case.succeed(&["nbdcopy", "--connections=4", &image, &unix]);
+        copy(case, 4, &image, &unix);
         assert_same(&case.content(&tcp), &content, volume);
         assert_eq!(extents(case, &tcp), expected_extents(), "{volume}");
         if volume != "memory" {
@@ -120,7 +129,7 @@ fn nbdcopy_copies_from_volume_to_volume(case: &Case) {
     case.succeed(&["nbdcopy", &image, &server.unix("memory")]);
     for (from, to, connections) in [("memory", "direct", 1), ("direct", "buffered", 4), ("buffered", "memory", 4)] {
         let ([from, _], [_, to]) = (server.uris(from), server.uris(to));
-        case.succeed(&["nbdcopy", &format!("--connections={connections}"), &from, &to]);
+        copy(case, connections, &from, &to);
         assert_eq!(extents(case, &to), expected_extents(), "{to}");
         assert_same(&case.content(&to), &content, &to);
         // What comes next must not find the answer there already.
