@@ -189,7 +189,7 @@ pub struct Pool {
     pub admission: Admission,
     /// What a request costs on top of its payload, for admission and for weights: about 4000 on an SSD, 670000 on a disk.
     pub base_cost: Bytes,
-    /// What a written byte costs in hundredths of a read byte; weights and the admission budget count in cost.
+    /// What a written byte costs in hundredths of a read byte; weights count in cost, admission does not.
     #[schemars(range(min = 1, max = 10_000))]
     pub write_cost_percent: u32,
     /// The most the pool lets through.

@@ -202,7 +202,7 @@ fn open_volume(
             (Backend::File(file), size)
         }
     };
-    Ok(Volume::new(id, name, &volume.description, pool, read_only, backend, size))
+    Ok(Volume::new(id, name, pool, read_only, backend, size))
 }
 
 /// The size to serve: what was asked for, growing the file if it is shorter, never cutting data off.

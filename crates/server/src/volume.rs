@@ -22,8 +22,6 @@ pub(crate) struct Volume {
     pub(crate) id: u32,
     /// Name of the export.
     pub(crate) name: String,
-    /// For people.
-    pub(crate) description: String,
     /// The pool it is on.
     pub(crate) pool: usize,
     /// Writes are refused.
@@ -43,19 +41,10 @@ pub(crate) struct Volume {
 
 impl Volume {
     /// A volume of `size` bytes.
-    pub(crate) fn new(
-        id: u32,
-        name: &str,
-        description: &str,
-        pool: usize,
-        read_only: bool,
-        backend: Backend,
-        size: u64,
-    ) -> Self {
+    pub(crate) fn new(id: u32, name: &str, pool: usize, read_only: bool, backend: Backend, size: u64) -> Self {
         Self {
             id,
             name: name.to_owned(),
-            description: description.to_owned(),
             pool,
             read_only,
             backend,
@@ -157,7 +146,7 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false };
         let (file, size) = File::open(&dir.join("volume.img"), &open).unwrap();
-        let volume = Volume::new(0, "test", "", 0, false, Backend::File(file), size);
+        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size);
         assert_eq!(volume.sync(), Ok(()));
         assert_eq!((volume.syncs.0.load(Ordering::SeqCst), *volume.syncs.1.lock().unwrap()), (1, 1));
         // Asked for before a sync began that somebody else has finished: nothing remains to be done.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::Instant;
 use evenkeel_nbd::server::{Directory, Export, Limits, Session, Status, reply, request};
 use evenkeel_nbd::wire::Command;
+use evenkeel_policy::Config;
 
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase, Request};
 use super::pump::EXTENTS_BYTES;
@@ -30,10 +31,10 @@ pub(super) enum Lost {
     Violation,
 }
 
-fn export_of<'a>(volume: &'a Volume) -> Export<'a> {
+fn export_of<'a>(config: &'a Config, volume: &'a Volume) -> Export<'a> {
     Export {
         name: &volume.name,
-        description: &volume.description,
+        description: config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
         size: volume.size(),
         flags: volume.flags(),
         min_block: MIN_BLOCK,
@@ -45,12 +46,12 @@ fn export_of<'a>(volume: &'a Volume) -> Export<'a> {
 impl Directory for Snapshot {
     fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
         for volume in self.volumes.iter().flatten() {
-            f(&export_of(volume));
+            f(&export_of(&self.config, volume));
         }
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
-        Self::find(self, name).map(|volume| f(&export_of(volume))).is_some()
+        Self::find(self, name).map(|volume| f(&export_of(&self.config, volume))).is_some()
     }
 }
 
