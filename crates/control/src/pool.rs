@@ -19,7 +19,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::admission::{self, Admission};
+use crate::admission::{self, Admission, Decision};
 use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
@@ -203,6 +203,8 @@ pub struct Pool<R> {
     limit_iops: LimitSet,
     limit_bytes_per_s: LimitSet,
     admission: Admission,
+    /// What admission decided since [`Pool::take_decision`].
+    decided: Option<Decision>,
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
@@ -218,6 +220,7 @@ impl<R> Pool<R> {
             limit_iops: LimitSet::NONE,
             limit_bytes_per_s: LimitSet::NONE,
             admission: Admission::new(config.admission, now, seed),
+            decided: None,
             tenants: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
@@ -344,7 +347,7 @@ impl<R> Pool<R> {
     #[inline]
     pub fn dispatch(&mut self, now: Instant) -> Next<R> {
         if now >= self.admission.next_tick() {
-            self.admission.tick(now);
+            self.decided = self.admission.tick(now).or(self.decided);
         }
         if self.queued() == 0 {
             return Next::Idle;
@@ -456,6 +459,12 @@ impl<R> Pool<R> {
     /// The settings in force.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What admission decided since the last call, for whoever keeps a record; the newest if there were several.
+    #[inline]
+    pub fn take_decision(&mut self) -> Option<Decision> {
+        self.decided.take()
     }
 
     /// The admission controller, for a look at its state.

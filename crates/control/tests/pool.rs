@@ -146,6 +146,23 @@ fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
 }
 
 #[test]
+fn decisions_of_admission_are_told_once() {
+    let slowfast = Admission::SlowFast(evenkeel_control::admission::SlowFastConfig::default());
+    let mut pool = pool(Config { admission: slowfast, ..config() });
+    let tenant = pool.join(at(0), Qos::default());
+    assert!(pool.take_decision().is_none());
+    for ms in 0..60 {
+        pool.submit(at(ms * 1000), tenant, READ, ms).unwrap();
+        for (_, ticket) in drain(&mut pool, at(ms * 1000)) {
+            pool.complete(at(ms * 1000 + 900), ticket, Outcome::Done);
+        }
+    }
+    let decision = pool.take_decision().expect("the first interval of 50 ms is over");
+    assert_eq!(decision.budget_bytes, pool.admission().decision().budget_bytes);
+    assert!(pool.take_decision().is_none());
+}
+
+#[test]
 fn a_tenant_that_left_cannot_be_taken_for_its_successor() {
     let mut pool = pool(config());
     let old = pool.join(at(0), Qos::default());

@@ -83,6 +83,15 @@ impl Listening {
     }
 }
 
+impl Drop for Listening {
+    /// Removes the files of a start that failed; a server that runs has taken them over.
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
 fn unix_uri(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     format!("nbd+unix:///?socket={}", absolute.display())

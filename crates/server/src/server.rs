@@ -53,6 +53,17 @@ pub struct Server {
     stopped: AtomicBool,
 }
 
+/// Ends the process when a worker panics. Requests it had taken up would never be answered, and new connections
+/// would still be sent to it; a service manager that starts the process anew does better.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        tracing::error!("a worker has failed; the process ends, so that clients reconnect to a whole one");
+        std::process::abort();
+    }
+}
+
 /// Counts the worker threads that still run.
 #[derive(Default)]
 struct Running {
@@ -126,13 +137,13 @@ impl Server {
             registry: Mutex::new(registry),
             threads: Mutex::default(),
             running: Arc::default(),
-            uris: listening.uris,
-            files: listening.files,
+            uris: std::mem::take(&mut listening.uris),
+            files: std::mem::take(&mut listening.files),
             started: StdInstant::now(),
             engine,
             stopped: AtomicBool::new(false),
         };
-        let mut listeners = Some(listening.listeners);
+        let mut listeners = Some(std::mem::take(&mut listening.listeners));
         for index in 0..workers {
             // One worker accepts for all and spreads the connections.
             server.start_worker(index, listeners.take().unwrap_or_default())?;
@@ -146,7 +157,9 @@ impl Server {
         let (running, with_ring) = (Arc::clone(&self.running), self.engine == Engine::IoUring);
         *running.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         let spawned = std::thread::Builder::new().name(format!("evenkeel-{index}")).spawn(move || {
+            let alive = AbortOnPanic;
             worker.run(with_ring);
+            std::mem::forget(alive);
             *running.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
             running.changed.notify_all();
         });

@@ -52,7 +52,7 @@ impl Worker {
                 let now = clock::now();
                 let work = &mut self.pools[index];
                 let mut rejected = Vec::new();
-                let wake_at = {
+                let (wake_at, decided) = {
                     let mut state = pool.lock();
                     for (ticket, outcome) in work.completed.drain(..) {
                         state.complete(now, ticket, outcome);
@@ -62,7 +62,7 @@ impl Worker {
                             rejected.push(request);
                         }
                     }
-                    loop {
+                    let wake_at = loop {
                         match state.dispatch(now) {
                             Next::Run(request, ticket) => ready.push((request, ticket)),
                             Next::Wait(until) => break until,
@@ -71,8 +71,18 @@ impl Worker {
                         if ready.len() >= DISPATCH_BATCH {
                             break now;
                         }
-                    }
+                    };
+                    (wake_at, state.take_decision())
                 };
+                if let Some(decision) = decided {
+                    tracing::debug!(
+                        pool = pool.name,
+                        budget_bytes = decision.budget_bytes,
+                        target_ms = decision.target.map(|target| target.as_millis_f64()),
+                        reason = %decision.reason,
+                        "admission decided"
+                    );
+                }
                 work.wake_at = wake_at;
                 for request in rejected {
                     self.resubmit(index, request);
