@@ -3,6 +3,7 @@
 //! It shares no code with the server or with `evenkeel load`: what judges the server must not repeat its
 //! mistakes. Fixed newstyle, simple replies, blocking sockets.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -33,6 +34,18 @@ pub(crate) enum Command {
     Disconnect = 2,
     Flush = 3,
 }
+
+/// The protocol's number of the error that a request was answered with; the connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused(pub(crate) u32);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server answered with error {}", self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// A connection in its transmission phase.
 pub(crate) struct Client {
@@ -130,13 +143,15 @@ impl Client {
         self.stream.write_all(&request).context("the server closed the connection")
     }
 
-    /// Receives a reply without data and returns its cookie; an error from the server is an error.
+    /// Receives a reply without data and returns its cookie; an error from the server is a [`Refused`].
     pub(crate) fn receive(&mut self) -> Result<u64> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).context("the server closed the connection")?;
         ensure!(be32(&reply[..4]) == REPLY_MAGIC, "bad reply");
         let error = be32(&reply[4..8]);
-        ensure!(error == 0, "the server answered with error {error}");
+        if error != 0 {
+            return Err(Refused(error).into());
+        }
         Ok(be64(&reply[8..]))
     }
 

@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Durability,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
+    /// Failing disks in a virtual machine.
+    SyncFailure,
 }
 
 impl Step {
@@ -47,7 +49,7 @@ impl Step {
     }
 
     fn in_quick(self) -> bool {
-        !matches!(self, Self::Bench | Self::Durability | Self::NbdClient)
+        !matches!(self, Self::Bench | Self::Durability | Self::NbdClient | Self::SyncFailure)
     }
 }
 
@@ -154,6 +156,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         }
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
+        Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),
     }
 }
 

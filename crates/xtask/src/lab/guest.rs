@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::durability::{FILE_BYTES, Subject};
 use super::pattern::{self, SECTOR};
-use super::{SHARE, nbd_client, writer};
+use super::{SHARE, nbd_client, sync_failure, writer};
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
@@ -41,6 +41,11 @@ pub(crate) enum Guest {
         #[arg(long)]
         server: crate::servers::Server,
     },
+    /// Serves disks that fail, work again and vanish.
+    SyncFailure {
+        #[arg(long)]
+        binary: PathBuf,
+    },
 }
 
 /// Runs a command of the guest.
@@ -50,6 +55,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
+        Guest::SyncFailure { binary } => sync_failure::guest(binary),
     }
 }
 

@@ -10,6 +10,7 @@ mod log_writes;
 mod nbd_client;
 mod pattern;
 mod replay;
+mod sync_failure;
 mod vm;
 mod writer;
 
@@ -32,6 +33,8 @@ pub(crate) enum Name {
     Durability,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
+    /// Takes the device away under load and looks for flushes that hide it.
+    SyncFailure,
 }
 
 impl Name {
@@ -40,6 +43,7 @@ impl Name {
         match self {
             Self::Durability => "durability",
             Self::NbdClient => "nbd-client",
+            Self::SyncFailure => "sync-failure",
         }
     }
 }
@@ -139,6 +143,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     let outcome = match args.name {
         Name::Durability => durability::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
+        Name::SyncFailure => sync_failure::run(&mut lab, &options),
     };
     if let Err(e) = outcome {
         lab.failed("whole_run", &format!("{e:#}"));

@@ -19,7 +19,7 @@ use crate::scratch::Scratch;
 const BOOT_ATTEMPTS: u32 = 5;
 /// Many times what a boot takes on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
-const MODULES: [&str; 7] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "ext4", "nbd"];
+const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that `lab/init` prints when the host's programs are usable.
@@ -189,8 +189,18 @@ pub(crate) fn missing() -> Option<String> {
     if std::env::consts::ARCH != "x86_64" {
         return Some(format!("the labs know x86_64 guests only, this machine is {}", std::env::consts::ARCH));
     }
-    let needed =
-        ["qemu-system-x86_64", "dpkg", "apt-get", "xz", "zstd", "dmsetup", "mkfs.ext4", "nbd-client", "qemu-nbd"];
+    let needed = [
+        "qemu-system-x86_64",
+        "dpkg",
+        "apt-get",
+        "xz",
+        "zstd",
+        "dmsetup",
+        "mkfs.ext4",
+        "nbd-client",
+        "qemu-nbd",
+        "nbdkit",
+    ];
     let absent: Vec<&str> = needed.into_iter().filter(|p| process::find_program(p).is_none()).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
 }
