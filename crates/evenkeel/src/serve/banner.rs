@@ -19,9 +19,11 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
         let _ = writeln!(out, "Status, metrics and API (read-only):  http://{address}  /metrics  /api/v1/state");
     }
     let _ = writeln!(out, "Control socket:                       {}", control.display());
-    if let (Some(export), Some(uri)) = (config.default_export(), uris.first()) {
+    let export = config.default_export().or_else(|| config.volumes.keys().next().map(String::as_str));
+    if let (Some(export), Some(uri)) = (export, uris.first()) {
         try_it(out, export, uri, uris, config);
     }
+    let _ = writeln!(out, "\nStop with Ctrl-C.");
     text
 }
 
@@ -32,7 +34,9 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
     let op = if read_only { "read" } else { "mix" };
     let _ = writeln!(out, "\nTry it, in another terminal:");
     let _ = writeln!(out, "    nbdinfo '{uri}'");
-    let _ = writeln!(out, "    evenkeel load '{uri}' --op {op} --queue-depth 32 --duration 5s");
+    // As this program was called: it need not be on the path.
+    let program = std::env::args().next().unwrap_or_else(|| "evenkeel".into());
+    let _ = writeln!(out, "    {program} load '{uri}' --op {op} --queue-depth 32 --duration 5s");
     let _ = writeln!(
         out,
         "    fio --name=try --ioengine=nbd --uri='{uri}' --rw={pattern} --bs=4k --iodepth=32 --time_based --runtime=5"
@@ -46,7 +50,6 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
     } else if let Some((_, socket)) = first.split_once("?socket=") {
         let _ = writeln!(out, "    sudo modprobe nbd && sudo nbd-client -unix {socket} /dev/nbd0 -name {export}");
     }
-    let _ = writeln!(out, "\nStop with Ctrl-C.");
 }
 
 /// Puts the name of an export into the URI of a server.
