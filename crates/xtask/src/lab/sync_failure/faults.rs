@@ -64,14 +64,13 @@ impl Faulty {
     }
 }
 
-/// Writes a device's dirty pages back without asking whether that worked, as the kernel does after a while.
-pub(super) fn write_back(device: &Path) -> Result<()> {
+/// Writes a device's dirty pages back, as the kernel does by itself after a while, and says whether that worked.
+/// The failure remains to be reported to those that have opened the device before.
+pub(super) fn write_back(device: &Path) -> Result<bool> {
     let file = File::open(device)?;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the call has no memory effects on this process.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) };
-    ensure!(result == 0, "sync_file_range: {}", std::io::Error::last_os_error());
-    Ok(())
+    Ok(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0)
 }
 
 /// Takes a disk out of the machine.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::faults::{unplug, write_back};
 use super::requests::{
@@ -166,9 +166,9 @@ impl Trial {
         check.answer(refused, EIO, "a FUA write to a failing device");
 
         // What the kernel does by itself after a while, and where no flush of a client meets the failure.
-        if let Err(e) = write_back(&subject.device("background")) {
-            ensure!(!subject.is_direct(), "write-back without anything to write: {e:#}");
-        }
+        let written_back = write_back(&subject.device("background"))?;
+        let check = self.check("background_write_back_failure_reaches_every_flush");
+        check.expect(written_back == subject.is_direct(), format_args!("write-back succeeded: {written_back}"));
 
         let mut answers = vec![("a read", read(&mut live.plain, UNTOUCHED)?)];
         answers.push(("a write of a sector", write_sector(&mut live.plain, UNTOUCHED + 256, 1)?));
