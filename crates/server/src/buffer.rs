@@ -109,9 +109,15 @@ impl BufferPool {
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity;
-        if capacity <= MAX_POOLED && self.kept + capacity <= MAX_KEPT {
-            self.kept += capacity;
-            self.free[class(capacity)].push(buffer);
+        if capacity > MAX_POOLED {
+            return;
+        }
+        self.kept += capacity;
+        self.free[class(capacity)].push(buffer);
+        // The largest go first: a few of them would take the place of thousands of small ones.
+        while self.kept > MAX_KEPT {
+            let Some(largest) = self.free.iter_mut().rev().find_map(Vec::pop) else { return };
+            self.kept -= largest.capacity;
         }
     }
 }
@@ -185,6 +191,10 @@ mod tests {
             many.into_iter().for_each(|buffer| pool.give(buffer));
         }
         assert!(pool.kept <= MAX_KEPT);
+        let mut small = pool.take(ALIGN);
+        let address = small.as_mut_ptr();
+        pool.give(small);
+        assert_eq!(pool.take(ALIGN).as_mut_ptr(), address, "large buffers do not keep small ones out");
     }
 
     #[test]

@@ -83,6 +83,12 @@ impl File {
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
             std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(fail("sync the folder of"))?;
         }
+        // A server before this one may have failed to write pages back. The kernel keeps such pages and calls them
+        // clean: they would be read, flushed with success, and be gone when the memory is needed.
+        if !how.read_only {
+            fdatasync(&file).map_err(|e| fail("sync")(e.into()))?;
+        }
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let direct = if how.direct { options(libc::O_DIRECT).open(path).ok().map(OwnedFd::from) } else { None };
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| fail("measure")(e.into()))?;
         let direct_align = if block_device { logical_block(&file) } else { 4096 };
@@ -128,6 +134,11 @@ impl File {
         ftruncate(&self.cached, size)?;
         rustix::fs::fsync(&self.cached)?;
         Ok(())
+    }
+
+    /// Whether a block device has lost what it had, as when it is unplugged: the kernel then says that there is no space.
+    pub(crate) fn is_cut_short(&self, size: u64) -> bool {
+        self.block_device && seek(&self.cached, SeekFrom::End(0)).is_ok_and(|actual| actual < size)
     }
 
     /// Gives a range back to the file system; where that is not possible, does nothing, as trim is a hint.

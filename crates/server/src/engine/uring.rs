@@ -11,6 +11,12 @@ use crate::backend::file::File;
 
 /// Submission queue entries: one batch of a few deep connections.
 const SUBMISSIONS: u32 = 512;
+/// Operations that go to the kernel with one system call.
+///
+/// The kernel starts a batch when it has prepared all of it, at 2 to 3 us an operation. In one batch, 32 operations
+/// keep the device waiting for 80 us, come back together, and never overlap with what the client sends next.
+/// In fours they spread out, for a tenth of a microsecond of CPU each.
+const SUBMIT_BATCH: usize = 4;
 /// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
 
@@ -84,6 +90,9 @@ impl Uring {
         }
         self.inside += 1;
         self.unsubmitted = true;
+        if self.ring.submission().len() >= SUBMIT_BATCH {
+            self.submit_now();
+        }
         true
     }
 

@@ -275,7 +275,10 @@ impl Operation {
                 self.volume.sync_has_failed(&error);
             }
             tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
-            return Verdict::Failed(errno_of(-code));
+            let gone = -code == libc::ENOSPC
+                && matches!(&self.volume.backend, Backend::File(file) if file.is_cut_short(self.volume.size()));
+            // A client may wait for space; for a device that is gone it would wait for ever.
+            return Verdict::Failed(if gone { Errno::Io } else { errno_of(-code) });
         }
         if is_sync {
             // Another sync may have failed, and taken the kernel's one report of it, while this one was under way.

@@ -5,6 +5,7 @@
 
 mod faults;
 mod requests;
+mod stale;
 mod trial;
 
 use std::fmt;
@@ -38,6 +39,8 @@ const CHECKS: [&str; 6] = [
     "vanished_device_hurts_no_other",
     "restart_serves_what_was_flushed",
 ];
+/// The check of a volume that is a file.
+const RESTART: &str = "what_is_read_after_a_restart_stays";
 /// Negative controls.
 const CONTROLS: [&str; 3] =
     ["kernel_forgets_a_failed_sync_buffered", "kernel_forgets_a_failed_sync_direct", "a_server_that_forgets_is_caught"];
@@ -121,7 +124,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             lab.failed(name, reason);
         }
     });
-    let expected = SUBJECTS.len() * CHECKS.len() + CONTROLS.len();
+    let expected = SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len();
     ended?;
     ensure!(reported == expected, "{reported} of {expected} checks were reported");
     Ok(())
@@ -170,7 +173,7 @@ fn forgetful(flushing: &Flushing) -> Check {
 /// In the guest: all servers at once, because they share the moments at which the device fails and recovers.
 pub(crate) fn guest(binary: &Path) -> Result<()> {
     let mut slices: Vec<String> = SUBJECTS.iter().flat_map(|s| FAULTY.map(|v| s.slice(v))).collect();
-    slices.extend(["kernel-buffered", "kernel-direct", "nbdkit"].map(str::to_owned));
+    slices.extend(["kernel-buffered", "kernel-direct", "nbdkit", "file"].map(str::to_owned));
     Faulty::create(&slices)?;
 
     let mut trials = SUBJECTS.map(|s| Trial::new(s, binary)).into_iter().collect::<Result<Vec<_>>>()?;
@@ -206,5 +209,7 @@ pub(crate) fn guest(binary: &Path) -> Result<()> {
             check.report(&format!("{}_{name}", trial.subject));
         }
     }
+    // Last, because the device fails once more.
+    stale::check(binary, "/dev/mapper/file")?.report(RESTART);
     Ok(())
 }

@@ -16,8 +16,6 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 pub(super) const BLOCK: usize = 4096;
 /// Protocol number of an I/O error.
 pub(super) const EIO: u32 = 5;
-/// Protocol number of want of space.
-pub(super) const ENOSPC: u32 = 28;
 
 /// Written and flushed while all was well.
 pub(super) const KEPT: u64 = 0;
