@@ -15,7 +15,7 @@ const SUBMISSIONS: u32 = 512;
 ///
 /// The kernel starts a batch when it has prepared all of it, at 2 to 3 us an operation. In one batch, 32 operations
 /// keep the device waiting for 80 us, come back together, and never overlap with what the client sends next.
-/// In fours they spread out, for a tenth of a microsecond of CPU each.
+/// In fours they spread out, for a system call each.
 const SUBMIT_BATCH: usize = 4;
 /// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
