@@ -110,6 +110,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("data_dir", old.data_dir != new.data_dir),
         ("workers", old.workers != new.workers),
         ("engine", old.engine != new.engine),
+        ("busy_poll", old.busy_poll != new.busy_poll),
         ("read_only", old.read_only != new.read_only),
         ("max_connections", old.max_connections != new.max_connections),
         ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),

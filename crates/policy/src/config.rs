@@ -60,6 +60,8 @@ pub struct Server {
     pub workers: Workers,
     /// How I/O is submitted to the kernel.
     pub engine: Engine,
+    /// How long a busy worker looks for events before it sleeps; saves the wake-up. 0 = sleep at once.
+    pub busy_poll: Duration,
     /// Serve every volume read-only.
     pub read_only: bool,
     /// The volume a client gets that names none; default `disk0` if it exists, else the only volume.
@@ -331,6 +333,7 @@ impl Default for Server {
             data_dir: "evenkeel-data".into(),
             workers: Workers::Auto,
             engine: Engine::Auto,
+            busy_poll: Duration::from_micros(200),
             read_only: false,
             default_export: None,
             max_connections: 16_384,

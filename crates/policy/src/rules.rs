@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{Backend, Config, DEFAULT_VOLUME, Pool, Server, Status, Tenant, Volume, Workers};
-use crate::units::{Bytes, Rates};
+use crate::units::{Bytes, Duration, Rates};
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
 const MAX_NAME: usize = 64;
 /// The longest path of a Unix socket, in bytes, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
 /// Room for one request of the largest payload that clients may send.
+/// No wake-up takes longer.
+const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -156,6 +158,11 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
             "{} is too small for one request of the largest size; use at least {MIN_BUFFER_MEMORY}",
             server.buffer_memory
         ),
+    );
+    out.error_if(
+        server.busy_poll > MAX_BUSY_POLL,
+        &at("busy_poll"),
+        "is longer than any wake-up takes and would only burn a core; use at most \"1ms\", or \"0s\" for none",
     );
     out.error_if(
         server.handshake_timeout.is_zero(),

@@ -156,6 +156,11 @@ impl fmt::Display for Duration {
 }
 
 impl Duration {
+    /// A duration of `n` microseconds.
+    pub const fn from_micros(n: u64) -> Self {
+        Self(evenkeel_control::Duration::from_micros(n))
+    }
+
     /// A duration of `n` milliseconds.
     pub const fn from_millis(n: u64) -> Self {
         Self(evenkeel_control::Duration::from_millis(n))

@@ -15,9 +15,11 @@ mod listen;
 mod registry;
 mod server;
 mod shared;
+mod spin;
 mod state;
 mod volume;
 mod worker;
 
 pub use error::Error;
 pub use server::{Server, Start};
+pub use spin::Spin;

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use evenkeel_control::Instant;
 use evenkeel_control::pool::{Pool, TenantId};
+use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::Config;
 use evenkeel_policy::state::OverdueIo;
 
@@ -172,6 +172,8 @@ pub(crate) struct Bounds {
     pub(crate) in_flight: usize,
     /// Time a client has to choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
+    /// The longest that a worker looks for events before it sleeps.
+    pub(crate) busy_poll: Duration,
 }
 
 /// What all workers share.

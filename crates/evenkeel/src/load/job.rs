@@ -265,6 +265,9 @@ pub(crate) struct JobOptions {
     /// How long the server may leave every request of a connection unanswered [default: 30s]
     #[arg(long, value_name = "TIME")]
     timeout: Option<Duration>,
+    /// How long a thread whose answers come close together looks for the next before it sleeps; 0 = not at all [default: 50us]
+    #[arg(long, value_name = "TIME")]
+    busy_poll: Option<Duration>,
 }
 
 /// One job, complete and checked.
@@ -295,6 +298,7 @@ pub(crate) struct Job {
     pub(crate) fill: bool,
     pub(crate) framing: Framing,
     pub(crate) timeout_ns: u64,
+    pub(crate) busy_poll_ns: u64,
     pub(crate) seed: u64,
 }
 
@@ -347,6 +351,7 @@ impl JobOptions {
             fill: self.fill.or(d.fill),
             headers: self.headers.or(d.headers),
             timeout: self.timeout.or(d.timeout),
+            busy_poll: self.busy_poll.or(d.busy_poll),
         }
     }
 
@@ -389,6 +394,7 @@ impl JobOptions {
                 Headers::Simple => Framing::Simple,
             },
             timeout_ns: nanos(self.timeout).unwrap_or(30_000_000_000),
+            busy_poll_ns: nanos(self.busy_poll).unwrap_or(50_000),
             seed,
         };
         ensure!(
@@ -402,6 +408,7 @@ impl JobOptions {
             "--duration and --warmup are at most 7d each, and --duration is not 0"
         );
         ensure!(job.timeout_ns > 0, "--timeout is not 0");
+        ensure!(job.busy_poll_ns <= 1_000_000, "--busy-poll is at most 1ms: no wake-up takes longer");
         if job.verify {
             ensure!(
                 job.block_size.0.iter().all(|(size, _)| size.is_multiple_of(SECTOR)),

@@ -13,6 +13,8 @@ use std::sync::mpsc::Sender as Mailbox;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use evenkeel_control::Duration;
+use evenkeel_server::Spin;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
     ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime, timerfd_create,
@@ -103,6 +105,7 @@ pub(super) struct Worker<'a> {
     timer: OwnedFd,
     buffer: Vec<u8>,
     batch: Batch,
+    spin: Spin,
     second: u32,
     summary: Summary,
 }
@@ -129,6 +132,7 @@ impl<'a> Worker<'a> {
             error: None,
             last_answer: 0,
         };
+        let spin = Spin::new(Duration::from_nanos(shared.job.busy_poll_ns));
         Ok(Self {
             shared,
             connections,
@@ -137,6 +141,7 @@ impl<'a> Worker<'a> {
             timer,
             buffer: vec![0; RECEIVE_BUFFER],
             batch,
+            spin,
             second: 0,
             summary: Summary::default(),
         })
@@ -249,11 +254,7 @@ impl<'a> Worker<'a> {
                 self.set_timer(now, run)?;
             }
             events.clear();
-            let wait = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT_NS as i64 };
-            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&wait)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error).context("cannot wait for the server"),
-            }
+            self.wait(&mut events, now, clock)?;
             for event in &events {
                 let token = event.data.u64();
                 if token != TIMER {
@@ -303,6 +304,30 @@ impl<'a> Worker<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the server, and looks for its answers without sleeping as long as they are expected soon.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> anyhow::Result<()> {
+        let until = begun + self.spin.window().as_nanos();
+        while clock() < until {
+            self.poll(events, 0)?;
+            if !events.is_empty() {
+                return Ok(());
+            }
+            // A server on the same processor goes first.
+            rustix::thread::sched_yield();
+        }
+        self.poll(events, LONGEST_WAIT_NS)?;
+        self.spin.slept(Duration::from_nanos(clock() - begun));
+        Ok(())
+    }
+
+    fn poll(&self, events: &mut Vec<epoll::Event>, wait_ns: u64) -> anyhow::Result<()> {
+        let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as i64 };
+        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error).context("cannot wait for the server"),
+        }
     }
 
     /// Whether anything is in flight or will be sent.

@@ -38,6 +38,7 @@ use crate::buffer::BufferPool;
 use crate::clock;
 use crate::engine::uring::Uring;
 use crate::shared::{Shared, Snapshot};
+use crate::spin::Spin;
 
 /// Bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
@@ -70,6 +71,7 @@ pub(crate) struct Worker {
     ring: Option<Uring>,
     /// The kernel waits to the millisecond only.
     coarse_wait: bool,
+    spin: Spin,
     listeners: Vec<Listener>,
     /// When to listen again after running out of descriptors.
     accept_at: Instant,
@@ -121,6 +123,7 @@ impl Worker {
             epoll,
             ring: None,
             coarse_wait: false,
+            spin: Spin::new(shared.bounds.busy_poll),
             listeners,
             accept_at: Instant::FAR_FUTURE,
             snapshot: Arc::default(),
@@ -190,15 +193,40 @@ impl Worker {
         Ok(ring)
     }
 
-    /// Waits for events. The timeout is good to the microsecond, because promises are kept by it; where the kernel
+    /// Waits for events, and looks for them without sleeping for as long as [`Spin`] expects them soon.
+    fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) {
+        const NOW: Duration = Duration::ZERO;
+        if timeout == NOW {
+            return self.poll(events, NOW);
+        }
+        let begun = clock::now();
+        let until = begun + self.spin.window().min(timeout);
+        let mut now = begun;
+        while now < until {
+            self.poll(events, NOW);
+            now = clock::now();
+            if !events.is_empty() {
+                return;
+            }
+            // Whoever wants the processor goes first: often the client that we wait for.
+            rustix::thread::sched_yield();
+        }
+        self.poll(events, (begun + timeout).since(now));
+        self.spin.slept(clock::now().since(begun));
+    }
+
+    /// Asks for events. The timeout is good to the nanosecond, because promises are kept by it; where the kernel
     /// (before 5.11) or a sandbox knows only milliseconds, it is rounded up.
-    fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: libc::timespec) {
+    fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) {
+        let nanos = timeout.as_nanos();
         let (epoll, room) = (self.epoll.as_raw_fd(), events.capacity() as libc::c_int);
         let ready = if self.coarse_wait {
-            let millis = timeout.tv_sec * 1000 + (timeout.tv_nsec + 999_999) / 1_000_000;
+            let millis = nanos.div_ceil(1_000_000).min(libc::c_int::MAX as u64);
             // SAFETY: `events` has room for as many.
             unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, millis as libc::c_int).into() }
         } else {
+            let timeout =
+                libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
             let no_mask = std::ptr::null::<libc::sigset_t>();
             // SAFETY: as above; the timeout outlives the call, and there is no signal mask.
             unsafe {
@@ -233,7 +261,7 @@ impl Worker {
     }
 
     /// How long nothing will happen by itself.
-    fn timeout(&self) -> libc::timespec {
+    fn timeout(&self) -> Duration {
         let now = clock::now();
         let busy = !self.resume.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
         let mut wake = if busy { now } else { self.housekeeping_at + HOUSEKEEPING };
@@ -241,8 +269,7 @@ impl Worker {
             wake = wake.min(now + MEMORY_RETRY);
         }
         wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake.min(self.accept_at), Instant::min);
-        let nanos = wake.since(now).as_nanos();
-        libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
+        wake.since(now)
     }
 
     fn on_event(&mut self, data: u64, flags: u32) {

@@ -94,7 +94,7 @@ const CASES: [Case; 7] = {
     };
     [
         Case { name: "unix-4k-read-qd32x1", without_qos: true, ..RANDOM },
-        Case { name: "unix-4k-read-qd32x4", connections: 4, ..RANDOM },
+        Case { name: "unix-4k-read-qd32x4", connections: 4, without_qos: true, ..RANDOM },
         Case { name: "tcp-4k-read-qd32x1", tcp: true, ..RANDOM },
         Case { name: "tcp-4k-read-qd32x4", tcp: true, connections: 4, ..RANDOM },
         Case { name: "unix-4k-read-qd1", queue_depth: 1, ..RANDOM },

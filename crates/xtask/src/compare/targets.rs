@@ -64,8 +64,10 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
         let off = results.column(case, "evenkeel-noqos", |r| r.cpu_us_per_io);
         Spread::of(on.iter().zip(&off).map(|(on, off)| on - off))
     };
-    add("unix-4k-read-qd32x1: CPU of QoS per I/O", cost("unix-4k-read-qd32x1"), false, 0.15, "us");
-    add("unix-4k-read-qd32x1: IOPS with QoS / without", iops("unix-4k-read-qd32x1", "evenkeel-noqos"), true, 0.85, "x");
+    for case in ["unix-4k-read-qd32x1", "unix-4k-read-qd32x4"] {
+        add(&format!("{case}: CPU of QoS per I/O"), cost(case), false, 0.15, "us");
+        add(&format!("{case}: IOPS with QoS / without"), iops(case, "evenkeel-noqos"), true, 0.85, "x");
+    }
     add("file-4k-read-qd32: IOPS with QoS / without", iops("file-4k-read-qd32", "evenkeel-noqos"), true, 0.97, "x");
     targets
 }
