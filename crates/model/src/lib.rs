@@ -13,6 +13,7 @@
 
 extern crate alloc;
 
+pub mod device;
 pub mod jitter;
 pub mod store;
 

@@ -1,0 +1,14 @@
+//! Evenkeel in virtual time.
+//!
+//! The same controllers (`evenkeel-control`) and devices (`evenkeel-model`) as in the server, driven by an event
+//! engine instead of a clock. The same seed gives the same bytes of output on every machine.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`engine`] | what happens next: an event queue in integer nanoseconds |
+//! | [`workload`] | what clients ask: generators and traces |
+//! | [`world`] | clients, one pool, one device, run together |
+
+pub mod engine;
+pub mod workload;
+pub mod world;
