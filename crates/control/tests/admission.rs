@@ -224,6 +224,28 @@ fn an_end_of_interval_at_the_far_end_of_time_does_not_loop_or_overflow() {
     admission.tick(Instant::FAR_FUTURE);
 }
 
+/// A fast interval that overlaps the end of a slow one, then silence: its verdict is history when the load returns,
+/// whether somebody ticked during the silence or not.
+#[test]
+fn a_verdict_counts_in_the_slow_interval_it_was_passed_in() {
+    let repairs = Repairs { feasible_target: true, ..Repairs::NONE };
+    let config = SlowFastConfig { slow_interval: ms(70), repairs, ..SlowFastConfig::PUBLISHED };
+    let run = |punctual: bool| {
+        let mut admission = Admission::new(Config::SlowFast(config), Instant::ZERO, 1);
+        admission.tick(at_ms(50));
+        complete(&mut admission, at_ms(60), ms(6));
+        while punctual && admission.next_tick() <= at_ms(960) {
+            admission.tick(admission.next_tick());
+        }
+        admission.tick(at_ms(960));
+        complete(&mut admission, at_ms(970), ms(1));
+        admission.tick(at_ms(980));
+        *admission.decision()
+    };
+    assert_eq!(run(false), run(true));
+    assert_eq!(run(true).target_reason, Reason::TargetExplored { optimum: ms(5), samples: 2 });
+}
+
 #[test]
 fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
     let mut admission = published();

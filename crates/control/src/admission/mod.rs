@@ -167,7 +167,7 @@ enum Law {
 ///
 /// [`Admission::fits`], [`Admission::admit`], [`Admission::observe`] and [`Admission::forget`] are O(1), a few
 /// nanoseconds, and do not allocate; `observe` closes an interval of the adaptive answers when one has ended
-/// (at most two, O(history)).
+/// (at most three, O(history)).
 pub struct Admission {
     throttle: Throttle,
     /// Whether the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.

@@ -180,17 +180,19 @@ impl SlowFast {
     /// Closes the intervals that ended by `now`, in order of their ends; whether anything was decided.
     ///
     /// All that was observed lies before the earlier end, so each loop has something to do at most once, and the
-    /// empty intervals up to `now` are skipped by arithmetic: two steps at most, however late the call.
+    /// empty intervals up to `now` are skipped by arithmetic: three steps at most, however late the call.
     pub(super) fn close_intervals(&mut self, now: Instant, inside: u64) -> bool {
         let mut decided = false;
-        let slow_first = self.slow.ends_at < self.fast.ends_at;
-        if slow_first && self.slow.ends_at <= now {
-            decided |= self.close_slow_interval(now);
+        if self.slow.ends_at < self.fast.ends_at && self.slow.ends_at <= now {
+            // No further than the end of the fast interval: its verdict belongs to the slow interval it ends in, and
+            // not to the one that contains `now`.
+            let before_fast_end = Instant::from_nanos(self.fast.ends_at.as_nanos() - 1);
+            decided |= self.close_slow_interval(now.min(before_fast_end));
         }
         if self.fast.ends_at <= now {
             decided |= self.close_fast_interval(now, inside);
         }
-        if !slow_first && self.slow.ends_at <= now {
+        if self.slow.ends_at <= now {
             decided |= self.close_slow_interval(now);
         }
         decided
