@@ -301,6 +301,7 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Requests;
     use evenkeel_control::admission;
     use evenkeel_control::mclock::CostModel;
     use evenkeel_control::pool::Scheduler;
@@ -310,7 +311,7 @@ mod tests {
     fn setup(admission: admission::Config) -> Setup {
         let client = |tenant, queue_depth, bytes| Client {
             tenant,
-            workload: workload::Spec::Closed { queue_depth, kind: Kind::Write, bytes, span: 1 << 30 },
+            workload: workload::Spec::closed(queue_depth, Requests::random(Kind::Write, bytes, 1 << 30)),
             from: Instant::ZERO,
             until: Instant::FAR_FUTURE,
         };

@@ -1,9 +1,29 @@
 //! What clients ask: generators and traces.
+//!
+//! A [`Spec`] says what a client does; a [`Workload`] does it, as a function of the seed and of when its requests
+//! complete. Nothing is allocated for a request.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`spec`] | what a client does, as data |
+//! | `pace` | when: closed loop, open loop, bursts |
+//! | `stream` | what: reads and writes, sizes, offsets |
+//! | [`zipf`] | a few hot blocks and many cold ones |
+
+mod pace;
+pub mod spec;
+mod stream;
+#[cfg(test)]
+mod tests;
+pub mod zipf;
 
 use evenkeel_control::Instant;
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_control::units::Kind;
 use evenkeel_model::Io;
+
+use pace::{Due, Pacer};
+pub use spec::{Arrivals, OnOff, Pace, Pattern, Phase, Requests, SizeShare, Spec};
+use stream::Stream;
 
 /// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,49 +38,142 @@ pub enum Next {
     End,
 }
 
-/// What a client does, as written down; [`Workload::new`] brings it to life.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Spec {
-    /// Keeps `queue_depth` requests outstanding.
-    Closed {
-        /// Requests outstanding.
-        queue_depth: u32,
-        /// Read or write.
-        kind: Kind,
-        /// Payload of each, in bytes.
-        bytes: u32,
-        /// Bytes of the device that random offsets cover.
-        span: u64,
-    },
-}
-
 /// One client at work.
 #[derive(Debug)]
 pub struct Workload {
-    spec: Spec,
-    rng: SplitMix64,
+    player: Player,
     outstanding: u32,
+    started: bool,
+}
+
+/// One spec at work. Every player counts time from when it was entered.
+#[derive(Debug)]
+enum Player {
+    Idle,
+    Load { pacer: Pacer, stream: Box<Stream> },
+    Phases(Phases),
+}
+
+/// Players that take turns.
+#[derive(Debug)]
+struct Phases {
+    players: Vec<(evenkeel_control::Duration, Player)>,
+    repeat: bool,
+    current: usize,
+    since: Instant,
 }
 
 impl Workload {
-    /// A client that has sent nothing yet.
+    /// A client that has sent nothing yet; its time starts when it is first asked.
     pub fn new(spec: &Spec, seed: u64) -> Self {
-        Self { spec: spec.clone(), rng: SplitMix64::new(seed), outstanding: 0 }
+        Self { player: Player::new(spec, &mut SplitMix64::new(seed)), outstanding: 0, started: false }
     }
 
-    /// What the client does at `now`.
-    pub fn next(&mut self, _now: Instant) -> Next {
-        let Spec::Closed { queue_depth, kind, bytes, span } = self.spec;
-        if self.outstanding == queue_depth {
-            return Next::Completion;
+    /// What the client does at `now`, which never goes back.
+    pub fn next(&mut self, now: Instant) -> Next {
+        if !self.started {
+            self.started = true;
+            self.player.enter(now);
         }
-        self.outstanding += 1;
-        let offset = self.rng.next_below(span / u64::from(bytes.max(1))) * u64::from(bytes);
-        Next::Issue(Io { kind, offset, bytes })
+        let next = self.player.next(now, self.outstanding);
+        if matches!(next, Next::Issue(_)) {
+            self.outstanding += 1;
+        }
+        next
     }
 
     /// One of its requests has completed.
-    pub fn complete(&mut self, _now: Instant) {
-        self.outstanding -= 1;
+    pub fn complete(&mut self, now: Instant) {
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.player.complete(now);
+    }
+}
+
+impl Player {
+    fn new(spec: &Spec, seeds: &mut SplitMix64) -> Self {
+        match spec {
+            Spec::Idle => Self::Idle,
+            Spec::Load { pace, requests } => Self::Load {
+                pacer: Pacer::new(pace, seeds.next_u64()),
+                stream: Box::new(Stream::new(requests, seeds.next_u64())),
+            },
+            Spec::Phases { phases, repeat } => Self::Phases(Phases {
+                players: phases.iter().map(|phase| (phase.length, Self::new(&phase.spec, seeds))).collect(),
+                repeat: *repeat,
+                current: 0,
+                since: Instant::ZERO,
+            }),
+        }
+    }
+
+    fn enter(&mut self, now: Instant) {
+        match self {
+            Self::Idle => {}
+            Self::Load { pacer, .. } => pacer.enter(now),
+            Self::Phases(phases) => phases.enter(now),
+        }
+    }
+
+    fn next(&mut self, now: Instant, outstanding: u32) -> Next {
+        match self {
+            Self::Idle => Next::End,
+            Self::Load { pacer, stream } => match pacer.due(now, outstanding) {
+                Due::Now => {
+                    pacer.take();
+                    Next::Issue(stream.next())
+                }
+                Due::At(at) => Next::At(at),
+                Due::Completion => Next::Completion,
+            },
+            Self::Phases(phases) => phases.next(now, outstanding),
+        }
+    }
+
+    fn complete(&mut self, now: Instant) {
+        match self {
+            Self::Idle => {}
+            Self::Load { pacer, .. } => pacer.complete(now),
+            Self::Phases(phases) => {
+                if let Some((_, player)) = phases.players.get_mut(phases.current) {
+                    player.complete(now);
+                }
+            }
+        }
+    }
+}
+
+impl Phases {
+    fn enter(&mut self, now: Instant) {
+        self.since = now;
+        self.current = 0;
+        if let Some((_, first)) = self.players.first_mut() {
+            first.enter(now);
+        }
+    }
+
+    fn next(&mut self, now: Instant, outstanding: u32) -> Next {
+        let mut empty_in_a_row = 0;
+        while let Some((length, player)) = self.players.get_mut(self.current) {
+            let end = self.since + *length;
+            if now < end {
+                return match player.next(now, outstanding) {
+                    issue @ Next::Issue(_) => issue,
+                    Next::At(at) if at < end => Next::At(at),
+                    Next::At(_) | Next::Completion | Next::End => Next::At(end),
+                };
+            }
+            empty_in_a_row = if *length == evenkeel_control::Duration::ZERO { empty_in_a_row + 1 } else { 0 };
+            self.current += 1;
+            if self.current == self.players.len() {
+                // Phases that take no time would take turns for ever.
+                if !self.repeat || empty_in_a_row >= self.players.len() {
+                    return Next::End;
+                }
+                self.current = 0;
+            }
+            self.since = end;
+            self.players[self.current].1.enter(end);
+        }
+        Next::End
     }
 }

@@ -1,0 +1,152 @@
+//! When requests are sent.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+
+use super::spec::{Arrivals, OnOff, Pace};
+
+/// When the next request is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Now.
+    Now,
+    /// Not before this instant.
+    At(Instant),
+    /// Not before a completion.
+    Completion,
+}
+
+/// A [`Pace`] at work.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    entered: Instant,
+    on_off: Option<OnOff>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Closed {
+        queue_depth: u32,
+        think_time: Duration,
+        /// When each request that is being thought about is due, in order.
+        thinking: VecDeque<Instant>,
+    },
+    Open {
+        mean_gap_ns: f64,
+        arrivals: Arrivals,
+        batch: u32,
+        rng: SplitMix64,
+        /// Next arrival, in nanoseconds of the time that it is on. A double counts nanoseconds exactly for 100 days.
+        next_ns: f64,
+        /// Requests of the batch that have not been sent.
+        left: u32,
+    },
+}
+
+impl Pacer {
+    pub(super) fn new(pace: &Pace, seed: u64) -> Self {
+        let (on_off, state) = match *pace {
+            Pace::Closed { queue_depth, think_time, on_off } => {
+                (on_off, State::Closed { queue_depth, think_time, thinking: VecDeque::new() })
+            }
+            Pace::Open { rate_per_s, arrivals, batch, on_off } => {
+                let batch = batch.max(1);
+                // Without a rate nothing ever arrives; more than one batch in a nanosecond cannot be told apart.
+                let gap = if rate_per_s > 0.0 { (f64::from(batch) * 1e9 / rate_per_s).max(1.0) } else { f64::INFINITY };
+                let rng = SplitMix64::new(seed);
+                (on_off, State::Open { mean_gap_ns: gap, arrivals, batch, rng, next_ns: 0.0, left: batch })
+            }
+        };
+        Self { entered: Instant::ZERO, on_off, state }
+    }
+
+    /// Starts (again) at `now`.
+    pub(super) fn enter(&mut self, now: Instant) {
+        self.entered = now;
+        match &mut self.state {
+            State::Closed { thinking, .. } => thinking.clear(),
+            State::Open { mean_gap_ns, arrivals, batch, rng, next_ns, left } => {
+                *left = *batch;
+                *next_ns = match arrivals {
+                    // Nobody waits for the first of evenly spaced arrivals, unless there is none.
+                    Arrivals::Constant if mean_gap_ns.is_finite() => 0.0,
+                    _ => gap_ns(*mean_gap_ns, *arrivals, rng),
+                };
+            }
+        }
+    }
+
+    /// When the next request is due, seen at `now`, with so many outstanding.
+    pub(super) fn due(&mut self, now: Instant, outstanding: u32) -> Due {
+        match &mut self.state {
+            State::Closed { queue_depth, thinking, .. } => {
+                while thinking.front().is_some_and(|&at| at <= now) {
+                    thinking.pop_front();
+                }
+                if thinking.len() as u64 + u64::from(outstanding) >= u64::from(*queue_depth) {
+                    return thinking.front().map_or(Due::Completion, |&at| Due::At(at));
+                }
+                let on_from = self.on_off.map_or(now, |on_off| on_off.closed(self.entered, now));
+                if on_from <= now { Due::Now } else { Due::At(on_from) }
+            }
+            State::Open { next_ns, .. } => {
+                let active = (*next_ns + 0.5) as u64;
+                let elapsed = self.on_off.map_or(active, |on_off| on_off.elapsed(active));
+                let at = self.entered + Duration::from_nanos(elapsed);
+                if at <= now { Due::Now } else { Due::At(at) }
+            }
+        }
+    }
+
+    /// The request that was due is sent.
+    pub(super) fn take(&mut self) {
+        if let State::Open { mean_gap_ns, arrivals, batch, rng, next_ns, left } = &mut self.state {
+            *left -= 1;
+            if *left == 0 {
+                *left = *batch;
+                *next_ns += gap_ns(*mean_gap_ns, *arrivals, rng);
+            }
+        }
+    }
+
+    /// A request has completed.
+    pub(super) fn complete(&mut self, now: Instant) {
+        if let State::Closed { think_time, thinking, .. } = &mut self.state
+            && *think_time > Duration::ZERO
+        {
+            thinking.push_back(now + *think_time);
+        }
+    }
+}
+
+impl OnOff {
+    fn period_ns(self) -> u64 {
+        self.on.as_nanos().saturating_add(self.off.as_nanos()).max(1)
+    }
+
+    /// `now` if requests are sent then, else when they are sent again; all periods since `entered`.
+    fn closed(self, entered: Instant, now: Instant) -> Instant {
+        let since = now.since(entered).as_nanos();
+        let period = self.period_ns();
+        if since % period < self.on.as_nanos() {
+            return now;
+        }
+        entered + Duration::from_nanos((since / period).saturating_add(1).saturating_mul(period))
+    }
+
+    /// How much time passes until `active` nanoseconds of it were on.
+    fn elapsed(self, active: u64) -> u64 {
+        let on = self.on.as_nanos().max(1);
+        (active / on).saturating_mul(self.period_ns()).saturating_add(active % on)
+    }
+}
+
+fn gap_ns(mean_ns: f64, arrivals: Arrivals, rng: &mut SplitMix64) -> f64 {
+    match arrivals {
+        Arrivals::Constant => mean_ns,
+        Arrivals::Poisson => -libm::log(rng.next_f64()) * mean_ns,
+    }
+}

@@ -1,0 +1,104 @@
+//! A few hot blocks and many cold ones, in constant time and memory.
+
+use evenkeel_control::rng::SplitMix64;
+
+/// Draws ranks `0..n` with probability proportional to `1 / (rank + 1)^s`.
+///
+/// Rejection-inversion (Hörmann and Derflinger, "Rejection-inversion to generate variates
+/// from monotone discrete distributions", 1996): the hat is the density's integral, which
+/// can be inverted; fewer than two tries on average for any `n` and `s`. The same bits on every machine.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    n: f64,
+    s: f64,
+    /// Integral of the hat at the ends of the first and the last rank.
+    low: f64,
+    high: f64,
+    /// Draws this close to their rank need no test.
+    squeeze: f64,
+}
+
+/// Spreads ranks over blocks, so that neighbouring ranks land far apart: a permutation that is the same for everyone
+/// who shares the blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Scatter {
+    n: u64,
+    /// Coprime to `n`, so that no two ranks meet.
+    factor: u64,
+}
+
+impl Zipf {
+    /// A distribution over `n` ranks (at least 1) with exponent `s` (above 0, at most 10; others are clamped).
+    pub fn new(n: u64, s: f64) -> Self {
+        let n = n.max(1) as f64;
+        let s = if s > 0.0 { s.min(10.0) } else { f64::MIN_POSITIVE };
+        let mut zipf = Self { n, s, low: 0.0, high: 0.0, squeeze: 0.0 };
+        zipf.low = zipf.integral(1.5) - 1.0;
+        zipf.high = zipf.integral(n + 0.5);
+        zipf.squeeze = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
+        zipf
+    }
+
+    /// One rank, 0 the most frequent.
+    pub fn draw(&self, rng: &mut SplitMix64) -> u64 {
+        loop {
+            let u = self.high + rng.next_f64() * (self.low - self.high);
+            let x = self.inverse(u);
+            let rank = libm::floor(x + 0.5).clamp(1.0, self.n);
+            if rank - x <= self.squeeze || u >= self.integral(rank + 0.5) - self.density(rank) {
+                return rank as u64 - 1;
+            }
+        }
+    }
+
+    fn density(&self, x: f64) -> f64 {
+        libm::exp(-self.s * libm::log(x))
+    }
+
+    /// Integral of the density from 1 to `x`.
+    fn integral(&self, x: f64) -> f64 {
+        let log = libm::log(x);
+        exp_m1_over(log * (1.0 - self.s)) * log
+    }
+
+    fn inverse(&self, u: f64) -> f64 {
+        // Below -1 only by rounding, where the logarithm would not exist.
+        let t = (u * (1.0 - self.s)).max(-1.0);
+        libm::exp(ln_1p_over(t) * u)
+    }
+}
+
+impl Scatter {
+    /// A permutation of `n` blocks (at least 1).
+    pub fn new(n: u64) -> Self {
+        let n = n.max(1);
+        // Near the golden ratio of them multiples spread most evenly.
+        let mut factor = ((n as f64 * 0.618_033_988_749_895) as u64).max(1);
+        while gcd(factor, n) != 1 {
+            factor += 1;
+        }
+        Self { n, factor }
+    }
+
+    /// The block of `rank`, which is below the number of blocks.
+    pub fn place(&self, rank: u64) -> u64 {
+        (u128::from(rank) * u128::from(self.factor) % u128::from(self.n)) as u64
+    }
+}
+
+fn gcd(mut a: u64, mut b: u64) -> u64 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// `(e^t - 1) / t`, which is 1 at 0: the exponent 1 is no special case.
+fn exp_m1_over(t: f64) -> f64 {
+    if t.abs() > 1e-8 { libm::expm1(t) / t } else { 1.0 + t / 2.0 }
+}
+
+/// `ln(1 + t) / t`, which is 1 at 0.
+fn ln_1p_over(t: f64) -> f64 {
+    if t.abs() > 1e-8 { libm::log1p(t) / t } else { 1.0 - t / 2.0 }
+}
