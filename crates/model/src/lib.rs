@@ -13,8 +13,10 @@
 
 extern crate alloc;
 
+mod clock;
 pub mod device;
 pub mod jitter;
+pub mod params;
 pub mod store;
 
 use evenkeel_control::units::Kind;

@@ -18,14 +18,16 @@
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
-use core::fmt;
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 use crate::Io;
+use crate::clock::DeviceClock;
 use crate::jitter::Jitter;
+pub use crate::params::InvalidParams;
+use crate::params::check;
 
 /// What a [`Store`] is made of; everything can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,10 +110,7 @@ impl StoreParams {
                 "shorter than stall_every",
             ),
         ];
-        match rules.iter().find(|(ok, ..)| !ok) {
-            None => Ok(()),
-            Some(&(_, parameter, must_be)) => Err(InvalidParams { parameter, must_be }),
-        }
+        check(&rules)
     }
 
     /// How long a request occupies the link. Rounded up, so that neither rate is ever exceeded.
@@ -128,23 +127,6 @@ impl StoreParams {
         self.commit_latency + Duration::from_nanos(transfer as u64)
     }
 }
-
-/// A parameter of [`StoreParams`] that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidParams {
-    /// The field.
-    pub parameter: &'static str,
-    /// What it must be.
-    pub must_be: &'static str,
-}
-
-impl fmt::Display for InvalidParams {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.parameter, self.must_be)
-    }
-}
-
-impl core::error::Error for InvalidParams {}
 
 /// Something for the link to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -179,30 +161,6 @@ struct Transaction {
     logged_bytes: u32,
 }
 
-/// A clock that stands still during stalls: the device's own.
-#[derive(Clone, Copy, Debug)]
-struct DeviceClock {
-    stalled_until: Instant,
-    /// All stalls so far, the present one in full.
-    lag: Duration,
-}
-
-impl DeviceClock {
-    fn at(&self, now: Instant) -> Instant {
-        now.max(self.stalled_until) - self.lag
-    }
-
-    /// When the device reaches `device_time`, which it has not passed yet.
-    fn reached(&self, device_time: Instant) -> Instant {
-        device_time + self.lag
-    }
-
-    fn stall(&mut self, now: Instant, length: Duration) {
-        self.stalled_until = self.stalled_until.max(now) + length;
-        self.lag = self.lag + length;
-    }
-}
-
 /// The store. See the module's documentation.
 ///
 /// Calls must not go back in time; one that does counts as made at the latest instant seen. O(log n) a request.
@@ -234,7 +192,7 @@ impl Store {
             params,
             rng: SplitMix64::new(seed),
             seen: Instant::ZERO,
-            clock: DeviceClock { stalled_until: Instant::ZERO, lag: Duration::ZERO },
+            clock: DeviceClock::default(),
             next_stall: first_stall(Instant::ZERO, params.stall_every),
             inside: 0,
             moving: None,

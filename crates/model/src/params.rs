@@ -1,0 +1,28 @@
+//! What makes no sense in the parameters of a model.
+
+use core::fmt;
+
+/// A parameter of a model that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidParams {
+    /// The field.
+    pub parameter: &'static str,
+    /// What it must be.
+    pub must_be: &'static str,
+}
+
+impl fmt::Display for InvalidParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must be {}", self.parameter, self.must_be)
+    }
+}
+
+impl core::error::Error for InvalidParams {}
+
+/// The first of `rules` (holds, parameter, what it must be) that is broken.
+pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), InvalidParams> {
+    match rules.iter().find(|(holds, ..)| !holds) {
+        None => Ok(()),
+        Some(&(_, parameter, must_be)) => Err(InvalidParams { parameter, must_be }),
+    }
+}
