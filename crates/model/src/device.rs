@@ -26,6 +26,13 @@ impl Device {
         }
     }
 
+    /// Name of the model.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Store(_) => "store",
+        }
+    }
+
     /// Takes a request. `id` comes back from [`Device::poll`] and is not looked into.
     #[inline]
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {

@@ -1,16 +1,37 @@
 //! What happens next: an event queue in integer nanoseconds.
+//!
+//! Two kinds of things can be due. *Events* are pushed once, happen once and carry what they are about. *Alarms* are a
+//! fixed few, each set to one instant that can be moved at will, earlier or later, at no cost: for a state machine that
+//! names its next deadline anew after each call. Moving an event would leave a stale one behind in the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use evenkeel_control::Instant;
 
-/// Events in order of time, and of insertion among simultaneous ones.
+/// Events that may happen at one instant before it counts as a loop. A run of a million clients that all begin at once
+/// stays below; a loop gets there in well under a second.
+pub const EVENTS_AT_ONE_INSTANT: u64 = 4_000_000;
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due<E> {
+    /// The alarm of this number; it is off now.
+    Alarm(usize),
+    /// An event.
+    Event(E),
+}
+
+/// Events in order of time. Among simultaneous ones alarms come first, in order of their numbers, then events in order
+/// of insertion: the order depends on nothing but the calls made.
 #[derive(Debug)]
-pub struct Queue<E> {
+pub struct Queue<E, const ALARMS: usize = 0> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
+    alarms: [Instant; ALARMS],
     pushed: u64,
     now: Instant,
+    at_this_instant: u64,
+    popped: u64,
 }
 
 #[derive(Debug)]
@@ -37,16 +58,34 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-impl<E> Default for Queue<E> {
+impl<E, const ALARMS: usize> Default for Queue<E, ALARMS> {
     fn default() -> Self {
-        Self { heap: BinaryHeap::new(), pushed: 0, now: Instant::ZERO }
+        Self {
+            heap: BinaryHeap::new(),
+            alarms: [Instant::FAR_FUTURE; ALARMS],
+            pushed: 0,
+            now: Instant::ZERO,
+            at_this_instant: 0,
+            popped: 0,
+        }
     }
 }
 
-impl<E> Queue<E> {
-    /// The instant of the last event taken out.
+impl<E, const ALARMS: usize> Queue<E, ALARMS> {
+    /// The instant of the last thing taken out.
     pub fn now(&self) -> Instant {
         self.now
+    }
+
+    /// Things taken out so far.
+    pub fn popped(&self) -> u64 {
+        self.popped
+    }
+
+    /// Whether more than [`EVENTS_AT_ONE_INSTANT`] were taken out without time moving on: a loop.
+    #[inline]
+    pub fn is_looping(&self) -> bool {
+        self.at_this_instant > EVENTS_AT_ONE_INSTANT
     }
 
     /// Makes `event` happen at `at`, or now if that is past. O(log n).
@@ -55,10 +94,38 @@ impl<E> Queue<E> {
         self.pushed += 1;
     }
 
-    /// The next event. O(log n).
-    pub fn pop(&mut self) -> Option<(Instant, E)> {
-        let Reverse(entry) = self.heap.pop()?;
-        self.now = entry.at;
-        Some((entry.at, entry.event))
+    /// Sets an alarm to `at` (or now if that is past), wherever it was set to before; `Instant::FAR_FUTURE` turns it off.
+    ///
+    /// # Panics
+    /// When there is no alarm of this number.
+    #[inline]
+    pub fn set_alarm(&mut self, alarm: usize, at: Instant) {
+        self.alarms[alarm] = at.max(self.now);
+    }
+
+    /// The next thing due; `None` when there is nothing before `Instant::FAR_FUTURE`. O(log n + alarms).
+    #[inline]
+    pub fn pop(&mut self) -> Option<(Instant, Due<E>)> {
+        let mut at = self.heap.peek().map_or(Instant::FAR_FUTURE, |Reverse(entry)| entry.at);
+        let mut first = None;
+        for (number, &alarm) in self.alarms.iter().enumerate().rev() {
+            if alarm <= at {
+                (at, first) = (alarm, Some(number));
+            }
+        }
+        if at == Instant::FAR_FUTURE {
+            return None;
+        }
+        let due = match first {
+            Some(number) => {
+                self.alarms[number] = Instant::FAR_FUTURE;
+                Due::Alarm(number)
+            }
+            None => Due::Event(self.heap.pop()?.0.event),
+        };
+        self.at_this_instant = if at == self.now { self.at_this_instant + 1 } else { 1 };
+        self.now = at;
+        self.popped += 1;
+        Some((at, due))
     }
 }

@@ -1,0 +1,251 @@
+//! Counts what a run is judged by.
+
+use evenkeel_control::admission::Decision;
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::units::Rates;
+use evenkeel_control::{Duration, Instant};
+
+use super::result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample};
+use super::{Setup, Tenant};
+
+/// Reservations are judged over windows of this length.
+const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
+
+/// One request from end to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) bytes: u32,
+    pub(super) sent_at: Instant,
+    pub(super) admitted_at: Instant,
+    pub(super) inversion: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Meter {
+    from: Instant,
+    tenants: Vec<TenantMeter>,
+    budget: BudgetMeter,
+    series: Vec<Sample>,
+}
+
+#[derive(Debug)]
+struct TenantMeter {
+    result: TenantResult,
+    /// Since the last sample.
+    served: Served,
+    responses_ns: Vec<u64>,
+    promise: Promise,
+}
+
+impl Meter {
+    pub(super) fn new(setup: &Setup, budget_bytes: u64) -> Self {
+        let from = Instant::ZERO + setup.warmup;
+        let tenant = |tenant: &Tenant| TenantMeter {
+            result: TenantResult { name: tenant.name.clone(), ..TenantResult::default() },
+            served: Served::default(),
+            responses_ns: Vec::new(),
+            promise: Promise::new(from, tenant.qos.reservation),
+        };
+        Self {
+            from,
+            tenants: setup.tenants.iter().map(tenant).collect(),
+            budget: BudgetMeter::new(from, budget_bytes),
+            series: Vec::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn submitted(&mut self, now: Instant, tenant: usize, bytes: u32) {
+        self.tenants[tenant].promise.submitted(now, bytes);
+    }
+
+    #[inline]
+    pub(super) fn completed(&mut self, now: Instant, tenant: usize, completion: Completion) {
+        let tenant = &mut self.tenants[tenant];
+        tenant.promise.completed(now, completion.bytes);
+        if now < self.from {
+            return;
+        }
+        let response = now.since(completion.sent_at);
+        let result = &mut tenant.result;
+        result.requests += 1;
+        result.bytes += u64::from(completion.bytes);
+        result.response.record(response);
+        result.queue_wait.record(completion.admitted_at.since(completion.sent_at));
+        result.device.record(now.since(completion.admitted_at));
+        result.inversion = result.inversion + completion.inversion;
+        tenant.responses_ns.push(response.as_nanos());
+        let (bytes, response_ns) = (u64::from(completion.bytes), response.as_nanos());
+        tenant.served.add(&Served { requests: 1, bytes, response_ns });
+    }
+
+    #[inline]
+    pub(super) fn budget(&mut self, now: Instant, bytes: u64) {
+        if bytes != self.budget.bytes {
+            self.budget.change(now, bytes);
+        }
+    }
+
+    pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
+        let promise = &mut self.tenants[tenant].promise;
+        promise.close_windows(now);
+        promise.reservation = qos.reservation;
+    }
+
+    pub(super) fn sample(&mut self, at: Instant, decision: &Decision, inside_bytes: u64, queued: usize) {
+        let tenants = self.tenants.iter_mut().map(TenantMeter::sample).collect();
+        self.series.push(Sample {
+            at,
+            budget_bytes: decision.budget_bytes,
+            target: decision.target,
+            reason: decision.reason,
+            target_reason: decision.target_reason,
+            inside_bytes,
+            queued,
+            tenants,
+        });
+    }
+
+    pub(super) fn finish(mut self, end: Instant, seed: u64, events: u64) -> Run {
+        self.budget.change(end, self.budget.bytes);
+        let finish = |mut tenant: TenantMeter| {
+            tenant.promise.close_windows(end);
+            TenantResult { deficit: tenant.promise.deficit, ..tenant.result }
+        };
+        Run {
+            seed,
+            counted_from: self.from,
+            counted: end.since(self.from),
+            tenants: self.tenants.into_iter().map(finish).collect(),
+            budget: self.budget.spread(),
+            series: self.series,
+            events,
+        }
+    }
+}
+
+impl TenantMeter {
+    fn sample(&mut self) -> TenantSample {
+        let served = std::mem::take(&mut self.served);
+        let place = (self.responses_ns.len() * 99).div_ceil(100).saturating_sub(1);
+        let p99_ns = if self.responses_ns.is_empty() { 0 } else { *self.responses_ns.select_nth_unstable(place).1 };
+        self.responses_ns.clear();
+        TenantSample { served, p99_response: Duration::from_nanos(p99_ns) }
+    }
+}
+
+/// A reservation against what was asked and served.
+#[derive(Debug)]
+struct Promise {
+    reservation: Rates,
+    from: Instant,
+    window_end: Instant,
+    outstanding: Amount,
+    /// In this window: outstanding at its start and submitted since, and completed.
+    asked: Amount,
+    served: Amount,
+    deficit: Deficit,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Amount {
+    requests: u64,
+    bytes: u64,
+}
+
+impl Promise {
+    fn new(from: Instant, reservation: Rates) -> Self {
+        Self {
+            reservation,
+            from,
+            window_end: from,
+            outstanding: Amount::default(),
+            asked: Amount::default(),
+            served: Amount::default(),
+            deficit: Deficit::default(),
+        }
+    }
+
+    #[inline]
+    fn submitted(&mut self, now: Instant, bytes: u32) {
+        self.close_windows(now);
+        for amount in [&mut self.outstanding, &mut self.asked] {
+            amount.requests += 1;
+            amount.bytes += u64::from(bytes);
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Instant, bytes: u32) {
+        self.close_windows(now);
+        self.served.requests += 1;
+        self.served.bytes += u64::from(bytes);
+        self.outstanding.requests -= 1;
+        self.outstanding.bytes -= u64::from(bytes);
+    }
+
+    /// Judges the windows that ended by `now`. All before the counted time is one window, which is not judged.
+    #[inline]
+    fn close_windows(&mut self, now: Instant) {
+        while now >= self.window_end {
+            if self.window_end > self.from {
+                self.judge();
+            }
+            self.window_end += DEFICIT_WINDOW;
+            self.asked = self.outstanding;
+            self.served = Amount::default();
+        }
+    }
+
+    fn judge(&mut self) {
+        let requests = self.reservation.iops.min(self.asked.requests).saturating_sub(self.served.requests);
+        let bytes = self.reservation.bytes_per_s.min(self.asked.bytes).saturating_sub(self.served.bytes);
+        self.deficit.requests += requests;
+        self.deficit.bytes += bytes;
+        self.deficit.windows += u64::from(requests > 0 || bytes > 0);
+    }
+}
+
+/// Moments of the budget over time.
+#[derive(Debug)]
+struct BudgetMeter {
+    bytes: u64,
+    since: Instant,
+    from: Instant,
+    seconds: f64,
+    sum: f64,
+    squares: f64,
+    min: u64,
+    max: u64,
+}
+
+impl BudgetMeter {
+    fn new(from: Instant, bytes: u64) -> Self {
+        Self { bytes, since: Instant::ZERO, from, seconds: 0.0, sum: 0.0, squares: 0.0, min: u64::MAX, max: 0 }
+    }
+
+    /// Counts the value so far up to `now`; from there on it is `bytes`.
+    fn change(&mut self, now: Instant, bytes: u64) {
+        if now > self.from {
+            let (value, seconds) = (self.bytes as f64, now.since(self.since.max(self.from)).as_secs_f64());
+            self.seconds += seconds;
+            self.sum += value * seconds;
+            self.squares += value * value * seconds;
+            self.min = self.min.min(self.bytes);
+            self.max = self.max.max(self.bytes);
+        }
+        (self.since, self.bytes) = (now, bytes);
+    }
+
+    fn spread(&self) -> BudgetSpread {
+        let (min_bytes, max_bytes) = (self.min, self.max);
+        if max_bytes == u64::MAX {
+            return BudgetSpread { mean_bytes: f64::INFINITY, cv: 0.0, min_bytes, max_bytes };
+        }
+        let mean_bytes = self.sum / self.seconds;
+        let variance = (self.squares / self.seconds - mean_bytes * mean_bytes).max(0.0);
+        // Exactly 0 for a constant, whatever the rounding.
+        let cv = if min_bytes == max_bytes { 0.0 } else { libm::sqrt(variance) / mean_bytes };
+        BudgetSpread { mean_bytes, cv, min_bytes, max_bytes }
+    }
+}

@@ -1,0 +1,162 @@
+//! Clients, one pool and one device, run together in virtual time.
+//!
+//! ```text
+//!  workload ──▶ control::pool ──▶ model::Device
+//!     ▲                               │
+//!     └────────── completion ─────────┘
+//! ```
+
+mod failure;
+mod inversion;
+mod latencies;
+mod meter;
+mod result;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::pool;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::device::DeviceParams;
+
+use crate::workload;
+
+pub use failure::{Failure, Source};
+pub use latencies::Latencies;
+pub use result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window};
+
+/// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are
+/// minutes of work for a fast device.
+pub const MAX_OUTSTANDING: usize = 1_000_000;
+
+/// Events between two reports of progress: some milliseconds of work.
+pub const EVENTS_PER_PROGRESS: u64 = 1 << 16;
+
+/// Everything a run is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The device behind the pool.
+    pub device: DeviceParams,
+    /// Scheduler, admission and limits.
+    pub pool: pool::Config,
+    /// Who was promised what.
+    pub tenants: Vec<Tenant>,
+    /// Who asks for what.
+    pub clients: Vec<Client>,
+    /// What changes while it runs.
+    pub changes: Vec<(Instant, Change)>,
+    /// Virtual time not counted at the start.
+    pub warmup: Duration,
+    /// Virtual time counted after it.
+    pub duration: Duration,
+    /// Distance of the samples of the time series.
+    pub sample_every: Duration,
+}
+
+/// A tenant of the pool.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Its name in results.
+    pub name: String,
+    /// Its promise.
+    pub qos: Qos,
+}
+
+/// A client of a tenant.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Its tenant, by place.
+    pub tenant: usize,
+    /// What it does.
+    pub workload: workload::Spec,
+    /// When it begins.
+    pub from: Instant,
+    /// When it stops sending.
+    pub until: Instant,
+}
+
+/// Something that changes in mid-run.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The device has other parameters from now on.
+    Device(DeviceParams),
+    /// The device does nothing for so long.
+    Stall(Duration),
+    /// The pool has other settings from now on.
+    Pool(Box<pool::Config>),
+    /// The tenant of this place has another promise from now on.
+    Tenant(usize, Qos),
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Virtual time.
+    pub at: Instant,
+    /// Virtual time at which the run ends.
+    pub end: Instant,
+    /// Events so far.
+    pub events: u64,
+}
+
+impl Progress {
+    /// The part that is done, 0 to 1.
+    pub fn fraction(&self) -> f64 {
+        self.at.as_nanos() as f64 / self.end.as_nanos().max(1) as f64
+    }
+}
+
+/// Runs `setup` to its end. The same setup and seed give the same result, bit for bit, on every machine.
+///
+/// `progress` is called every [`EVENTS_PER_PROGRESS`] events; when it answers `Break`, the run ends.
+///
+/// # Errors
+/// [`Failure::Cancelled`] after a `Break`; [`Failure::Setup`] for a setup that contradicts itself; the others when a
+/// model or a client misbehaves, with its name.
+pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Run, Failure> {
+    setup.check()?;
+    run::World::new(setup, seed).run(progress)
+}
+
+/// For callers that neither show progress nor cancel: [`run`] without either.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
+    run(setup, seed, &mut |_| ControlFlow::Continue(()))
+}
+
+impl Setup {
+    /// The instant at which a run of it ends.
+    pub fn end(&self) -> Instant {
+        Instant::ZERO + self.warmup + self.duration
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let fault = |what: String| Err(Failure::Setup { what });
+        let tenants = self.tenants.len();
+        if self.duration == Duration::ZERO {
+            return fault("a duration of 0 counts nothing".to_owned());
+        }
+        if self.sample_every == Duration::ZERO {
+            return fault("samples 0 apart never end; take sample_every = duration for a single one".to_owned());
+        }
+        for (index, client) in self.clients.iter().enumerate() {
+            if client.tenant >= tenants {
+                return fault(format!("client {index} belongs to tenant {} of {tenants}", client.tenant));
+            }
+        }
+        for (at, change) in &self.changes {
+            match change {
+                Change::Tenant(place, _) if *place >= tenants => {
+                    return fault(format!("the change at {at:?} is about tenant {place} of {tenants}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

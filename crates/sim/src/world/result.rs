@@ -1,0 +1,190 @@
+//! What came of a run.
+
+use evenkeel_control::admission::Reason;
+use evenkeel_control::{Duration, Instant};
+
+use super::Latencies;
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The seed that repeats it.
+    pub seed: u64,
+    /// Where the counted time begins.
+    pub counted_from: Instant,
+    /// How long it is.
+    pub counted: Duration,
+    /// One for each tenant: what it received in the counted time.
+    pub tenants: Vec<TenantResult>,
+    /// The admission budget over the counted time.
+    pub budget: BudgetSpread,
+    /// One for each `sample_every` of the counted time.
+    pub series: Vec<Sample>,
+    /// Events of the engine.
+    pub events: u64,
+}
+
+/// What a tenant received.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TenantResult {
+    /// Its name.
+    pub name: String,
+    /// Requests completed.
+    pub requests: u64,
+    /// Payload moved, in bytes.
+    pub bytes: u64,
+    /// From submission to completion: the response time.
+    pub response: Latencies,
+    /// From submission to admission: the queueing delay.
+    pub queue_wait: Latencies,
+    /// From admission to completion: the device latency.
+    pub device: Latencies,
+    /// How long its requests waited behind admitted work that they outrank, summed over the requests.
+    pub inversion: Duration,
+    /// What the reservation promised, the tenant asked for and it did not get.
+    pub deficit: Deficit,
+}
+
+impl TenantResult {
+    /// Mean [`TenantResult::inversion`] of a request.
+    pub fn inversion_per_request(&self) -> Duration {
+        Duration::from_nanos(self.inversion.as_nanos() / self.requests.max(1))
+    }
+}
+
+/// What reservations fell short by, over windows of a second from the start of the counted time.
+///
+/// In each window a tenant was promised its reservation, and had asked for what was outstanding when the window began
+/// and for what it submitted in it. The deficit is the smaller of the two less what completed, if that is more than
+/// nothing: for requests and for bytes, each where the reservation has such a rate. A window that the end of the run
+/// cuts short is not judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deficit {
+    /// Requests.
+    pub requests: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Windows with a deficit.
+    pub windows: u64,
+}
+
+/// The admission budget over time: each value counts for as long as it was in force.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BudgetSpread {
+    /// Mean, in bytes; infinite when there was no bound.
+    pub mean_bytes: f64,
+    /// Standard deviation over mean; 0 when there was no bound.
+    pub cv: f64,
+    /// The smallest, in bytes.
+    pub min_bytes: u64,
+    /// The largest, in bytes; `u64::MAX` = unbounded.
+    pub max_bytes: u64,
+}
+
+/// A moment of a run, and sums over the time since the previous sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// End of the interval.
+    pub at: Instant,
+    /// Admission budget in force, in bytes; `u64::MAX` = unbounded.
+    pub budget_bytes: u64,
+    /// Target in force.
+    pub target: Option<Duration>,
+    /// Why the budget is what it is.
+    pub reason: Reason,
+    /// Why the target is what it is.
+    pub target_reason: Reason,
+    /// Cost inside the back end, in bytes.
+    pub inside_bytes: u64,
+    /// Requests that wait for admission.
+    pub queued: usize,
+    /// One for each tenant.
+    pub tenants: Vec<TenantSample>,
+}
+
+/// What a tenant received since the previous sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TenantSample {
+    /// Requests, bytes, time.
+    pub served: Served,
+    /// 99th percentile of the response time, exactly; zero when nothing completed.
+    pub p99_response: Duration,
+}
+
+/// What completed in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Requests.
+    pub requests: u64,
+    /// Payload, in bytes.
+    pub bytes: u64,
+    /// Sum of response times, in nanoseconds.
+    pub response_ns: u64,
+}
+
+impl Served {
+    /// Mean response time; `None` when nothing completed.
+    pub fn mean_response(&self) -> Option<Duration> {
+        self.response_ns.checked_div(self.requests).map(Duration::from_nanos)
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.bytes += other.bytes;
+        self.response_ns = self.response_ns.saturating_add(other.response_ns);
+    }
+}
+
+/// Consecutive samples put together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Window {
+    /// Where it begins.
+    pub from: Instant,
+    /// Where it ends.
+    pub until: Instant,
+    /// One for each tenant.
+    pub tenants: Vec<Served>,
+}
+
+impl Window {
+    /// Payload of all tenants per second.
+    pub fn bytes_per_s(&self) -> f64 {
+        let bytes: u64 = self.tenants.iter().map(|tenant| tenant.bytes).sum();
+        bytes as f64 / self.until.since(self.from).as_secs_f64()
+    }
+}
+
+impl Run {
+    /// Payload of all tenants per second of counted time.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.tenants.iter().map(|tenant| tenant.bytes).sum::<u64>() as f64 / self.counted.as_secs_f64()
+    }
+
+    /// Requests of all tenants per second of counted time.
+    pub fn requests_per_s(&self) -> f64 {
+        self.tenants.iter().map(|tenant| tenant.requests).sum::<u64>() as f64 / self.counted.as_secs_f64()
+    }
+
+    /// The series in windows of `length`, rounded to whole samples (at least one); what is left over at the end is
+    /// left out.
+    pub fn windows(&self, length: Duration) -> Vec<Window> {
+        let Some(first) = self.series.first() else { return Vec::new() };
+        let step = first.at.since(self.counted_from).as_nanos().max(1);
+        let samples = (length.as_nanos().saturating_add(step / 2) / step).max(1) as usize;
+        let mut from = self.counted_from;
+        let chunks = self.series.chunks_exact(samples);
+        chunks
+            .map(|chunk| {
+                let mut window = Window { from, until: from, tenants: vec![Served::default(); self.tenants.len()] };
+                for sample in chunk {
+                    window.until = sample.at;
+                    for (sum, tenant) in window.tenants.iter_mut().zip(&sample.tenants) {
+                        sum.add(&tenant.served);
+                    }
+                }
+                from = window.until;
+                window
+            })
+            .collect()
+    }
+}
