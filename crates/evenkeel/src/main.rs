@@ -11,6 +11,8 @@ mod demo;
 mod http;
 mod load;
 mod output;
+#[allow(dead_code, reason = "the commands that fill a page are on their way")]
+mod report;
 mod serve;
 
 /// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was promised.

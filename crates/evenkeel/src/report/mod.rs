@@ -1,0 +1,227 @@
+//! A result as one HTML page that needs nothing from elsewhere: tables, verdicts and interactive plots.
+//!
+//! Fill a [`Page`] and write [`Page::html`] to a file. The page carries its data as JSON and draws it with the script
+//! beside this file (`plot.js` draws one plot, `page.js` the rest); everything goes in as text, never as markup, and
+//! the page forbids itself to load anything.
+
+mod number;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+pub(crate) use number::{Decimal, short};
+
+/// A page.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Page {
+    /// Heading and window title.
+    pub(crate) title: String,
+    /// What it shows, a paragraph each.
+    pub(crate) intro: Vec<String>,
+    /// What repeats it: seed, version, command; name and value, on one line under the heading.
+    pub(crate) facts: Vec<(String, String)>,
+    /// What was to be met, and whether it was; the summary of these stands at the top.
+    pub(crate) checks: Vec<Check>,
+    /// The rest, in order.
+    pub(crate) sections: Vec<Section>,
+}
+
+/// A bound or claim, and whether it holds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Check {
+    /// What was to be met, as a sentence or formula: `light.p99_ms ≤ 5`.
+    pub(crate) what: String,
+    /// What was measured, with its unit.
+    pub(crate) measured: String,
+    /// Whether it holds.
+    pub(crate) met: bool,
+    /// Why it matters, or why it fails; may be empty.
+    pub(crate) note: String,
+}
+
+/// A part of a page under its own heading.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Section {
+    /// Heading.
+    pub(crate) title: String,
+    /// A paragraph each.
+    pub(crate) text: Vec<String>,
+    /// Tables, plots and listings; neighbouring plots stand side by side where there is room.
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// What a section shows.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Block {
+    /// Rows and columns; a click on a heading sorts.
+    Table(Table),
+    /// A plot.
+    Plot(Plot),
+    /// Text as it stands, such as a configuration; folded away until asked for.
+    Listing {
+        /// Its name.
+        title: String,
+        /// Its text.
+        text: String,
+    },
+}
+
+/// Rows and columns.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Table {
+    /// Caption; may be empty.
+    pub(crate) title: String,
+    /// Headings, with units.
+    pub(crate) columns: Vec<String>,
+    /// As many cells as there are columns.
+    pub(crate) rows: Vec<Vec<Cell>>,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Cell {
+    /// A text.
+    Text(String),
+    /// A number, shown with four significant digits.
+    Number(Decimal),
+    /// A mean and the half width of its 95 % confidence interval.
+    Interval(Decimal, Decimal),
+    /// Whether something is met.
+    Met(bool),
+    /// Nothing to show.
+    Empty,
+}
+
+/// A plot: series over one x axis and one y axis.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Plot {
+    /// Heading.
+    pub(crate) title: String,
+    /// A sentence on how to read it; may be empty.
+    pub(crate) note: String,
+    /// To the right.
+    pub(crate) x: Axis,
+    /// Upward.
+    pub(crate) y: Axis,
+    /// What is drawn, in the order of the legend.
+    pub(crate) series: Vec<Series>,
+    /// Vertical lines with a name, such as a change in mid-run.
+    pub(crate) marks: Vec<Mark>,
+    /// Plots with the same non-empty link zoom and move their cursor together.
+    pub(crate) link: String,
+}
+
+/// An axis.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Axis {
+    /// What it counts, with its unit.
+    pub(crate) label: String,
+    /// How values are spread over it.
+    pub(crate) scale: Scale,
+}
+
+impl Axis {
+    /// A linear axis.
+    pub(crate) fn linear(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Linear }
+    }
+
+    /// A logarithmic axis; values of 0 and less are not drawn.
+    pub(crate) fn log(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Log }
+    }
+
+    /// An axis of shares, for percentile curves: 90 %, 99 % and 99.9 % are equally far apart. Values are shares of 1.
+    pub(crate) fn nines(label: impl Into<String>) -> Self {
+        Self { label: label.into(), scale: Scale::Nines }
+    }
+}
+
+/// How values are spread over an axis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Scale {
+    /// Evenly, from 0 if that is near.
+    #[default]
+    Linear,
+    /// By ratio.
+    Log,
+    /// By the ratio of what is left to 1.
+    Nines,
+}
+
+/// Points of one kind.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Series {
+    /// Its name in the legend.
+    pub(crate) name: String,
+    /// How its points are joined.
+    pub(crate) style: Style,
+    /// Coordinates in the order in which they are joined; what is not finite is a gap.
+    pub(crate) points: Vec<(Decimal, Decimal)>,
+    /// A name for each point, shown under the cursor; empty = none.
+    pub(crate) labels: Vec<String>,
+    /// Whether it is hidden until asked for.
+    pub(crate) hidden: bool,
+}
+
+/// How points are joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Style {
+    /// By a line.
+    #[default]
+    Line,
+    /// Each value holds until the next.
+    Steps,
+    /// By a line with a dot at each point.
+    Dotted,
+    /// Not at all.
+    Dots,
+}
+
+/// A vertical line.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Mark {
+    /// Where on the x axis.
+    pub(crate) at: Decimal,
+    /// What happens there.
+    pub(crate) label: String,
+}
+
+impl Series {
+    /// A series without names for its points.
+    pub(crate) fn new(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let points = points.into_iter().map(|(x, y)| (Decimal(x), Decimal(y))).collect();
+        Self { name: name.into(), style, points, labels: Vec::new(), hidden: false }
+    }
+}
+
+impl Page {
+    /// The page as one HTML document.
+    pub(crate) fn html(&self) -> String {
+        // A value that cannot be written does not exist: everything is text or Decimal.
+        let data = serde_json::to_string(self).unwrap_or_default();
+        format!(
+            include_str!("page.html"),
+            title = escape(&self.title),
+            style = include_str!("page.css"),
+            data = in_script(&data),
+            plot = include_str!("plot.js"),
+            page = include_str!("page.js"),
+        )
+    }
+}
+
+/// Text as HTML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// JSON that no text in it can take out of its script element.
+fn in_script(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
