@@ -233,7 +233,7 @@ fn a_verdict_counts_in_the_slow_interval_it_was_passed_in() {
     let run = |punctual: bool| {
         let mut admission = Admission::new(Config::SlowFast(config), Instant::ZERO, 1);
         admission.tick(at_ms(50));
-        complete(&mut admission, at_ms(60), ms(6));
+        complete(&mut admission, at_ms(60), ms(900));
         while punctual && admission.next_tick() <= at_ms(960) {
             admission.tick(admission.next_tick());
         }
