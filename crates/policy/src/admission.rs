@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use evenkeel_control::Duration as ControlDuration;
 use evenkeel_control::admission::{Config as Control, SlowFastConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -22,7 +23,21 @@ pub enum Admission {
     },
     /// SlowFast CoDel: the budget follows the latency, the target follows the throughput.
     SlowFast(SlowFast),
+    /// The later variant of SlowFast's authors; to compare with.
+    Theta,
+    /// The rule of Linux's writeback throttle; to compare with.
+    Wbt {
+        /// Smallest latency of a window that is still good.
+        target: Duration,
+    },
+    /// Vegas as a limit of concurrency; to compare with.
+    Vegas,
+    /// Long-term over present latency as a limit of concurrency; to compare with.
+    Gradient,
 }
+
+/// The target of `wbt` unless another is given: that of Linux for flash.
+const WBT_TARGET: Duration = Duration(ControlDuration::from_millis(2));
 
 /// The names of [`Admission`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -31,6 +46,10 @@ enum Kind {
     None,
     Fixed,
     SlowFast,
+    Theta,
+    Wbt,
+    Vegas,
+    Gradient,
 }
 
 /// Declares the settings once for [`SlowFast`], for the table that also carries `kind`, and for both conversions.
@@ -49,6 +68,8 @@ macro_rules! settings {
             kind: Kind,
             /// Cost inside the back end at most; for `fixed` only.
             budget: Option<Bytes>,
+            /// Smallest latency of a window that is still good; for `wbt` only (2 ms for flash, 75 ms for disks).
+            target: Option<Duration>,
             $($(#[$attribute])* $name: Option<$type>,)*
         }
 
@@ -125,24 +146,25 @@ impl From<&Admission> for Control {
             Admission::None => Self::None,
             Admission::Fixed { budget } => Self::Fixed { budget_bytes: budget.0 },
             Admission::SlowFast(settings) => Self::SlowFast(settings.into()),
+            Admission::Theta => Self::Theta,
+            Admission::Wbt { target } => Self::Wbt { target: (*target).into() },
+            Admission::Vegas => Self::Vegas,
+            Admission::Gradient => Self::Gradient,
         }
     }
 }
 
 impl Admission {
     /// Name as written in the configuration.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Fixed { .. } => "fixed",
-            Self::SlowFast(_) => "slowfast",
-        }
+    pub fn kind(&self) -> &'static str {
+        Control::from(self).name()
     }
 
     /// What makes no sense in the settings, if anything does.
     pub(crate) fn complaint(&self) -> Option<String> {
         match self {
-            Self::None => None,
+            Self::None | Self::Theta | Self::Vegas | Self::Gradient => None,
+            Self::Wbt { target } => (*target == Duration::default()).then(|| "target must be greater than 0".into()),
             Self::Fixed { budget } => (budget.0 == 0).then(|| "budget must be greater than 0".into()),
             Self::SlowFast(settings) => SlowFastConfig::from(settings).validate().err().map(|error| {
                 let setting = error.setting.strip_suffix("_bytes").unwrap_or(error.setting);
@@ -156,20 +178,43 @@ impl TryFrom<Table> for Admission {
     type Error = String;
 
     fn try_from(table: Table) -> Result<Self, String> {
-        match (table.kind, table.budget, table.slowfast_key()) {
-            (Kind::SlowFast, None, _) => Ok(Self::SlowFast(table.slowfast())),
-            (Kind::SlowFast, Some(_), _) => {
-                Err("`budget` belongs to kind = \"fixed\"; slowfast has budget_initial, budget_min and budget_max"
-                    .into())
-            }
-            (_, _, Some(key)) => Err(format!("`{key}` belongs to kind = \"slowfast\"")),
-            (Kind::Fixed, Some(budget), None) => Ok(Self::Fixed { budget }),
-            (Kind::Fixed, None, None) => Err("kind = \"fixed\" needs a budget, for example budget = \"512KiB\"".into()),
-            (Kind::None, Some(_), None) => Err("`budget` belongs to kind = \"fixed\"".into()),
-            (Kind::None, None, None) => Ok(Self::None),
+        if let (Some(key), true) = (table.slowfast_key(), table.kind != Kind::SlowFast) {
+            return Err(format!("`{key}` belongs to kind = \"slowfast\""));
         }
+        if table.target.is_some() && table.kind != Kind::Wbt {
+            let instead = if table.kind == Kind::SlowFast {
+                "; slowfast has target_initial, target_min and target_max"
+            } else {
+                ""
+            };
+            return Err(format!("`target` belongs to kind = \"wbt\"{instead}"));
+        }
+        if table.budget.is_some() && table.kind != Kind::Fixed {
+            let instead = if table.kind == Kind::SlowFast {
+                "; slowfast has budget_initial, budget_min and budget_max"
+            } else {
+                ""
+            };
+            return Err(format!("`budget` belongs to kind = \"fixed\"{instead}"));
+        }
+        Ok(match table.kind {
+            Kind::None => Self::None,
+            Kind::Fixed => {
+                let budget = table.budget;
+                let budget = budget.ok_or("kind = \"fixed\" needs a budget, for example budget = \"512KiB\"")?;
+                Self::Fixed { budget }
+            }
+            Kind::SlowFast => Self::SlowFast(table.slowfast()),
+            Kind::Theta => Self::Theta,
+            Kind::Wbt => Self::Wbt { target: table.target.unwrap_or(WBT_TARGET) },
+            Kind::Vegas => Self::Vegas,
+            Kind::Gradient => Self::Gradient,
+        })
     }
 }
+
+/// Every kind, in the order in which they are told.
+const NAMES: [&str; 7] = ["none", "fixed", "slowfast", "theta", "wbt", "vegas", "gradient"];
 
 struct AdmissionVisitor;
 
@@ -184,8 +229,12 @@ impl<'de> de::Visitor<'de> for AdmissionVisitor {
         match text {
             "none" => Ok(Admission::None),
             "slowfast" => Ok(Admission::SlowFast(SlowFast::default())),
+            "theta" => Ok(Admission::Theta),
+            "wbt" => Ok(Admission::Wbt { target: WBT_TARGET }),
+            "vegas" => Ok(Admission::Vegas),
+            "gradient" => Ok(Admission::Gradient),
             "fixed" => Err(E::custom("\"fixed\" needs a budget: write { kind = \"fixed\", budget = \"512KiB\" }")),
-            _ => Err(E::unknown_variant(text, &["none", "fixed", "slowfast"])),
+            _ => Err(E::unknown_variant(text, &NAMES)),
         }
     }
 
@@ -208,7 +257,8 @@ impl JsonSchema for Admission {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let table = generator.subschema_for::<Table>();
-        json_schema!({ "anyOf": [{ "enum": ["none", "slowfast"] }, table] })
+        let alone: Vec<_> = NAMES.into_iter().filter(|&name| name != "fixed").collect();
+        json_schema!({ "anyOf": [{ "enum": alone }, table] })
     }
 }
 

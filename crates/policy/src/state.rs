@@ -125,6 +125,9 @@ pub struct ReasonData {
     /// All completions of the interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completions: Option<u64>,
+    /// The number the decision follows, in a unit that `kind` implies: a ratio, or requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
 }
 
 /// A limit with the owner of the entry that binds.
@@ -332,6 +335,9 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::AppLimited { held_back, completions } => {
                 Self { held_back: Some(held_back), completions: Some(completions), ..named("app_limited") }
             }
+            Reason::Power { power } => Self { factor: Some(power), ..named("power") },
+            Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },
+            Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration as StdDuration;
 
-use evenkeel_control::admission::{Admission, Config as AdmissionConfig};
+use evenkeel_control::admission::Admission;
 use evenkeel_control::pool::{Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::Engine;
@@ -121,12 +121,7 @@ fn admission(admission: &Admission, inside_requests: u64, uptime: StdDuration) -
     let decision = admission.decision();
     let ago = clock::now().since(decision.at).as_secs_f64();
     AdmissionState {
-        kind: match admission.config() {
-            AdmissionConfig::None => "none",
-            AdmissionConfig::Fixed { .. } => "fixed",
-            AdmissionConfig::SlowFast(_) => "slowfast",
-        }
-        .into(),
+        kind: admission.config().name().into(),
         budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
         inside_bytes: admission.inside_bytes(),
         inside_requests,

@@ -9,6 +9,10 @@
 //! | [`Config::None`] | unbounded |
 //! | [`Config::Fixed`] | constant |
 //! | [`Config::SlowFast`] | adapted by two loops, see [`SlowFastConfig`] |
+//! | [`Config::Theta`] | baseline: latency and its gradient, at each completion |
+//! | [`Config::Wbt`] | baseline: halved and doubled around a fixed latency target |
+//! | [`Config::Vegas`] | baseline: a small queue over the lowest latency ever seen |
+//! | [`Config::Gradient`] | baseline: the ratio of long-term to present latency |
 //!
 //! Ask [`Admission::fits`], take in with [`Admission::admit`], give back with [`Admission::observe`] (it says something
 //! about the back end) or [`Admission::forget`] (it does not). Call [`Admission::tick`] at [`Admission::next_tick`] or
@@ -24,11 +28,19 @@ use crate::time::{Duration, Instant};
 mod config;
 mod curve;
 mod fixed;
+mod gradient;
 mod slowfast;
+mod theta;
+mod vegas;
+mod wbt;
 
 pub use config::{InvalidConfig, Repairs, SlowFastConfig};
 use fixed::Throttle;
+use gradient::Gradient;
 use slowfast::SlowFast;
+use theta::Theta;
+use vegas::Vegas;
+use wbt::Wbt;
 
 /// Which answer, with its settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +54,32 @@ pub enum Config {
     },
     /// SlowFast CoDel.
     SlowFast(SlowFastConfig),
+    /// The later variant of SlowFast's authors.
+    Theta,
+    /// The rule of Linux's writeback throttle.
+    Wbt {
+        /// Smallest latency of a window that is still good.
+        target: Duration,
+    },
+    /// Vegas as a limit of concurrency.
+    Vegas,
+    /// Long-term over present latency as a limit of concurrency.
+    Gradient,
+}
+
+impl Config {
+    /// Name as written in configurations and results.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fixed { .. } => "fixed",
+            Self::SlowFast(_) => "slowfast",
+            Self::Theta => "theta",
+            Self::Wbt { .. } => "wbt",
+            Self::Vegas => "vegas",
+            Self::Gradient => "gradient",
+        }
+    }
 }
 
 /// Why the controller decided what it decided.
@@ -105,6 +143,21 @@ pub enum Reason {
         /// All completions of the interval.
         completions: u64,
     },
+    /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
+    Power {
+        /// That divisor; 1 on an empty device.
+        power: f64,
+    },
+    /// The limit follows the estimated queue.
+    QueueEstimated {
+        /// Requests that wait inside the back end.
+        requests: f64,
+    },
+    /// The limit follows the ratio of long-term to present latency.
+    LatencyGradient {
+        /// That ratio with its tolerance, 0.5 to 1.
+        gradient: f64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -139,6 +192,11 @@ impl fmt::Display for Reason {
                     "load too light to learn from ({held_back} of {completions} completions while one was held back)"
                 )
             }
+            Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
+            Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),
+            Self::LatencyGradient { gradient } => {
+                write!(f, "long-term over present latency, with tolerance, {gradient:.2}")
+            }
         }
     }
 }
@@ -158,9 +216,59 @@ pub struct Decision {
     pub target_reason: Reason,
 }
 
+/// The smallest budget of the baselines, in bytes: one request of any size still enters.
+const MIN_BUDGET: u64 = 4 << 10;
+/// The largest budget of the answers that have no setting for it, in bytes.
+const MAX_BUDGET: u64 = 1 << 30;
+/// How often an answer that changes at each completion tells its decision.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+/// A budget within bounds; what is not a number becomes the smallest.
+fn bounded(budget: f64) -> f64 {
+    budget.min(MAX_BUDGET as f64).max(MIN_BUDGET as f64)
+}
+
+/// What an adaptive answer sees of a request that has left.
+#[derive(Clone, Copy)]
+struct Completion {
+    now: Instant,
+    /// Cost inside, this request included.
+    inside_bytes: u64,
+    /// A request waits because it does not fit.
+    holding_back: bool,
+    cost_bytes: u64,
+    payload_bytes: u64,
+    latency: Duration,
+}
+
+/// Mean cost of requests, exponentially over about the last hundred.
+#[derive(Clone, Copy)]
+struct MeanCost(f64);
+
+impl MeanCost {
+    const fn new() -> Self {
+        Self(0.0)
+    }
+
+    #[inline]
+    fn observe(&mut self, cost_bytes: u64) {
+        let cost = cost_bytes as f64;
+        self.0 = if self.0 == 0.0 { cost } else { self.0 + (cost - self.0) / 100.0 };
+    }
+
+    /// The mean; 64 KiB before the first request, and at least 1.
+    fn bytes(&self) -> f64 {
+        if self.0 == 0.0 { 65_536.0 } else { self.0.max(1.0) }
+    }
+}
+
 enum Law {
     Constant,
     SlowFast(Box<SlowFast>),
+    Theta(Theta),
+    Wbt(Wbt),
+    Vegas(Vegas),
+    Gradient(Gradient),
 }
 
 /// Admission control in front of one back end.
@@ -229,8 +337,33 @@ impl Admission {
         if now >= self.next_tick {
             self.close_intervals(now);
         }
-        if let Law::SlowFast(law) = &mut self.law {
-            law.observe(now, self.throttle.inside, self.holding_back.get(), payload_bytes, latency);
+        let done = Completion {
+            now,
+            inside_bytes: self.throttle.inside,
+            holding_back: self.holding_back.get(),
+            cost_bytes,
+            payload_bytes,
+            latency,
+        };
+        let changed = match &mut self.law {
+            Law::Constant => None,
+            Law::SlowFast(law) => {
+                law.observe(&done);
+                None
+            }
+            Law::Wbt(law) => {
+                law.observe(&done);
+                None
+            }
+            Law::Theta(law) => Some((law.observe(&done), law.budget_bytes())),
+            Law::Vegas(law) => Some((law.observe(&done), law.budget_bytes())),
+            Law::Gradient(law) => Some((law.observe(&done), law.budget_bytes())),
+        };
+        if let Some((reason, budget_bytes)) = changed {
+            self.throttle.budget = budget_bytes;
+            self.decision.at = now;
+            self.decision.budget_bytes = budget_bytes;
+            self.decision.reason = reason;
         }
         self.throttle.release(cost_bytes);
     }
@@ -272,50 +405,90 @@ impl Admission {
 
     /// Changes the settings in force; what is inside stays counted.
     ///
-    /// SlowFast CoDel keeps what it has learned when only its own settings change. Settings that
+    /// An adaptive answer keeps what it has learned when only its own settings change. Settings that
     /// [`SlowFastConfig::validate`] refuses are moved into range.
     pub fn reconfigure(&mut self, config: Config, now: Instant) {
         match (config, &mut self.law) {
-            (Config::None, _) => self.hold_constant(now, u64::MAX),
-            (Config::Fixed { budget_bytes }, _) => self.hold_constant(now, budget_bytes),
+            (Config::None, _) => self.begin(Law::Constant, now, u64::MAX),
+            (Config::Fixed { budget_bytes }, _) => self.begin(Law::Constant, now, budget_bytes),
             (Config::SlowFast(settings), Law::SlowFast(law)) => {
                 law.reconfigure(settings, now);
                 self.apply();
             }
-            (Config::SlowFast(settings), Law::Constant) => {
+            (Config::SlowFast(settings), _) => {
                 self.law = Law::SlowFast(Box::new(SlowFast::new(settings, now, self.seed)));
                 self.apply();
+            }
+            (Config::Wbt { target }, Law::Wbt(law)) => law.set_target(target),
+            (Config::Theta, Law::Theta(_)) | (Config::Vegas, Law::Vegas(_)) | (Config::Gradient, Law::Gradient(_)) => {}
+            (Config::Wbt { target }, _) => {
+                let law = Wbt::new(target, now);
+                let budget_bytes = law.budget_bytes();
+                self.begin(Law::Wbt(law), now, budget_bytes);
+                self.decision.target = Some(target);
+            }
+            (Config::Theta, _) => {
+                let law = Theta::new();
+                let budget_bytes = law.budget_bytes();
+                self.begin(Law::Theta(law), now, budget_bytes);
+            }
+            (Config::Vegas, _) => {
+                let law = Vegas::new();
+                let budget_bytes = law.budget_bytes();
+                self.begin(Law::Vegas(law), now, budget_bytes);
+            }
+            (Config::Gradient, _) => {
+                let law = Gradient::new();
+                let budget_bytes = law.budget_bytes();
+                self.begin(Law::Gradient(law), now, budget_bytes);
             }
         }
         self.config = config;
     }
 
-    fn hold_constant(&mut self, now: Instant, budget_bytes: u64) {
-        self.law = Law::Constant;
-        self.next_tick = Instant::FAR_FUTURE;
-        self.throttle.budget = budget_bytes;
-        self.decision = Decision {
-            at: now,
-            budget_bytes,
-            target: None,
-            reason: Reason::Configured,
-            target_reason: Reason::Initial,
+    /// Puts a law with a first budget in force.
+    fn begin(&mut self, law: Law, now: Instant, budget_bytes: u64) {
+        let reason = if matches!(law, Law::Constant) { Reason::Configured } else { Reason::Initial };
+        self.next_tick = match &law {
+            Law::Constant => Instant::FAR_FUTURE,
+            Law::Wbt(law) => law.next_tick(),
+            _ => now + TELL_EVERY,
         };
+        self.law = law;
+        self.throttle.budget = budget_bytes;
+        self.decision = Decision { at: now, budget_bytes, target: None, reason, target_reason: Reason::Initial };
         self.untold = true;
     }
 
     #[cold]
     fn close_intervals(&mut self, now: Instant) {
-        if let Law::SlowFast(law) = &mut self.law {
-            let closed = law.close_intervals(now, self.throttle.inside);
-            self.next_tick = law.next_tick();
-            if closed {
-                self.apply();
+        match &mut self.law {
+            Law::Constant => {}
+            Law::SlowFast(law) => {
+                let closed = law.close_intervals(now, self.throttle.inside);
+                self.next_tick = law.next_tick();
+                if closed {
+                    self.apply();
+                }
+            }
+            Law::Wbt(law) => {
+                let at = law.next_tick();
+                if let Some(reason) = law.close(now) {
+                    let (budget_bytes, target) = (law.budget_bytes(), self.decision.target);
+                    self.throttle.budget = budget_bytes;
+                    self.decision = Decision { at, budget_bytes, target, reason, target_reason: Reason::Configured };
+                    self.untold = true;
+                }
+                self.next_tick = law.next_tick();
+            }
+            Law::Theta(_) | Law::Vegas(_) | Law::Gradient(_) => {
+                self.untold = self.decision.at + TELL_EVERY >= self.next_tick;
+                self.next_tick = now + TELL_EVERY;
             }
         }
     }
 
-    /// Puts what the adaptive law decided in force.
+    /// Puts what SlowFast CoDel decided in force.
     fn apply(&mut self) {
         if let Law::SlowFast(law) = &self.law {
             self.decision = law.decision();

@@ -16,7 +16,7 @@ use alloc::collections::VecDeque;
 
 use super::config::{MIN_INTERVAL, SlowFastConfig};
 use super::curve::{self, Sample};
-use super::{Decision, Reason};
+use super::{Completion, Decision, Reason};
 use crate::rng::SplitMix64;
 use crate::time::{Duration, Instant};
 
@@ -155,25 +155,18 @@ impl SlowFast {
         self.decision
     }
 
-    /// A request has left; `inside` still counts it.
+    /// A request has left.
     #[inline]
-    pub(super) fn observe(
-        &mut self,
-        now: Instant,
-        inside: u64,
-        holding_back: bool,
-        payload_bytes: u64,
-        latency: Duration,
-    ) {
-        if now - latency >= self.fast.counts_from || !self.config.repairs.await_effect {
-            self.fast.min_latency = self.fast.min_latency.min(latency);
+    pub(super) fn observe(&mut self, done: &Completion) {
+        if done.now - done.latency >= self.fast.counts_from || !self.config.repairs.await_effect {
+            self.fast.min_latency = self.fast.min_latency.min(done.latency);
         } else {
             self.fast.stale = true;
         }
         let slow = &mut self.slow;
-        slow.held_back += u64::from(holding_back);
-        slow.peak_bytes = slow.peak_bytes.max(inside);
-        slow.bytes = slow.bytes.saturating_add(payload_bytes);
+        slow.held_back += u64::from(done.holding_back);
+        slow.peak_bytes = slow.peak_bytes.max(done.inside_bytes);
+        slow.bytes = slow.bytes.saturating_add(done.payload_bytes);
         slow.completions += 1;
     }
 
