@@ -163,6 +163,7 @@ fn name(config: &Config) -> String {
             Repairs::ALL => "slowfast".into(),
             _ => "slowfast, some repairs".into(),
         },
+        other => other.name().into(),
     }
 }
 
