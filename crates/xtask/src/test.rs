@@ -151,9 +151,19 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Step::Doc => {
             plain(cargo().args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))
         }
-        Step::Bench => {
-            plain(cargo().args(["bench", "--package", "evenkeel-control", "--bench", "mclock", "--", "--smoke"]))
-        }
+        Step::Bench => plain(cargo().args([
+            "bench",
+            "--package",
+            "evenkeel-control",
+            "--package",
+            "evenkeel-sim",
+            "--bench",
+            "mclock",
+            "--bench",
+            "engine",
+            "--",
+            "--smoke",
+        ])),
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),

@@ -169,8 +169,12 @@ impl Inversion {
     pub(super) fn completed(&mut self, now: Instant, passage: Passage) -> Duration {
         let class = &mut self.classes[passage.class];
         // Admitted while there was but one class: it was not entered.
-        let Ok(place) = class.inside.binary_search_by_key(&passage.order, |inside| inside.order) else {
-            return passage.queued;
+        let place = match class.inside.front() {
+            Some(front) if front.order == passage.order => 0,
+            _ => match class.inside.binary_search_by_key(&passage.order, |inside| inside.order) {
+                Ok(place) => place,
+                Err(_) => return passage.queued,
+            },
         };
         let inside = &mut class.inside[place];
         inside.left = true;

@@ -249,3 +249,41 @@ impl BudgetMeter {
         BudgetSpread { mean_bytes, cv, min_bytes, max_bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn each_budget_counts_for_as_long_as_it_was_in_force() {
+        let mut meter = BudgetMeter::new(at(1_000), 100);
+        meter.change(at(500), 7);
+        meter.change(at(900), 100);
+        meter.change(at(4_000), 300);
+        meter.change(at(5_000), 300);
+        let spread = meter.spread();
+        // 100 for 3 s and 300 for 1 s: mean 150, variance 7,500.
+        assert_eq!((spread.min_bytes, spread.max_bytes), (100, 300));
+        assert!((spread.mean_bytes - 150.0).abs() < 1e-9);
+        assert!((spread.cv - 7_500f64.sqrt() / 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_reservation_is_judged_by_what_was_asked_and_only_in_counted_time() {
+        let mut promise = Promise::new(at(1_000), Rates { iops: 10, bytes_per_s: 0 });
+        // Not counted: 8 asked, none served.
+        (0..8).for_each(|_| promise.submitted(at(10), 512));
+        // First window: 8 left over, 5 served. Second: the 3 left. Third: 20 asked, 10 promised, 4 served.
+        (0..5).for_each(|_| promise.completed(at(1_500), 512));
+        (0..3).for_each(|_| promise.completed(at(2_999), 512));
+        (0..20).for_each(|_| promise.submitted(at(3_000), 512));
+        (0..4).for_each(|_| promise.completed(at(3_500), 512));
+        // Cut short: not judged.
+        promise.close_windows(at(4_500));
+        assert_eq!(promise.deficit, Deficit { requests: 3 + 6, bytes: 0, windows: 2 });
+    }
+}

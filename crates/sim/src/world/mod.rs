@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::device::DeviceParams;
+use evenkeel_model::device::{Device, DeviceParams};
 
 use crate::workload;
 
@@ -118,7 +118,7 @@ impl Progress {
 /// model or a client misbehaves, with its name.
 pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Run, Failure> {
     setup.check()?;
-    run::World::new(setup, seed).run(progress)
+    run::World::new(setup, seed, Device::new).run(progress)
 }
 
 /// For callers that neither show progress nor cancel: [`run`] without either.

@@ -7,7 +7,7 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::device::Device;
+use evenkeel_model::device::{Device, DeviceParams};
 
 use super::inversion::{Inversion, Passage};
 use super::meter::{Completion, Meter};
@@ -18,6 +18,45 @@ use crate::workload::{Next, Workload};
 /// Alarms. The device comes first: what completes at an instant makes room at that instant.
 const DEVICE: usize = 0;
 const POOL: usize = 1;
+
+/// What the loop asks of a device; tests have one that misbehaves.
+pub(super) trait Machine {
+    fn name(&self) -> &'static str;
+    fn submit(&mut self, now: Instant, id: u64, io: Io);
+    fn next_event(&self) -> Instant;
+    fn poll(&mut self, now: Instant) -> Option<u64>;
+    fn stall(&mut self, now: Instant, length: Duration);
+    fn set_params(&mut self, now: Instant, params: &DeviceParams);
+}
+
+impl Machine for Device {
+    fn name(&self) -> &'static str {
+        self.name()
+    }
+
+    #[inline]
+    fn submit(&mut self, now: Instant, id: u64, io: Io) {
+        self.submit(now, id, io);
+    }
+
+    #[inline]
+    fn next_event(&self) -> Instant {
+        self.next_event()
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Instant) -> Option<u64> {
+        self.poll(now)
+    }
+
+    fn stall(&mut self, now: Instant, length: Duration) {
+        self.stall(now, length);
+    }
+
+    fn set_params(&mut self, now: Instant, params: &DeviceParams) {
+        self.set_params(now, params);
+    }
+}
 
 enum Event {
     Client(usize),
@@ -47,12 +86,12 @@ struct Client {
     wakes_at: Instant,
 }
 
-pub(super) struct World<'a> {
+pub(super) struct World<'a, D> {
     setup: &'a Setup,
     seed: u64,
     queue: Queue<Event, 2>,
     pool: Pool<Request>,
-    device: Device,
+    device: D,
     clients: Vec<Client>,
     tenants: Vec<TenantId>,
     inside: Vec<Option<Inside>>,
@@ -62,13 +101,13 @@ pub(super) struct World<'a> {
     inversion: Inversion,
 }
 
-impl<'a> World<'a> {
-    pub(super) fn new(setup: &'a Setup, seed: u64) -> Self {
+impl<'a, D: Machine> World<'a, D> {
+    pub(super) fn new(setup: &'a Setup, seed: u64, device: impl FnOnce(&DeviceParams, u64) -> D) -> Self {
         let mut seeds = SplitMix64::new(seed);
         let now = Instant::ZERO;
         let mut pool = Pool::new(setup.pool, now, seeds.next_u64());
         let tenants = setup.tenants.iter().map(|tenant| pool.join(now, tenant.qos)).collect();
-        let device = Device::new(&setup.device, seeds.next_u64());
+        let device = device(&setup.device, seeds.next_u64());
         let mut queue = Queue::default();
         let clients = setup.clients.iter().enumerate().map(|(index, client)| {
             queue.push(client.from, Event::Client(index));

@@ -8,6 +8,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 
+use super::run::{Machine, World};
 use super::*;
 use crate::workload::Requests;
 
@@ -82,4 +83,107 @@ fn what_crosses_threads_may() {
     fn crosses<T: Send + Sync>() {}
     crosses::<Setup>();
     crosses::<Run>();
+}
+
+/// A device with one of the faults that the loop guards against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Faulty {
+    /// Always has something to do now, and never does it.
+    Restless,
+    /// Its next event lies in the past, as a time computed from NaN does: the cast takes it to 0.
+    Backward,
+    /// Forgets what it took.
+    Forgetful,
+    /// Completes what it never took.
+    Inventive,
+}
+
+impl Machine for (Faulty, Instant) {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+    fn submit(&mut self, now: Instant, _id: u64, _io: evenkeel_model::Io) {
+        self.1 = now;
+    }
+    fn next_event(&self) -> Instant {
+        match self.0 {
+            _ if self.1 == Instant::FAR_FUTURE => Instant::FAR_FUTURE,
+            Faulty::Restless | Faulty::Inventive => self.1,
+            Faulty::Backward => Instant::ZERO,
+            Faulty::Forgetful => Instant::FAR_FUTURE,
+        }
+    }
+    fn poll(&mut self, _now: Instant) -> Option<u64> {
+        (self.0 == Faulty::Inventive).then_some(u64::MAX)
+    }
+    fn stall(&mut self, _now: Instant, _length: Duration) {}
+    fn set_params(&mut self, _now: Instant, _params: &DeviceParams) {}
+}
+
+#[test]
+fn a_faulty_model_ends_the_run_with_its_name() {
+    let mut setup = setup(admission::Config::None);
+    for client in &mut setup.clients {
+        client.from = Instant::from_nanos(1_000);
+    }
+    let fail = |fault| {
+        let world = World::new(&setup, 1, |_, _| (fault, Instant::FAR_FUTURE));
+        let failure = world.run(&mut |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(failure.to_string().contains("device model `faulty`"), "{failure}");
+        failure
+    };
+    assert!(matches!(fail(Faulty::Restless), Failure::Loop { events, .. } if events > 1_000_000));
+    assert!(matches!(fail(Faulty::Backward), Failure::Backward { said: Instant::ZERO, .. }));
+    assert!(matches!(fail(Faulty::Forgetful), Failure::Lost { inside: 64, .. }));
+    assert!(matches!(fail(Faulty::Inventive), Failure::Unknown { id: u64::MAX, .. }));
+}
+
+#[test]
+fn more_work_than_the_device_serves_ends_the_run_with_the_name_of_the_client() {
+    let mut setup = setup(admission::Config::Fixed { budget_bytes: 1 << 20 });
+    setup.clients[1].workload = workload::Spec::open(1e6, Requests::random(Kind::Write, 4096, 1 << 30));
+    let failure = run_quietly(&setup, 1).unwrap_err();
+    assert!(matches!(failure, Failure::Runaway { outstanding, .. } if outstanding == MAX_OUTSTANDING + 1), "{failure}");
+    assert!(failure.to_string().contains("client 1 (tenant `light`)"), "{failure}");
+}
+
+#[test]
+fn a_setup_that_contradicts_itself_is_refused_with_the_reason() {
+    let good = setup(admission::Config::None);
+    let refused = |setup: Setup| match run_quietly(&setup, 1) {
+        Err(Failure::Setup { what }) => what,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(Setup { sample_every: Duration::ZERO, ..good.clone() }).contains("sample_every"));
+    assert!(refused(Setup { duration: Duration::ZERO, ..good.clone() }).contains("duration"));
+    assert!(refused(Setup { clients: vec![client(2, 1, 512)], ..good.clone() }).contains("tenant 2 of 2"));
+    let changes = vec![(Instant::ZERO, Change::Tenant(7, Qos::default()))];
+    assert!(refused(Setup { changes, ..good }).contains("tenant 7 of 2"));
+}
+
+#[test]
+fn a_changed_promise_takes_effect() {
+    let mut setup = setup(admission::Config::Fixed { budget_bytes: 256 << 10 });
+    setup.clients[1] = client(1, 64, 65536);
+    let half = Instant::ZERO + Duration::from_secs(3);
+    setup.changes = vec![(half, Change::Tenant(1, Qos { weight: 1, ..Qos::default() }))];
+    let windows = run_quietly(&setup, 1).unwrap().windows(Duration::from_secs(2));
+    let shares = windows.iter().map(|window| window.tenants[1].bytes as f64 / window.tenants[0].bytes as f64);
+    let shares: Vec<f64> = shares.collect();
+    assert!(shares[0] > 8.0 && (0.9..1.2).contains(&shares[1]), "{shares:?}");
+}
+
+#[test]
+fn a_reservation_that_is_not_met_shows_as_a_deficit() {
+    let mut setup = setup(admission::Config::Fixed { budget_bytes: 512 << 10 });
+    let promise = |iops| Qos { reservation: Rates { iops, bytes_per_s: 0 }, ..Qos::default() };
+    setup.clients[1] = client(1, 64, 65536);
+    // The device does about 1,500 of these a second.
+    setup.tenants[1].qos = promise(1_000);
+    // Where a window cuts, it may count one too few.
+    assert!(run_quietly(&setup, 1).unwrap().tenants[1].deficit.requests <= 4);
+    setup.tenants[1].qos = promise(3_000);
+    let deficit = run_quietly(&setup, 1).unwrap().tenants[1].deficit;
+    // All 64 that are outstanding at the end of each of the 4 windows.
+    assert_eq!((deficit.requests, deficit.windows), (4 * 64, 4));
 }
