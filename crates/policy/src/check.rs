@@ -1,24 +1,14 @@
 //! TOML text to configuration: every error at once, each with file, line, key and cure.
 //!
-//! Serde stops at the first error. To find them all, the entry at fault is taken out
-//! of the parsed document and reading starts again, until nothing is wrong. What
-//! remains is checked against the rules that no type expresses.
+//! What [`Document`] reads is checked against the rules that no type expresses.
 
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 
-use serde::Deserialize;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
 use crate::config::Config;
-use crate::rules::{self, Severity, closest};
-
-/// A larger configuration is a mistake; the bound keeps reading it cheap.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// More errors than these help nobody.
-const MAX_ERRORS: usize = 100;
+pub use crate::document::MAX_TEXT_BYTES;
+use crate::document::{Document, MAX_ERRORS};
+use crate::rules::{self, Severity};
 
 /// Something wrong or doubtful in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,44 +111,18 @@ pub fn check_file(path: &Path) -> Report {
 
 /// Reads a text and says all there is to say about it.
 pub fn check(text: &str, origin: &str) -> Report {
-    let place = |range: Option<Range<usize>>| range.map(|range| line_and_column(text, range.start));
-    if text.len() > MAX_TEXT_BYTES {
-        let message = format!("is larger than {MAX_TEXT_BYTES} bytes; is this the right file?");
-        let error = Problem { origin: origin.into(), position: None, key: String::new(), message };
-        return Report::failed(vec![error]);
-    }
-    let (mut document, syntax) = DeTable::parse_recoverable(text);
-    let whole = document.clone();
-    let mut errors: Vec<Problem> = syntax
-        .iter()
-        .take(MAX_ERRORS)
-        .map(|error| Problem {
-            origin: origin.into(),
-            position: place(error.span()),
-            key: String::new(),
-            message: one_line(error.message()),
-        })
-        .collect();
-    let mut config = loop {
-        let error = match Config::deserialize(toml::Deserializer::from(document.clone())) {
-            Ok(config) => break config,
-            Err(error) => error,
-        };
-        let at_fault = error.span().and_then(|span| locate(document.get_ref(), &span));
-        let key = at_fault.as_ref().map(|path| path.join(".")).unwrap_or_default();
-        let position = place(error.span());
-        errors.push(Problem { origin: origin.into(), position, key, message: explain(error.message()) });
-        let removed = at_fault.is_some_and(|path| remove(document.get_mut(), &path));
-        if !removed || errors.len() > MAX_ERRORS {
-            return Report::failed(errors);
-        }
-    };
+    let (document, mut errors) = Document::parse(text, origin);
+    let (config, more) = document.read::<Config>();
+    errors.extend(more);
+    let Some(mut config) = config.filter(|_| text.len() <= MAX_TEXT_BYTES) else { return Report::failed(errors) };
     config.complete();
-    let (more, warnings) = judge(&config, |path| place(span_of(whole.get_ref(), path)), origin);
+    let place = |path: &[String]| document.position(&path.iter().map(String::as_str).collect::<Vec<_>>());
+    let (more, warnings) = judge(&config, place, origin);
     errors.extend(more);
     errors.sort_by_key(|problem| problem.position);
     errors.dedup();
-    let has_volumes = whole.get_ref().contains_key("volumes");
+    errors.truncate(MAX_ERRORS);
+    let has_volumes = document.has(&["volumes"]);
     Report { config, errors, warnings, has_volumes }
 }
 
@@ -179,89 +143,4 @@ fn judge(
         }
     }
     (errors, warnings)
-}
-
-/// The path to the smallest entry whose key or value covers `span`.
-fn locate(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
-    fn visit(
-        table: &DeTable<'_>,
-        span: &Range<usize>,
-        path: &mut Vec<String>,
-        best: &mut Option<(usize, Vec<String>)>,
-    ) {
-        for (key, value) in table {
-            path.push(key.get_ref().to_string());
-            for range in [key.span(), value.span()] {
-                let covers = range.start <= span.start && span.end <= range.end;
-                // Of equals the inner one: a dotted key gives its table and its value the same span.
-                if covers && best.as_ref().is_none_or(|(length, _)| range.len() <= *length) {
-                    *best = Some((range.len(), path.clone()));
-                }
-            }
-            if let DeValue::Table(inner) = value.get_ref() {
-                visit(inner, span, path, best);
-            }
-            path.pop();
-        }
-    }
-    let mut best = None;
-    visit(table, span, &mut Vec::new(), &mut best);
-    best.map(|(_, path)| path)
-}
-
-/// Takes an entry out of the document; tells whether it was there.
-fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
-    let Some((first, rest)) = path.split_first() else { return false };
-    if rest.is_empty() {
-        return table.remove(first.as_str()).is_some();
-    }
-    match table.get_mut(first.as_str()).map(Spanned::get_mut) {
-        Some(DeValue::Table(inner)) => remove(inner, rest),
-        _ => false,
-    }
-}
-
-/// Where the text mentions a key: the key itself, or the innermost table around it that is mentioned.
-fn span_of(table: &DeTable<'_>, path: &[String]) -> Option<Range<usize>> {
-    let (first, rest) = path.split_first()?;
-    let (key, value) = table.get_key_value(first.as_str())?;
-    match value.get_ref() {
-        DeValue::Table(inner) => span_of(inner, rest).or_else(|| Some(key.span())),
-        _ => Some(key.span()),
-    }
-}
-
-/// Line and column of a byte offset, both from 1, columns in characters.
-fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
-}
-
-fn one_line(message: &str) -> String {
-    message.lines().map(str::trim).collect::<Vec<_>>().join("; ")
-}
-
-/// Adds to what serde says what would be right.
-fn explain(message: &str) -> String {
-    let message = one_line(message);
-    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let Some((&wrong, known)) = words.split_first() else {
-        return match message.as_str() {
-            "invalid socket address syntax" => {
-                "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into()
-            }
-            _ => message,
-        };
-    };
-    let what = match message.split('`').next().map(str::trim) {
-        Some("unknown field") => "unknown key",
-        Some("unknown variant") => "unknown value",
-        _ => return message,
-    };
-    let list = known.join(", ");
-    match closest(wrong, known) {
-        Some(close) => format!("{what} {wrong:?}; did you mean {close:?}? (known: {list})"),
-        None => format!("{what} {wrong:?}; known: {list}"),
-    }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | the configuration: types, defaults, resolution of what was left out |
 //! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
+//! | [`document`] | the same for any type, with values put over those of the text |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`state`] | the records behind `/api/v1/state` |
@@ -12,12 +13,14 @@ mod admission;
 pub mod change;
 pub mod check;
 pub mod config;
+pub mod document;
 mod emulate;
 mod rules;
 pub mod state;
 pub mod units;
 
 pub use config::Config;
+pub use rules::{Finding, Severity, findings};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../example.toml");

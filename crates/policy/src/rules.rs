@@ -20,16 +20,22 @@ const MAX_COST_PERCENT: u32 = 10_000;
 
 /// Whether a finding keeps the configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Severity {
+pub enum Severity {
+    /// It does.
     Error,
+    /// It does not.
     Warning,
 }
 
 /// Something wrong or doubtful, and where: keys from the outermost table inward.
-pub(crate) struct Finding {
-    pub(crate) severity: Severity,
-    pub(crate) path: Vec<String>,
-    pub(crate) message: String,
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Whether it keeps the configuration from being used.
+    pub severity: Severity,
+    /// The keys.
+    pub path: Vec<String>,
+    /// What is wrong and what would be right.
+    pub message: String,
 }
 
 struct Findings(Vec<Finding>);
@@ -56,7 +62,7 @@ impl Findings {
 }
 
 /// Everything wrong or doubtful in `config`, in the order of its tables.
-pub(crate) fn findings(config: &Config) -> Vec<Finding> {
+pub fn findings(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
     names("pools", config.pools.keys(), &mut out);

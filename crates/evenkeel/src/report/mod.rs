@@ -10,6 +10,7 @@ mod tests;
 
 use serde::Serialize;
 
+#[allow(unused_imports, reason = "the commands that fill a page are on their way")]
 pub(crate) use number::{Decimal, short};
 
 /// A page.

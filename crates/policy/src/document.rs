@@ -1,0 +1,366 @@
+//! TOML text to typed values: every error at once, each with origin, line, key and cure.
+//!
+//! Serde stops at the first error. To find them all, the entry at fault is taken out of the parsed document and
+//! reading starts again, until nothing is wrong.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::check::Problem;
+use crate::rules::closest;
+
+/// A larger text is a mistake; the bound keeps reading it cheap.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
+/// More errors than these help nobody.
+pub(crate) const MAX_ERRORS: usize = 100;
+
+/// A parsed text that knows where each of its values was written.
+///
+/// Keys are paths from the outermost table inward; an element of an array is named by its place, from 0.
+#[derive(Clone, Debug)]
+pub struct Document<'t> {
+    text: &'t str,
+    origin: &'t str,
+    root: Spanned<DeTable<'t>>,
+    /// Assignments made later. The spans of their values begin behind the text, at its length plus one plus the place.
+    assigned: Vec<&'t str>,
+}
+
+impl<'t> Document<'t> {
+    /// Parses `text`; what cannot be parsed is left out and reported. `origin` names the text in errors.
+    pub fn parse(text: &'t str, origin: &'t str) -> (Self, Vec<Problem>) {
+        if text.len() > MAX_TEXT_BYTES {
+            let message = format!("is larger than {MAX_TEXT_BYTES} bytes; is this the right file?");
+            let problem = Problem { origin: origin.into(), position: None, key: String::new(), message };
+            let root = Spanned::new(0..0, DeTable::default());
+            return (Self { text: "", origin, root, assigned: Vec::new() }, vec![problem]);
+        }
+        let (root, errors) = DeTable::parse_recoverable(text);
+        let document = Self { text, origin, root, assigned: Vec::new() };
+        let problem =
+            |error: &toml::de::Error| document.problem(error.span(), String::new(), one_line(error.message()));
+        let problems = errors.iter().take(MAX_ERRORS).map(problem).collect();
+        (document, problems)
+    }
+
+    /// Puts a value over what the text says: `pool.admission="none"`, `client.0.workload.queue_depth=32`.
+    ///
+    /// A value that is no TOML stands for itself as a string, so that `duration=5s` needs no quotes.
+    ///
+    /// # Errors
+    /// Says what is wrong with the assignment and what would be right.
+    pub fn assign(&mut self, assignment: &'t str) -> Result<(), Problem> {
+        let fault = |key: &str, message: String| Problem {
+            origin: origin_of(assignment),
+            position: None,
+            key: key.to_owned(),
+            message,
+        };
+        let Some((key, value)) = assignment.split_once('=') else {
+            return Err(fault("", "is no assignment; write KEY=VALUE, for example duration=5s".into()));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let path = path_of(key).ok_or_else(|| {
+            fault(key, "is no key; write it as in the file, with dots: tenants.light.weight, client.0.from".into())
+        })?;
+        let mut value = match DeValue::parse(value) {
+            Ok(parsed) => parsed,
+            Err(_) => Spanned::new(0..0, DeValue::String(Cow::Borrowed(value))),
+        };
+        let place = self.text.len() + 1 + self.assigned.len();
+        mark(&mut value, place);
+        self.assigned.push(assignment);
+        put(self.root.get_mut(), &path, value, place).map_err(|message| fault(key, message))
+    }
+
+    /// Reads the whole document as a `T`.
+    ///
+    /// # Errors
+    /// All that keeps it from being one, with what could be read of it (`None` if that is nothing).
+    pub fn read<T: DeserializeOwned>(&self) -> (Option<T>, Vec<Problem>) {
+        self.read_table(self.root.clone(), &[])
+    }
+
+    /// Reads a table as a `T`, after the entries of `over` took the place of its own.
+    ///
+    /// # Errors
+    /// As [`Document::read`]; keys are given as those of `over`.
+    pub fn read_over<T: DeserializeOwned>(&self, table: &[&str], over: &[&str]) -> (Option<T>, Vec<Problem>) {
+        let mut merged = self.table(table).cloned().unwrap_or_default();
+        merged.extend(self.table(over).cloned().unwrap_or_default());
+        self.read_table(Spanned::new(self.span(over).unwrap_or(0..0), merged), over)
+    }
+
+    /// An error or warning about a key, at the place where the text mentions it.
+    pub fn complain(&self, path: &[&str], message: impl Into<String>) -> Problem {
+        self.problem(self.span(path), path.join("."), message.into())
+    }
+
+    /// Line and column, both from 1, of the key or the innermost table around it that the text mentions.
+    pub fn position(&self, path: &[&str]) -> Option<(usize, usize)> {
+        self.span(path).filter(|span| span.start <= self.text.len()).map(|span| line_and_column(self.text, span.start))
+    }
+
+    /// Whether the document has this key.
+    pub fn has(&self, path: &[&str]) -> bool {
+        let Some((last, table)) = path.split_last() else { return true };
+        self.table(table).is_some_and(|table| table.contains_key(*last))
+    }
+
+    fn read_table<T: DeserializeOwned>(
+        &self,
+        mut table: Spanned<DeTable<'t>>,
+        prefix: &[&str],
+    ) -> (Option<T>, Vec<Problem>) {
+        let mut problems = Vec::new();
+        loop {
+            let error = match T::deserialize(toml::Deserializer::from(table.clone())) {
+                Ok(value) => return (Some(value), problems),
+                Err(error) => error,
+            };
+            let at_fault = error.span().and_then(|span| locate(table.get_ref(), &span));
+            let inner = at_fault.iter().flatten().map(String::as_str);
+            let key = prefix.iter().copied().chain(inner).collect::<Vec<_>>().join(".");
+            problems.push(self.problem(error.span(), key, explain(error.message())));
+            let removed = at_fault.is_some_and(|path| remove(table.get_mut(), &path));
+            if !removed || problems.len() > MAX_ERRORS {
+                return (None, problems);
+            }
+        }
+    }
+
+    fn problem(&self, span: Option<Range<usize>>, key: String, message: String) -> Problem {
+        let assigned = span.as_ref().and_then(|span| span.start.checked_sub(self.text.len() + 1));
+        match assigned.and_then(|place| self.assigned.get(place)) {
+            Some(assignment) => Problem { origin: origin_of(assignment), position: None, key, message },
+            None => {
+                let position = span.map(|span| line_and_column(self.text, span.start));
+                Problem { origin: self.origin.into(), position, key, message }
+            }
+        }
+    }
+
+    fn table(&self, path: &[&str]) -> Option<&DeTable<'t>> {
+        let mut table = self.root.get_ref();
+        let mut rest = path;
+        while let Some((first, more)) = rest.split_first() {
+            let value = table.get(*first)?.get_ref();
+            (table, rest) = match (value, more.split_first()) {
+                (DeValue::Array(array), Some((place, more))) => {
+                    (array.get(place.parse::<usize>().ok()?)?.get_ref().as_table()?, more)
+                }
+                (value, _) => (value.as_table()?, more),
+            };
+        }
+        Some(table)
+    }
+
+    fn span(&self, path: &[&str]) -> Option<Range<usize>> {
+        span_of(self.root.get_ref(), path)
+    }
+}
+
+/// How an assignment is named in errors.
+fn origin_of(assignment: &str) -> String {
+    format!("--set {assignment}")
+}
+
+/// The parts of a dotted key, read as TOML reads it.
+fn path_of(key: &str) -> Option<Vec<String>> {
+    let text = format!("{key} = 0");
+    let document = DeTable::parse(&text).ok()?;
+    let (mut path, mut table) = (Vec::new(), document.get_ref());
+    loop {
+        let [(key, value)] = table.iter().collect::<Vec<_>>()[..] else { return None };
+        path.push(key.get_ref().to_string());
+        match value.get_ref() {
+            DeValue::Table(inner) => table = inner,
+            DeValue::Integer(_) => return Some(path),
+            _ => return None,
+        }
+    }
+}
+
+/// Gives a value and all in it one place.
+fn mark(value: &mut Spanned<DeValue<'_>>, place: usize) {
+    match value.get_mut() {
+        DeValue::Array(array) => array.iter_mut().for_each(|element| mark(element, place)),
+        DeValue::Table(table) => {
+            let marked = std::mem::take(table).into_iter().map(|(key, mut value)| {
+                mark(&mut value, place);
+                (Spanned::new(place..place, key.into_inner()), value)
+            });
+            *table = marked.collect();
+        }
+        _ => {}
+    }
+    let inner = std::mem::replace(value.get_mut(), DeValue::Boolean(false));
+    *value = Spanned::new(place..place, inner);
+}
+
+/// Puts a value at a path, making the tables on the way there.
+fn put<'t>(table: &mut DeTable<'t>, path: &[String], value: Spanned<DeValue<'t>>, place: usize) -> Result<(), String> {
+    let Some((first, rest)) = path.split_first() else { return Ok(()) };
+    let key = Spanned::new(place..place, Cow::Owned(first.clone()));
+    if rest.is_empty() {
+        // Out first: a map keeps the key it has, and with it the old place.
+        table.remove(first.as_str());
+        table.insert(key, value);
+        return Ok(());
+    }
+    if !table.contains_key(first.as_str()) {
+        table.insert(key, Spanned::new(place..place, DeValue::Table(DeTable::default())));
+    }
+    match table.get_mut(first.as_str()).map(Spanned::get_mut) {
+        Some(DeValue::Table(inner)) => put(inner, rest, value, place),
+        Some(DeValue::Array(array)) => put_in_array(array, first, rest, value, place),
+        Some(other) => Err(format!(
+            "{first} is a {}, not a table, so it has no {:?}; set {first} itself",
+            other.type_str(),
+            rest[0]
+        )),
+        None => Ok(()),
+    }
+}
+
+fn put_in_array<'t>(
+    array: &mut toml::de::DeArray<'t>,
+    name: &str,
+    rest: &[String],
+    value: Spanned<DeValue<'t>>,
+    place: usize,
+) -> Result<(), String> {
+    let count = array.len();
+    let element = rest[0].parse::<usize>().ok().and_then(|index| array.get_mut(index));
+    match (element, &rest[1..]) {
+        (Some(element), []) => *element = value,
+        (Some(element), inner) => match element.get_mut() {
+            DeValue::Table(table) => return put(table, inner, value, place),
+            other => return Err(format!("an element of {name} is a {}, not a table", other.type_str())),
+        },
+        (None, _) if count == 0 => return Err(format!("{name} is empty; set {name} itself")),
+        (None, _) => {
+            let last = count - 1;
+            return Err(format!("{name} has the elements 0 to {last}; write {name}.0, not {name}.{}", rest[0]));
+        }
+    }
+    Ok(())
+}
+
+/// The path to the smallest entry whose key or value covers `span`.
+fn locate(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
+    type Best = Option<(usize, Vec<String>)>;
+    fn consider(range: &Range<usize>, span: &Range<usize>, path: &[String], best: &mut Best) {
+        let covers = range.start <= span.start && span.end <= range.end;
+        // Of equals the inner one: a dotted key gives its table and its value the same span.
+        if covers && best.as_ref().is_none_or(|(length, _)| range.len() <= *length) {
+            *best = Some((range.len(), path.to_vec()));
+        }
+    }
+    fn value_of(value: &DeValue<'_>, span: &Range<usize>, path: &mut Vec<String>, best: &mut Best) {
+        match value {
+            DeValue::Table(inner) => visit(inner, span, path, best),
+            DeValue::Array(array) => {
+                for (index, element) in array.iter().enumerate() {
+                    path.push(index.to_string());
+                    if let DeValue::Table(inner) = element.get_ref() {
+                        consider(&element.span(), span, path, best);
+                        visit(inner, span, path, best);
+                    }
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+    fn visit(table: &DeTable<'_>, span: &Range<usize>, path: &mut Vec<String>, best: &mut Best) {
+        for (key, value) in table {
+            path.push(key.get_ref().to_string());
+            for range in [key.span(), value.span()] {
+                consider(&range, span, path, best);
+            }
+            value_of(value.get_ref(), span, path, best);
+            path.pop();
+        }
+    }
+    let mut best = None;
+    visit(table, span, &mut Vec::new(), &mut best);
+    best.map(|(_, path)| path)
+}
+
+/// Takes an entry out of the document; tells whether it was there.
+fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
+    let Some((first, rest)) = path.split_first() else { return false };
+    if rest.is_empty() {
+        return table.remove(first.as_str()).is_some();
+    }
+    match table.get_mut(first.as_str()).map(Spanned::get_mut) {
+        Some(DeValue::Table(inner)) => remove(inner, rest),
+        Some(DeValue::Array(array)) => {
+            let element = rest[0].parse::<usize>().ok().and_then(|index| array.get_mut(index));
+            match element.map(Spanned::get_mut) {
+                // An element as a whole stays: without it the places of the others would change.
+                Some(DeValue::Table(inner)) => remove(inner, &rest[1..]),
+                _ => false,
+            }
+        }
+        _ => false,
+    }
+}
+
+/// Where the text mentions a key: the key itself, or the innermost table around it that is mentioned.
+fn span_of(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
+    let (first, rest) = path.split_first()?;
+    let (key, value) = table.get_key_value(*first)?;
+    let inner = match (value.get_ref(), rest.split_first()) {
+        (DeValue::Table(inner), _) => span_of(inner, rest),
+        (DeValue::Array(array), Some((place, rest))) => {
+            let element = place.parse::<usize>().ok().and_then(|index| array.get(index));
+            element.map(|element| {
+                let inner = element.get_ref().as_table().and_then(|table| span_of(table, rest));
+                inner.unwrap_or_else(|| element.span())
+            })
+        }
+        _ => None,
+    };
+    inner.or_else(|| Some(key.span()))
+}
+
+/// Line and column of a byte offset, both from 1, columns in characters.
+fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+fn one_line(message: &str) -> String {
+    message.lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}
+
+/// Adds to what serde says what would be right.
+fn explain(message: &str) -> String {
+    let message = one_line(message);
+    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let Some((&wrong, known)) = words.split_first() else {
+        return match message.as_str() {
+            "invalid socket address syntax" => {
+                "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into()
+            }
+            _ => message,
+        };
+    };
+    let what = match message.split('`').next().map(str::trim) {
+        Some("unknown field") => "unknown key",
+        Some("unknown variant") => "unknown value",
+        _ => return message,
+    };
+    let list = known.join(", ");
+    match closest(wrong, known) {
+        Some(close) => format!("{what} {wrong:?}; did you mean {close:?}? (known: {list})"),
+        None => format!("{what} {wrong:?}; known: {list}"),
+    }
+}
