@@ -346,34 +346,54 @@ impl<R> Pool<R> {
     /// The next request for the back end, if one may go now.
     #[inline]
     pub fn dispatch(&mut self, now: Instant) -> Next<R> {
+        loop {
+            if let Ok(next) = self.dispatch_wanted(now, |_| true) {
+                return next;
+            }
+        }
+    }
+
+    /// [`Pool::dispatch`] with requests that nobody may want any more: see the errors.
+    ///
+    /// # Errors
+    /// Gives back a request whose turn it is and that `is_wanted` disowns. No limit, share or budget is charged for it;
+    /// call again for the next.
+    #[inline]
+    pub fn dispatch_wanted(&mut self, now: Instant, is_wanted: impl FnOnce(&R) -> bool) -> Result<Next<R>, R> {
         if now >= self.admission.next_tick() {
             self.decided = self.admission.tick(now).or(self.decided);
         }
         if self.queued() == 0 {
-            return Next::Idle;
+            return Ok(Next::Idle);
         }
         let ready = self.bucket.ready_at();
         if ready > now {
-            return Next::Wait(ready);
+            return Ok(Next::Wait(ready));
         }
         let base = u64::from(self.config.base_cost_bytes);
         let (phase, work, queued_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let admission = &self.admission;
-                match self.queue.pull(now, |_, work| admission.fits(base + u64::from(work.bytes))) {
+                let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
+                let pulled = self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request));
+                match pulled.map_err(|entry| entry.request)? {
                     Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
-                    Pull::Refused => return Next::Wait(self.admission.next_tick()),
-                    Pull::Wait(until) => return Next::Wait(until),
-                    Pull::Idle => return Next::Wait(Instant::FAR_FUTURE),
+                    Pull::Refused => return Ok(Next::Wait(self.admission.next_tick())),
+                    Pull::Wait(until) => return Ok(Next::Wait(until)),
+                    Pull::Idle => return Ok(Next::Wait(Instant::FAR_FUTURE)),
                 }
             }
             Scheduler::None => {
-                match self.fifo.front() {
-                    Some((_, work, _)) if self.admission.fits(base + u64::from(work.bytes)) => {}
-                    _ => return Next::Wait(self.admission.next_tick()),
+                let Some((_, work, entry)) = self.fifo.front() else { return Ok(Next::Idle) };
+                let wanted = is_wanted(&entry.request);
+                if wanted && !self.admission.fits(base + u64::from(work.bytes)) {
+                    return Ok(Next::Wait(self.admission.next_tick()));
                 }
-                let Some((queued_at, work, entry)) = self.fifo.pop_front() else { return Next::Idle };
+                let Some((queued_at, work, entry)) = self.fifo.pop_front() else { return Ok(Next::Idle) };
                 self.tenants[entry.tenant.index as usize].queued_fifo -= 1;
+                if !wanted {
+                    return Err(entry.request);
+                }
                 (None, work, queued_at, entry)
             }
         };
@@ -394,7 +414,7 @@ impl<R> Pool<R> {
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
         }
-        Next::Run(entry.request, Ticket { tenant: entry.tenant, work, cost, queued_at, admitted_at: now })
+        Ok(Next::Run(entry.request, Ticket { tenant: entry.tenant, work, cost, queued_at, admitted_at: now }))
     }
 
     /// A dispatched request has left the back end.

@@ -180,6 +180,81 @@ fn a_tenant_that_left_cannot_be_taken_for_its_successor() {
     assert_eq!(pool.in_flight(), 0);
 }
 
+/// Dispatches at `now` what is even; what is odd comes back unwanted.
+fn drain_even(pool: &mut Pool<u64>, now: Instant) -> (Vec<u64>, Vec<u64>) {
+    let (mut served, mut unwanted) = (Vec::new(), Vec::new());
+    loop {
+        match pool.dispatch_wanted(now, |request| request % 2 == 0) {
+            Ok(Next::Run(request, ticket)) => {
+                pool.complete(now, ticket, Outcome::Done);
+                served.push(request);
+            }
+            Ok(_) => return (served, unwanted),
+            Err(request) => unwanted.push(request),
+        }
+    }
+}
+
+#[test]
+fn what_nobody_wants_uses_up_no_promise() {
+    for scheduler in [Scheduler::Mclock, Scheduler::None] {
+        // One request a second by the tenant's limit and by the pool's, and room for one inside.
+        let limit = Rates { iops: 1, bytes_per_s: 0 };
+        let admission = Admission::Fixed { budget_bytes: 8096 };
+        let mut pool = pool(Config { scheduler, limit, admission, ..config() });
+        let tenant = pool.join(at(0), Qos { limit, ..Qos::default() });
+        for request in [2, 1, 3, 5, 4, 7, 9] {
+            pool.submit(at(0), tenant, READ, request).unwrap();
+        }
+        assert_eq!(drain_even(&mut pool, at(0)), (vec![2], vec![]));
+        assert_eq!(drain_even(&mut pool, at(999_999)), (vec![], vec![]), "their turn has not come");
+        // A client that came back after a crash is served at its next turn, whatever it had left behind.
+        assert_eq!(drain_even(&mut pool, at(1_000_000)), (vec![4], vec![1, 3, 5]));
+        assert_eq!(drain_even(&mut pool, at(2_000_000)), (vec![], vec![7, 9]));
+        let view = pool.tenant(tenant).unwrap();
+        assert_eq!((view.stats.reads, view.queued, view.in_flight, pool.queued()), (2, 0, 0, 0));
+        assert!(matches!(pool.dispatch(at(2_000_000)), Next::Idle));
+        pool.submit(at(2_000_000), tenant, READ, 6).unwrap();
+        assert_eq!(drain_even(&mut pool, at(2_000_000)).0, [6], "the last turn is still there");
+    }
+}
+
+proptest! {
+    /// A queue with unwanted requests serves the others at the same times as a queue that never had them.
+    #[test]
+    fn unwanted_requests_leave_no_trace(
+        tenants in prop::collection::vec((1..20u32, 0..4u64), 1..5),
+        requests in prop::collection::vec((0..5usize, 0..50_000u32, any::<bool>()), 1..80),
+    ) {
+        let run = |with_unwanted: bool| {
+            let mut pool = pool(config());
+            let ids: Vec<_> = tenants
+                .iter()
+                .map(|&(weight, k)| {
+                    let limit = Rates { iops: k * 100, bytes_per_s: 0 };
+                    pool.join(at(0), Qos { weight, limit, ..Qos::default() })
+                })
+                .collect();
+            // Everybody comes and goes with a request that is wanted, so that ties are broken alike.
+            let each = (0..ids.len()).map(|tenant| (tenant, 1, true));
+            let all = each.clone().chain(requests.iter().copied()).chain(each);
+            for (number, (tenant, bytes, wanted)) in (0..).zip(all) {
+                if wanted || with_unwanted {
+                    let work = Work { kind: Kind::Read, bytes };
+                    pool.submit(at(0), ids[tenant % ids.len()], work, number * 2 + u64::from(!wanted)).unwrap();
+                }
+            }
+            // 82 requests at 100 IOPS take less than a second.
+            let served: Vec<_> = (0..100).map(|n| drain_even(&mut pool, at(n * 10_000)).0).collect();
+            (served, pool.queued())
+        };
+        let (served, left) = run(true);
+        prop_assert_eq!(&served, &run(false).0);
+        prop_assert_eq!(left, 0);
+        prop_assert_eq!(served.iter().flatten().count(), requests.iter().filter(|r| r.2).count() + 2 * tenants.len());
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Submit(usize, u32),

@@ -279,16 +279,48 @@ impl<R> Queue<R> {
     pub fn pull(&mut self, now: Instant, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return self.next_due() };
-        let Choice { index, phase, .. } = choice;
-        let client = &mut self.clients[index as usize];
-        let id = ClientId { index, generation: client.generation };
-        let Some(&Request { queued_at, work, cost }) = self.requests.front(&client.fifo) else { return Pull::Idle };
+        self.take(now, &choice, admit)
+    }
+
+    /// [`Queue::pull`] with requests that nobody may want any more: see the errors. O(log clients), amortised as there.
+    ///
+    /// # Errors
+    /// Gives back a request whose turn it is and that `is_wanted` disowns. It is charged to nobody, so that the next
+    /// pull finds the same turn for the client's next request. After [`Pull::Wait`] this may be all that there is.
+    #[inline]
+    pub fn pull_wanted(
+        &mut self,
+        now: Instant,
+        admit: impl FnOnce(ClientId, &Work) -> bool,
+        is_wanted: impl FnOnce(&R) -> bool,
+    ) -> Result<Pull<R>, R> {
+        self.release(now);
+        let Some(choice) = self.choose(now) else { return Ok(self.next_due()) };
+        let fifo = &mut self.clients[choice.index as usize].fifo;
+        if self.requests.front(fifo).is_some_and(|(_, payload)| !is_wanted(payload)) {
+            let unwanted = self.requests.pop(fifo);
+            if fifo.is_empty() {
+                self.withdraw(choice.index);
+            }
+            return unwanted.map_or(Ok(Pull::Idle), Err);
+        }
+        Ok(self.take(now, &choice, admit))
+    }
+
+    /// Serves the client's oldest request if `admit` says so.
+    #[inline]
+    fn take(&mut self, now: Instant, choice: &Choice, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
+        let client = &mut self.clients[choice.index as usize];
+        let id = ClientId { index: choice.index, generation: client.generation };
+        let Some((&Request { queued_at, work, cost }, _)) = self.requests.front(&client.fifo) else {
+            return Pull::Idle;
+        };
         if !admit(id, &work) {
             return Pull::Refused;
         }
         let Some(payload) = self.requests.pop(&mut client.fifo) else { return Pull::Idle };
-        self.charge(now, &choice, &work, cost);
-        Pull::Ready { client: id, phase, work, queued_at, payload }
+        self.charge(now, choice, &work, cost);
+        Pull::Ready { client: id, phase: choice.phase, work, queued_at, payload }
     }
 
     /// Requests queued.

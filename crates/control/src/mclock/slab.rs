@@ -108,8 +108,8 @@ impl<R> Slab<R> {
 
     /// The oldest request.
     #[inline]
-    pub(super) fn front(&self, fifo: &Fifo) -> Option<&Request> {
-        self.slots.get(fifo.head as usize).map(|slot| &slot.request)
+    pub(super) fn front(&self, fifo: &Fifo) -> Option<(&Request, &R)> {
+        self.slots.get(fifo.head as usize).and_then(|slot| Some((&slot.request, slot.payload.as_ref()?)))
     }
 
     /// Takes the oldest request.

@@ -51,7 +51,8 @@ impl Worker {
             loop {
                 let now = clock::now();
                 let work = &mut self.pools[index];
-                let mut rejected = Vec::new();
+                let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
+                let slots = &self.shared.slots;
                 let (wake_at, decided) = {
                     let mut state = pool.lock();
                     for (ticket, outcome) in work.completed.drain(..) {
@@ -63,12 +64,13 @@ impl Worker {
                         }
                     }
                     let wake_at = loop {
-                        match state.dispatch(now) {
-                            Next::Run(request, ticket) => ready.push((request, ticket)),
-                            Next::Wait(until) => break until,
-                            Next::Idle => break Instant::FAR_FUTURE,
+                        match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
+                            Ok(Next::Run(request, ticket)) => ready.push((request, ticket)),
+                            Ok(Next::Wait(until)) => break until,
+                            Ok(Next::Idle) => break Instant::FAR_FUTURE,
+                            Err(request) => unwanted.push(request),
                         }
-                        if ready.len() >= DISPATCH_BATCH {
+                        if ready.len() + unwanted.len() >= DISPATCH_BATCH {
                             break now;
                         }
                     };
@@ -87,6 +89,9 @@ impl Worker {
                 for request in rejected {
                     self.resubmit(index, request);
                 }
+                for request in unwanted {
+                    self.discard(request);
+                }
                 if ready.is_empty() && self.pools[index].incoming.is_empty() {
                     break;
                 }
@@ -101,11 +106,6 @@ impl Worker {
 
     #[inline]
     fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut request: Request, ticket: Ticket, now: Instant) {
-        if !self.shared.slots.is_alive(request.key) {
-            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
-            self.discard(request);
-            return;
-        }
         let Some(volume) = snapshot.volume(request.volume) else {
             self.pools[pool].completed.push((ticket, Outcome::Cancelled));
             self.answer(request, Err(Errno::Shutdown));
@@ -158,7 +158,7 @@ impl Worker {
     }
 
     /// Drops a request whose connection is gone.
-    pub(super) fn discard(&mut self, mut request: Request) {
+    fn discard(&mut self, mut request: Request) {
         self.shared.slots.bury(request.key);
         self.shared.budget.give(request.charge);
         if let Some(buffer) = request.buffer.take() {
