@@ -116,6 +116,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
         ("buffer_memory", old.buffer_memory != new.buffer_memory),
         ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
+        ("peer_timeout", old.peer_timeout != new.peer_timeout),
     ];
     restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
     let live = [

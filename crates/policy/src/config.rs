@@ -77,6 +77,8 @@ pub struct Server {
     pub buffer_memory: Bytes,
     /// A client that has not finished the handshake by then is disconnected.
     pub handshake_timeout: Duration,
+    /// A TCP client that acknowledges nothing for so long counts as gone: its host or the way to it has failed.
+    pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
 }
@@ -340,6 +342,7 @@ impl Default for Server {
             max_inflight_per_connection: 256,
             buffer_memory: Bytes(256 << 20),
             handshake_timeout: Duration::from_secs(30),
+            peer_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
         }
     }

@@ -10,9 +10,11 @@ use crate::units::{Bytes, Duration, Rates};
 const MAX_NAME: usize = 64;
 /// The longest path of a Unix socket, in bytes, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
-/// Room for one request of the largest payload that clients may send.
 /// No wake-up takes longer.
 const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
+/// The kernel counts the seconds after which it asks whether a peer is there, and the milliseconds it then waits.
+const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// Room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
@@ -174,6 +176,12 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         server.handshake_timeout.is_zero(),
         &at("handshake_timeout"),
         "0 would disconnect everybody; use for example \"30s\"",
+    );
+    let [shortest, longest] = PEER_TIMEOUT;
+    out.error_if(
+        !(shortest..=longest).contains(&server.peer_timeout),
+        &at("peer_timeout"),
+        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", server.peer_timeout),
     );
 }
 

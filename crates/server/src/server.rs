@@ -112,6 +112,7 @@ impl Server {
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
             handshake_ns: config.server.handshake_timeout.0.as_nanos(),
+            peer_timeout: config.server.peer_timeout.0,
             busy_poll: config.server.busy_poll.0,
         };
         let shared = Arc::new(Shared::new(mailboxes, config.server.max_connections, Budget::new(memory), bounds));

@@ -172,6 +172,8 @@ pub(crate) struct Bounds {
     pub(crate) in_flight: usize,
     /// Time a client has to choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
+    /// How long a TCP peer may acknowledge nothing before it counts as gone.
+    pub(crate) peer_timeout: Duration,
     /// The longest that a worker looks for events before it sleeps.
     pub(crate) busy_poll: Duration,
 }

@@ -39,13 +39,13 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    fn accept(&self) -> rustix::io::Result<(Transport, Peer)> {
+    fn accept(&self, peer_timeout: Duration) -> rustix::io::Result<(Transport, Peer)> {
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
         Ok(match self {
             Self::Tcp(_) => {
                 let address = address.and_then(|a| SocketAddr::try_from(a).ok());
                 let peer = Peer { address: address.map(|a| a.ip()), port: address.map_or(0, |a| a.port()), uid: None };
-                (Transport::tcp(fd), peer)
+                (Transport::tcp(fd, peer_timeout.into()), peer)
             }
             Self::Unix(_) => {
                 let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
@@ -60,7 +60,7 @@ impl Worker {
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
-            match socket.accept() {
+            match socket.accept(self.shared.bounds.peer_timeout) {
                 Ok((transport, peer)) => self.place(transport, peer),
                 Err(Errno::AGAIN) => return,
                 // The peer gave up while it waited.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::sockopt;
 
@@ -35,23 +36,22 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// Seconds of silence after which TCP asks whether the peer is still there.
-const KEEPALIVE_IDLE_S: u64 = 60;
-/// Seconds between such questions; six without an answer end the connection.
-const KEEPALIVE_INTERVAL_S: u64 = 10;
-/// Milliseconds that sent data may stay unacknowledged before the peer counts as gone.
-const USER_TIMEOUT_MS: u32 = 120_000;
+/// In how many intervals TCP asks a silent peer whether it is still there, after half of the time that it has.
+const KEEPALIVE_PROBES: u32 = 6;
 
 impl Transport {
-    /// Takes over an accepted TCP socket.
-    pub(crate) fn tcp(fd: OwnedFd) -> Self {
+    /// Takes over an accepted TCP socket, whose peer counts as gone when it has acknowledged nothing for `patience`
+    /// (seconds to hours): neither data nor, where there is none, a question.
+    pub(crate) fn tcp(fd: OwnedFd, patience: Duration) -> Self {
+        let second = Duration::from_secs(1);
+        let idle = (patience / 2).max(second);
         // None of these is worth refusing a connection for.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
         let _ = sockopt::set_socket_keepalive(&fd, true);
-        let _ = sockopt::set_tcp_keepidle(&fd, std::time::Duration::from_secs(KEEPALIVE_IDLE_S));
-        let _ = sockopt::set_tcp_keepintvl(&fd, std::time::Duration::from_secs(KEEPALIVE_INTERVAL_S));
-        let _ = sockopt::set_tcp_keepcnt(&fd, 6);
-        let _ = sockopt::set_tcp_user_timeout(&fd, USER_TIMEOUT_MS);
+        let _ = sockopt::set_tcp_keepidle(&fd, idle);
+        let _ = sockopt::set_tcp_keepintvl(&fd, (idle / KEEPALIVE_PROBES).max(second));
+        let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_PROBES);
+        let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis().try_into().unwrap_or(u32::MAX));
         Self::Tcp(fd)
     }
 

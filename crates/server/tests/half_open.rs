@@ -1,0 +1,96 @@
+//! A TCP client whose host or network is gone: no packet comes from it any more, not even one that ends the connection.
+
+mod support;
+
+use std::io::Write;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
+
+use evenkeel_nbd::wire::{Command, CommandFlags};
+use evenkeel_policy::config::Engine;
+use support::{Client, Stream, TestServer, pattern};
+
+const TEXT: &str = "[server]\npeer_timeout = \"1s\"\nbuffer_memory = \"32MiB\"\nmax_connections = 3\n\
+    [tenants.slow]\nlimit = { iops = 1 }\n\
+    [volumes.disk0]\nsize = \"64MiB\"\n[volumes.slow]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+
+/// Lets the host of a client vanish: its socket drops every packet that arrives, so nothing is acknowledged. It has
+/// nothing of its own to send either once all that it sent has been acknowledged.
+fn vanish(client: &Client) {
+    let Stream::Tcp(stream) = &client.stream else { panic!("only TCP has networks that fail") };
+    let fd = stream.as_raw_fd();
+    let until = Instant::now() + support::PATIENCE;
+    while unacknowledged(fd) > 0 {
+        assert!(Instant::now() < until, "the server does not acknowledge what it was sent");
+        std::thread::yield_now();
+    }
+    // BPF: return 0 bytes of the packet.
+    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    // SAFETY: the program and its one instruction outlive the call.
+    let set = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of_val(&program) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn unacknowledged(fd: RawFd) -> libc::c_int {
+    let mut bytes = 0;
+    // SAFETY: TIOCOUTQ (SIOCOUTQ for sockets) writes one int.
+    assert_eq!(unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) }, 0);
+    bytes
+}
+
+#[test]
+fn a_client_whose_host_vanishes_gives_everything_back() {
+    let test = TestServer::start("vanished", Engine::Auto, TEXT);
+
+    // One is idle, and acknowledges nothing but questions.
+    let idle = test.connect_tcp("disk0");
+    // One has replies under way, more than the sockets take, which hold buffer memory.
+    let mut reading = test.connect_tcp("disk0");
+    let requests: Vec<u8> =
+        (0..16).flat_map(|n| reading.encode(n, Command::Read, CommandFlags::NONE, n << 20, 1 << 20, &[])).collect();
+    reading.stream.write_all(&requests).unwrap();
+    // One waits for requests that its limit holds back, for a minute.
+    let mut waiting = test.connect_tcp("slow");
+    let writes: Vec<u8> = (0..60)
+        .flat_map(|n| waiting.encode(n, Command::Write, CommandFlags::NONE, n << 12, 4096, &pattern(n, 0, 4096)))
+        .collect();
+    waiting.stream.write_all(&writes).unwrap();
+    test.wait_for("replies that nobody takes, and requests that wait", |state| {
+        state.buffer_memory_used_bytes > 8 << 20 && state.pools[0].queued_requests >= 55
+    });
+
+    [&idle, &reading, &waiting].into_iter().for_each(vanish);
+    test.wait_for("all of them given up", |state| {
+        let pool = &state.pools[0];
+        state.connections == 0
+            && state.buffer_memory_used_bytes == 0
+            && pool.queued_requests == 0
+            && pool.admission.inside_bytes == 0
+    });
+    // Their places are free, and the tenant's limit is not used up by what they left.
+    let mut others: Vec<_> = ["disk0", "disk0", "slow"].map(|export| test.connect_tcp(export)).into();
+    for other in &mut others {
+        assert!(other.read(0, 512).is_ok());
+    }
+    assert_eq!(test.server.state().refused_connections_total, 0);
+}
+
+#[test]
+fn a_silent_client_that_is_still_there_stays() {
+    let test = TestServer::start("silent", Engine::Auto, TEXT);
+    let mut silent = test.connect_tcp("disk0");
+    let gone = test.connect_tcp("disk0");
+    vanish(&gone);
+    // They fell silent at the same time, and the one that is left has answered every question since.
+    test.wait_for("the other one given up", |state| state.connections == 1);
+    assert!(silent.read(0, 512).is_ok());
+}
