@@ -5,12 +5,15 @@ use evenkeel_control::Duration;
 /// The first look after a sleep that a look would have saved.
 const SHORTEST: Duration = Duration::from_micros(10);
 
+/// What a wake-up adds to a wait, at most.
+const WAKING: Duration = Duration::from_micros(50);
+
 /// Decides how long a loop looks for events (busy polling) before it sleeps.
 ///
 /// Waking a sleeping processor takes some 5 us, on a virtual machine up to 50 us, and about as much processor
 /// time on the waking side; looking a moment longer saves both. Learns from past waits as KVM's halt polling does:
-/// a wait that looking would have saved doubles the window, a longer one halves it. A loop whose events are rare
-/// therefore never looks.
+/// a wait that looking would have saved doubles the window, any other halves it. A loop whose events are rare
+/// therefore never looks, nor does one that only waits for the times it has set itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     longest: Duration,
@@ -29,10 +32,10 @@ impl Spin {
         self.window
     }
 
-    /// Looking, if at all, was in vain; the whole wait took so long.
-    pub fn slept(&mut self, waited: Duration) {
-        // Twice: what was waited includes the waking that looking saves.
-        let saved = waited <= self.longest + self.longest;
+    /// Looking, if at all, was in vain, and the loop has slept. The whole wait took `waited`; `by_event` tells
+    /// whether an event ended it, or a time that was known before.
+    pub fn slept(&mut self, waited: Duration, by_event: bool) {
+        let saved = by_event && waited <= self.longest + WAKING;
         self.window = if saved {
             (self.window + self.window).max(SHORTEST).min(self.longest)
         } else if self.window > SHORTEST {
@@ -47,26 +50,71 @@ impl Spin {
 mod tests {
     use super::*;
 
+    const fn us(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
     #[test]
     fn short_waits_open_the_window_and_long_ones_close_it() {
-        let (short, long) = (Duration::from_micros(60), Duration::from_micros(101));
-        let mut spin = Spin::new(Duration::from_micros(50));
+        let mut spin = Spin::new(us(50));
         assert_eq!(spin.window(), Duration::ZERO, "nothing is known yet");
-        let mut after = |waited, times: usize| -> Vec<u64> {
+        let mut after = |waited, by_event, times: usize| -> Vec<u64> {
             let window = |_| {
-                spin.slept(waited);
+                spin.slept(waited, by_event);
                 spin.window().as_nanos()
             };
             (0..times).map(window).collect()
         };
-        assert_eq!(after(short, 5), [10_000, 20_000, 40_000, 50_000, 50_000]);
-        assert_eq!(after(long, 5), [25_000, 12_500, 6_250, 0, 0]);
+        assert_eq!(after(us(60), true, 5), [10_000, 20_000, 40_000, 50_000, 50_000]);
+        assert_eq!(after(us(101), true, 5), [25_000, 12_500, 6_250, 0, 0]);
+        after(us(60), true, 5);
+        assert_eq!(after(us(60), false, 5), [25_000, 12_500, 6_250, 0, 0], "a time that was known");
     }
 
     #[test]
     fn zero_never_looks() {
         let mut spin = Spin::new(Duration::ZERO);
-        spin.slept(Duration::ZERO);
+        spin.slept(Duration::ZERO, true);
         assert_eq!(spin.window(), Duration::ZERO);
+    }
+
+    /// Lets a loop wait as `waits` say, a thousand times over: the part of the time that it spends looking,
+    /// and the part of the events for which it does not have to sleep.
+    fn run(longest: Duration, waits: &[(Duration, bool)]) -> (f64, f64) {
+        const WAKE: Duration = Duration::from_micros(10);
+        let mut spin = Spin::new(longest);
+        let (mut looked, mut passed, mut events, mut found) = (0, 0, 0, 0);
+        for _ in 0..1000 {
+            for &(wait, by_event) in waits {
+                let window = spin.window().min(wait);
+                looked += window.as_nanos();
+                passed += wait.as_nanos();
+                events += u32::from(by_event);
+                if by_event && wait <= window {
+                    found += 1;
+                } else {
+                    spin.slept(wait + WAKE, by_event);
+                    passed += WAKE.as_nanos();
+                }
+            }
+        }
+        (looked as f64 / passed as f64, f64::from(found) / f64::from(events.max(1)))
+    }
+
+    #[test]
+    fn a_busy_loop_hardly_sleeps_and_an_idle_one_hardly_looks() {
+        let longest = us(200);
+        let (_, found) = run(longest, &[(us(15), true), (us(40), true), (us(190), true)]);
+        assert!(found > 0.99, "{found} of the events were found by looking");
+        for (what, waits) in [
+            ("idle, with its own timer once a second", vec![(us(1_000_000), false)]),
+            ("an event now and then", vec![(us(3_000), true)]),
+            ("events a little too far apart", vec![(us(300), true)]),
+            ("5,000 requests a second by a limit", vec![(us(20), true), (us(180), false)]),
+            ("a burst of close events once in 100 ms", [vec![(us(10), true); 20], vec![(us(100_000), true)]].concat()),
+        ] {
+            let (looked, _) = run(longest, &waits);
+            assert!(looked <= 0.05, "{what}: {:.1} % of the time is spent looking", looked * 100.0);
+        }
     }
 }

@@ -293,18 +293,9 @@ fn a_removed_volume_ends_its_connections_and_releases_its_file() {
 
 #[test]
 fn a_full_file_system_is_an_error_of_the_request() {
-    let mount = support::Scratch::new("full-mount");
-    let made = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"])
-        .arg(mount.path())
-        .stderr(std::process::Stdio::null())
-        .status();
-    if !made.is_ok_and(|status| status.success()) {
-        return skip("a_full_file_system_is_an_error_of_the_request", "mounting a tmpfs needs root");
-    }
+    let Some(disk) = support::SmallDisk::mount("a_full_file_system_is_an_error_of_the_request") else { return };
     for engine in ENGINES {
-        let text = format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", mount.path().display());
-        let test = TestServer::start("full", engine, &text);
+        let test = TestServer::start("full", engine, &disk.volume());
         let mut client = test.connect("disk0");
         let results: Vec<_> = (0..4).map(|n| client.write(n << 20, &vec![7; 1 << 20])).collect();
         assert!(results.contains(&Err(Errno::NoSpace)), "{results:?}");
@@ -315,8 +306,6 @@ fn a_full_file_system_is_an_error_of_the_request() {
         client.wait(trim).unwrap();
         client.write(8 << 20, &[1; 4096]).unwrap();
     }
-    let unmounted = std::process::Command::new("umount").arg(mount.path()).status().unwrap();
-    assert!(unmounted.success());
 }
 
 #[test]

@@ -318,7 +318,7 @@ impl<'a> Worker<'a> {
             rustix::thread::sched_yield();
         }
         self.poll(events, LONGEST_WAIT_NS)?;
-        self.spin.slept(Duration::from_nanos(clock() - begun));
+        self.spin.slept(Duration::from_nanos(clock() - begun), !events.is_empty());
         Ok(())
     }
 

@@ -18,6 +18,9 @@ pub(crate) mod mailbox;
 mod operations;
 mod pump;
 mod receive;
+mod residence;
+#[cfg(test)]
+mod tests;
 pub(crate) mod transport;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -212,7 +215,7 @@ impl Worker {
             rustix::thread::sched_yield();
         }
         self.poll(events, (begun + timeout).since(now));
-        self.spin.slept(clock::now().since(begun));
+        self.spin.slept(clock::now().since(begun), !events.is_empty());
     }
 
     /// Asks for events. The timeout is good to the nanosecond, because promises are kept by it; where the kernel
@@ -419,131 +422,10 @@ impl Worker {
         }
     }
 
-    /// Puts a connection back in its place, or closes it when it is done.
-    fn keep(&mut self, mut connection: Box<Connection>) {
-        if connection.is_done() {
-            self.close(connection);
-            return;
-        }
-        let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
-        let writing = connection.out.len() > 0 && !connection.dirty;
-        let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
-        if interest != connection.interest && connection.ending != Ending::Silent {
-            self.watch(&mut connection, interest);
-        }
-        let slot = connection.key.slot as usize;
-        self.connections[slot] = Some(connection);
-    }
-
-    fn watch(&self, connection: &mut Connection, interest: u32) {
-        let data = epoll::EventData::new_u64(connection.key.to_event());
-        if epoll::modify(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(interest))
-            .is_ok()
-        {
-            connection.interest = interest;
-        }
-    }
-
     fn mark_dirty(&mut self, connection: &mut Connection) {
         if !connection.dirty {
             connection.dirty = true;
             self.dirty.push(connection.key.slot);
-        }
-    }
-
-    /// The peer is gone. After a disconnect request its outstanding requests are still carried out, otherwise dropped.
-    fn lose(&mut self, mut connection: Box<Connection>) {
-        if connection.said_goodbye && connection.in_flight > 0 {
-            connection.ending = Ending::Silent;
-            connection.out.clear(&mut self.buffers, &self.shared.budget);
-            let _ = epoll::delete(&self.epoll, connection.transport.fd());
-            connection.interest = 0;
-            let slot = connection.key.slot as usize;
-            self.connections[slot] = Some(connection);
-            return;
-        }
-        self.close(connection);
-    }
-
-    fn close(&mut self, mut connection: Box<Connection>) {
-        connection.out.clear(&mut self.buffers, &self.shared.budget);
-        self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
-        if let Some(incoming) = connection.incoming.take() {
-            self.shared.budget.give(incoming.request.charge);
-            if let Some(buffer) = incoming.request.buffer {
-                self.buffers.give(buffer);
-            }
-        }
-        if let Some(volume) = connection.volume() {
-            volume.connections.fetch_sub(1, Ordering::Relaxed);
-        }
-        tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
-        self.count -= 1;
-        self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-        self.shared.slots.give(connection.key, connection.in_flight);
-        // Dropping the socket takes it out of the epoll set.
-    }
-
-    /// Gives a connection to another worker as it is, requests in flight included.
-    fn hand_over(&mut self, key: ConnKey, to: usize) {
-        let slot = key.slot as usize;
-        if to == self.index || to >= self.outbox.len() {
-            return;
-        }
-        match self.connections[slot].take() {
-            Some(mut connection) if connection.key == key && connection.ending != Ending::Silent => {
-                let _ = epoll::delete(&self.epoll, connection.transport.fd());
-                connection.interest = 0;
-                connection.dirty = false;
-                self.count -= 1;
-                self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-                self.shared.stats[to].connections.fetch_add(1, Ordering::Relaxed);
-                // Published before the other worker has it: once it has, it may hand it on and publish that.
-                // What reaches either of us in between is mailed again until it meets the connection.
-                self.shared.slots.set_home(key, to);
-                self.shared.mailboxes[to].post(Message::Adopt(connection));
-            }
-            other => self.connections[slot] = other,
-        }
-    }
-
-    fn adopt(&mut self, mut connection: Box<Connection>) {
-        let data = epoll::EventData::new_u64(connection.key.to_event());
-        self.count += 1;
-        // It may have been under way while everybody else took a new snapshot.
-        if !connection.follow(&self.snapshot) {
-            self.close(connection);
-            return;
-        }
-        if let Err(error) =
-            epoll::add(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(READ))
-        {
-            tracing::warn!(peer = %connection.peer, %error, "cannot watch a connection");
-            self.close(connection);
-            return;
-        }
-        connection.interest = READ;
-        if self.draining {
-            connection.ending = Ending::Draining;
-        }
-        self.mark_dirty(&mut connection);
-        if connection.paused != Paused::No {
-            self.resume.push(connection.key.slot);
-        }
-        let slot = connection.key.slot as usize;
-        self.connections[slot] = Some(connection);
-    }
-
-    fn drain(&mut self) {
-        self.draining = true;
-        self.listeners.clear();
-        for slot in 0..self.connections.len() {
-            if let Some(mut connection) = self.connections[slot].take() {
-                if connection.ending == Ending::Open {
-                    connection.ending = Ending::Draining;
-                }
-                self.keep(connection);
-            }
         }
     }
 

@@ -18,6 +18,9 @@ use crate::engine::{FileIo, IoResult};
 use crate::shared::overdue;
 use crate::volume::Volume;
 
+#[cfg(test)]
+mod tests;
+
 /// Lost operations reported by name at most; more are only counted.
 const MAX_REPORTED: usize = 64;
 

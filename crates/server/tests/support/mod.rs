@@ -49,6 +49,35 @@ impl Drop for Scratch {
     }
 }
 
+/// A file system of 1 MiB, which is soon full.
+pub struct SmallDisk(Scratch);
+
+impl SmallDisk {
+    /// Mounts it; `None` where that is not allowed, with the test `name` reported as skipped.
+    pub fn mount(name: &str) -> Option<Self> {
+        let folder = Scratch::new(name);
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(folder.path()).stderr(std::process::Stdio::null());
+        if !mount.status().is_ok_and(|status| status.success()) {
+            skip(name, "mounting a tmpfs needs root");
+            return None;
+        }
+        Some(Self(folder))
+    }
+
+    /// A volume on it that is larger than it.
+    pub fn volume(&self) -> String {
+        format!("[volumes.disk0]\npath = \"{}/disk.img\"\nsize = \"16MiB\"\n", self.0.path().display())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = std::process::Command::new("umount").arg(self.0.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
 /// A running server on a Unix socket and a TCP port of its own.
 pub struct TestServer {
     pub server: Server,
@@ -63,6 +92,10 @@ pub fn config(scratch: &Scratch, engine: Engine, text: &str) -> Config {
     config.server.status = Status::Off;
     config.server.data_dir = scratch.path().to_owned();
     config.server.engine = engine;
+    if engine == Engine::Epoll {
+        // So that what is tried on both engines is tried with workers that sleep at once, too.
+        config.server.busy_poll = Default::default();
+    }
     config
 }
 
@@ -71,6 +104,11 @@ impl TestServer {
     pub fn start(name: &str, engine: Engine, text: &str) -> Self {
         let scratch = Scratch::new(name);
         let config = config(&scratch, engine, text);
+        Self::with_config(scratch, config)
+    }
+
+    /// Starts a server with a configuration made by [`config`].
+    pub fn with_config(scratch: Scratch, config: Config) -> Self {
         let server = Server::start(config.clone(), Start::default()).unwrap_or_else(|e| panic!("{e}"));
         Self { server, scratch, config }
     }

@@ -1,0 +1,58 @@
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use evenkeel_control::pool::{Config, Next, Pool, Scheduler};
+use evenkeel_control::units::Rates;
+
+use super::*;
+use crate::backend::memory::Memory;
+use crate::buffer::BufferPool;
+use crate::worker::connection::ConnKey;
+
+/// A table with one write of `volume` in it.
+fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
+    let config = Config {
+        scheduler: Scheduler::Mclock,
+        admission: evenkeel_control::admission::Config::None,
+        base_cost_bytes: 0,
+        cost: Default::default(),
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+    };
+    let request = Request {
+        key: ConnKey { slot: 0, generation: 0 },
+        volume: 0,
+        command: Command::Write,
+        flags: CommandFlags::NONE,
+        cookie: 1,
+        offset: 0,
+        length: 4096,
+        buffer: Some(BufferPool::default().take(4096)),
+        charge: 4096,
+    };
+    let mut pool = Pool::new(config, Instant::ZERO, 0);
+    let tenant = pool.join(Instant::ZERO, Default::default());
+    assert!(pool.submit(Instant::ZERO, tenant, request.work(), request).is_ok());
+    let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing holds it back") };
+    let mut operations = Operations::default();
+    let token = operations.insert(0, volume, request, ticket, Instant::ZERO);
+    (operations, token)
+}
+
+/// An operation holds its volume as long as it holds its buffer, so references to the volume tell what is freed.
+#[test]
+fn what_is_inside_the_device_outlives_a_panic() {
+    let memory = Memory::new(1 << 20).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::Memory(memory), 1 << 20));
+
+    let (mut operations, token) = one_inside(&volume);
+    assert!(operations.remove(token).is_some(), "it comes back");
+    drop(operations);
+    assert_eq!(Arc::strong_count(&volume), 1, "nothing is left of what came back");
+
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let (_operations, _) = one_inside(&volume);
+        resume_unwind(Box::new("a bug in the worker"));
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(Arc::strong_count(&volume), 2, "the device may still read the buffer, so it is not freed");
+}

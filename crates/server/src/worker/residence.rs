@@ -1,0 +1,132 @@
+//! How connections join a worker, stay with it, move on and end.
+
+use std::sync::atomic::Ordering;
+
+use rustix::event::epoll;
+
+use super::connection::{ConnKey, Connection, Ending, Paused};
+use super::mailbox::Message;
+use super::{READ, WRITE, Worker};
+
+impl Worker {
+    /// Puts a connection back in its place, or closes it when it is done.
+    pub(super) fn keep(&mut self, mut connection: Box<Connection>) {
+        if connection.is_done() {
+            self.close(connection);
+            return;
+        }
+        let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
+        let writing = connection.out.len() > 0 && !connection.dirty;
+        let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
+        if interest != connection.interest && connection.ending != Ending::Silent {
+            self.watch(&mut connection, interest);
+        }
+        let slot = connection.key.slot as usize;
+        self.connections[slot] = Some(connection);
+    }
+
+    fn watch(&self, connection: &mut Connection, interest: u32) {
+        let data = epoll::EventData::new_u64(connection.key.to_event());
+        if epoll::modify(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(interest))
+            .is_ok()
+        {
+            connection.interest = interest;
+        }
+    }
+
+    /// The peer is gone. After a disconnect request its outstanding requests are still carried out, otherwise dropped.
+    pub(super) fn lose(&mut self, mut connection: Box<Connection>) {
+        if connection.said_goodbye && connection.in_flight > 0 {
+            connection.ending = Ending::Silent;
+            connection.out.clear(&mut self.buffers, &self.shared.budget);
+            let _ = epoll::delete(&self.epoll, connection.transport.fd());
+            connection.interest = 0;
+            let slot = connection.key.slot as usize;
+            self.connections[slot] = Some(connection);
+            return;
+        }
+        self.close(connection);
+    }
+
+    pub(super) fn close(&mut self, mut connection: Box<Connection>) {
+        connection.out.clear(&mut self.buffers, &self.shared.budget);
+        self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
+        if let Some(incoming) = connection.incoming.take() {
+            self.shared.budget.give(incoming.request.charge);
+            if let Some(buffer) = incoming.request.buffer {
+                self.buffers.give(buffer);
+            }
+        }
+        if let Some(volume) = connection.volume() {
+            volume.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
+        self.count -= 1;
+        self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.slots.give(connection.key, connection.in_flight);
+        // Dropping the socket takes it out of the epoll set.
+    }
+
+    /// Gives a connection to another worker as it is, requests in flight included.
+    pub(super) fn hand_over(&mut self, key: ConnKey, to: usize) {
+        let slot = key.slot as usize;
+        if to == self.index || to >= self.outbox.len() {
+            return;
+        }
+        match self.connections[slot].take() {
+            Some(mut connection) if connection.key == key && connection.ending != Ending::Silent => {
+                let _ = epoll::delete(&self.epoll, connection.transport.fd());
+                connection.interest = 0;
+                connection.dirty = false;
+                self.count -= 1;
+                self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+                self.shared.stats[to].connections.fetch_add(1, Ordering::Relaxed);
+                // Published before the other worker has it: once it has, it may hand it on and publish that.
+                // What reaches either of us in between is mailed again until it meets the connection.
+                self.shared.slots.set_home(key, to);
+                self.shared.mailboxes[to].post(Message::Adopt(connection));
+            }
+            other => self.connections[slot] = other,
+        }
+    }
+
+    pub(super) fn adopt(&mut self, mut connection: Box<Connection>) {
+        let data = epoll::EventData::new_u64(connection.key.to_event());
+        self.count += 1;
+        // It may have been under way while everybody else took a new snapshot.
+        if !connection.follow(&self.snapshot) {
+            self.close(connection);
+            return;
+        }
+        if let Err(error) =
+            epoll::add(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(READ))
+        {
+            tracing::warn!(peer = %connection.peer, %error, "cannot watch a connection");
+            self.close(connection);
+            return;
+        }
+        connection.interest = READ;
+        if self.draining {
+            connection.ending = Ending::Draining;
+        }
+        self.mark_dirty(&mut connection);
+        if connection.paused != Paused::No {
+            self.resume.push(connection.key.slot);
+        }
+        let slot = connection.key.slot as usize;
+        self.connections[slot] = Some(connection);
+    }
+
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+        self.listeners.clear();
+        for slot in 0..self.connections.len() {
+            if let Some(mut connection) = self.connections[slot].take() {
+                if connection.ending == Ending::Open {
+                    connection.ending = Ending::Draining;
+                }
+                self.keep(connection);
+            }
+        }
+    }
+}
