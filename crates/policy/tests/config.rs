@@ -215,6 +215,8 @@ fn rules_beyond_types_are_checked_in_place() {
         ("[server]\nlisten = [\"127.0.0.1:9809\"]\n".into(), "1:2: server.status", &["already serves NBD"]),
         ("[server]\nbuffer_memory = \"1MiB\"\n".into(), "2:1: server.buffer_memory", &["32MiB"]),
         ("[server]\nmax_connections = 0\n".into(), "2:1: server.max_connections", &["at least 1"]),
+        ("[server]\npeer_timeout = \"500ms\"\n".into(), "2:1: server.peer_timeout", &["1s", "1h"]),
+        ("[server]\nbusy_poll = \"2ms\"\n".into(), "2:1: server.busy_poll", &["1ms"]),
         ("[server]\ndefault_export = \"disk1\"\n".into(), "2:1: server.default_export", &["did you mean \"disk0\""]),
         (format!("[server]\nunix = [\"{}\"]\n", "x".repeat(108)), "2:1: server.unix", &["107 bytes"]),
         ("[server]\nunix = [\"a\"]\ncontrol = \"a\"\n".into(), "3:1: server.control", &["used twice"]),

@@ -103,9 +103,9 @@ fn a_reader_is_stuck_when_nothing_moves_however_slow_it_is() {
     // A little is taken every 15 s, for minutes: slow, not stuck.
     let mut taken = 0;
     for _ in 0..10 {
-        now = now + step;
+        now += step;
         send(&mut worker, key, now);
-        now = now + step;
+        now += step;
         worker.keep_house(now);
         at(&mut worker, key);
         taken += drain(&mut client);
@@ -114,11 +114,11 @@ fn a_reader_is_stuck_when_nothing_moves_however_slow_it_is() {
 
     // Nothing is taken any more: after one step the connection is still good, after another it is not.
     send(&mut worker, key, now);
-    now = now + step;
+    now += step;
     send(&mut worker, key, now);
     worker.keep_house(now);
     at(&mut worker, key);
-    now = now + step;
+    now += step;
     send(&mut worker, key, now);
     worker.keep_house(now);
     assert!(worker.connections[key.slot as usize].is_none(), "stuck for {step:?} twice");
