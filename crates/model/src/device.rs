@@ -3,6 +3,7 @@
 use evenkeel_control::Instant;
 
 use crate::Io;
+use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 
 /// Parameters of any model.
@@ -10,12 +11,16 @@ use crate::store::{Store, StoreParams};
 pub enum DeviceParams {
     /// A batching store over a device.
     Store(StoreParams),
+    /// A solid-state drive.
+    Ssd(SsdParams),
 }
 
 /// Any of the models; the verbs are those of the [crate].
 pub enum Device {
     /// A batching store over a device.
     Store(Store),
+    /// A solid-state drive.
+    Ssd(Ssd),
 }
 
 impl Device {
@@ -23,6 +28,7 @@ impl Device {
     pub fn new(params: &DeviceParams, seed: u64) -> Self {
         match params {
             DeviceParams::Store(params) => Self::Store(Store::new(*params, seed)),
+            DeviceParams::Ssd(params) => Self::Ssd(Ssd::new(*params, seed)),
         }
     }
 
@@ -38,6 +44,7 @@ impl Device {
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         match self {
             Self::Store(device) => device.submit(now, id, io),
+            Self::Ssd(device) => device.submit(now, id, io),
         }
     }
 
@@ -46,6 +53,7 @@ impl Device {
     pub fn next_event(&self) -> Instant {
         match self {
             Self::Store(device) => device.next_event(),
+            Self::Ssd(device) => device.next_event(),
         }
     }
 
@@ -54,6 +62,7 @@ impl Device {
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         match self {
             Self::Store(device) => device.poll(now),
+            Self::Ssd(device) => device.poll(now),
         }
     }
 
@@ -61,6 +70,7 @@ impl Device {
     pub fn stall(&mut self, now: Instant, length: evenkeel_control::Duration) {
         match self {
             Self::Store(device) => device.stall(now, length),
+            Self::Ssd(device) => device.stall(now, length),
         }
     }
 
@@ -68,6 +78,8 @@ impl Device {
     pub fn set_params(&mut self, now: Instant, params: &DeviceParams) {
         match (self, params) {
             (Self::Store(device), DeviceParams::Store(params)) => device.set_params(now, *params),
+            (Self::Ssd(device), DeviceParams::Ssd(params)) => device.set_params(now, *params),
+            (Self::Store(_) | Self::Ssd(_), _) => {}
         }
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! | module | device |
 //! |---|---|
+//! | [`ssd`] | a solid-state drive, SATA or NVMe: dies, garbage collection, fast cells |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
 //!
 //! Every model has the same four verbs: `submit(now, id, io)`, `next_event()`, `poll(now)` until it answers `None`, and
@@ -17,6 +18,7 @@ mod clock;
 pub mod device;
 pub mod jitter;
 pub mod params;
+pub mod ssd;
 pub mod store;
 
 use evenkeel_control::units::Kind;
@@ -28,6 +30,6 @@ pub struct Io {
     pub kind: Kind,
     /// Where, in bytes; models without geometry do not look at it.
     pub offset: u64,
-    /// Payload, in bytes; 0 for flushes and metadata work.
+    /// Payload, in bytes; 0 for flushes and metadata work. Metadata work with a size is a trim of it where a model knows trims.
     pub bytes: u32,
 }

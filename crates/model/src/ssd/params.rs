@@ -1,0 +1,219 @@
+//! What a solid-state drive is made of.
+
+use evenkeel_control::Duration;
+
+use crate::jitter::Jitter;
+use crate::params::{InvalidParams, check};
+
+/// What of a drive cannot change while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Geometry {
+    /// Buses between controller and flash.
+    pub channels: u32,
+    /// Units that read, program and erase on their own, over all channels.
+    pub dies: u32,
+    /// Data one read of a die brings; consecutive pages of the address space are on consecutive dies.
+    pub page_bytes: u32,
+    /// Data one program of a die writes (its planes together).
+    pub program_bytes: u32,
+    /// Data a die erases at once.
+    pub block_bytes: u64,
+    /// Size of the address space; offsets beyond it start again at 0.
+    pub capacity_bytes: u64,
+    /// Flash beyond the capacity that garbage collection can count on, in per cent of the capacity, 1 to 100. Less than
+    /// the raw surplus: bad blocks, parity and tables take their part.
+    pub spare_percent: f64,
+    /// Share of the address space that holds data at the start, 0 to 1.
+    pub used: f64,
+    /// Whether that data was overwritten at random for long: garbage is everywhere and collection goes on from the first
+    /// write. If not, what is unused is erased.
+    pub aged: bool,
+}
+
+/// What an [`Ssd`](super::Ssd) is made of; everything but the geometry can change while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SsdParams {
+    /// What cannot change.
+    pub geometry: Geometry,
+    /// Commands the drive works on at once; further ones wait in front of it, in order.
+    pub queue_depth: u32,
+    /// Time the controller needs for each command, one after the other; its inverse bounds the IOPS.
+    pub command_time: Duration,
+    /// Time a read spends in the firmware on top of it; commands overlap here.
+    pub read_latency: Duration,
+    /// The same for everything else.
+    pub write_latency: Duration,
+    /// Payload the host link moves, in bytes per second.
+    pub link_bytes_per_s: u64,
+    /// Time the link is held by each command on top of its payload.
+    pub link_command_time: Duration,
+    /// Whether the link moves both ways at once, each at full speed.
+    pub link_duplex: bool,
+    /// Payload each channel moves, in bytes per second.
+    pub channel_bytes_per_s: u64,
+    /// Time a die takes to read a page.
+    pub page_read_time: Duration,
+    /// Time a die takes to program.
+    pub program_time: Duration,
+    /// Time a die takes to erase a block.
+    pub erase_time: Duration,
+    /// Time until a read gets through to a die that programs or erases, which goes on afterwards; zero = the read waits
+    /// until the die is done.
+    pub suspend_latency: Duration,
+    /// Memory for written data on its way to the flash; a write is done when it is there.
+    pub buffer_bytes: u64,
+    /// Whether a flush has to wait until the buffer is in the flash (no capacitors).
+    pub buffer_volatile: bool,
+    /// Data that fits into cells written with one bit each, which is quick, until it is moved on; 0 = none.
+    pub slc_bytes: u64,
+    /// Time a die takes to program such cells.
+    pub slc_program_time: Duration,
+    /// How long the drive has nothing to do before it moves such data on.
+    pub slc_idle: Duration,
+    /// How read, program and erase times vary.
+    pub jitter: Jitter,
+}
+
+impl SsdParams {
+    /// A client drive of 250 GB on a SATA link, half full, with a small fast region for writes.
+    ///
+    /// Shaped after the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/model-ssd.md`.
+    pub const fn sata() -> Self {
+        Self {
+            geometry: Geometry {
+                channels: 4,
+                dies: 16,
+                page_bytes: 16 << 10,
+                program_bytes: 32 << 10,
+                block_bytes: 24 << 20,
+                capacity_bytes: 250_000_000_000,
+                spare_percent: 7.0,
+                used: 0.5,
+                aged: false,
+            },
+            queue_depth: 32,
+            command_time: Duration::from_micros(2),
+            read_latency: Duration::from_micros(16),
+            write_latency: Duration::from_micros(12),
+            link_bytes_per_s: 550_000_000,
+            link_command_time: Duration::from_nanos(2_750),
+            link_duplex: false,
+            channel_bytes_per_s: 400_000_000,
+            page_read_time: Duration::from_micros(60),
+            program_time: Duration::from_micros(1_600),
+            erase_time: Duration::from_micros(3_500),
+            suspend_latency: Duration::ZERO,
+            buffer_bytes: 16 << 20,
+            buffer_volatile: true,
+            slc_bytes: 12_000_000_000,
+            slc_program_time: Duration::from_micros(400),
+            slc_idle: Duration::from_millis(500),
+            jitter: Jitter::LogNormal { sigma: 0.1 },
+        }
+    }
+
+    /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors behind its buffer.
+    ///
+    /// Shaped after the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/model-ssd.md`.
+    pub const fn nvme() -> Self {
+        Self {
+            geometry: Geometry {
+                channels: 8,
+                dies: 64,
+                page_bytes: 16 << 10,
+                program_bytes: 32 << 10,
+                block_bytes: 24 << 20,
+                capacity_bytes: 1_920_000_000_000,
+                spare_percent: 5.5,
+                used: 1.0,
+                aged: true,
+            },
+            queue_depth: 1_023,
+            command_time: Duration::from_nanos(1_850),
+            read_latency: Duration::from_micros(16),
+            write_latency: Duration::from_micros(46),
+            link_bytes_per_s: 3_200_000_000,
+            link_command_time: Duration::ZERO,
+            link_duplex: true,
+            channel_bytes_per_s: 800_000_000,
+            page_read_time: Duration::from_micros(60),
+            program_time: Duration::from_micros(960),
+            erase_time: Duration::from_micros(3_500),
+            suspend_latency: Duration::from_micros(30),
+            buffer_bytes: 16 << 20,
+            buffer_volatile: false,
+            slc_bytes: 0,
+            slc_program_time: Duration::from_micros(200),
+            slc_idle: Duration::from_millis(500),
+            jitter: Jitter::LogNormal { sigma: 0.1 },
+        }
+    }
+
+    /// The same drive with everything that takes time done `speed` times as fast.
+    pub fn scaled(&self, speed: f64) -> Self {
+        let time = |time: Duration| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64);
+        let rate = |rate: u64| ((rate as f64 * speed) as u64).max(1);
+        Self {
+            command_time: time(self.command_time),
+            read_latency: time(self.read_latency),
+            write_latency: time(self.write_latency),
+            link_bytes_per_s: rate(self.link_bytes_per_s),
+            link_command_time: time(self.link_command_time),
+            channel_bytes_per_s: rate(self.channel_bytes_per_s),
+            page_read_time: time(self.page_read_time),
+            program_time: time(self.program_time),
+            erase_time: time(self.erase_time),
+            suspend_latency: time(self.suspend_latency),
+            slc_program_time: time(self.slc_program_time),
+            ..*self
+        }
+    }
+
+    /// Checks that the parameters make sense together.
+    ///
+    /// # Errors
+    /// The first parameter that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        let g = &self.geometry;
+        let unit = UNIT_BYTES as u32;
+        let whole = |bytes: u32| bytes >= unit && bytes.is_multiple_of(unit) && bytes <= 16 << 20;
+        check(&[
+            ((1..=1_024).contains(&g.channels), "channels", "1 to 1024"),
+            (g.dies >= g.channels && g.dies <= 4_096, "dies", "at least as many as channels, at most 4096"),
+            (whole(g.page_bytes), "page_bytes", "a multiple of 4 KiB up to 16 MiB"),
+            (whole(g.program_bytes), "program_bytes", "a multiple of 4 KiB up to 16 MiB"),
+            (g.block_bytes >= u64::from(g.program_bytes), "block_bytes", "at least program_bytes"),
+            ((1 << 30..=1 << 50).contains(&g.capacity_bytes), "capacity_bytes", "1 GiB to 1 PiB"),
+            ((1.0..=100.0).contains(&g.spare_percent), "spare_percent", "1 to 100"),
+            ((0.0..=1.0).contains(&g.used), "used", "0 to 1"),
+            ((1..=65_536).contains(&self.queue_depth), "queue_depth", "1 to 65536"),
+            (self.link_bytes_per_s > 0, "link_bytes_per_s", "greater than 0"),
+            (self.channel_bytes_per_s > 0, "channel_bytes_per_s", "greater than 0"),
+            (self.buffer_bytes >= u64::from(g.program_bytes), "buffer_bytes", "at least program_bytes"),
+            (self.jitter.is_valid(), "jitter", "uniform with a spread of 0 to 1 or lognormal with a sigma of 0 to 2"),
+        ])
+    }
+
+    /// How long the link moves so much payload. Rounded up, so that its rate is never exceeded.
+    pub(super) fn link_time(&self, bytes: u64) -> Duration {
+        transfer(bytes, self.link_bytes_per_s)
+    }
+
+    /// The same for a channel.
+    pub(super) fn channel_time(&self, bytes: u64) -> Duration {
+        transfer(bytes, self.channel_bytes_per_s)
+    }
+
+    /// Bytes per second at which the drive moves data out of its fast cells when it has nothing else to do.
+    pub(super) fn fold_bytes_per_s(&self) -> f64 {
+        let each = self.page_read_time + self.program_time;
+        f64::from(self.geometry.dies) * f64::from(self.geometry.program_bytes) / each.as_secs_f64().max(1e-9)
+    }
+}
+
+/// What the drive keeps track of: one entry of its table.
+pub(super) const UNIT_BYTES: u64 = 4 << 10;
+
+fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {
+    Duration::from_nanos((u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s.max(1))) as u64)
+}
