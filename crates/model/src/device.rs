@@ -1,5 +1,7 @@
 //! Any of the models behind one interface.
 
+use alloc::boxed::Box;
+
 use evenkeel_control::Instant;
 
 use crate::Io;
@@ -18,17 +20,17 @@ pub enum DeviceParams {
 /// Any of the models; the verbs are those of the [crate].
 pub enum Device {
     /// A batching store over a device.
-    Store(Store),
+    Store(Box<Store>),
     /// A solid-state drive.
-    Ssd(Ssd),
+    Ssd(Box<Ssd>),
 }
 
 impl Device {
     /// An idle device. The same seed and calls give the same completions.
     pub fn new(params: &DeviceParams, seed: u64) -> Self {
         match params {
-            DeviceParams::Store(params) => Self::Store(Store::new(*params, seed)),
-            DeviceParams::Ssd(params) => Self::Ssd(Ssd::new(*params, seed)),
+            DeviceParams::Store(params) => Self::Store(Box::new(Store::new(*params, seed))),
+            DeviceParams::Ssd(params) => Self::Ssd(Box::new(Ssd::new(*params, seed))),
         }
     }
 

@@ -5,6 +5,7 @@ use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::device::complaint;
 use crate::units::{Bytes, Duration};
 
 /// Devices that [`Emulate`] starts from.
@@ -90,13 +91,7 @@ impl Emulate {
             stall_every: time(self.stall_every, preset.stall_every),
             stall_for: time(self.stall_for, preset.stall_for),
         };
-        match params.validate() {
-            Ok(()) => Ok(params),
-            Err(error) if error.parameter == "jitter" => Err("jitter must be 0 to 2".into()),
-            Err(error) => {
-                let parameter = error.parameter.trim_end_matches("_bytes_per_s").trim_end_matches("_bytes");
-                Err(format!("{parameter} must be {}", error.must_be))
-            }
-        }
+        params.validate().map_err(|error| complaint(&error))?;
+        Ok(params)
     }
 }

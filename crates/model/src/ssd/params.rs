@@ -44,13 +44,13 @@ pub struct SsdParams {
     /// The same for everything else.
     pub write_latency: Duration,
     /// Payload the host link moves, in bytes per second.
-    pub link_bytes_per_s: u64,
+    pub link_bandwidth_bytes_per_s: u64,
     /// Time the link is held by each command on top of its payload.
     pub link_command_time: Duration,
     /// Whether the link moves both ways at once, each at full speed.
     pub link_duplex: bool,
     /// Payload each channel moves, in bytes per second.
-    pub channel_bytes_per_s: u64,
+    pub channel_bandwidth_bytes_per_s: u64,
     /// Time a die takes to read a page.
     pub page_read_time: Duration,
     /// Time a die takes to program.
@@ -95,10 +95,10 @@ impl SsdParams {
             command_time: Duration::from_micros(2),
             read_latency: Duration::from_micros(16),
             write_latency: Duration::from_micros(12),
-            link_bytes_per_s: 550_000_000,
+            link_bandwidth_bytes_per_s: 550_000_000,
             link_command_time: Duration::from_nanos(2_750),
             link_duplex: false,
-            channel_bytes_per_s: 400_000_000,
+            channel_bandwidth_bytes_per_s: 400_000_000,
             page_read_time: Duration::from_micros(60),
             program_time: Duration::from_micros(1_600),
             erase_time: Duration::from_micros(3_500),
@@ -132,10 +132,10 @@ impl SsdParams {
             command_time: Duration::from_nanos(1_850),
             read_latency: Duration::from_micros(16),
             write_latency: Duration::from_micros(46),
-            link_bytes_per_s: 3_200_000_000,
+            link_bandwidth_bytes_per_s: 3_200_000_000,
             link_command_time: Duration::ZERO,
             link_duplex: true,
-            channel_bytes_per_s: 800_000_000,
+            channel_bandwidth_bytes_per_s: 800_000_000,
             page_read_time: Duration::from_micros(60),
             program_time: Duration::from_micros(960),
             erase_time: Duration::from_micros(3_500),
@@ -157,9 +157,9 @@ impl SsdParams {
             command_time: time(self.command_time),
             read_latency: time(self.read_latency),
             write_latency: time(self.write_latency),
-            link_bytes_per_s: rate(self.link_bytes_per_s),
+            link_bandwidth_bytes_per_s: rate(self.link_bandwidth_bytes_per_s),
             link_command_time: time(self.link_command_time),
-            channel_bytes_per_s: rate(self.channel_bytes_per_s),
+            channel_bandwidth_bytes_per_s: rate(self.channel_bandwidth_bytes_per_s),
             page_read_time: time(self.page_read_time),
             program_time: time(self.program_time),
             erase_time: time(self.erase_time),
@@ -187,8 +187,8 @@ impl SsdParams {
             ((1.0..=100.0).contains(&g.spare_percent), "spare_percent", "1 to 100"),
             ((0.0..=1.0).contains(&g.used), "used", "0 to 1"),
             ((1..=65_536).contains(&self.queue_depth), "queue_depth", "1 to 65536"),
-            (self.link_bytes_per_s > 0, "link_bytes_per_s", "greater than 0"),
-            (self.channel_bytes_per_s > 0, "channel_bytes_per_s", "greater than 0"),
+            (self.link_bandwidth_bytes_per_s > 0, "link_bandwidth_bytes_per_s", "greater than 0"),
+            (self.channel_bandwidth_bytes_per_s > 0, "channel_bandwidth_bytes_per_s", "greater than 0"),
             (self.buffer_bytes >= u64::from(g.program_bytes), "buffer_bytes", "at least program_bytes"),
             (self.jitter.is_valid(), "jitter", "uniform with a spread of 0 to 1 or lognormal with a sigma of 0 to 2"),
         ])
@@ -196,12 +196,12 @@ impl SsdParams {
 
     /// How long the link moves so much payload. Rounded up, so that its rate is never exceeded.
     pub(super) fn link_time(&self, bytes: u64) -> Duration {
-        transfer(bytes, self.link_bytes_per_s)
+        transfer(bytes, self.link_bandwidth_bytes_per_s)
     }
 
     /// The same for a channel.
     pub(super) fn channel_time(&self, bytes: u64) -> Duration {
-        transfer(bytes, self.channel_bytes_per_s)
+        transfer(bytes, self.channel_bandwidth_bytes_per_s)
     }
 
     /// Bytes per second at which the drive moves data out of its fast cells when it has nothing else to do.
