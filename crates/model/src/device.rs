@@ -38,6 +38,7 @@ impl Device {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Store(_) => "store",
+            Self::Ssd(_) => "ssd",
         }
     }
 
