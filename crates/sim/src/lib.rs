@@ -7,8 +7,10 @@
 //! |---|---|
 //! | [`engine`] | what happens next: an event queue in integer nanoseconds |
 //! | [`workload`] | what clients ask: generators and traces |
+//! | [`experiment`] | what was measured elsewhere, measured here |
 //! | [`world`] | clients, one pool, one device, run together |
 
 pub mod engine;
+pub mod experiment;
 pub mod workload;
 pub mod world;
