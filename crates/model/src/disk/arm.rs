@@ -1,0 +1,277 @@
+//! What the arm does, and what it does next.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use evenkeel_control::Instant;
+
+use super::cache::Content;
+use super::geometry::{Pass, Track};
+use super::{Disk, Scheduling, Task};
+
+/// How often the oldest command is passed over before it gets the arm, as a multiple of the queue depth: without a
+/// bound, one at the edge could wait for ever.
+const PASSED_OVER_MAX: u32 = 8;
+
+/// A command that needs the arm.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    pub(super) id: u64,
+    pub(super) blocks: Range<u64>,
+    pub(super) write: bool,
+    /// From when on the head can be used for it.
+    pub(super) ready: Instant,
+}
+
+/// The arm, and what waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Arm {
+    motion: Option<Motion>,
+    /// Where the head is if nothing moves it, and the block it would pass next.
+    track: Track,
+    position: u64,
+    /// In order of arrival.
+    jobs: Vec<Job>,
+    /// How often the first of them was passed over.
+    passed_over: u32,
+    /// Where to read ahead when there is nothing else to do.
+    ahead: Option<u64>,
+}
+
+/// Blocks on their way under the head.
+#[derive(Debug)]
+struct Motion {
+    purpose: Purpose,
+    /// The first of them.
+    block: u64,
+    /// From when on the interface has something to send.
+    data: Instant,
+    pass: Pass,
+}
+
+#[derive(Debug)]
+enum Purpose {
+    Command(Job),
+    /// To write a segment back.
+    WriteBack(u64),
+    /// To read ahead into a segment.
+    Ahead(u64),
+}
+
+/// Something the arm could do next.
+struct Candidate {
+    target: Target,
+    blocks: Range<u64>,
+    /// When the first of these blocks begins to pass under the head.
+    first: Instant,
+    data: Instant,
+}
+
+enum Target {
+    /// Place among the commands.
+    Command(usize),
+    Segment(u64),
+}
+
+impl Arm {
+    /// When it is through with what it does.
+    pub(super) fn end(&self) -> Instant {
+        self.motion.as_ref().map_or(Instant::FAR_FUTURE, |motion| motion.pass.end)
+    }
+
+    pub(super) fn push(&mut self, job: Job) {
+        self.jobs.push(job);
+    }
+
+    /// The motion that reads ahead, and its segment.
+    fn reading_ahead(&mut self) -> Option<(u64, &mut Motion)> {
+        let motion = self.motion.as_mut()?;
+        match motion.purpose {
+            Purpose::Ahead(segment) => Some((segment, motion)),
+            Purpose::Command(_) | Purpose::WriteBack(_) => None,
+        }
+    }
+}
+
+impl Disk {
+    /// Chooses what the arm does next, if it is free or only reading ahead.
+    pub(super) fn drive(&mut self, at: Instant) {
+        if let Some((segment, _)) = self.arm.reading_ahead() {
+            if self.cache.segment(segment).is_some() && self.arm.jobs.is_empty() && !self.must_write_back() {
+                return;
+            }
+            self.note_read_ahead(at);
+        } else if self.arm.motion.is_some() {
+            return;
+        }
+        self.arm.motion = self.next_motion(at);
+    }
+
+    pub(super) fn finish_motion(&mut self) {
+        let Some(Motion { purpose, block, data, pass }) = self.arm.motion.take() else { return };
+        self.arm.track = pass.track;
+        self.arm.position = block + pass.blocks;
+        match purpose {
+            Purpose::Command(job) if job.write => self.complete(job.id),
+            Purpose::Command(Job { id, blocks, .. }) => {
+                if let Some(segment) = self.cache.find_reaching(blocks.start) {
+                    self.cache.hand_out(segment.id, blocks.end);
+                }
+                self.arm.ahead = Some(blocks.end);
+                self.tasks.push_back(Task::HandOver { id, blocks: blocks.end - blocks.start, first: data });
+            }
+            Purpose::WriteBack(segment) => {
+                self.cache.set_content(segment, Content::Clean);
+                self.keep_writes(pass.end);
+                self.end_flushes();
+            }
+            Purpose::Ahead(segment) => self.cache.fill(segment, block + pass.blocks),
+        }
+    }
+
+    /// Brings the cache and the place of the head up to date with the reading ahead.
+    pub(super) fn note_read_ahead(&mut self, at: Instant) {
+        let Some((segment, motion)) = self.arm.reading_ahead() else { return };
+        let passed = self.geometry.pass(motion.pass.first, motion.block, motion.pass.blocks, false, at);
+        let next = motion.block + passed.blocks;
+        if 0 < passed.blocks && passed.blocks < motion.pass.blocks {
+            motion.block = next;
+            motion.pass.blocks -= passed.blocks;
+            motion.pass.first = self.geometry.reach(passed.end, passed.track, next, false, passed.end);
+        }
+        self.arm.track = passed.track;
+        self.arm.position = next;
+        self.cache.fill(segment, next);
+    }
+
+    pub(super) fn stop_reading_ahead(&mut self, at: Instant) {
+        self.note_read_ahead(at);
+        if self.arm.reading_ahead().is_some() {
+            self.arm.motion = None;
+        }
+    }
+
+    /// Stops reading ahead where `blocks` were just written.
+    pub(super) fn keep_out_of_read_ahead(&mut self, at: Instant, blocks: &Range<u64>) {
+        let Some((_, motion)) = self.arm.reading_ahead() else { return };
+        if blocks.start < motion.block + motion.pass.blocks && motion.block < blocks.end {
+            self.stop_reading_ahead(at);
+        }
+    }
+
+    /// Notes that the blocks of `segment` up to `end` were handed out, which makes room to read on.
+    pub(super) fn hand_out(&mut self, segment: u64, end: u64) {
+        self.cache.hand_out(segment, end);
+        let limit = self.read_ahead_limit(end);
+        if let Some((_, motion)) = self.arm.reading_ahead().filter(|&(reading, _)| reading == segment) {
+            let blocks = limit.max(motion.block + motion.pass.blocks) - motion.block;
+            motion.pass = self.geometry.pass(motion.pass.first, motion.block, blocks, false, Instant::FAR_FUTURE);
+            return;
+        }
+        // Half a segment at once: every resumption costs a seek and a rotation.
+        let half = u64::from(self.params().cache.read_ahead_blocks / 2);
+        let reached = self.cache.segment(segment).filter(|s| s.content == Content::Ahead).map(|s| s.blocks.end);
+        if let Some(reached) = reached.filter(|reached| reached - end < half) {
+            self.arm.ahead = Some(reached);
+        }
+    }
+
+    fn read_ahead_limit(&self, handed_out: u64) -> u64 {
+        (handed_out + u64::from(self.params().cache.read_ahead_blocks)).min(self.params().blocks())
+    }
+
+    /// Whether what the cache holds back must not wait until there is nothing else to do.
+    fn must_write_back(&self) -> bool {
+        !(self.no_room.is_empty() && self.flushes.is_empty()) && self.cache.dirty().next().is_some()
+    }
+
+    fn next_motion(&mut self, at: Instant) -> Option<Motion> {
+        if self.arm.jobs.is_empty() && !self.must_write_back() {
+            if let Some(motion) = self.arm.ahead.take().and_then(|block| self.read_ahead(at, block)) {
+                return Some(motion);
+            }
+        }
+        let Candidate { target, blocks, first, data } = self.choose(at)?;
+        if !self.arm.jobs.is_empty() {
+            self.arm.passed_over = if matches!(target, Target::Command(0)) { 0 } else { self.arm.passed_over + 1 };
+        }
+        let purpose = match target {
+            Target::Command(index) => Purpose::Command(self.arm.jobs.remove(index)),
+            Target::Segment(segment) => {
+                self.cache.set_content(segment, Content::Writing);
+                Purpose::WriteBack(segment)
+            }
+        };
+        let write = match &purpose {
+            Purpose::Command(job) if job.write => {
+                self.cache.forget(&job.blocks);
+                true
+            }
+            Purpose::Command(_) | Purpose::Ahead(_) => false,
+            Purpose::WriteBack(_) => true,
+        };
+        let pass = if blocks.is_empty() {
+            Pass { first, end: first, blocks: 0, track: self.arm.track }
+        } else {
+            self.geometry.pass(first, blocks.start, blocks.end - blocks.start, write, Instant::FAR_FUTURE)
+        };
+        Some(Motion { purpose, block: blocks.start, data, pass })
+    }
+
+    /// Reads on from `block`, in the segment that reaches there or else in a new one.
+    fn read_ahead(&mut self, at: Instant, block: u64) -> Option<Motion> {
+        let params = self.params().cache;
+        let (segment, from, handed_out) = match self.cache.find_reaching(block) {
+            Some(segment) => (segment.id, segment.blocks.end, segment.blocks.start),
+            None if params.read_ahead_blocks > 0 => (self.cache.open(block, &params)?, block, block),
+            None => return None,
+        };
+        let limit = self.read_ahead_limit(handed_out);
+        if limit <= from {
+            return None;
+        }
+        let first = self.geometry.reach(at, self.arm.track, from, false, at);
+        let pass = self.geometry.pass(first, from, limit - from, false, Instant::FAR_FUTURE);
+        Some(Motion { purpose: Purpose::Ahead(segment), block: from, data: first, pass })
+    }
+
+    /// The command or the write-back that goes next. O(commands + segments).
+    fn choose(&self, at: Instant) -> Option<Candidate> {
+        let jobs = &self.arm.jobs;
+        if let Some(oldest) = jobs.first()
+            && self.arm.passed_over >= PASSED_OVER_MAX.saturating_mul(self.params().queue_depth)
+        {
+            return Some(self.command(at, 0, oldest));
+        }
+        let commands = jobs.iter().enumerate().map(|(index, job)| self.command(at, index, job));
+        let write_back = jobs.is_empty() || self.must_write_back();
+        let dirty = self.cache.dirty().filter(|_| write_back).map(|segment| {
+            let first = self.geometry.reach(at, self.arm.track, segment.blocks.start, true, at);
+            Candidate { target: Target::Segment(segment.id), blocks: segment.blocks.clone(), first, data: first }
+        });
+        // Of equals the first, and commands come before what is written back.
+        commands.chain(dirty).min_by_key(|candidate| match self.params().scheduling {
+            Scheduling::Fcfs => (0, 0),
+            Scheduling::Elevator => (u64::from(candidate.blocks.start < self.arm.position), candidate.blocks.start),
+            Scheduling::Sptf => (candidate.first.as_nanos(), 0),
+        })
+    }
+
+    fn command(&self, at: Instant, index: usize, job: &Job) -> Candidate {
+        let target = Target::Command(index);
+        let segment = self.cache.find_reaching(job.blocks.start).filter(|_| !job.write);
+        let Some(segment) = segment else {
+            let first = self.geometry.reach(at, self.arm.track, job.blocks.start, job.write, job.ready);
+            return Candidate { target, blocks: job.blocks.clone(), first, data: first };
+        };
+        // Part of it may be here already; the rest comes next if the head is reading there, otherwise it has to go back.
+        let rest = segment.blocks.end.min(job.blocks.end)..job.blocks.end;
+        let first = match &self.arm.motion {
+            _ if rest.is_empty() => at,
+            Some(Motion { purpose: Purpose::Ahead(id), pass, .. }) if *id == segment.id => pass.first,
+            _ => self.geometry.reach(at, self.arm.track, rest.start, false, job.ready),
+        };
+        let data = if rest.start > job.blocks.start { at } else { first };
+        Candidate { target, blocks: rest, first, data }
+    }
+}

@@ -1,0 +1,184 @@
+//! The segments of the memory inside: runs of neighbouring blocks, read ahead or written.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use super::params::Cache as Params;
+
+/// What a segment holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Blocks read ahead and not handed out yet.
+    Ahead,
+    /// Written blocks that are on the platter too.
+    Clean,
+    /// Written blocks that are nowhere else.
+    Dirty,
+    /// Written blocks on their way to the platter.
+    Writing,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub(super) id: u64,
+    pub(super) blocks: Range<u64>,
+    pub(super) content: Content,
+    /// When it was last of use, in uses of the cache.
+    used: u64,
+}
+
+/// The segments; those that could be filled again give way in order of last use. O(segments) an operation.
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    segments: Vec<Segment>,
+    uses: u64,
+    ids: u64,
+}
+
+impl Cache {
+    pub(super) fn segment(&self, id: u64) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.id == id)
+    }
+
+    fn segment_mut(&mut self, id: u64) -> Option<&mut Segment> {
+        self.segments.iter_mut().find(|segment| segment.id == id)
+    }
+
+    pub(super) fn dirty(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter().filter(|segment| segment.content == Content::Dirty)
+    }
+
+    /// Whether data with an id below `id` is not on the platter yet.
+    pub(super) fn unwritten_before(&self, id: u64) -> bool {
+        self.segments.iter().any(|segment| segment.is_unwritten() && segment.id < id)
+    }
+
+    /// An id above those of all segments so far.
+    pub(super) fn next_id(&self) -> u64 {
+        self.ids
+    }
+
+    /// The segment that holds all of `blocks`.
+    pub(super) fn find(&self, blocks: &Range<u64>) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.blocks.start <= blocks.start && blocks.end <= segment.blocks.end)
+    }
+
+    /// The segment read ahead that reaches to `block`.
+    pub(super) fn find_reaching(&self, block: u64) -> Option<&Segment> {
+        let reaches = |segment: &&Segment| segment.blocks.start <= block && block <= segment.blocks.end;
+        self.segments.iter().filter(|segment| segment.content == Content::Ahead).find(reaches)
+    }
+
+    /// Notes that the blocks up to `end` were handed out; what was read ahead and handed out is not kept.
+    pub(super) fn hand_out(&mut self, id: u64, end: u64) {
+        self.uses += 1;
+        let used = self.uses;
+        if let Some(segment) = self.segment_mut(id) {
+            segment.used = used;
+            if segment.content == Content::Ahead {
+                segment.blocks = end..segment.blocks.end.max(end);
+            }
+        }
+    }
+
+    /// Notes that the disk has read up to `end`.
+    pub(super) fn fill(&mut self, id: u64, end: u64) {
+        if let Some(segment) = self.segment_mut(id) {
+            segment.blocks.end = segment.blocks.end.max(end);
+        }
+    }
+
+    pub(super) fn set_content(&mut self, id: u64, content: Content) {
+        if let Some(segment) = self.segment_mut(id) {
+            segment.content = content;
+        }
+    }
+
+    /// A segment for reading ahead from `block` on; `None` if none can be had.
+    pub(super) fn open(&mut self, block: u64, params: &Params) -> Option<u64> {
+        self.make_room(1, params).then(|| self.add(block..block, Content::Ahead))
+    }
+
+    /// Whether a write of `blocks` continues or repeats one in the cache.
+    pub(super) fn extends(&self, blocks: &Range<u64>) -> bool {
+        self.segments.iter().any(|segment| segment.content != Content::Ahead && segment.is_continued_by(blocks))
+    }
+
+    /// Takes in a write; `false` if there is no room before something was written to the platter.
+    pub(super) fn write(&mut self, blocks: Range<u64>, params: &Params) -> bool {
+        self.uses += 1;
+        let (used, most) = (self.uses, u64::from(params.segment_blocks));
+        let grown = self.segments.iter_mut().find(|segment| {
+            segment.content == Content::Dirty
+                && segment.is_continued_by(&blocks)
+                && blocks.end - segment.blocks.start <= most
+        });
+        if let Some(segment) = grown {
+            segment.blocks.end = segment.blocks.end.max(blocks.end);
+            segment.used = used;
+            self.forget(&blocks);
+            return true;
+        }
+        // What is on the platter already gives way to what continues it, so that a stream of writes stays in one place.
+        self.segments.retain(|segment| segment.content != Content::Clean || !segment.is_continued_by(&blocks));
+        let room = self.make_room(units(&blocks, params), params);
+        if room {
+            self.forget(&blocks);
+            self.add(blocks, Content::Dirty);
+        }
+        room
+    }
+
+    /// Drops what was read or written before and is out of date now.
+    pub(super) fn forget(&mut self, blocks: &Range<u64>) {
+        for segment in self.segments.iter_mut().filter(|segment| !segment.is_unwritten()) {
+            let old = &mut segment.blocks;
+            if blocks.start < old.end && old.start < blocks.end {
+                *old = if old.start < blocks.start { old.start..blocks.start } else { blocks.end.min(old.end)..old.end };
+            }
+        }
+    }
+
+    fn add(&mut self, blocks: Range<u64>, content: Content) -> u64 {
+        self.uses += 1;
+        let id = self.ids;
+        self.ids += 1;
+        self.segments.push(Segment { id, blocks, content, used: self.uses });
+        id
+    }
+
+    /// Frees so many units, least recently used first; frees nothing if that is not enough.
+    fn make_room(&mut self, needed: u64, params: &Params) -> bool {
+        let size = |segment: &Segment| units(&segment.blocks, params);
+        let most = u64::from(params.segments);
+        let kept: u64 = self.segments.iter().filter(|segment| segment.is_unwritten()).map(size).sum();
+        if kept + needed > most {
+            return false;
+        }
+        let mut taken: u64 = self.segments.iter().map(size).sum();
+        while taken + needed > most {
+            let oldest = (0..self.segments.len())
+                .filter(|&index| !self.segments[index].is_unwritten())
+                .min_by_key(|&index| self.segments[index].used);
+            let Some(oldest) = oldest else { return false };
+            taken -= size(&self.segments.swap_remove(oldest));
+        }
+        true
+    }
+}
+
+impl Segment {
+    /// Whether `blocks` begin inside this segment or where it ends.
+    fn is_continued_by(&self, blocks: &Range<u64>) -> bool {
+        (self.blocks.start..=self.blocks.end).contains(&blocks.start)
+    }
+
+    fn is_unwritten(&self) -> bool {
+        matches!(self.content, Content::Dirty | Content::Writing)
+    }
+}
+
+/// Segments that `blocks` take; a run longer than a segment takes several.
+pub(super) fn units(blocks: &Range<u64>, params: &Params) -> u64 {
+    (blocks.end - blocks.start).div_ceil(u64::from(params.segment_blocks.max(1))).max(1)
+}

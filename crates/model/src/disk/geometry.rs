@@ -1,0 +1,153 @@
+//! Where a block is, and when the head passes it.
+//!
+//! All times are whole nanoseconds within a revolution, rounded the same way wherever they are computed, so that the end
+//! of one block is exactly the beginning of the next and a sequential request never misses it by a rounding error.
+
+use alloc::vec::Vec;
+
+use evenkeel_control::{Duration, Instant};
+
+use super::params::{DiskParams, Zone};
+
+/// Where the head is, or must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Track {
+    pub(super) cylinder: u32,
+    pub(super) surface: u32,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    track: Track,
+    /// Sector from the index mark, skew included.
+    slot: u64,
+    slots: u64,
+    /// Blocks from here to the end of the track, this one included.
+    left: u64,
+}
+
+/// A run of neighbouring blocks that passes under the head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pass {
+    /// When the first block begins.
+    pub(super) first: Instant,
+    /// When the last block ends.
+    pub(super) end: Instant,
+    /// Blocks that have passed.
+    pub(super) blocks: u64,
+    /// Where the head is then.
+    pub(super) track: Track,
+}
+
+/// The platters: their layout, and how they turn.
+#[derive(Debug)]
+pub(super) struct Geometry {
+    params: DiskParams,
+    /// One for each zone: its first block, the data blocks of its cylinders.
+    zones: Vec<(u64, u64, Zone)>,
+    revolution_ns: u64,
+    /// How far the platters were turned at time zero.
+    phase_ns: u64,
+}
+
+impl Geometry {
+    pub(super) fn new(params: DiskParams, phase: u64) -> Self {
+        let mut first = 0;
+        let mut zones = Vec::with_capacity(params.zones.len());
+        for zone in &params.zones {
+            let blocks = params.blocks_per_cylinder(zone);
+            zones.push((first, blocks, *zone));
+            first += blocks * u64::from(zone.last_cylinder - zone.first_cylinder + 1);
+        }
+        let revolution_ns = params.revolution().as_nanos();
+        Self { params, zones, revolution_ns, phase_ns: phase % revolution_ns }
+    }
+
+    pub(super) fn params(&self) -> &DiskParams {
+        &self.params
+    }
+
+    fn place(&self, block: u64) -> Place {
+        let index = self.zones.partition_point(|&(first, ..)| first <= block).saturating_sub(1);
+        let (first, per_cylinder, zone) = self.zones[index];
+        let slots = u64::from(zone.blocks_per_track);
+        let (cylinder, within) = ((block - first) / per_cylinder, (block - first) % per_cylinder);
+        let (surface, sector) = (within / slots, within % slots);
+        let skew = cylinder
+            * (u64::from(self.params.surfaces - 1) * u64::from(zone.track_skew_blocks)
+                + u64::from(zone.cylinder_skew_blocks))
+            + surface * u64::from(zone.track_skew_blocks);
+        Place {
+            track: Track { cylinder: zone.first_cylinder + cylinder as u32, surface: surface as u32 },
+            slot: (sector + skew) % slots,
+            slots,
+            left: (slots - sector).min(per_cylinder - within),
+        }
+    }
+
+    /// The track of `block`.
+    pub(super) fn track(&self, block: u64) -> Track {
+        self.place(block).track
+    }
+
+    /// When the head that is on `from` at `at` begins to pass `block`, once the electronics are ready too.
+    pub(super) fn reach(&self, at: Instant, from: Track, block: u64, write: bool, ready: Instant) -> Instant {
+        let place = self.place(block);
+        let arrived = at + self.move_time(from, place.track, write);
+        self.next_pass(arrived.max(ready), &place)
+    }
+
+    /// The pass over `blocks` from `block` on, whose first begins at `first`; no further than `until`.
+    pub(super) fn pass(&self, first: Instant, block: u64, blocks: u64, write: bool, until: Instant) -> Pass {
+        let mut place = self.place(block);
+        let mut pass = Pass { first, end: first, blocks: 0, track: place.track };
+        let mut begin = first;
+        while begin <= until {
+            let here = place.left.min(blocks - pass.blocks);
+            let start_ns = self.slot_ns(&place, place.slot);
+            let in_time = self.slots_within(&place, start_ns.saturating_add(until.since(begin).as_nanos())) - place.slot;
+            let passed = here.min(in_time);
+            pass.track = place.track;
+            pass.end = begin + Duration::from_nanos(self.slot_ns(&place, place.slot + passed) - start_ns);
+            pass.blocks += passed;
+            if passed < here || pass.blocks == blocks {
+                break;
+            }
+            let next = self.place(block + pass.blocks);
+            begin = self.next_pass(pass.end + self.move_time(place.track, next.track, write), &next);
+            place = next;
+        }
+        pass
+    }
+
+    /// Time for the head to settle on another track, or to prepare for writing on this one.
+    fn move_time(&self, from: Track, to: Track, write: bool) -> Duration {
+        let distance = from.cylinder.abs_diff(to.cylinder);
+        let travel = match (distance, from.surface == to.surface) {
+            (0, true) => return Duration::ZERO,
+            (0, false) => self.params.head_switch,
+            (_, true) => self.params.seek_time(distance),
+            // The switch happens on the way.
+            (_, false) => self.params.seek_time(distance).max(self.params.head_switch),
+        };
+        travel + if write { self.params.write_settle } else { Duration::ZERO }
+    }
+
+    fn next_pass(&self, at: Instant, place: &Place) -> Instant {
+        let angle_ns = (at.as_nanos() % self.revolution_ns + self.phase_ns) % self.revolution_ns;
+        let wait_ns = self.slot_ns(place, place.slot) + self.revolution_ns - angle_ns;
+        at + Duration::from_nanos(wait_ns % self.revolution_ns)
+    }
+
+    /// Time from the index mark to the beginning of `slot`; slots count on beyond one revolution.
+    fn slot_ns(&self, place: &Place, slot: u64) -> u64 {
+        slot * self.revolution_ns / place.slots
+    }
+
+    /// How many slots from the index mark have ended at `ns`: the inverse of [`Self::slot_ns`].
+    fn slots_within(&self, place: &Place, ns: u64) -> u64 {
+        let slots = ((u128::from(ns) + 1) * u128::from(place.slots) - 1) / u128::from(self.revolution_ns);
+        u64::try_from(slots).unwrap_or(u64::MAX)
+    }
+}

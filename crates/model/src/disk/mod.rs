@@ -1,0 +1,314 @@
+//! A disk: an arm, heads, platters that turn, and the memory in front of them.
+//!
+//! ```text
+//!           ┌──── interface ────┐  miss   ┌───────── arm ─────────┐
+//!  command ▶│ overhead, transfer│────────▶│ seek, rotation, blocks│──▶ transfer ──▶ done
+//!  (up to   │ one at a time     │◀────────│ one at a time, in the │
+//!   depth)  └────────┬──────────┘ read    │ order of `scheduling` │
+//!                    │ hit        ahead   └───────────▲───────────┘
+//!                    └──▶ done                        │ written later
+//!                    └──▶ write: in the cache, done ──┘
+//! ```
+//!
+//! The interface and the arm work at the same time. The platters turn with time itself, so where a block is depends on
+//! when it is asked for. When no command waits for it, the arm first reads on after the last read, then writes what the
+//! cache holds back. Everything is in whole nanoseconds; the seed chooses how the platters stand at the beginning, and
+//! nothing else is random.
+
+mod arm;
+mod cache;
+mod geometry;
+mod params;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+
+use self::arm::{Arm, Job};
+use self::cache::{Cache, Content};
+use self::geometry::Geometry;
+pub use self::params::{Cache as CacheParams, DiskParams, Overhead, Scheduling, Zone};
+use crate::Io;
+use crate::clock::DeviceClock;
+
+/// Size of a block, the unit of addresses on the platters.
+pub const BLOCK_BYTES: u64 = 512;
+
+/// A command as it came.
+#[derive(Clone, Debug)]
+struct Command {
+    id: u64,
+    kind: Kind,
+    blocks: Range<u64>,
+}
+
+/// Something for the interface.
+#[derive(Clone, Debug)]
+enum Task {
+    Begin(Command),
+    /// Blocks that the head began to pass at `first`.
+    HandOver {
+        id: u64,
+        blocks: u64,
+        first: Instant,
+    },
+}
+
+/// What comes after the interface.
+#[derive(Clone, Debug)]
+enum Then {
+    Done(u64),
+    Arm(Job),
+    Keep(Command),
+    Flush(u64),
+}
+
+/// The disk. See the module's documentation.
+///
+/// Calls must not go back in time; one that does counts as made at the latest instant seen. Offsets beyond the capacity
+/// wrap around, and a request that would cross the end is moved to end there, so that any workload suits any disk.
+/// O(queue depth + segments) a request, plus the tracks it touches.
+pub struct Disk {
+    geometry: Geometry,
+    phase: u64,
+    seen: Instant,
+    clock: DeviceClock,
+    inside: usize,
+    /// Commands beyond the queue depth, and the number of those within.
+    outside: VecDeque<Command>,
+    accepted: u32,
+    /// What the interface does, until when (device time), and what waits for it.
+    busy: Option<(Instant, Then)>,
+    tasks: VecDeque<Task>,
+    idle_since: Instant,
+    arm: Arm,
+    cache: Cache,
+    /// Writes that found no room, and flushes with the id all older segments of which they wait for.
+    no_room: VecDeque<Command>,
+    flushes: Vec<(u64, u64)>,
+    done: VecDeque<u64>,
+}
+
+impl Disk {
+    /// An idle disk with the arm at the outer edge. The same seed and calls give the same completions.
+    ///
+    /// # Panics
+    /// `params` that [`DiskParams::validate`] refuses may make this or a later call panic.
+    pub fn new(params: DiskParams, seed: u64) -> Self {
+        let phase = SplitMix64::new(seed).next_u64();
+        Self {
+            geometry: Geometry::new(params, phase),
+            phase,
+            seen: Instant::ZERO,
+            clock: DeviceClock::default(),
+            inside: 0,
+            outside: VecDeque::new(),
+            accepted: 0,
+            busy: None,
+            tasks: VecDeque::new(),
+            idle_since: Instant::ZERO,
+            arm: Arm::default(),
+            cache: Cache::default(),
+            no_room: VecDeque::new(),
+            flushes: Vec::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Takes a request. `id` comes back from [`Disk::poll`] and is not looked into.
+    pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
+        let at = self.advance(now);
+        self.inside += 1;
+        let blocks = self.blocks_of(io);
+        self.outside.push_back(Command { id, kind: kind_of(io), blocks });
+        self.accept();
+        self.run(at);
+    }
+
+    /// When to poll next: nothing completes before, and something may then; `Instant::FAR_FUTURE` when nothing is under way.
+    pub fn next_event(&self) -> Instant {
+        if self.done.is_empty() { self.next_device_event() } else { self.seen }
+    }
+
+    /// The next request that has completed by `now`, in order of completion; call until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<u64> {
+        self.advance(now);
+        let id = self.done.pop_front()?;
+        self.inside -= 1;
+        Some(id)
+    }
+
+    /// Requests submitted and not yet handed back by [`Disk::poll`].
+    pub fn inside(&self) -> usize {
+        self.inside
+    }
+
+    /// The parameters in force.
+    pub fn params(&self) -> &DiskParams {
+        self.geometry.params()
+    }
+
+    /// Changes the parameters. What the interface and the arm do at this moment ends as planned, except reading ahead,
+    /// which stops; what is cached and queued stays where it was.
+    ///
+    /// # Panics
+    /// As [`Disk::new`].
+    pub fn set_params(&mut self, now: Instant, params: DiskParams) {
+        let at = self.advance(now);
+        self.stop_reading_ahead(at);
+        self.geometry = Geometry::new(params, self.phase);
+        self.accept();
+        self.run(at);
+    }
+
+    /// Stops everything for `length` from `now`, on top of a stall already under way. The platters stop too.
+    pub fn stall(&mut self, now: Instant, length: Duration) {
+        self.advance(now);
+        self.clock.stall(self.seen, length);
+    }
+
+    fn blocks_of(&self, io: Io) -> Range<u64> {
+        let capacity = self.params().blocks();
+        let count = (io.offset % BLOCK_BYTES + u64::from(io.bytes)).div_ceil(BLOCK_BYTES).min(capacity);
+        let first = (io.offset / BLOCK_BYTES % capacity).min(capacity - count);
+        first..first + count
+    }
+
+    /// Lives through everything due by `now`, in order; the device time of `now`.
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.seen = self.seen.max(now);
+        while self.next_device_event() <= self.seen {
+            let interface = self.busy.as_ref().map_or(Instant::FAR_FUTURE, |&(end, _)| end);
+            let arm = self.arm.end();
+            if interface <= arm {
+                self.finish_task();
+            } else {
+                self.finish_motion();
+            }
+            self.run(interface.min(arm));
+        }
+        self.clock.at(self.seen)
+    }
+
+    fn next_device_event(&self) -> Instant {
+        let interface = self.busy.as_ref().map_or(Instant::FAR_FUTURE, |&(end, _)| end);
+        self.clock.reached(interface.min(self.arm.end()))
+    }
+
+    /// Gives interface and arm something to do, if there is something.
+    fn run(&mut self, at: Instant) {
+        if self.busy.is_none() {
+            self.busy = self.tasks.pop_front().map(|task| self.begin(at, task));
+        }
+        self.drive(at);
+    }
+
+    fn accept(&mut self) {
+        while self.accepted < self.params().queue_depth {
+            let Some(command) = self.outside.pop_front() else { break };
+            self.accepted += 1;
+            self.tasks.push_back(Task::Begin(command));
+        }
+    }
+
+    fn complete(&mut self, id: u64) {
+        self.done.push_back(id);
+        self.accepted -= 1;
+        self.accept();
+    }
+
+    fn begin(&mut self, at: Instant, task: Task) -> (Instant, Then) {
+        let command = match task {
+            Task::HandOver { id, blocks, first } => {
+                // The interface may have begun when the first block was there, but cannot be ahead of the last.
+                let sent = first.max(self.idle_since) + self.params().bus_time(blocks);
+                return (sent.max(at + self.params().bus_time(1)), Then::Done(id));
+            }
+            Task::Begin(command) => command,
+        };
+        match command.kind {
+            Kind::Read => self.begin_read(at, command),
+            Kind::Write => self.begin_write(at, command),
+            Kind::Flush => (at + self.params().overhead.read_hit, Then::Flush(command.id)),
+            Kind::Meta => (at + self.params().overhead.read_hit, Then::Done(command.id)),
+        }
+    }
+
+    fn begin_read(&mut self, at: Instant, Command { id, blocks, .. }: Command) -> (Instant, Then) {
+        self.note_read_ahead(at);
+        let overhead = self.params().overhead;
+        if let Some(segment) = self.cache.find(&blocks) {
+            let sequential = segment.content == Content::Ahead && segment.blocks.start == blocks.start;
+            self.hand_out(segment.id, blocks.end);
+            let overhead = if sequential { overhead.read_sequential } else { overhead.read_hit };
+            return (at + overhead + self.params().bus_time(blocks.end - blocks.start), Then::Done(id));
+        }
+        // Where the disk is reading ahead already, nothing has to be set up.
+        let (end, ready) = match self.cache.find_reaching(blocks.start) {
+            Some(_) => (at + overhead.read_hit, at + overhead.read_hit),
+            None => (at + overhead.read_miss, at + overhead.read_miss + self.params().setup),
+        };
+        (end, Then::Arm(Job { id, blocks, write: false, ready }))
+    }
+
+    fn begin_write(&mut self, at: Instant, command: Command) -> (Instant, Then) {
+        let (params, blocks) = (self.params(), &command.blocks);
+        let overhead = if self.cache.extends(blocks) { params.overhead.write_hit } else { params.overhead.write };
+        let end = at + overhead + params.bus_time(blocks.end - blocks.start);
+        // A write that would take most of the cache is not worth taking in.
+        if params.cache.write_back && cache::units(blocks, &params.cache) <= u64::from(params.cache.segments / 2) {
+            return (end, Then::Keep(command));
+        }
+        (end, Then::Arm(Job { id: command.id, blocks: command.blocks, write: true, ready: end }))
+    }
+
+    fn finish_task(&mut self) {
+        let Some((at, then)) = self.busy.take() else { return };
+        self.idle_since = at;
+        match then {
+            Then::Done(id) => self.complete(id),
+            Then::Arm(job) => self.arm.push(job),
+            Then::Keep(command) => {
+                self.no_room.push_back(command);
+                self.keep_writes(at);
+            }
+            Then::Flush(id) => {
+                self.flushes.push((id, self.cache.next_id()));
+                self.end_flushes();
+            }
+        }
+    }
+
+    /// Takes in the writes that wait, as far as there is room.
+    fn keep_writes(&mut self, at: Instant) {
+        while let Some(command) = self.no_room.pop_front() {
+            self.note_read_ahead(at);
+            let params = self.geometry.params().cache;
+            if !self.cache.write(command.blocks.clone(), &params) {
+                self.no_room.push_front(command);
+                return;
+            }
+            self.keep_out_of_read_ahead(at, &command.blocks);
+            self.complete(command.id);
+        }
+    }
+
+    fn end_flushes(&mut self) {
+        while let Some(index) = self.flushes.iter().position(|&(_, until)| !self.cache.unwritten_before(until)) {
+            let (id, _) = self.flushes.remove(index);
+            self.complete(id);
+        }
+    }
+}
+
+/// A request without payload is metadata work, whatever it calls itself.
+fn kind_of(io: Io) -> Kind {
+    match io.kind {
+        Kind::Read | Kind::Write if io.bytes == 0 => Kind::Meta,
+        kind => kind,
+    }
+}
