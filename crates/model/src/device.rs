@@ -5,6 +5,9 @@ use alloc::boxed::Box;
 use evenkeel_control::Instant;
 
 use crate::Io;
+use crate::disk::{Disk, DiskParams};
+use crate::params::InvalidParams;
+use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 
@@ -15,6 +18,25 @@ pub enum DeviceParams {
     Store(StoreParams),
     /// A solid-state drive.
     Ssd(SsdParams),
+    /// A disk.
+    Disk(DiskParams),
+    /// Stripes over equal members.
+    Raid0(Raid0Params),
+}
+
+impl DeviceParams {
+    /// Checks that the parameters make sense together.
+    ///
+    /// # Errors
+    /// The first parameter that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        match self {
+            Self::Store(params) => params.validate(),
+            Self::Ssd(params) => params.validate(),
+            Self::Disk(params) => params.validate(),
+            Self::Raid0(params) => params.validate(),
+        }
+    }
 }
 
 /// Any of the models; the verbs are those of the [crate].
@@ -23,6 +45,10 @@ pub enum Device {
     Store(Box<Store>),
     /// A solid-state drive.
     Ssd(Box<Ssd>),
+    /// A disk.
+    Disk(Box<Disk>),
+    /// Stripes over equal members.
+    Raid0(Box<Raid0>),
 }
 
 impl Device {
@@ -31,6 +57,8 @@ impl Device {
         match params {
             DeviceParams::Store(params) => Self::Store(Box::new(Store::new(*params, seed))),
             DeviceParams::Ssd(params) => Self::Ssd(Box::new(Ssd::new(*params, seed))),
+            DeviceParams::Disk(params) => Self::Disk(Box::new(Disk::new(params.clone(), seed))),
+            DeviceParams::Raid0(params) => Self::Raid0(Box::new(Raid0::new(params, seed))),
         }
     }
 
@@ -39,6 +67,8 @@ impl Device {
         match self {
             Self::Store(_) => "store",
             Self::Ssd(_) => "ssd",
+            Self::Disk(_) => "disk",
+            Self::Raid0(_) => "raid0",
         }
     }
 
@@ -48,6 +78,8 @@ impl Device {
         match self {
             Self::Store(device) => device.submit(now, id, io),
             Self::Ssd(device) => device.submit(now, id, io),
+            Self::Disk(device) => device.submit(now, id, io),
+            Self::Raid0(device) => device.submit(now, id, io),
         }
     }
 
@@ -57,6 +89,8 @@ impl Device {
         match self {
             Self::Store(device) => device.next_event(),
             Self::Ssd(device) => device.next_event(),
+            Self::Disk(device) => device.next_event(),
+            Self::Raid0(device) => device.next_event(),
         }
     }
 
@@ -66,6 +100,8 @@ impl Device {
         match self {
             Self::Store(device) => device.poll(now),
             Self::Ssd(device) => device.poll(now),
+            Self::Disk(device) => device.poll(now),
+            Self::Raid0(device) => device.poll(now),
         }
     }
 
@@ -74,6 +110,8 @@ impl Device {
         match self {
             Self::Store(device) => device.stall(now, length),
             Self::Ssd(device) => device.stall(now, length),
+            Self::Disk(device) => device.stall(now, length),
+            Self::Raid0(device) => device.stall(now, length),
         }
     }
 
@@ -82,7 +120,9 @@ impl Device {
         match (self, params) {
             (Self::Store(device), DeviceParams::Store(params)) => device.set_params(now, *params),
             (Self::Ssd(device), DeviceParams::Ssd(params)) => device.set_params(now, *params),
-            (Self::Store(_) | Self::Ssd(_), _) => {}
+            (Self::Disk(device), DeviceParams::Disk(params)) => device.set_params(now, params.clone()),
+            (Self::Raid0(device), DeviceParams::Raid0(params)) => device.set_params(now, params),
+            _ => {}
         }
     }
 }

@@ -6,6 +6,8 @@
 //! | module | device |
 //! |---|---|
 //! | [`ssd`] | a solid-state drive, SATA or NVMe: dies, garbage collection, fast cells |
+//! | [`disk`] | a disk with seeks, rotation, zones and a cache |
+//! | [`raid`] | stripes over equal members |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
 //!
 //! Every model has the same four verbs: `submit(now, id, io)`, `next_event()`, `poll(now)` until it answers `None`, and
@@ -16,8 +18,10 @@ extern crate alloc;
 
 mod clock;
 pub mod device;
+pub mod disk;
 pub mod jitter;
 pub mod params;
+pub mod raid;
 pub mod ssd;
 pub mod store;
 

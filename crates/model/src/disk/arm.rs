@@ -186,10 +186,11 @@ impl Disk {
     }
 
     fn next_motion(&mut self, at: Instant) -> Option<Motion> {
-        if self.arm.jobs.is_empty() && !self.must_write_back() {
-            if let Some(motion) = self.arm.ahead.take().and_then(|block| self.read_ahead(at, block)) {
-                return Some(motion);
-            }
+        if self.arm.jobs.is_empty()
+            && !self.must_write_back()
+            && let Some(motion) = self.arm.ahead.take().and_then(|block| self.read_ahead(at, block))
+        {
+            return Some(motion);
         }
         let Candidate { target, blocks, first, data } = self.choose(at)?;
         if !self.arm.jobs.is_empty() {

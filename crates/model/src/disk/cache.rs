@@ -134,7 +134,8 @@ impl Cache {
         for segment in self.segments.iter_mut().filter(|segment| !segment.is_unwritten()) {
             let old = &mut segment.blocks;
             if blocks.start < old.end && old.start < blocks.end {
-                *old = if old.start < blocks.start { old.start..blocks.start } else { blocks.end.min(old.end)..old.end };
+                *old =
+                    if old.start < blocks.start { old.start..blocks.start } else { blocks.end.min(old.end)..old.end };
             }
         }
     }

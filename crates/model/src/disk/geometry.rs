@@ -86,11 +86,6 @@ impl Geometry {
         }
     }
 
-    /// The track of `block`.
-    pub(super) fn track(&self, block: u64) -> Track {
-        self.place(block).track
-    }
-
     /// When the head that is on `from` at `at` begins to pass `block`, once the electronics are ready too.
     pub(super) fn reach(&self, at: Instant, from: Track, block: u64, write: bool, ready: Instant) -> Instant {
         let place = self.place(block);
@@ -106,7 +101,8 @@ impl Geometry {
         while begin <= until {
             let here = place.left.min(blocks - pass.blocks);
             let start_ns = self.slot_ns(&place, place.slot);
-            let in_time = self.slots_within(&place, start_ns.saturating_add(until.since(begin).as_nanos())) - place.slot;
+            let in_time =
+                self.slots_within(&place, start_ns.saturating_add(until.since(begin).as_nanos())) - place.slot;
             let passed = here.min(in_time);
             pass.track = place.track;
             pass.end = begin + Duration::from_nanos(self.slot_ns(&place, place.slot + passed) - start_ns);

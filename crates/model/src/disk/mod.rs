@@ -287,13 +287,17 @@ impl Disk {
     fn keep_writes(&mut self, at: Instant) {
         while let Some(command) = self.no_room.pop_front() {
             self.note_read_ahead(at);
-            let params = self.geometry.params().cache;
-            if !self.cache.write(command.blocks.clone(), &params) {
+            let params = self.params().cache;
+            if self.cache.write(command.blocks.clone(), &params) {
+                self.keep_out_of_read_ahead(at, &command.blocks);
+                self.complete(command.id);
+            } else if self.cache.unwritten_before(u64::MAX) {
                 self.no_room.push_front(command);
                 return;
+            } else {
+                // The cache became smaller since this was meant for it.
+                self.arm.push(Job { id: command.id, blocks: command.blocks, write: true, ready: at });
             }
-            self.keep_out_of_read_ahead(at, &command.blocks);
-            self.complete(command.id);
         }
     }
 

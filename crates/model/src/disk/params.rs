@@ -260,7 +260,7 @@ impl DiskParams {
                 (points[high - 1], points[high])
             }
         };
-        let (run, rise) = (u64::from(high.0 - low.0), high.1.since(low.1));
+        let (run, rise) = (u64::from(high.0 - low.0), high.1.as_nanos().saturating_sub(low.1.as_nanos()));
         low.1 + Duration::from_nanos(rise * u64::from(cylinders - low.0) / run)
     }
 
@@ -308,17 +308,17 @@ impl DiskParams {
                 "capacity_bytes",
                 "at least 512 and at most what the zones hold",
             ),
-            (!self.seek.is_empty() && self.seek[0].0 > 0, "seek", "at least one pair, from a distance of 1 cylinder on"),
+            (
+                !self.seek.is_empty() && self.seek[0].0 > 0,
+                "seek",
+                "at least one pair, from a distance of 1 cylinder on",
+            ),
             (seek_rises, "seek", "pairs of rising distance and time that does not fall"),
             (self.bus_bytes_per_s > 0, "bus_bytes_per_s", "greater than 0"),
             ((1..=1_024).contains(&self.queue_depth), "queue_depth", "1 to 1024"),
             ((2..=4_096).contains(&self.cache.segments), "segments", "2 to 4096"),
             (self.cache.segment_blocks > 0, "segment_blocks", "greater than 0"),
-            (
-                self.cache.read_ahead_blocks <= self.cache.segment_blocks,
-                "read_ahead_blocks",
-                "at most segment_blocks",
-            ),
+            (self.cache.read_ahead_blocks <= self.cache.segment_blocks, "read_ahead_blocks", "at most segment_blocks"),
         ])
     }
 }

@@ -1,0 +1,165 @@
+//! RAID-0: equal members with stripes dealt out in turn.
+//!
+//! A request goes to all members its stripes are on, in one piece each because the stripes of a member follow one
+//! another there, and is done when the last piece is. A flush goes to every member; other work without payload to the
+//! one its offset is on.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+
+use crate::Io;
+use crate::device::{Device, DeviceParams};
+use crate::params::{InvalidParams, check};
+
+/// What a [`Raid0`] is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Raid0Params {
+    /// Devices, 1 to 1,024; cannot change while it runs.
+    pub members: u32,
+    /// Bytes in a row on one member.
+    pub stripe_bytes: u64,
+    /// What each member is.
+    pub member: Box<DeviceParams>,
+}
+
+impl Raid0Params {
+    /// Checks that the parameters make sense together, those of the member included.
+    ///
+    /// # Errors
+    /// The first parameter that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        check(&[
+            ((1..=1_024).contains(&self.members), "members", "1 to 1024"),
+            ((512..=1 << 40).contains(&self.stripe_bytes), "stripe_bytes", "512 B to 1 TiB"),
+        ])?;
+        self.member.validate()
+    }
+
+    /// How many of the first `offset` bytes are on `member`, which is where byte `offset` or the next one is there.
+    fn on_member(&self, member: u64, offset: u64) -> u64 {
+        let (stripe, row) = (self.stripe_bytes, self.stripe_bytes * u64::from(self.members));
+        offset / row * stripe + (offset % row).saturating_sub(member * stripe).min(stripe)
+    }
+}
+
+/// A request of which pieces are under way.
+#[derive(Clone, Copy, Debug)]
+struct Whole {
+    id: u64,
+    pieces: u32,
+}
+
+/// RAID-0 over members of any kind. See the module's documentation.
+///
+/// Calls must not go back in time. O(members) a call.
+pub struct Raid0 {
+    params: Raid0Params,
+    members: Vec<Device>,
+    seen: Instant,
+    /// Requests by the id their pieces have, and the ids that are free.
+    wholes: Vec<Whole>,
+    free: Vec<usize>,
+    done: VecDeque<u64>,
+}
+
+impl Raid0 {
+    /// Idle members, each with a seed of its own. The same seed and calls give the same completions.
+    ///
+    /// # Panics
+    /// `params` that [`Raid0Params::validate`] refuses may make this or a later call panic.
+    pub fn new(params: &Raid0Params, seed: u64) -> Self {
+        let mut seeds = SplitMix64::new(seed);
+        let members = (0..params.members).map(|_| Device::new(&params.member, seeds.next_u64())).collect();
+        Self {
+            params: params.clone(),
+            members,
+            seen: Instant::ZERO,
+            wholes: Vec::new(),
+            free: Vec::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    /// Takes a request. `id` comes back from [`Raid0::poll`] and is not looked into.
+    pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
+        self.advance(now);
+        let whole = self.free.pop().unwrap_or(self.wholes.len());
+        if whole == self.wholes.len() {
+            self.wholes.push(Whole { id, pieces: 0 });
+        }
+        let home = io.offset / self.params.stripe_bytes % self.members.len() as u64;
+        let mut pieces = 0;
+        for (member, device) in (0..).zip(&mut self.members) {
+            let first = self.params.on_member(member, io.offset);
+            let end = self.params.on_member(member, io.offset.saturating_add(u64::from(io.bytes)));
+            let whole_row = io.kind == Kind::Flush;
+            if end > first || whole_row || (io.bytes == 0 && member == home) {
+                device.submit(now, whole as u64, Io { kind: io.kind, offset: first, bytes: (end - first) as u32 });
+                pieces += 1;
+            }
+        }
+        self.wholes[whole] = Whole { id, pieces };
+    }
+
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    pub fn next_event(&self) -> Instant {
+        if self.done.is_empty() { self.next_member_event() } else { self.seen }
+    }
+
+    /// The next request that has completed by `now`, in order of completion; call until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<u64> {
+        self.advance(now);
+        self.done.pop_front()
+    }
+
+    /// Stops all members for `length` from `now`.
+    pub fn stall(&mut self, now: Instant, length: Duration) {
+        self.advance(now);
+        for member in &mut self.members {
+            member.stall(now, length);
+        }
+    }
+
+    /// Changes what the members are and where new requests go; the number of members stays.
+    pub fn set_params(&mut self, now: Instant, params: &Raid0Params) {
+        self.advance(now);
+        for member in &mut self.members {
+            member.set_params(now, &params.member);
+        }
+        self.params = Raid0Params { members: self.params.members, ..params.clone() };
+    }
+
+    fn next_member_event(&self) -> Instant {
+        self.members.iter().map(Device::next_event).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// Lives through the completions of all members by `now` in order of time, so that it does not matter when it is asked.
+    fn advance(&mut self, now: Instant) {
+        self.seen = self.seen.max(now);
+        loop {
+            let at = self.next_member_event();
+            if at > self.seen {
+                return;
+            }
+            for index in 0..self.members.len() {
+                while let Some(whole) = self.members[index].poll(at) {
+                    self.finish_piece(whole as usize);
+                }
+            }
+        }
+    }
+
+    fn finish_piece(&mut self, index: usize) {
+        let whole = &mut self.wholes[index];
+        whole.pieces -= 1;
+        if whole.pieces == 0 {
+            self.done.push_back(whole.id);
+            self.free.push(index);
+        }
+    }
+}
