@@ -9,12 +9,16 @@
 //! | `pace` | when: closed loop, open loop, bursts |
 //! | `stream` | what: reads and writes, sizes, offsets |
 //! | [`zipf`] | a few hot blocks and many cold ones |
+//! | [`trace`] | recorded requests: readers and transformations |
+//! | `replay` | recorded requests, sent again |
 
 mod pace;
+mod replay;
 pub mod spec;
 mod stream;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 pub mod zipf;
 
 use evenkeel_control::Instant;
@@ -22,7 +26,8 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_model::Io;
 
 use pace::{Due, Pacer};
-pub use spec::{Arrivals, OnOff, Pace, Pattern, Phase, Requests, SizeShare, Spec};
+use replay::Player as Recorded;
+pub use spec::{Arrivals, OnOff, Pace, Pattern, Phase, Replay, Requests, SizeShare, Spec};
 use stream::Stream;
 
 /// The next step of a client.
@@ -52,6 +57,7 @@ enum Player {
     Idle,
     Load { pacer: Pacer, stream: Box<Stream> },
     Phases(Phases),
+    Replay(Recorded),
 }
 
 /// Players that take turns.
@@ -103,6 +109,7 @@ impl Player {
                 current: 0,
                 since: Instant::ZERO,
             }),
+            Spec::Replay(replay) => Self::Replay(Recorded::new(replay)),
         }
     }
 
@@ -111,6 +118,7 @@ impl Player {
             Self::Idle => {}
             Self::Load { pacer, .. } => pacer.enter(now),
             Self::Phases(phases) => phases.enter(now),
+            Self::Replay(recorded) => recorded.enter(now),
         }
     }
 
@@ -126,12 +134,13 @@ impl Player {
                 Due::Completion => Next::Completion,
             },
             Self::Phases(phases) => phases.next(now, outstanding),
+            Self::Replay(recorded) => recorded.next(now, outstanding),
         }
     }
 
     fn complete(&mut self, now: Instant) {
         match self {
-            Self::Idle => {}
+            Self::Idle | Self::Replay(_) => {}
             Self::Load { pacer, .. } => pacer.complete(now),
             Self::Phases(phases) => {
                 if let Some((_, player)) = phases.players.get_mut(phases.current) {

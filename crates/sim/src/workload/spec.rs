@@ -1,7 +1,11 @@
 //! What a client does, as data.
 
+use std::sync::Arc;
+
 use evenkeel_control::Duration;
 use evenkeel_control::units::Kind;
+
+use super::trace::Trace;
 
 /// What a client does; [`Workload::new`](super::Workload::new) brings it to life.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +26,19 @@ pub enum Spec {
         /// Start over after the last one.
         repeat: bool,
     },
+    /// Sends recorded requests again.
+    Replay(Replay),
+}
+
+/// Recorded requests and how they are sent again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Replay {
+    /// What was recorded; clients and runs share it.
+    pub trace: Arc<Trace>,
+    /// So many outstanding, as fast as they complete; `None` sends each at its time, whatever the device does.
+    pub queue_depth: Option<u32>,
+    /// How often; 0 = for ever.
+    pub times: u32,
 }
 
 /// A part of a life that changes.

@@ -1,0 +1,90 @@
+//! The default text output of blkparse.
+
+use evenkeel_control::units::Kind;
+
+use super::error::Fault;
+use super::fields::{Names, by_blank, take};
+use super::{Event, Record};
+
+const LAYOUT: &str = "major,minor cpu sequence seconds pid action RWBS sector + sectors [process]";
+
+/// What earlier lines have said.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    devices: Names,
+    /// The statistics at the end have begun.
+    ended: bool,
+}
+
+impl State {
+    /// One line: a request, or nothing for other events and for the statistics at the end.
+    pub(super) fn parse(&mut self, line: &[u8], event: Event) -> Result<Option<Record>, Fault> {
+        if self.ended || line.starts_with(b"CPU") || line.starts_with(b"Total (") {
+            self.ended = true;
+            return Ok(None);
+        }
+        let mut fields = by_blank(line);
+        let names = ["device", "cpu", "sequence", "time", "pid", "action"];
+        let [device, cpu, sequence, time, pid, action] = take(&mut fields, names, LAYOUT)?;
+        let mut halves = device.text().splitn(2, |&byte| byte == b',');
+        let is_number =
+            |half: Option<&[u8]>| half.is_some_and(|half| !half.is_empty() && half.iter().all(u8::is_ascii_digit));
+        if !(is_number(halves.next()) && is_number(halves.next())) {
+            return Err(device.wrong("major,minor, such as 8,0"));
+        }
+        cpu.number()?;
+        sequence.number()?;
+        pid.number()?;
+        let at = time.seconds()?;
+        let wanted: &[u8] = match event {
+            Event::Queue => b"Q",
+            Event::Issue => b"D",
+        };
+        if action.text() != wanted {
+            let known = (1..=2).contains(&action.text().len()) && action.text().iter().all(u8::is_ascii_alphabetic);
+            return if known {
+                Ok(None)
+            } else {
+                Err(action.wrong("an action of one or two letters, such as Q, D or C"))
+            };
+        }
+        let [rwbs] = take(&mut fields, ["RWBS"], LAYOUT)?;
+        let Some(kind) = kind_of(rwbs.text()) else { return Err(rwbs.wrong("letters with R, W, D, F or N in them")) };
+        let device = self.devices.number(device.text())?;
+        let Some(kind) = kind else { return Ok(None) };
+        if kind == Kind::Flush {
+            return Ok(Some(Record { at, kind, offset: 0, bytes: 0, device }));
+        }
+        let [sector, plus, sectors] = take(&mut fields, ["sector", "plus sign", "sectors"], LAYOUT)?;
+        if plus.text().starts_with(b"(") {
+            // A command passed through to the device, shown byte by byte.
+            return Ok(None);
+        }
+        if plus.text() != b"+" {
+            return Err(plus.wrong("+ between sector and sectors"));
+        }
+        // A write of nothing with the letter F in front is a flush.
+        if kind == Kind::Write && rwbs.text().first() == Some(&b'F') && sectors.text() == b"0" {
+            return Ok(Some(Record { at, kind: Kind::Flush, offset: 0, bytes: 0, device }));
+        }
+        let bytes = if kind == Kind::Meta { sectors.number().map(|_| 0)? } else { sectors.sectors()? };
+        Ok(Some(Record { at, kind, offset: sector.sector()?, bytes, device }))
+    }
+}
+
+/// What the letters say: `None` if nothing known, `Some(None)` if it is no request for data or metadata.
+fn kind_of(rwbs: &[u8]) -> Option<Option<Kind>> {
+    let has = |letter: u8| rwbs.contains(&letter);
+    if !rwbs.iter().all(|letter| b"RWDENFSAMBVTU".contains(letter)) {
+        return None;
+    }
+    match () {
+        // Erase and discard come with W or R in some kernels.
+        () if has(b'D') || has(b'E') => Some(Some(Kind::Meta)),
+        () if has(b'W') => Some(Some(Kind::Write)),
+        () if has(b'R') => Some(Some(Kind::Read)),
+        () if has(b'F') => Some(Some(Kind::Flush)),
+        () if has(b'N') => Some(None),
+        () => None,
+    }
+}

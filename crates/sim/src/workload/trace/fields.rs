@@ -1,0 +1,142 @@
+//! Lines to fields, fields to numbers: bytes in, never a panic.
+
+use std::collections::HashMap;
+
+use evenkeel_control::Instant;
+
+use super::MAX_DEVICES;
+use super::error::Fault;
+
+/// Bytes of a sector, in every format that counts in them.
+const SECTOR_BYTES: u64 = 512;
+/// How much of a field an error shows.
+const SHOWN_BYTES: usize = 40;
+
+/// A named field of a line.
+#[derive(Clone, Copy)]
+pub(super) struct Field<'a> {
+    name: &'static str,
+    text: &'a [u8],
+}
+
+/// Names of devices, numbered by first appearance.
+#[derive(Debug, Default)]
+pub(super) struct Names(HashMap<Vec<u8>, u32>);
+
+impl Names {
+    /// The number of the device with this name.
+    pub(super) fn number(&mut self, name: &[u8]) -> Result<u32, Fault> {
+        if let Some(&number) = self.0.get(name) {
+            return Ok(number);
+        }
+        if self.0.len() >= MAX_DEVICES {
+            return Err(Fault::TooManyDevices);
+        }
+        let number = self.0.len() as u32;
+        self.0.insert(name.to_vec(), number);
+        Ok(number)
+    }
+}
+
+/// Takes exactly `N` fields, of which more may follow.
+pub(super) fn take<'a, const N: usize>(
+    mut fields: impl Iterator<Item = &'a [u8]>,
+    names: [&'static str; N],
+    layout: &'static str,
+) -> Result<[Field<'a>; N], Fault> {
+    let mut taken = names.map(|name| Field::new(name, b""));
+    for (found, field) in taken.iter_mut().enumerate() {
+        field.text = fields.next().ok_or(Fault::Fields { found, layout })?;
+    }
+    Ok(taken)
+}
+
+/// The fields between commas, without the blanks around them.
+pub(super) fn by_comma(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
+}
+
+/// The fields between blanks.
+pub(super) fn by_blank(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
+}
+
+impl<'a> Field<'a> {
+    pub(super) fn new(name: &'static str, text: &'a [u8]) -> Self {
+        Self { name, text }
+    }
+
+    pub(super) fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// The error that says what it should have been.
+    pub(super) fn wrong(&self, expected: &'static str) -> Fault {
+        let shown = &self.text[..self.text.len().min(SHOWN_BYTES)];
+        Fault::Field { name: self.name, found: String::from_utf8_lossy(shown).into_owned(), expected }
+    }
+
+    /// A whole number below 2⁶⁴.
+    pub(super) fn number(&self) -> Result<u64, Fault> {
+        decimal(self.text).ok_or_else(|| self.wrong("a whole number below 2^64"))
+    }
+
+    /// The number of a device.
+    pub(super) fn device(&self) -> Result<u32, Fault> {
+        decimal(self.text).and_then(|n| u32::try_from(n).ok()).ok_or_else(|| self.wrong("a device number below 2^32"))
+    }
+
+    /// Payload in bytes.
+    pub(super) fn bytes(&self) -> Result<u32, Fault> {
+        let bytes = decimal(self.text).and_then(|n| u32::try_from(n).ok()).filter(|&bytes| bytes > 0);
+        bytes.ok_or_else(|| self.wrong("a size of 1 to 4294967295 bytes"))
+    }
+
+    /// Payload in sectors, as bytes.
+    pub(super) fn sectors(&self) -> Result<u32, Fault> {
+        let bytes = decimal(self.text).and_then(|n| u32::try_from(n.checked_mul(SECTOR_BYTES)?).ok());
+        bytes.filter(|&bytes| bytes > 0).ok_or_else(|| self.wrong("a size of 1 to 8388607 sectors of 512 bytes"))
+    }
+
+    /// A sector number, as an offset in bytes.
+    pub(super) fn sector(&self) -> Result<u64, Fault> {
+        let offset = decimal(self.text).and_then(|n| n.checked_mul(SECTOR_BYTES));
+        offset.ok_or_else(|| self.wrong("a sector number below 2^55"))
+    }
+
+    /// A time counted in units of so many nanoseconds.
+    pub(super) fn time(&self, unit_ns: u64) -> Result<Instant, Fault> {
+        let nanos = decimal(self.text).and_then(|n| n.checked_mul(unit_ns));
+        nanos
+            .map(Instant::from_nanos)
+            .ok_or_else(|| self.wrong("a time, as a whole number, less than 584 years from zero"))
+    }
+
+    /// A time in seconds with a fraction; beyond nanoseconds it is cut off.
+    pub(super) fn seconds(&self) -> Result<Instant, Fault> {
+        let parse = || {
+            let (whole, fraction) = match self.text.iter().position(|&byte| byte == b'.') {
+                Some(point) => (&self.text[..point], &self.text[point + 1..]),
+                None => (self.text, &b""[..]),
+            };
+            if !fraction.iter().all(u8::is_ascii_digit) {
+                return None;
+            }
+            let digit = |place: usize| u64::from(fraction.get(place).map_or(0, |digit| digit - b'0'));
+            let nanos = (0..9).fold(0, |sum, place| sum * 10 + digit(place));
+            decimal(whole)?.checked_mul(1_000_000_000)?.checked_add(nanos)
+        };
+        parse().map(Instant::from_nanos).ok_or_else(|| self.wrong("a time in seconds, such as 12.000345"))
+    }
+}
+
+/// Digits and nothing else, below 2⁶⁴.
+fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        sum.checked_mul(10)?.checked_add(digit)
+    })
+}

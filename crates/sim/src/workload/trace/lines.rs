@@ -1,0 +1,44 @@
+//! Lines of bounded length.
+
+use std::io::{self, BufRead, ErrorKind};
+
+use super::MAX_LINE_BYTES;
+
+/// What was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A line, in the buffer, without its end.
+    Whole,
+    /// A line that is too long; it has been passed over, the buffer holds its start.
+    TooLong,
+    /// Nothing more to read.
+    End,
+}
+
+/// Reads the next line into `line`, of which at most [`MAX_LINE_BYTES`] are kept. The last line needs no end.
+pub(super) fn read(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
+    line.clear();
+    let mut length = 0usize;
+    loop {
+        let chunk = match input.fill_buf() {
+            Ok(chunk) => chunk,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if chunk.is_empty() && length == 0 {
+            return Ok(Line::End);
+        }
+        let newline = chunk.iter().position(|&byte| byte == b'\n');
+        let part = &chunk[..newline.unwrap_or(chunk.len())];
+        line.extend_from_slice(&part[..part.len().min(MAX_LINE_BYTES - line.len())]);
+        let ends = newline.is_some() || chunk.is_empty();
+        // An empty line has a length too: the newline counts.
+        let used = part.len() + usize::from(newline.is_some());
+        length = length.saturating_add(used);
+        input.consume(used);
+        if ends {
+            let content = length - usize::from(newline.is_some());
+            return Ok(if content > MAX_LINE_BYTES { Line::TooLong } else { Line::Whole });
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! MSR Cambridge traces (SNIA): CSV, no header.
+
+use evenkeel_control::units::Kind;
+
+use super::Record;
+use super::error::Fault;
+use super::fields::{by_comma, take};
+
+/// Windows counts time in ticks.
+const TICK_NS: u64 = 100;
+
+/// One line: a request, or nothing for a header that somebody added.
+pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
+    if line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"timestamp")) {
+        return Ok(None);
+    }
+    let [at, _host, disk, kind, offset, bytes] = take(
+        by_comma(line),
+        ["timestamp", "host", "disk", "type", "offset", "size"],
+        "timestamp,host,disk,Read or Write,offset,size,response time",
+    )?;
+    let kind = match kind.text() {
+        b"Read" | b"read" => Kind::Read,
+        b"Write" | b"write" => Kind::Write,
+        _ => return Err(kind.wrong("Read or Write")),
+    };
+    Ok(Some(Record {
+        at: at.time(TICK_NS)?,
+        kind,
+        offset: offset.number()?,
+        bytes: bytes.bytes()?,
+        device: disk.device()?,
+    }))
+}

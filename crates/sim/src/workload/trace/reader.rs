@@ -1,0 +1,190 @@
+//! Lines to records.
+
+use std::collections::VecDeque;
+use std::io::BufRead;
+
+use super::error::{Fault, TraceError};
+use super::lines::{self, Line};
+use super::{BadLines, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
+
+/// Lines looked at to find out the format.
+const PROBED_LINES: usize = 32;
+
+/// Reads a trace line by line; memory does not grow with its length.
+///
+/// An iterator over records. After an error it is at its end; with [`BadLines::Skip`] a bad line is no error but
+/// counted, see [`Reader::skipped`].
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    file: String,
+    options: Options,
+    parser: Option<Parser>,
+    line: Vec<u8>,
+    /// Lines that were read to find out the format.
+    probed: VecDeque<(Line, Vec<u8>)>,
+    number: u64,
+    skipped: u64,
+    first_skipped: Option<TraceError>,
+    done: bool,
+}
+
+/// A format, with what earlier lines have said.
+#[derive(Debug)]
+enum Parser {
+    Msr,
+    Spc,
+    Mqsim,
+    Fio(fio::State),
+    Blkparse(blkparse::State),
+}
+
+impl Parser {
+    fn new(format: Format) -> Self {
+        match format {
+            Format::Msr => Self::Msr,
+            Format::Spc => Self::Spc,
+            Format::Mqsim => Self::Mqsim,
+            Format::Fio => Self::Fio(fio::State::default()),
+            Format::Blkparse => Self::Blkparse(blkparse::State::default()),
+        }
+    }
+
+    fn parse(&mut self, line: &[u8], options: &Options) -> Result<Option<Record>, Fault> {
+        match self {
+            Self::Msr => msr::parse(line),
+            Self::Spc => spc::parse(line),
+            Self::Mqsim => mqsim::parse(line),
+            Self::Fio(state) => state.parse(line),
+            Self::Blkparse(state) => state.parse(line, options.event),
+        }
+    }
+}
+
+impl<R: BufRead> Reader<R> {
+    /// A reader of `input`, which errors call `file`.
+    pub fn new(input: R, file: impl Into<String>, options: Options) -> Self {
+        Self {
+            input,
+            file: file.into(),
+            options,
+            parser: None,
+            line: Vec::new(),
+            probed: VecDeque::new(),
+            number: 0,
+            skipped: 0,
+            first_skipped: None,
+            done: false,
+        }
+    }
+
+    /// The format of the trace, once a record has been read.
+    pub fn format(&self) -> Option<Format> {
+        self.parser.as_ref().map(|parser| match parser {
+            Parser::Msr => Format::Msr,
+            Parser::Spc => Format::Spc,
+            Parser::Mqsim => Format::Mqsim,
+            Parser::Fio(_) => Format::Fio,
+            Parser::Blkparse(_) => Format::Blkparse,
+        })
+    }
+
+    /// How many bad lines were left out, and what was wrong with the first.
+    pub fn skipped(&self) -> (u64, Option<&TraceError>) {
+        (self.skipped, self.first_skipped.as_ref())
+    }
+
+    /// The next record, `None` at the end.
+    fn advance(&mut self) -> Result<Option<Record>, Fault> {
+        if self.parser.is_none() {
+            let format = match self.options.format {
+                Some(format) => Some(format),
+                None => self.probe()?,
+            };
+            match format {
+                Some(format) => self.parser = Some(Parser::new(format)),
+                None => return Ok(None),
+            }
+        }
+        loop {
+            let what = match self.probed.pop_front() {
+                Some((what, line)) => {
+                    self.line = line;
+                    what
+                }
+                None => lines::read(&mut self.input, &mut self.line)?,
+            };
+            self.number += 1;
+            let outcome = match (what, self.line.trim_ascii(), &mut self.parser) {
+                (Line::End, _, _) | (_, _, None) => return Ok(None),
+                (Line::TooLong, _, _) => Err(Fault::TooLong),
+                (Line::Whole, [], _) => continue,
+                (Line::Whole, line, Some(parser)) => parser.parse(line, &self.options),
+            };
+            match outcome {
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) => {}
+                Err(fault) if self.options.bad_lines == BadLines::Stop => return Err(fault),
+                Err(fault) => {
+                    self.skipped += 1;
+                    if self.first_skipped.is_none() {
+                        self.first_skipped = Some(self.at_this_line(fault));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds the format that fits the first of the first lines that any fits; `None` for a trace without lines.
+    fn probe(&mut self) -> Result<Option<Format>, Fault> {
+        let mut empty = true;
+        while self.probed.len() < PROBED_LINES {
+            let mut line = Vec::new();
+            let what = lines::read(&mut self.input, &mut line)?;
+            if what == Line::End {
+                break;
+            }
+            let text = line.trim_ascii();
+            let fits = |format: &Format| Parser::new(*format).parse(text, &self.options).is_ok();
+            let found = match what {
+                Line::Whole if !text.is_empty() => Format::ALL.into_iter().find(fits),
+                _ => None,
+            };
+            empty &= text.is_empty();
+            self.probed.push_back((what, line));
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        if empty {
+            return Ok(None);
+        }
+        self.number = 1;
+        Err(Fault::UnknownFormat)
+    }
+
+    fn at_this_line(&self, fault: Fault) -> TraceError {
+        TraceError { file: self.file.clone(), line: self.number.max(1), fault }
+    }
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    type Item = Result<Record, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        match self.advance() {
+            Ok(Some(record)) => Some(Ok(record)),
+            Ok(None) => {
+                self.done = true;
+                None
+            }
+            Err(fault) => {
+                self.done = true;
+                Some(Err(self.at_this_line(fault)))
+            }
+        }
+    }
+}
