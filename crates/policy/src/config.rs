@@ -145,7 +145,7 @@ impl fmt::Display for Workers {
     }
 }
 
-as_text!(Workers, "\"auto\" or a number of threads", Some(|n| Workers::Count(u32::try_from(n).unwrap_or(u32::MAX))), {
+as_text!(Workers, "\"auto\" or a number of threads", Some(|n| Ok(Workers::Count(u32::try_from(n).unwrap_or(u32::MAX)))), {
     "anyOf": [{ "const": "auto" }, { "type": "integer", "minimum": 1, "maximum": 1024 }]
 });
 

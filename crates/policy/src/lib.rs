@@ -8,6 +8,7 @@
 //! | [`device`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
+//! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
 
 mod admission;
@@ -21,6 +22,7 @@ mod rules;
 pub mod ssd;
 pub mod state;
 pub mod units;
+pub mod workload;
 
 pub use config::Config;
 pub use rules::{Finding, Severity, findings};

@@ -310,7 +310,7 @@ impl fmt::Display for Cidr {
 /// Reads a value that is written as text, or as an integer where `integers` allow.
 pub(crate) struct TextVisitor<T> {
     pub(crate) expecting: &'static str,
-    pub(crate) integer: Option<fn(u64) -> T>,
+    pub(crate) integer: Option<fn(u64) -> Result<T, UnitError>>,
 }
 
 impl<T: FromStr<Err = UnitError>> de::Visitor<'_> for TextVisitor<T> {
@@ -326,7 +326,7 @@ impl<T: FromStr<Err = UnitError>> de::Visitor<'_> for TextVisitor<T> {
 
     fn visit_u64<E: de::Error>(self, n: u64) -> Result<T, E> {
         match self.integer {
-            Some(make) => Ok(make(n)),
+            Some(make) => make(n).map_err(E::custom),
             None => Err(E::invalid_type(de::Unexpected::Unsigned(n), &self)),
         }
     }
@@ -371,7 +371,7 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-as_text!(Bytes, "a number of bytes such as 4096, \"64KiB\" or \"200MB\"", Some(Bytes), {
+as_text!(Bytes, "a number of bytes such as 4096, \"64KiB\" or \"200MB\"", Some(|n| Ok(Bytes(n))), {
     "type": ["string", "integer"],
     "minimum": 0,
     "pattern": r"^[0-9][0-9_]*(\.[0-9]+)? ?([KMGTPkmgtp]([Ii]?[Bb])?|[Bb])?$"

@@ -1,14 +1,13 @@
 //! What a job does: options on the command line and in a job file, and the job they make.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
-use serde::{Deserialize, Deserializer};
+pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
+use serde::Deserialize;
 
 use super::content::SECTOR;
 use super::uri::Target;
@@ -17,8 +16,6 @@ use super::uri::Target;
 const MAX_CONNECTIONS: u32 = 65_536;
 /// The deepest queue of one connection.
 const MAX_QUEUE_DEPTH: u32 = 65_536;
-/// The largest block. A batch of them has to fit in memory.
-const MAX_BLOCK: u64 = 32 << 20;
 /// How long to run when neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
 
@@ -56,136 +53,6 @@ pub(crate) enum Headers {
     Simple,
 }
 
-/// Where requests go.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pattern {
-    /// Uniformly anywhere.
-    Random,
-    /// One block after the other, around and around.
-    Sequential,
-    /// Block ranks with this exponent, spread over the volume.
-    Zipf(f64),
-}
-
-/// Block sizes with their weights: `4k` or `4k:80,64k:20`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SizeMix(pub(crate) Vec<(u64, u32)>);
-
-/// On and off times of a bursty job: `200ms:800ms`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Burst {
-    /// How long requests are sent.
-    pub(crate) on_ns: u64,
-    /// How long none are.
-    pub(crate) off_ns: u64,
-}
-
-impl Burst {
-    /// From the start of one burst to the start of the next.
-    pub(crate) fn period_ns(self) -> u64 {
-        self.on_ns + self.off_ns
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.strip_prefix("zipf:")) {
-            ("random", _) => Ok(Self::Random),
-            ("sequential", _) => Ok(Self::Sequential),
-            (_, Some(exponent)) => match exponent.parse::<f64>() {
-                Ok(exponent) if exponent > 0.0 && exponent <= 10.0 => Ok(Self::Zipf(exponent)),
-                _ => Err(format!("`{exponent}` is not an exponent between 0 and 10, as in zipf:1.1")),
-            },
-            _ => Err(format!("`{text}` is not one of random, sequential, zipf:EXPONENT")),
-        }
-    }
-}
-
-impl FromStr for SizeMix {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let entry = |part: &str| {
-            let (size, weight) = part.split_once(':').unwrap_or((part, "1"));
-            let size = upper_unit(size).parse::<Bytes>().map_err(|error| error.to_string())?.0;
-            let weight = weight.parse().ok().filter(|&weight: &u32| weight > 0 && weight <= 1_000_000);
-            let weight = weight.ok_or_else(|| format!("`{part}` has no weight from 1 to 1000000 after the colon"))?;
-            if size == 0 || size > MAX_BLOCK {
-                return Err(format!("a block is 1 to {MAX_BLOCK} bytes, not {size}"));
-            }
-            Ok((size, weight))
-        };
-        text.split(',').map(|part| entry(part.trim())).collect::<Result<_, _>>().map(Self)
-    }
-}
-
-/// `4k` as everybody writes it, for a parser of units that takes `K`.
-fn upper_unit(text: &str) -> String {
-    match text.strip_suffix(['k', 'm', 'g']) {
-        Some(number) if number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => text.to_ascii_uppercase(),
-        _ => text.to_owned(),
-    }
-}
-
-impl FromStr for Burst {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (on, off) = text.split_once(':').ok_or_else(|| format!("`{text}` is not ON:OFF, as in 200ms:800ms"))?;
-        let nanos = |text: &str| text.parse::<Duration>().map(|d| d.0.as_nanos()).map_err(|error| error.to_string());
-        let burst = Self { on_ns: nanos(on)?, off_ns: nanos(off)? };
-        // An hour of both keeps every sum far from overflow.
-        let longest = 3_600_000_000_000;
-        if burst.on_ns == 0 || burst.on_ns > longest || burst.off_ns > longest {
-            return Err("a burst is on for at least 1ns, and on and off for at most 1h each".into());
-        }
-        Ok(burst)
-    }
-}
-
-impl fmt::Display for SizeMix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, &(size, weight)) in self.0.iter().enumerate() {
-            let comma = if index > 0 { "," } else { "" };
-            match self.0.len() {
-                1 => write!(f, "{}", Bytes(size))?,
-                _ => write!(f, "{comma}{}:{weight}", Bytes(size))?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A size given on the command line or in a job file; `1g` as well as `1GiB`.
-fn size(text: &str) -> Result<u64, String> {
-    upper_unit(text).parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| error.to_string())
-}
-
-fn text<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
-}
-
-fn block_sizes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SizeMix>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a block size (4096, \"4k\") or a mix (\"4k:80,64k:20\")")]
-    enum Either {
-        Number(u64),
-        Text(String),
-    }
-    let text = match Either::deserialize(deserializer)? {
-        Either::Number(bytes) => bytes.to_string(),
-        Either::Text(text) => text,
-    };
-    text.parse().map(Some).map_err(serde::de::Error::custom)
-}
-
-fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Bytes::deserialize(deserializer).map(|bytes| Some(bytes.0))
-}
-
 /// What a job does. On the command line for one job, or as the default of every job of a job file;
 /// there, keys have these names with `_` for `-`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
@@ -205,11 +72,9 @@ pub(crate) struct JobOptions {
     zero_percent: Option<u8>,
     /// Block size, or sizes with weights: 4k:80,64k:20 [default: 4k]
     #[arg(long, value_name = "SIZE[:WEIGHT,...]")]
-    #[serde(deserialize_with = "block_sizes")]
     block_size: Option<SizeMix>,
     /// random, sequential or zipf:EXPONENT [default: random]
     #[arg(long)]
-    #[serde(deserialize_with = "text")]
     pattern: Option<Pattern>,
     /// Requests in flight on each connection [default: 1]
     #[arg(long, value_name = "N", visible_alias = "qd", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_QUEUE_DEPTH)))]
@@ -228,7 +93,6 @@ pub(crate) struct JobOptions {
     arrivals: Option<Arrivals>,
     /// Send for the time ON, pause for the time OFF, and so on: 200ms:800ms
     #[arg(long, value_name = "ON:OFF")]
-    #[serde(deserialize_with = "text")]
     burst: Option<Burst>,
     /// How long to send [default: 10s unless --requests is given]
     #[arg(long, value_name = "TIME")]
@@ -246,13 +110,11 @@ pub(crate) struct JobOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     flush_every: Option<u64>,
     /// Start of the part of the volume to use [default: 0]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    #[serde(deserialize_with = "bytes")]
-    offset: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    offset: Option<Bytes>,
     /// Size of the part of the volume to use [default: to its end]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    #[serde(deserialize_with = "bytes")]
-    size: Option<u64>,
+    #[arg(long, value_name = "SIZE")]
+    size: Option<Bytes>,
     /// Write content that can be recognised, and check every read against what the block may hold
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     verify: Option<bool>,
@@ -305,7 +167,7 @@ pub(crate) struct Job {
 impl Job {
     /// The largest block, in bytes.
     pub(crate) fn largest_block(&self) -> u64 {
-        self.block_size.0.iter().map(|&(size, _)| size).max().unwrap_or(SECTOR)
+        self.block_size.largest()
     }
 
     /// The unit that every request is a multiple of, in bytes.
@@ -384,8 +246,8 @@ impl JobOptions {
             warmup_ns: nanos(self.warmup).unwrap_or(0),
             fua: self.fua.unwrap_or(false),
             flush_every: self.flush_every,
-            offset: self.offset.unwrap_or(0),
-            size: self.size,
+            offset: self.offset.map_or(0, |offset| offset.0),
+            size: self.size.map(|size| size.0),
             verify: self.verify.unwrap_or(false),
             fill: self.fill.unwrap_or(false),
             framing: match self.headers.unwrap_or(Headers::Auto) {
@@ -481,25 +343,6 @@ mod tests {
 
     fn target() -> Target {
         "nbd://localhost".parse().unwrap()
-    }
-
-    #[test]
-    fn sizes_patterns_and_bursts_parse() {
-        assert_eq!("4k".parse(), Ok(SizeMix(vec![(4096, 1)])));
-        assert_eq!("4k:80, 64K:20".parse(), Ok(SizeMix(vec![(4096, 80), (65536, 20)])));
-        assert_eq!("512".parse(), Ok(SizeMix(vec![(512, 1)])));
-        assert_eq!("1MiB".parse(), Ok(SizeMix(vec![(1 << 20, 1)])));
-        for bad in ["", "4x", "0", "4k:0", "4k:", "64m", "4k,,8k"] {
-            assert!(bad.parse::<SizeMix>().is_err(), "{bad}");
-        }
-        assert_eq!("zipf:1.1".parse(), Ok(Pattern::Zipf(1.1)));
-        for bad in ["zipf", "zipf:", "zipf:0", "zipf:-1", "zipf:nan", "Random"] {
-            assert!(bad.parse::<Pattern>().is_err(), "{bad}");
-        }
-        assert_eq!("200ms:800ms".parse(), Ok(Burst { on_ns: 200_000_000, off_ns: 800_000_000 }));
-        for bad in ["200ms", "0s:1s", "1s:2d", "a:b"] {
-            assert!(bad.parse::<Burst>().is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | module | question |
 //! |---|---|
 //! | [`job`], [`uri`] | what was asked for? |
-//! | [`stream`], [`zipf`] | which requests, in which order? |
+//! | [`stream`] | which requests, in which order? |
 //! | [`pace`] | when is each due? |
 //! | [`content`], [`model`], [`region`] | what may each block hold? |
 //! | [`mod@journal`] | what must survive a power cut? |
@@ -29,7 +29,6 @@ mod send;
 mod stream;
 mod uri;
 mod worker;
-mod zipf;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

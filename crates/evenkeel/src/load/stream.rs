@@ -1,10 +1,10 @@
 //! The requests of one connection: a function of the seed alone.
 
 use evenkeel_control::rng::SplitMix64;
+use evenkeel_sim::workload::zipf::{Scatter, Zipf};
 
 use super::content::mix;
 use super::job::{Job, Mode, Pattern};
-use super::zipf::Zipf;
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,10 +39,7 @@ struct Size {
     weight: u64,
     bytes: u64,
     blocks: u64,
-    zipf: Option<Zipf>,
-    /// Ranks are spread over the blocks by multiplication with this, modulo `blocks`; coprime, so that
-    /// no two ranks meet.
-    spread: u64,
+    zipf: Option<(Zipf, Scatter)>,
 }
 
 /// The endless request stream of one connection.
@@ -77,10 +74,10 @@ impl Stream {
                 let blocks = range.length / bytes;
                 assert!(blocks > 0, "the range holds a block of every size");
                 let zipf = match job.pattern {
-                    Pattern::Zipf(exponent) => Some(Zipf::new(blocks, exponent)),
+                    Pattern::Zipf(exponent) => Some((Zipf::new(blocks, exponent), Scatter::new(blocks))),
                     Pattern::Random | Pattern::Sequential => None,
                 };
-                Size { weight, bytes, blocks, zipf, spread: coprime_near_golden(blocks) }
+                Size { weight, bytes, blocks, zipf }
             })
             .collect();
         let largest = job.largest_block();
@@ -149,10 +146,7 @@ impl Stream {
         let size = &self.sizes[index];
         let block = match &size.zipf {
             None => return self.below_blocks(index),
-            Some(zipf) => {
-                let rank = zipf.draw(&mut self.rng);
-                (u128::from(rank) * u128::from(size.spread) % u128::from(size.blocks)) as u64
-            }
+            Some((ranks, scatter)) => scatter.place(ranks.draw(&mut self.rng)),
         };
         block * size.bytes
     }
@@ -175,21 +169,6 @@ impl Stream {
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
     }
-}
-
-/// Near `n` times the golden ratio, so that neighbouring ranks land far apart, and coprime to `n`.
-fn coprime_near_golden(n: u64) -> u64 {
-    let gcd = |mut a: u64, mut b: u64| {
-        while b > 0 {
-            (a, b) = (b, a % b);
-        }
-        a
-    };
-    let mut candidate = ((n as f64 * 0.618_033_988_749_895) as u64).max(1);
-    while gcd(candidate, n) != 1 {
-        candidate += 1;
-    }
-    candidate
 }
 
 /// The seed of connection `index` of a job.

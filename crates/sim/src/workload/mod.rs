@@ -5,13 +5,17 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`spec`] | what a client does, as data |
+//! | [`form`] | what a client does, as people write it |
+//! | [`spec`] | the same, checked and complete |
 //! | `pace` | when: closed loop, open loop, bursts |
 //! | `stream` | what: reads and writes, sizes, offsets |
 //! | [`zipf`] | a few hot blocks and many cold ones |
 //! | [`trace`] | recorded requests: readers and transformations |
 //! | `replay` | recorded requests, sent again |
 
+pub mod form;
+#[cfg(test)]
+mod form_tests;
 mod pace;
 mod replay;
 pub mod spec;
@@ -64,7 +68,8 @@ enum Player {
 #[derive(Debug)]
 struct Phases {
     players: Vec<(evenkeel_control::Duration, Player)>,
-    repeat: bool,
+    times: u32,
+    round: u32,
     current: usize,
     since: Instant,
 }
@@ -103,9 +108,10 @@ impl Player {
                 pacer: Pacer::new(pace, seeds.next_u64()),
                 stream: Box::new(Stream::new(requests, seeds.next_u64())),
             },
-            Spec::Phases { phases, repeat } => Self::Phases(Phases {
+            Spec::Phases { phases, times } => Self::Phases(Phases {
                 players: phases.iter().map(|phase| (phase.length, Self::new(&phase.spec, seeds))).collect(),
-                repeat: *repeat,
+                times: *times,
+                round: 0,
                 current: 0,
                 since: Instant::ZERO,
             }),
@@ -154,6 +160,7 @@ impl Player {
 impl Phases {
     fn enter(&mut self, now: Instant) {
         self.since = now;
+        self.round = 0;
         self.current = 0;
         if let Some((_, first)) = self.players.first_mut() {
             first.enter(now);
@@ -175,9 +182,11 @@ impl Phases {
             self.current += 1;
             if self.current == self.players.len() {
                 // Phases that take no time would take turns for ever.
-                if !self.repeat || empty_in_a_row >= self.players.len() {
+                let last = self.times > 0 && self.round + 1 >= self.times;
+                if last || empty_in_a_row >= self.players.len() {
                     return Next::End;
                 }
+                self.round = self.round.saturating_add(1);
                 self.current = 0;
             }
             self.since = end;

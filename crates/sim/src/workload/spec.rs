@@ -23,8 +23,8 @@ pub enum Spec {
     Phases {
         /// In this order.
         phases: Vec<Phase>,
-        /// Start over after the last one.
-        repeat: bool,
+        /// How often; 0 = for ever.
+        times: u32,
     },
     /// Sends recorded requests again.
     Replay(Replay),

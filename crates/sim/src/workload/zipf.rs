@@ -102,3 +102,56 @@ fn exp_m1_over(t: f64) -> f64 {
 fn ln_1p_over(t: f64) -> f64 {
     if t.abs() > 1e-8 { libm::log1p(t) / t } else { 1.0 - t / 2.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequencies_follow_the_law() {
+        for s in [0.5, 1.0, 1.1, 2.5] {
+            let n = 50;
+            let zipf = Zipf::new(n, s);
+            let mut rng = SplitMix64::new(7);
+            let mut counts = vec![0u32; n as usize];
+            let draws = 200_000;
+            for _ in 0..draws {
+                counts[zipf.draw(&mut rng) as usize] += 1;
+            }
+            let norm: f64 = (1..=n).map(|k| (k as f64).powf(-s)).sum();
+            for (rank, &count) in counts.iter().enumerate() {
+                let p = ((rank + 1) as f64).powf(-s) / norm;
+                let mean = p * f64::from(draws);
+                // Five standard deviations of a binomial count.
+                let tolerance = 5.0 * (mean * (1.0 - p)).sqrt() + 1.0;
+                assert!((f64::from(count) - mean).abs() < tolerance, "s {s} rank {rank}: {count}, not {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_rank_and_very_many_ranks_stay_in_range() {
+        let mut rng = SplitMix64::new(1);
+        for n in [1, 2, 3, 1 << 40, u64::MAX] {
+            for s in [0.01, 0.99, 1.0, 1.2, 8.0] {
+                let zipf = Zipf::new(n, s);
+                for _ in 0..200 {
+                    assert!(zipf.draw(&mut rng) < n, "{n} {s}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_scatter_meets_every_block_once_and_parts_neighbours() {
+        for n in [1, 2, 3, 10, 1000, 65536] {
+            let scatter = Scatter::new(n);
+            let mut blocks: Vec<u64> = (0..n).map(|rank| scatter.place(rank)).collect();
+            if n > 100 {
+                assert!(blocks.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > n / 4), "{n}");
+            }
+            blocks.sort_unstable();
+            assert_eq!(blocks, (0..n).collect::<Vec<_>>());
+        }
+    }
+}
