@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Extent;
+use super::overlap::Overlaps;
 use crate::error::Error;
 
 /// An open file or block device, locked against a second server.
@@ -25,6 +26,7 @@ pub(crate) struct File {
     /// Offset, length and address granularity of direct I/O.
     direct_align: u32,
     block_device: bool,
+    overlaps: Overlaps,
 }
 
 /// How to open.
@@ -92,7 +94,12 @@ impl File {
         let direct = if how.direct { options(libc::O_DIRECT).open(path).ok().map(OwnedFd::from) } else { None };
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| fail("measure")(e.into()))?;
         let direct_align = if block_device { logical_block(&file) } else { 4096 };
-        let opened = Self { path: path.to_owned(), cached: file.into(), direct, direct_align, block_device };
+        if direct.is_some() {
+            // Read-ahead would bring pages into the cache that nobody asked for and that are being written past it.
+            let _ = fadvise(&file, 0, None, Advice::Random);
+        }
+        let overlaps = Overlaps::default();
+        let opened = Self { path: path.to_owned(), cached: file.into(), direct, direct_align, block_device, overlaps };
         Ok((opened, size))
     }
 
@@ -115,6 +122,18 @@ impl File {
     pub(crate) fn is_direct(&self, ptr: *const u8, offset: u64, len: u32) -> bool {
         let aligned = (ptr as u64 | offset | u64::from(len)).is_multiple_of(u64::from(self.direct_align));
         self.direct.is_some() && aligned
+    }
+
+    /// Whether some operations go past the page cache and others through it.
+    #[inline]
+    pub(crate) fn has_two_lanes(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Keeps those apart from each other.
+    #[inline]
+    pub(crate) fn overlaps(&self) -> &Overlaps {
+        &self.overlaps
     }
 
     /// Makes everything written so far durable. To be called through [`Volume::sync`](crate::volume::Volume::sync).
@@ -178,8 +197,11 @@ impl File {
         Ok(())
     }
 
-    /// Brings a range into the page cache, as a hint.
+    /// Brings a range into the page cache, as a hint; of no use where reads go past it.
     pub(crate) fn cache(&self, offset: u64, len: u64) {
+        if self.direct.is_some() {
+            return;
+        }
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
     }
 

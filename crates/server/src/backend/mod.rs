@@ -3,6 +3,7 @@
 pub(crate) mod emulate;
 pub(crate) mod file;
 pub(crate) mod memory;
+pub(crate) mod overlap;
 
 use std::sync::Arc;
 

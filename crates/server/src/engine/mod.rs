@@ -8,6 +8,8 @@
 pub(crate) mod threads;
 pub(crate) mod uring;
 
+use crate::backend::file::File;
+use crate::backend::overlap::Lane;
 use crate::backend::{Backend, Extent};
 use crate::volume::Volume;
 
@@ -44,6 +46,26 @@ pub(crate) enum IoResult {
 }
 
 impl FileIo {
+    /// Which pages it touches, in which lane; `None` if it can disturb nobody.
+    #[inline]
+    pub(crate) fn lane(&self, file: &File) -> Option<(Lane, u64, u64)> {
+        if !file.has_two_lanes() {
+            return None;
+        }
+        match *self {
+            Self::Read { ptr, len, offset } => {
+                (!file.is_direct(ptr, offset, len)).then_some((Lane::Cached, offset, len.into()))
+            }
+            Self::Write { ptr, len, offset, .. } => {
+                let lane = if file.is_direct(ptr, offset, len) { Lane::DirectWrite } else { Lane::Cached };
+                Some((lane, offset, len.into()))
+            }
+            // Edges inside a page are zeroed in the cache, and where zeroing is not offloaded all of it.
+            Self::Trim { offset, len } | Self::Zero { offset, len, .. } => Some((Lane::Cached, offset, len)),
+            Self::Sync | Self::Cache { .. } | Self::Extents { .. } => None,
+        }
+    }
+
     /// Carries the operation out on the calling thread.
     pub(crate) fn run(self, volume: &Volume) -> IoResult {
         let Backend::File(file) = &volume.backend else { return IoResult::Code(-libc::EINVAL) };

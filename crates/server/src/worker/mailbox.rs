@@ -18,6 +18,8 @@ pub(crate) enum Message {
     Completed(Box<Completion>),
     /// An operation you started on a thread or a modelled device is done.
     IoDone(u32, IoResult),
+    /// What one of your operations waited for is done: start it.
+    Start(u32),
     /// Hand this connection to another worker.
     Move(ConnKey, usize),
     /// Pools, volumes or tenants have changed.

@@ -311,6 +311,7 @@ impl Worker {
                 Message::Adopt(connection) => self.adopt(connection),
                 Message::Completed(completion) => self.deliver(*completion),
                 Message::IoDone(token, result) => self.operation_done(token, result),
+                Message::Start(token) => self.start(token),
                 Message::Move(key, to) => self.hand_over(key, to),
                 // Looked for in every round.
                 Message::Refresh => {}

@@ -12,6 +12,7 @@ use super::Worker;
 use super::connection::{Output, Request};
 use super::pump::{MAX_EXTENTS, kind_name, run_in_memory};
 use crate::backend::Backend;
+use crate::backend::overlap::Pass;
 use crate::buffer::Buffer;
 use crate::engine::threads::Job;
 use crate::engine::{FileIo, IoResult};
@@ -32,6 +33,8 @@ struct Operation {
     ticket: Ticket,
     /// Where a read goes.
     buffer: Option<Buffer>,
+    /// The right to the pages that the present step touches.
+    pass: Option<Pass>,
     /// Bytes moved so far; the kernel may move fewer than asked.
     moved: u32,
     /// Some of what is to be durable was written without being so: a sync must follow.
@@ -75,6 +78,7 @@ impl Operations {
             request,
             ticket,
             buffer: None,
+            pass: None,
             moved: 0,
             unsynced: false,
             syncing: false,
@@ -128,10 +132,32 @@ impl Worker {
         self.issue(token);
     }
 
-    /// Hands an operation, or what is left of it, to the ring or to a thread.
+    /// Starts an operation, or what is left of it, unless it must wait for others on the same pages.
     fn issue(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
+        if let Backend::File(file) = &operation.volume.backend
+            && let Some((lane, offset, len)) = io.lane(file)
+        {
+            let (pass, may_start) = file.overlaps().enter(lane, offset, len, &self.mailbox, token);
+            operation.pass = Some(pass);
+            if !may_start {
+                return;
+            }
+        }
+        self.hand_out(token, io);
+    }
+
+    /// Starts an operation that has waited for others.
+    pub(super) fn start(&mut self, token: u32) {
+        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        let io = operation.next_io();
+        self.hand_out(token, io);
+    }
+
+    /// Hands a step of an operation to the ring or to a thread.
+    fn hand_out(&mut self, token: u32, io: FileIo) {
+        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         if let (Some(ring), Backend::File(file)) = (&mut self.ring, &operation.volume.backend)
             && ring.push(token, &io, file)
         {
@@ -156,6 +182,9 @@ impl Worker {
     /// An operation is done, or part of it.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        if let (Some(pass), Backend::File(file)) = (operation.pass.take(), &operation.volume.backend) {
+            file.overlaps().leave(pass);
+        }
         let verdict = operation.advance(&result);
         if let Verdict::Continue = verdict {
             self.unfinished.push(token);
