@@ -11,6 +11,8 @@ mod demo;
 mod http;
 mod load;
 mod output;
+#[allow(dead_code, reason = "the commands that simulate are on their way")]
+mod parallel;
 #[allow(dead_code, reason = "the commands that fill a page are on their way")]
 mod report;
 mod serve;

@@ -85,14 +85,19 @@ impl<'t> Document<'t> {
         self.read_table(self.root.clone(), &[])
     }
 
-    /// Reads a table as a `T`, after the entries of `over` took the place of its own.
+    /// Reads tables laid over each other as one `T`: an entry of a later one takes the place of the same one before.
     ///
     /// # Errors
-    /// As [`Document::read`]; keys are given as those of `over`.
-    pub fn read_over<T: DeserializeOwned>(&self, table: &[&str], over: &[&str]) -> (Option<T>, Vec<Problem>) {
-        let mut merged = self.table(table).cloned().unwrap_or_default();
-        merged.extend(self.table(over).cloned().unwrap_or_default());
-        self.read_table(Spanned::new(self.span(over).unwrap_or(0..0), merged), over)
+    /// As [`Document::read`]; keys are given as those of the last table.
+    pub fn read_layers<T: DeserializeOwned>(&self, layers: &[&[&str]]) -> (Option<T>, Vec<Problem>) {
+        let mut merged = DeTable::default();
+        for (key, value) in layers.iter().filter_map(|path| self.table(path)).flatten() {
+            // Out first: a map keeps the key it has, and with it the old place.
+            merged.remove(key.get_ref().as_ref());
+            merged.insert(key.clone(), value.clone());
+        }
+        let last = layers.last().copied().unwrap_or_default();
+        self.read_table(Spanned::new(self.span(last).unwrap_or(0..0), merged), last)
     }
 
     /// An error or warning about a key, at the place where the text mentions it.

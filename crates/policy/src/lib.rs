@@ -25,7 +25,7 @@ pub mod units;
 pub mod workload;
 
 pub use config::Config;
-pub use rules::{Finding, Severity, findings};
+pub use rules::{Finding, Severity, findings, unknown};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../example.toml");

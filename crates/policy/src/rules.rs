@@ -151,7 +151,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     if let Some(name) = &server.default_export
         && !config.volumes.contains_key(name)
     {
-        out.error(&at("default_export"), unknown("volume", name, config.volumes.keys()));
+        out.error(&at("default_export"), unknown_name("volume", name, config.volumes.keys()));
     }
     out.error_if(server.max_connections == 0, &at("max_connections"), "0 would serve nobody; use at least 1");
     out.error_if(
@@ -274,7 +274,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     let backend = volume.backend.name();
     match config.pools.get(&volume.pool) {
-        None => out.error(&at("pool"), unknown("pool", &volume.pool, config.pools.keys())),
+        None => out.error(&at("pool"), unknown_name("pool", &volume.pool, config.pools.keys())),
         Some(pool) => out.error_if(
             volume.backend == Backend::Emulate && pool.emulate.is_none(),
             &at("backend"),
@@ -287,7 +287,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     if let Some(tenant) = &volume.tenant
         && !config.tenants.contains_key(tenant)
     {
-        out.error(&at("tenant"), unknown("tenant", tenant, config.tenants.keys()));
+        out.error(&at("tenant"), unknown_name("tenant", tenant, config.tenants.keys()));
     }
     match (volume.backend, &volume.path) {
         (Backend::Memory | Backend::Emulate, Some(_)) => {
@@ -333,15 +333,23 @@ fn shared_paths(config: &Config, out: &mut Findings) {
 }
 
 /// "No pool "fats"; did you mean ...": for a reference to something that is not there.
-fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
-    let known: Vec<&str> = known.map(String::as_str).collect();
-    match closest(name, &known) {
+pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    match closest(name, known) {
         Some(close) => format!("there is no {what} {name:?}; did you mean {close:?}?"),
-        None if known.is_empty() => format!(
-            "there is no {what} {name:?}; there are no {what}s at all, so leave this key out or add [{what}s.{DEFAULT_VOLUME}]"
-        ),
+        None if known.is_empty() => format!("there is no {what} {name:?}; there are no {what}s at all"),
         None => format!("there is no {what} {name:?}; known: {}", known.join(", ")),
     }
+}
+
+/// The same for a key that may be left out, among the names of a table.
+fn unknown_name<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    let cure = if known.is_empty() {
+        format!(", so leave this key out or add [{what}s.{DEFAULT_VOLUME}]")
+    } else {
+        String::new()
+    };
+    unknown(what, name, &known) + &cure
 }
 
 /// The known name that `name` was probably meant to be: few edits away for its length.

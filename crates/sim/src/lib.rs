@@ -6,11 +6,13 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`engine`] | what happens next: an event queue in integer nanoseconds |
+//! | [`statistics`] | what several seeds say together |
 //! | [`workload`] | what clients ask: generators and traces |
 //! | [`experiment`] | what was measured elsewhere, measured here |
 //! | [`world`] | clients, one pool, one device, run together |
 
 pub mod engine;
 pub mod experiment;
+pub mod statistics;
 pub mod workload;
 pub mod world;
