@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("\nseed 1, by kind of request");
     // The slowest answer from the cache is well below the fastest from the platters.
     let hit = |index: usize, time: Duration| {
-        let transfer_ms = f64::from(records[index].io.bytes) / params.bus_bytes_per_s as f64 * 1e3;
+        let transfer_ms = f64::from(records[index].io.bytes) / params.bus_bandwidth_bytes_per_s as f64 * 1e3;
         time.as_millis_f64() - transfer_ms < 0.4
     };
     let reads = |index: usize| records[index].io.kind == Kind::Read;

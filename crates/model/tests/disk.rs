@@ -72,7 +72,7 @@ fn bare() -> DiskParams {
     params.overhead.read_miss = Duration::ZERO;
     params.overhead.write_hit = Duration::ZERO;
     params.overhead.write = Duration::ZERO;
-    params.bus_bytes_per_s = u64::MAX;
+    params.bus_bandwidth_bytes_per_s = u64::MAX;
     params.queue_depth = 8;
     params.cache = CacheParams { segments: 2, segment_blocks: 50, read_ahead_blocks: 0, write_back: false };
     params
@@ -348,7 +348,7 @@ fn parameters_that_make_no_sense_are_named() {
 
 /// The least a request can take: its blocks under the head one after the other, or over the interface.
 fn least(params: &DiskParams, io: Io) -> Duration {
-    let bus = u128::from(io.bytes) * 1_000_000_000 / u128::from(params.bus_bytes_per_s);
+    let bus = u128::from(io.bytes) * 1_000_000_000 / u128::from(params.bus_bandwidth_bytes_per_s);
     let overhead = params.overhead.read_sequential.as_nanos().min(params.overhead.write_hit.as_nanos());
     Duration::from_nanos(bus as u64 + overhead)
 }

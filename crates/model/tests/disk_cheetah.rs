@@ -82,7 +82,7 @@ fn synthetic(params: &DiskParams, seed: u64, count: usize) -> Vec<Record> {
             let kind = if sequential.is_none() && rng.next_below(3) == 0 { Kind::Write } else { Kind::Read };
             let block = sequential.unwrap_or_else(|| rng.next_below((blocks - size) / 4) * 4);
             let bytes = size * BLOCK_BYTES;
-            let bus_ms = bytes as f64 / params.bus_bytes_per_s as f64 * 1e3;
+            let bus_ms = bytes as f64 / params.bus_bandwidth_bytes_per_s as f64 * 1e3;
             let turn_ms = params.revolution().as_millis_f64();
             let overhead = params.overhead;
             let (target, turns) = place(params, block, size);
@@ -157,7 +157,7 @@ fn the_distance_sees_a_wrong_disk() {
         ("a slower arm", of(|p| p.seek.iter_mut().for_each(|pair| pair.1 = pair.1 + Duration::from_millis(1)))),
         ("no reading ahead", of(|p| p.cache.read_ahead_blocks = 0)),
         ("no writing back", of(|p| p.cache.write_back = false)),
-        ("half the interface", of(|p| p.bus_bytes_per_s /= 4)),
+        ("half the interface", of(|p| p.bus_bandwidth_bytes_per_s /= 4)),
     ] {
         assert!(demerit_ms > 3.0 * best && demerit_ms > DEMERIT_MS_MAX, "{what}: {demerit_ms} ms, right: {best} ms");
     }

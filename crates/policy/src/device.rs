@@ -5,6 +5,7 @@ use evenkeel_model::params::InvalidParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+pub use crate::disk::{Disk, Raid0};
 pub use crate::emulate::Emulate;
 pub use crate::ssd::Ssd;
 
@@ -16,6 +17,10 @@ pub enum Device {
     Store(Emulate),
     /// A solid-state drive.
     Ssd(Ssd),
+    /// A disk.
+    Disk(Disk),
+    /// Stripes over equal devices.
+    Raid0(Raid0),
 }
 
 impl Device {
@@ -27,6 +32,8 @@ impl Device {
         match self {
             Self::Store(store) => store.params().map(DeviceParams::Store),
             Self::Ssd(ssd) => ssd.params().map(DeviceParams::Ssd),
+            Self::Disk(disk) => disk.params().map(DeviceParams::Disk),
+            Self::Raid0(raid) => raid.params().map(DeviceParams::Raid0),
         }
     }
 }
@@ -37,6 +44,8 @@ impl Device {
 enum Kind {
     Store,
     Ssd,
+    Disk,
+    Raid0,
 }
 
 impl<'de> Deserialize<'de> for Device {
@@ -49,6 +58,8 @@ impl<'de> Deserialize<'de> for Device {
         match kind.try_into().map_err(de::Error::custom)? {
             Kind::Store => read(table).map(Self::Store),
             Kind::Ssd => read(table).map(Self::Ssd),
+            Kind::Disk => read(table).map(Self::Disk),
+            Kind::Raid0 => read(table).map(Self::Raid0),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | [`config`] | the configuration: types, defaults, resolution of what was left out |
 //! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
 //! | [`document`] | the same for any type, with values put over those of the text |
-//! | [`device`], [`ssd`] | devices that simulations run on |
+//! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
@@ -16,6 +16,7 @@ pub mod change;
 pub mod check;
 pub mod config;
 pub mod device;
+pub mod disk;
 pub mod document;
 mod emulate;
 mod rules;

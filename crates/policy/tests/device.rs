@@ -52,7 +52,7 @@ fn keys_replace_what_the_preset_says() {
 fn what_is_wrong_is_named_with_what_would_be_right() {
     let cases = [
         ("preset = 'sata'", "missing field `kind`"),
-        ("kind = 'sdd'", "unknown variant `sdd`, expected `store` or `ssd`"),
+        ("kind = 'sdd'", "unknown variant `sdd`, expected one of `store`, `ssd`, `disk`, `raid0`"),
         ("kind = 'ssd'\npreset = 'sas'", "preset: unknown variant `sas`, expected `sata` or `nvme`"),
         ("kind = 'ssd'\niops = 5", "unknown field `iops`"),
         ("kind = 'store'\ndies = 5", "unknown field `dies`"),

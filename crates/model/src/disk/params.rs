@@ -31,7 +31,7 @@ pub struct DiskParams {
     /// Time of the controller for a command.
     pub overhead: Overhead,
     /// Payload that crosses the interface, in bytes per second.
-    pub bus_bytes_per_s: u64,
+    pub bus_bandwidth_bytes_per_s: u64,
     /// Commands inside the disk at once; those beyond wait in order of arrival.
     pub queue_depth: u32,
     /// In which order the commands inside get the arm.
@@ -185,7 +185,7 @@ impl DiskParams {
                 write_hit: Duration::from_micros(465),
                 write: Duration::from_micros(715),
             },
-            bus_bytes_per_s: 4_995_000,
+            bus_bandwidth_bytes_per_s: 4_995_000,
             queue_depth: 1,
             scheduling: Scheduling::Fcfs,
             cache: Cache { segments: 3, segment_blocks: 561, read_ahead_blocks: 561, write_back: true },
@@ -233,7 +233,7 @@ impl DiskParams {
                 write_hit: Duration::from_micros(60),
                 write: Duration::from_micros(100),
             },
-            bus_bytes_per_s: 550_000_000,
+            bus_bandwidth_bytes_per_s: 550_000_000,
             queue_depth: 32,
             scheduling: Scheduling::Sptf,
             cache: Cache { segments: 128, segment_blocks: 4_096, read_ahead_blocks: 4_096, write_back: true },
@@ -283,7 +283,7 @@ impl DiskParams {
     /// Time for `blocks` to cross the interface, rounded up.
     pub(super) fn bus_time(&self, blocks: u64) -> Duration {
         let nanos = u128::from(blocks * BLOCK_BYTES) * 1_000_000_000;
-        Duration::from_nanos(nanos.div_ceil(u128::from(self.bus_bytes_per_s.max(1))) as u64)
+        Duration::from_nanos(nanos.div_ceil(u128::from(self.bus_bandwidth_bytes_per_s.max(1))) as u64)
     }
 
     /// Checks that the parameters make sense together.
@@ -314,7 +314,7 @@ impl DiskParams {
                 "at least one pair, from a distance of 1 cylinder on",
             ),
             (seek_rises, "seek", "pairs of rising distance and time that does not fall"),
-            (self.bus_bytes_per_s > 0, "bus_bytes_per_s", "greater than 0"),
+            (self.bus_bandwidth_bytes_per_s > 0, "bus_bandwidth_bytes_per_s", "greater than 0"),
             ((1..=1_024).contains(&self.queue_depth), "queue_depth", "1 to 1024"),
             ((2..=4_096).contains(&self.cache.segments), "segments", "2 to 4096"),
             (self.cache.segment_blocks > 0, "segment_blocks", "greater than 0"),
