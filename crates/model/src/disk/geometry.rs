@@ -58,7 +58,7 @@ impl Geometry {
         for zone in &params.zones {
             let blocks = params.blocks_per_cylinder(zone);
             zones.push((first, blocks, *zone));
-            first += blocks * u64::from(zone.last_cylinder - zone.first_cylinder + 1);
+            first += blocks * zone.cylinders();
         }
         let revolution_ns = params.revolution().as_nanos();
         Self { params, zones, revolution_ns, phase_ns: phase % revolution_ns }
@@ -70,19 +70,18 @@ impl Geometry {
 
     fn place(&self, block: u64) -> Place {
         let index = self.zones.partition_point(|&(first, ..)| first <= block).saturating_sub(1);
-        let (first, per_cylinder, zone) = self.zones[index];
+        let (first, blocks, zone) = self.zones[index];
         let slots = u64::from(zone.blocks_per_track);
-        let (cylinder, within) = ((block - first) / per_cylinder, (block - first) % per_cylinder);
+        let (cylinder, within) = ((block - first) / blocks, (block - first) % blocks);
         let (surface, sector) = (within / slots, within % slots);
-        let skew = cylinder
-            * (u64::from(self.params.surfaces - 1) * u64::from(zone.track_skew_blocks)
-                + u64::from(zone.cylinder_skew_blocks))
-            + surface * u64::from(zone.track_skew_blocks);
+        let per_track = u64::from(zone.track_skew_blocks);
+        let per_cylinder = u64::from(self.params.surfaces - 1) * per_track + u64::from(zone.cylinder_skew_blocks);
+        let skew = cylinder % slots * (per_cylinder % slots) + surface * per_track;
         Place {
             track: Track { cylinder: zone.first_cylinder + cylinder as u32, surface: surface as u32 },
             slot: (sector + skew) % slots,
             slots,
-            left: (slots - sector).min(per_cylinder - within),
+            left: (slots - sector).min(blocks - within),
         }
     }
 

@@ -260,13 +260,15 @@ impl DiskParams {
                 (points[high - 1], points[high])
             }
         };
-        let (run, rise) = (u64::from(high.0 - low.0), high.1.as_nanos().saturating_sub(low.1.as_nanos()));
-        low.1 + Duration::from_nanos(rise * u64::from(cylinders - low.0) / run)
+        let (run, rise) = (u128::from(high.0 - low.0), high.1.as_nanos().saturating_sub(low.1.as_nanos()));
+        let beyond = u128::from(rise) * u128::from(cylinders - low.0) / run;
+        low.1 + Duration::from_nanos(u64::try_from(beyond).unwrap_or(u64::MAX))
     }
 
     /// Blocks the zones hold.
     pub fn zoned_blocks(&self) -> u64 {
-        self.zones.iter().map(|zone| zone.cylinders() * self.blocks_per_cylinder(zone)).sum()
+        let blocks = self.zones.iter().map(|zone| zone.cylinders().saturating_mul(self.blocks_per_cylinder(zone)));
+        blocks.fold(0, u64::saturating_add)
     }
 
     /// Blocks a user sees.
@@ -294,6 +296,8 @@ impl DiskParams {
         let zones_rise = self.zones.iter().all(|zone| zone.first_cylinder <= zone.last_cylinder)
             && self.zones.windows(2).all(|pair| pair[0].last_cylinder < pair[1].first_cylinder);
         let tracks_fit = self.zones.iter().all(|zone| (1..=1 << 20).contains(&zone.blocks_per_track));
+        let skews_fit =
+            self.zones.iter().all(|zone| zone.track_skew_blocks.max(zone.cylinder_skew_blocks) < zone.blocks_per_track);
         let spares_fit = self.zones.iter().all(|zone| self.spare_blocks_per_cylinder < zone.blocks_per_track);
         let seek_rises = self.seek.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1);
         check(&[
@@ -302,6 +306,7 @@ impl DiskParams {
             (!self.zones.is_empty(), "zones", "at least one"),
             (zones_rise, "zones", "in rising order of cylinders, without overlap"),
             (tracks_fit, "blocks_per_track", "1 to 1048576"),
+            (skews_fit, "track_skew_blocks and cylinder_skew_blocks", "less than blocks_per_track"),
             (spares_fit, "spare_blocks_per_cylinder", "less than the blocks of a track"),
             (
                 self.blocks() > 0 && self.blocks() <= self.zoned_blocks(),
@@ -324,7 +329,7 @@ impl DiskParams {
 }
 
 impl Zone {
-    fn cylinders(&self) -> u64 {
-        u64::from(self.last_cylinder - self.first_cylinder) + 1
+    pub(super) fn cylinders(&self) -> u64 {
+        u64::from(self.last_cylinder.saturating_sub(self.first_cylinder)) + 1
     }
 }
