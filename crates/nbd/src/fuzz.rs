@@ -181,7 +181,7 @@ fn serve(session: &Session, limits: &Limits, mut input: &[u8]) {
         assert_eq!(request::parse(&input[..input.len().min(header_len - 1)], extended), Ok(None));
         let Ok(Some((request, used))) = parsed else { return };
         assert_eq!(used, header_len);
-        assert!(request.payload_len <= request::MAX_SKIP);
+        assert!(request.payload_len(extended) <= request::MAX_SKIP);
         let verdict = request::validate(&request, limits, session);
         if verdict.is_ok() {
             check_accepted(&request, limits, session);
@@ -190,13 +190,13 @@ fn serve(session: &Session, limits: &Limits, mut input: &[u8]) {
             return;
         }
         converse(session, &request, verdict);
-        let Some(rest) = input[used..].get(request.payload_len as usize..) else { return };
+        let Some(rest) = input[used..].get(request.payload_len(extended) as usize..) else { return };
         input = rest;
     }
 }
 
 /// What an executor of requests relies on.
-fn check_accepted(request: &request::Request, limits: &Limits, session: &Session) {
+fn check_accepted(request: &server::Request, limits: &Limits, session: &Session) {
     let ranged = !matches!(request.command, Command::Flush | Command::Disconnect);
     assert!(!matches!(request.command, Command::Unknown(_)));
     if ranged {
@@ -205,9 +205,9 @@ fn check_accepted(request: &request::Request, limits: &Limits, session: &Session
         assert_eq!(request.length % u64::from(limits.min_block), 0);
     }
     match request.command {
-        Command::Write => assert_eq!(request.payload_len, request.length),
+        Command::Write => assert_eq!(request.payload_len(session.extended()), request.length),
         Command::Disconnect => {}
-        _ => assert_eq!(request.payload_len, 0),
+        _ => assert_eq!(request.payload_len(session.extended()), 0),
     }
     if matches!(request.command, Command::Read | Command::Write) {
         assert!(request.length <= u64::from(limits.max_payload));
@@ -223,7 +223,7 @@ const MAX_DATA: u64 = 2048;
 
 /// Answers a request in some form the protocol allows, and checks that the
 /// client's parser reads the same out of it.
-fn converse(session: &Session, request: &request::Request, verdict: Result<(), Errno>) {
+fn converse(session: &Session, request: &server::Request, verdict: Result<(), Errno>) {
     let framing = session.framing;
     let (cookie, offset) = (request.cookie, request.offset);
     let fail = |errno| (reply::error(framing, cookie, offset, errno).as_slice().to_vec(), Err(errno));
@@ -267,7 +267,7 @@ fn converse(session: &Session, request: &request::Request, verdict: Result<(), E
 }
 
 /// Data, hole and data, then an end of its own.
-fn read_in_chunks(framing: Framing, request: &request::Request) -> Vec<u8> {
+fn read_in_chunks(framing: Framing, request: &server::Request) -> Vec<u8> {
     let (cookie, offset) = (request.cookie, request.offset);
     let data = |at, done| {
         let mut wire = reply::data_chunk(framing, cookie, offset, at, 8, done).as_slice().to_vec();
@@ -280,7 +280,7 @@ fn read_in_chunks(framing: Framing, request: &request::Request) -> Vec<u8> {
     [data(offset, false).as_slice(), &last, hole.as_slice(), reply::ok(framing, cookie, offset).as_slice()].concat()
 }
 
-fn expect(request: &request::Request) -> client::Expect {
+fn expect(request: &server::Request) -> client::Expect {
     let unfragmented = request.flags.contains(CommandFlags::DF);
     client::Expect { command: request.command, offset: request.offset, length: request.length, unfragmented }
 }
@@ -312,7 +312,7 @@ impl Log {
     }
 
     /// What was reported is what was asked: a whole range, or extents from its start on.
-    fn check_content(&self, request: &request::Request) {
+    fn check_content(&self, request: &server::Request) {
         let mut sum = 0u64;
         for (index, event) in self.events.iter().enumerate() {
             sum = sum.saturating_add(match event {

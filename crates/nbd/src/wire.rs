@@ -342,6 +342,34 @@ impl Command {
     }
 }
 
+/// A request, as either side sees it; the payload of a write comes after its header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Chosen by the client, returned in every reply. Unique among outstanding requests.
+    pub cookie: u64,
+    /// What to do.
+    pub command: Command,
+    /// How to do it.
+    pub flags: CommandFlags,
+    /// First byte concerned; 0 for FLUSH.
+    pub offset: u64,
+    /// Bytes concerned; 0 for FLUSH. Only extended headers carry more than 2^32 - 1.
+    pub length: u64,
+}
+
+impl Request {
+    /// Bytes that follow the header on the wire, whether or not the request is valid.
+    #[inline]
+    pub const fn payload_len(&self, extended: bool) -> u64 {
+        let has_payload = if extended {
+            self.flags.contains(CommandFlags::PAYLOAD_LEN)
+        } else {
+            matches!(self.command, Command::Write)
+        };
+        if has_payload { self.length } else { 0 }
+    }
+}
+
 /// The errors that a reply can carry ("Error values").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]

@@ -65,7 +65,7 @@ fn server_understands_real_clients() {
         while let Some((request, used)) = request::parse(rest, session.extended()).expect("sound requests") {
             assert_eq!(request::validate(&request, &limits, &session), Ok(()), "{client}: {request:?}");
             seen.push(request.command);
-            let end = used + request.payload_len as usize;
+            let end = used + request.payload_len(session.extended()) as usize;
             rest = rest.get(end..).unwrap_or_default();
         }
         for command in commands {

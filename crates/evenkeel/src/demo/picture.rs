@@ -23,6 +23,13 @@ fn most(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
     measured.iter().map(of).fold(0.0, f64::max)
 }
 
+/// Name, budget, latencies of the light client in ms (p50, p99, p99 of bursts) and MB/s of the bulk writer, as both pictures show them.
+fn figures(m: &Measured) -> [String; 6] {
+    let [p50, p99, burst, mb_per_s] =
+        [m.light_p50_ms, m.light_p99_ms, m.burst_p99_ms, m.bulk_bytes_per_s / 1e6].map(|figure| format!("{figure:.1}"));
+    [m.setting.to_string(), m.budget_bytes.map_or_else(|| "unbounded".into(), kib), p50, p99, burst, mb_per_s]
+}
+
 /// A row for each setting: what is inside the device, latencies and throughput.
 pub(super) fn text(measured: &[Measured]) -> String {
     let longest = most(measured, |m| m.light_p99_ms);
@@ -32,18 +39,13 @@ pub(super) fn text(measured: &[Measured]) -> String {
         "admission", "budget", "p50 ms", "p99 ms", "burst", "light client, p99", "MB/s", "bulk writer"
     );
     for m in measured {
+        let [setting, budget, p50, p99, burst, mb_per_s] = figures(m);
+        let (late, fast) = (bar(m.light_p99_ms, longest, BAR), bar(m.bulk_bytes_per_s, fastest, BAR));
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{:<9} {:>10} {:>8.1} {:>8.1} {:>8.1}  {} {:>6.1}  {}",
-            m.setting,
-            m.budget_bytes.map_or_else(|| "unbounded".into(), kib),
-            m.light_p50_ms,
-            m.light_p99_ms,
-            m.burst_p99_ms,
-            bar(m.light_p99_ms, longest, BAR),
-            m.bulk_bytes_per_s / 1e6,
-            bar(m.bulk_bytes_per_s, fastest, BAR).trim_end(),
+            "{setting:<9} {budget:>10} {p50:>8} {p99:>8} {burst:>8}  {late} {mb_per_s:>6}  {}",
+            fast.trim_end(),
         );
     }
     out
@@ -94,16 +96,7 @@ pub(super) fn html(measured: &[Measured], findings: &str) -> String {
             cy - 8.0,
             m.setting
         );
-        let _ = writeln!(
-            rows,
-            "<tr><td>{}</td><td>{}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td><td>{:.1}</td></tr>",
-            m.setting,
-            m.budget_bytes.map_or_else(|| "unbounded".into(), kib),
-            m.light_p50_ms,
-            m.light_p99_ms,
-            m.burst_p99_ms,
-            m.bulk_bytes_per_s / 1e6
-        );
+        let _ = writeln!(rows, "<tr><td>{}</td></tr>", figures(m).join("</td><td>"));
     }
     let paragraphs: String = findings.lines().map(|line| format!("<p>{line}</p>\n")).collect();
     format!(

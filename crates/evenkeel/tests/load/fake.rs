@@ -121,7 +121,7 @@ fn serve(mut stream: UnixStream, offer: Offer, disk: &Mutex<Vec<u8>>, fault: Fau
     let mut served = 0;
     loop {
         while let Some((request, used)) = request::parse(&input, session.extended()).map_err(io::Error::other)? {
-            let end = used + request.payload_len as usize;
+            let end = used + request.payload_len(session.extended()) as usize;
             if input.len() < end {
                 break;
             }

@@ -27,9 +27,10 @@ mod tests;
 
 use core::fmt;
 
+pub use crate::wire::Request;
 pub use handshake::{Connected, Goal, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Refusal, Step, Wanted};
 pub use reply::{Expect, MAX_CARRY, Replies, Sink};
-pub use request::{MAX_REQUEST, Request};
+pub use request::MAX_REQUEST;
 
 /// How a server broke the protocol. The connection cannot be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,29 +3,15 @@
 use alloc::vec::Vec;
 
 use crate::wire::{
-    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_LEN, REQUEST_MAGIC,
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Framing, REQUEST_LEN, REQUEST_MAGIC, Request,
 };
 
 /// The longest request header, in bytes; the payload of a write follows it.
 pub const MAX_REQUEST: usize = EXTENDED_REQUEST_LEN;
 
-/// One request, as the client sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Chosen by the client; every reply carries it. Unique among outstanding requests.
-    pub cookie: u64,
-    /// What to do.
-    pub command: Command,
-    /// Modifiers. `PAYLOAD_LEN` is set by the encoder where extended headers need it.
-    pub flags: CommandFlags,
-    /// First byte concerned; 0 for FLUSH.
-    pub offset: u64,
-    /// Bytes concerned; 0 for FLUSH. Only extended headers carry more than 2^32 - 1.
-    pub length: u64,
-}
-
 impl Request {
-    /// Writes the header into the front of `out`; returns its length (28 or 32 bytes).
+    /// Writes the header into the front of `out`; returns its length (28 or 32 bytes). Extended headers say with
+    /// `PAYLOAD_LEN` that a write has a payload; the encoder sees to it.
     ///
     /// # Panics
     /// When `length` does not fit compact headers.

@@ -9,9 +9,10 @@ pub mod handshake;
 pub mod reply;
 pub mod request;
 
+pub use crate::wire::Request;
 pub use handshake::{Directory, Export, Handshake, Offer, Session, Status, Step};
 pub use reply::ReplyHeader;
-pub use request::{Limits, Request};
+pub use request::Limits;
 
 use core::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! # Payloads
 //!
-//! [`Request::payload_len`] bytes follow the header on the wire, whatever the
+//! [`payload_len`](Request::payload_len) bytes follow the header on the wire, whatever the
 //! command and whether or not the request is valid: they must be taken off the
 //! stream before the next header. In compact framing only WRITE has a payload;
 //! with extended headers every request with [`CommandFlags::PAYLOAD_LEN`] has
@@ -12,7 +12,7 @@
 
 use super::{Session, Violation};
 use crate::wire::{
-    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Errno, REQUEST_LEN, REQUEST_MAGIC,
+    Command, CommandFlags, EXTENDED_REQUEST_LEN, EXTENDED_REQUEST_MAGIC, Errno, REQUEST_LEN, REQUEST_MAGIC, Request,
     TransmissionFlags,
 };
 
@@ -23,26 +23,9 @@ use crate::wire::{
 /// lies can make the server read.
 pub const MAX_SKIP: u64 = 1 << 26;
 
-/// A request header. Nothing in it is checked but its magic number and the
-/// payload's length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Chosen by the client, returned in every reply.
-    pub cookie: u64,
-    /// What to do.
-    pub command: Command,
-    /// How to do it.
-    pub flags: CommandFlags,
-    /// First byte of the range.
-    pub offset: u64,
-    /// Bytes of the range; for a WRITE the same as `payload_len`.
-    pub length: u64,
-    /// Bytes that follow the header on the wire.
-    pub payload_len: u64,
-}
-
 /// Takes one request off the front of `input`: the request and its header's
 /// length (28 bytes, 32 with `extended` headers), or `None` if there is less.
+/// Nothing is checked but the magic number and the payload's length.
 /// Does not allocate; O(1).
 ///
 /// # Errors
@@ -57,46 +40,33 @@ pub fn parse(input: &[u8], extended: bool) -> Result<Option<(Request, usize)>, V
 #[inline]
 fn parse_compact(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     let Some(header) = input.first_chunk::<REQUEST_LEN>() else { return Ok(None) };
-    let (command, flags) = command(header, REQUEST_MAGIC)?;
     let length = u64::from(u32::from_be_bytes(field(header, 24)));
-    let payload_len = if command == Command::Write { length } else { 0 };
-    request(header, command, flags, length, payload_len, REQUEST_LEN)
+    Ok(Some((request(header, REQUEST_MAGIC, length, false)?, REQUEST_LEN)))
 }
 
 #[inline]
 fn parse_extended(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     let Some(header) = input.first_chunk::<EXTENDED_REQUEST_LEN>() else { return Ok(None) };
-    let (command, flags) = command(header, EXTENDED_REQUEST_MAGIC)?;
     let length = u64::from_be_bytes(field(header, 24));
-    let payload_len = if flags.contains(CommandFlags::PAYLOAD_LEN) { length } else { 0 };
-    request(header, command, flags, length, payload_len, EXTENDED_REQUEST_LEN)
+    Ok(Some((request(header, EXTENDED_REQUEST_MAGIC, length, true)?, EXTENDED_REQUEST_LEN)))
 }
 
+/// What both headers have in common.
 #[inline]
-fn command(header: &[u8], magic: u32) -> Result<(Command, CommandFlags), Violation> {
+fn request(header: &[u8], magic: u32, length: u64, extended: bool) -> Result<Request, Violation> {
     let found = u32::from_be_bytes(field(header, 0));
     if found != magic {
         return Err(Violation::RequestMagic(found));
     }
-    let flags = CommandFlags::from_bits(u16::from_be_bytes(field(header, 4)));
-    Ok((Command::from_code(u16::from_be_bytes(field(header, 6))), flags))
-}
-
-#[inline]
-fn request(
-    header: &[u8],
-    command: Command,
-    flags: CommandFlags,
-    length: u64,
-    payload_len: u64,
-    header_len: usize,
-) -> Result<Option<(Request, usize)>, Violation> {
-    if payload_len > MAX_SKIP {
-        return Err(Violation::PayloadLength(payload_len));
-    }
-    let cookie = u64::from_be_bytes(field(header, 8));
-    let offset = u64::from_be_bytes(field(header, 16));
-    Ok(Some((Request { cookie, command, flags, offset, length, payload_len }, header_len)))
+    let request = Request {
+        cookie: u64::from_be_bytes(field(header, 8)),
+        command: Command::from_code(u16::from_be_bytes(field(header, 6))),
+        flags: CommandFlags::from_bits(u16::from_be_bytes(field(header, 4))),
+        offset: u64::from_be_bytes(field(header, 16)),
+        length,
+    };
+    let payload_len = request.payload_len(extended);
+    if payload_len > MAX_SKIP { Err(Violation::PayloadLength(payload_len)) } else { Ok(request) }
 }
 
 /// `N` bytes at `at`; the callers' offsets are constants within the header.

@@ -26,7 +26,7 @@ mod tests;
 const MAX_REPORTED: usize = 64;
 
 /// One operation, from its start until it is reported done. Its buffer stays here meanwhile.
-struct Operation {
+pub(super) struct Operation {
     pool: usize,
     volume: Arc<Volume>,
     request: Request,
@@ -64,27 +64,7 @@ impl Drop for Operations {
 }
 
 impl Operations {
-    pub(super) fn insert(
-        &mut self,
-        pool: usize,
-        volume: &Arc<Volume>,
-        request: Request,
-        ticket: Ticket,
-        now: Instant,
-    ) -> u32 {
-        let operation = Operation {
-            pool,
-            volume: Arc::clone(volume),
-            request,
-            ticket,
-            buffer: None,
-            pass: None,
-            moved: 0,
-            unsynced: false,
-            syncing: false,
-            started: now,
-            reported: false,
-        };
+    pub(super) fn insert(&mut self, operation: Operation) -> u32 {
         if let Some(token) = self.free.pop() {
             self.entries[token as usize] = Some(operation);
             return token;
@@ -110,25 +90,16 @@ impl Operations {
 
 impl Worker {
     /// Starts a request on a volume in a file.
-    pub(super) fn start_file_operation(
-        &mut self,
-        pool: usize,
-        volume: &Arc<Volume>,
-        request: Request,
-        ticket: Ticket,
-        now: Instant,
-    ) {
+    pub(super) fn start_file_operation(&mut self, mut operation: Operation) {
+        let request = &operation.request;
         let needs_sync = request.command == Command::Flush || request.is_durable();
-        if needs_sync && volume.is_sync_failed() {
-            self.pools[pool].completed.push((ticket, Outcome::Failed));
-            self.answer(request, Err(Errno::Io));
+        if needs_sync && operation.volume.is_sync_failed() {
+            self.pools[operation.pool].completed.push((operation.ticket, Outcome::Failed));
+            self.answer(operation.request, Err(Errno::Io));
             return;
         }
-        let read = (request.command == Command::Read).then(|| self.buffers.take(request.length as usize));
-        let token = self.operations.insert(pool, volume, request, ticket, now);
-        if let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) {
-            operation.buffer = read;
-        }
+        operation.buffer = (request.command == Command::Read).then(|| self.buffers.take(request.length as usize));
+        let token = self.operations.insert(operation);
         self.issue(token);
     }
 
@@ -251,6 +222,23 @@ enum Verdict {
 }
 
 impl Operation {
+    /// A request that was dispatched at `started`, about to enter the back end of its volume.
+    pub(super) fn new(pool: usize, volume: &Arc<Volume>, request: Request, ticket: Ticket, started: Instant) -> Self {
+        Self {
+            pool,
+            volume: Arc::clone(volume),
+            request,
+            ticket,
+            buffer: None,
+            pass: None,
+            moved: 0,
+            unsynced: false,
+            syncing: false,
+            started,
+            reported: false,
+        }
+    }
+
     /// The next step towards the end.
     fn next_io(&mut self) -> FileIo {
         let request = &mut self.request;

@@ -12,6 +12,7 @@ use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use super::Worker;
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
+use super::operations::Operation;
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Extent};
 use crate::clock;
@@ -121,10 +122,10 @@ impl Worker {
                 let work = request.work();
                 let io = Io { kind: work.kind, offset: request.offset, bytes: work.bytes };
                 let device = Arc::clone(device);
-                let token = self.operations.insert(pool, volume, request, ticket, now);
+                let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
                 device.submit(io, token, &self.mailbox);
             }
-            Backend::File(_) => self.start_file_operation(pool, volume, request, ticket, now),
+            Backend::File(_) => self.start_file_operation(Operation::new(pool, volume, request, ticket, now)),
         }
     }
 

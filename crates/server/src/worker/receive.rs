@@ -241,8 +241,12 @@ impl Worker {
         let refused = request::validate(&header, &attached.limits, &attached.session).err();
         if let Some(errno) = refused {
             connection.requests += 1;
-            connection.discard =
-                Some(Discard { remaining: header.payload_len, cookie: header.cookie, offset: header.offset, errno });
+            connection.discard = Some(Discard {
+                remaining: header.payload_len(attached.session.extended()),
+                cookie: header.cookie,
+                offset: header.offset,
+                errno,
+            });
             return Ok(header_len + self.skip(connection, input.len() - header_len));
         }
         // What is allocated, not what is asked: a write of one byte takes a page.

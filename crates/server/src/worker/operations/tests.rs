@@ -34,7 +34,7 @@ fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
     assert!(pool.submit(Instant::ZERO, tenant, request.work(), request).is_ok());
     let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing holds it back") };
     let mut operations = Operations::default();
-    let token = operations.insert(0, volume, request, ticket, Instant::ZERO);
+    let token = operations.insert(Operation::new(0, volume, request, ticket, Instant::ZERO));
     (operations, token)
 }
 
