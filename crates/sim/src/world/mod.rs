@@ -144,6 +144,10 @@ impl Setup {
         if self.sample_every == Duration::ZERO {
             return fault("samples 0 apart never end; take sample_every = duration for a single one".to_owned());
         }
+        let invalid = |at: &str, error: &dyn std::fmt::Display| fault(format!("device{at}: {error}"));
+        if let Err(error) = self.device.validate() {
+            return invalid("", &error);
+        }
         for (index, client) in self.clients.iter().enumerate() {
             if client.tenant >= tenants {
                 return fault(format!("client {index} belongs to tenant {} of {tenants}", client.tenant));
@@ -153,6 +157,11 @@ impl Setup {
             match change {
                 Change::Tenant(place, _) if *place >= tenants => {
                     return fault(format!("the change at {at:?} is about tenant {place} of {tenants}"));
+                }
+                Change::Device(params) => {
+                    if let Err(error) = params.validate() {
+                        return invalid(&format!(" from {at:?}"), &error);
+                    }
                 }
                 _ => {}
             }

@@ -157,6 +157,10 @@ fn a_setup_that_contradicts_itself_is_refused_with_the_reason() {
     assert!(refused(Setup { sample_every: Duration::ZERO, ..good.clone() }).contains("sample_every"));
     assert!(refused(Setup { duration: Duration::ZERO, ..good.clone() }).contains("duration"));
     assert!(refused(Setup { clients: vec![client(2, 1, 512)], ..good.clone() }).contains("tenant 2 of 2"));
+    let broken = DeviceParams::Store(StoreParams { iops: 0, ..StoreParams::ssd() });
+    let changes = vec![(Instant::ZERO, Change::Device(broken.clone()))];
+    assert!(refused(Setup { changes, ..good.clone() }).contains("device from @0ns: iops"));
+    assert!(refused(Setup { device: broken, ..good.clone() }).contains("iops must be"));
     let changes = vec![(Instant::ZERO, Change::Tenant(7, Qos::default()))];
     assert!(refused(Setup { changes, ..good }).contains("tenant 7 of 2"));
 }
