@@ -164,12 +164,13 @@ impl Space {
                 u64::from(self.size)
             };
             let valid = wanted.min(left);
-            left -= valid;
+            // Dealt one by one to the regions in turn.
+            let dealt_to = |region: u64, units: u64| (units + REGIONS as u64 - 1 - region) / REGIONS as u64;
             for region in 0..REGIONS as u64 {
-                // Differences of a running share, so that the parts add up.
-                let part = (valid * (region + 1) / REGIONS as u64) - (valid * region / REGIONS as u64);
+                let part = dealt_to(region, data - left + valid) - dealt_to(region, data - left);
                 self.regions[region as usize].add(group, part as u32);
             }
+            left -= valid;
             self.groups[group].valid = valid as u32;
             self.closed[group] = true;
         }
@@ -396,3 +397,6 @@ fn decay_of_mean(mean: f64) -> f64 {
     }
     (low + high) / 2.0
 }
+
+#[cfg(test)]
+mod tests;
