@@ -70,7 +70,7 @@ pub(super) fn check(form: &Form, path: &str, in_phase: bool, problems: &mut Vec<
 /// Keys that mean nothing here.
 fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) {
     use Sort::{Load, Phases, Trace};
-    let keys: [(&str, bool, &[Sort]); 25] = [
+    let keys: [(&str, bool, &[Sort]); 26] = [
         ("queue_depth", form.queue_depth.is_some(), &[Load, Trace]),
         ("think_time", form.think_time.is_some(), &[Load]),
         ("rate", form.rate.is_some(), &[Load, Trace]),
@@ -96,6 +96,7 @@ fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) 
         ("skip", form.skip.is_some(), &[Trace]),
         ("count", form.count.is_some(), &[Trace]),
         ("speed", form.speed.is_some(), &[Trace]),
+        ("align", form.align.is_some(), &[Trace]),
     ];
     let name = |sort| match sort {
         Sort::Idle => "idle",
@@ -110,7 +111,7 @@ fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) 
             wrong(key, format!("cannot stand beside {}; take one of them out, or make each a phase", name(here)));
         }
     }
-    for (key, there, where_to) in keys.into_iter().chain([("align", form.align.is_some(), &[Trace][..])]) {
+    for (key, there, where_to) in keys {
         if there && !where_to.contains(&here) {
             let right: Vec<&str> = where_to.iter().map(|&sort| name(sort)).collect();
             wrong(key, format!("means nothing for {}, only for {}; take it out", name(here), right.join(" and ")));
@@ -160,7 +161,7 @@ fn load(form: &Form, wrong: &mut impl FnMut(&str, String)) {
     let bursts = form.burst_requests.is_some();
     match (form.burst_requests, form.burst_every) {
         (Some(_), None) => {
-            wrong("burst_every", "is missing; say how often, for example burst_every = \"100ms\"".into())
+            wrong("burst_every", "is missing; say how often, for example burst_every = \"100ms\"".into());
         }
         (None, Some(_)) => wrong("burst_requests", "is missing; say how many come at once".into()),
         _ => {}

@@ -52,10 +52,17 @@ impl State {
         let Some(kind) = kind_of(rwbs.text()) else { return Err(rwbs.wrong("letters with R, W, D, F or N in them")) };
         let device = self.devices.number(device.text())?;
         let Some(kind) = kind else { return Ok(None) };
+        let flush = Record { at, kind: Kind::Flush, offset: 0, bytes: 0, device };
         if kind == Kind::Flush {
-            return Ok(Some(Record { at, kind, offset: 0, bytes: 0, device }));
+            return Ok(Some(flush));
         }
-        let [sector, plus, sectors] = take(&mut fields, ["sector", "plus sign", "sectors"], LAYOUT)?;
+        // Without data there are no sectors to show, or 0; with the letter F in front that is a flush.
+        let without_data = || Ok((rwbs.text().first() == Some(&b'F')).then_some(flush));
+        let [sector] = take(&mut fields, ["sector"], LAYOUT)?;
+        if sector.text().starts_with(b"[") {
+            return without_data();
+        }
+        let [plus, sectors] = take(&mut fields, ["plus sign", "sectors"], LAYOUT)?;
         if plus.text().starts_with(b"(") {
             // A command passed through to the device, shown byte by byte.
             return Ok(None);
@@ -63,9 +70,8 @@ impl State {
         if plus.text() != b"+" {
             return Err(plus.wrong("+ between sector and sectors"));
         }
-        // A write of nothing with the letter F in front is a flush.
-        if kind == Kind::Write && rwbs.text().first() == Some(&b'F') && sectors.text() == b"0" {
-            return Ok(Some(Record { at, kind: Kind::Flush, offset: 0, bytes: 0, device }));
+        if sectors.text() == b"0" {
+            return without_data();
         }
         let bytes = if kind == Kind::Meta { sectors.number().map(|_| 0)? } else { sectors.sectors()? };
         Ok(Some(Record { at, kind, offset: sector.sector()?, bytes, device }))
