@@ -228,6 +228,31 @@ fn a_reload_changes_what_it_can_or_nothing() {
 }
 
 #[test]
+fn what_a_restart_would_refuse_is_refused_at_once() {
+    let folder = Folder::new();
+    fs::write(folder.join("e.toml"), "[server]\ndefault_export = \"disk0\"\n").expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let complaint = fail(&folder, &["volume", "remove", "disk0"]);
+    assert!(complaint.contains("default_export"), "{complaint}");
+    // A tenant that a command made is gone after a restart, and so would be the volume's promise.
+    succeed(&folder, &["tenant", "set", "passing", "--weight", "2"]);
+    let complaint = fail(&folder, &["volume", "create", "more", "--size", "1MiB", "--tenant", "passing"]);
+    assert!(complaint.contains("a restart would refuse") && complaint.contains("passing"), "{complaint}");
+    server.stop();
+    Server::start(&folder, &["--config", "e.toml"]).stop();
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_names_no_server() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let complaint = fail(&folder, &["volume", "create", "more", "--size", "1MiB", "--config", "missing.toml"]);
+    assert!(complaint.contains("missing.toml"), "{complaint}");
+    assert_eq!(server.state()["volumes"].as_array().map(Vec::len), Some(1));
+    server.stop();
+}
+
+#[test]
 fn promises_and_pools_change_live_until_the_next_reload() {
     let folder = Folder::new();
     fs::write(folder.join("e.toml"), "[pools.main.emulate]\n[volumes.v]\nbackend = \"emulate\"\nsize = \"1MiB\"\n")

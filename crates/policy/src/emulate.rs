@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::device::complaint;
 use crate::units::{Bytes, Duration};
 
+/// Every stall is an event of its own; more of them than this would keep a core busy with nothing else.
+const MIN_STALL_EVERY: evenkeel_control::Duration = evenkeel_control::Duration::from_millis(1);
+
 /// Devices that [`Emulate`] starts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -91,6 +94,9 @@ impl Emulate {
             stall_every: time(self.stall_every, preset.stall_every),
             stall_for: time(self.stall_for, preset.stall_for),
         };
+        if params.stall_every != evenkeel_control::Duration::ZERO && params.stall_every < MIN_STALL_EVERY {
+            return Err("stall_every must be 0 (never) or at least 1ms".into());
+        }
         params.validate().map_err(|error| complaint(&error))?;
         Ok(params)
     }

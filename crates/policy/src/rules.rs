@@ -14,6 +14,10 @@ const MAX_SOCKET_PATH: usize = 107;
 const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 /// The kernel counts the seconds after which it asks whether a peer is there, and the milliseconds it then waits.
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// A place in every worker's table of connections takes memory whether or not it is used.
+const MAX_CONNECTIONS: u32 = 1 << 20;
+/// The longest string that the protocol carries, in bytes.
+const MAX_DESCRIPTION: usize = 4096;
 /// Room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
 /// Weights and cost percentages stay within what the scheduler computes exactly.
@@ -153,7 +157,11 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     {
         out.error(&at("default_export"), unknown_name("volume", name, config.volumes.keys()));
     }
-    out.error_if(server.max_connections == 0, &at("max_connections"), "0 would serve nobody; use at least 1");
+    out.error_if(
+        !(1..=MAX_CONNECTIONS).contains(&server.max_connections),
+        &at("max_connections"),
+        &format!("{} is out of range; use 1 to {MAX_CONNECTIONS}", server.max_connections),
+    );
     out.error_if(
         server.max_inflight_per_connection == 0,
         &at("max_inflight_per_connection"),
@@ -273,6 +281,11 @@ fn address_blocks(config: &Config, out: &mut Findings) {
 fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     let backend = volume.backend.name();
+    out.error_if(
+        volume.description.len() > MAX_DESCRIPTION || volume.description.contains('\0'),
+        &at("description"),
+        &format!("clients could not be told; use at most {MAX_DESCRIPTION} bytes and no zero byte"),
+    );
     match config.pools.get(&volume.pool) {
         None => out.error(&at("pool"), unknown_name("pool", &volume.pool, config.pools.keys())),
         Some(pool) => out.error_if(
@@ -317,13 +330,19 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     }
 }
 
-/// No two volumes on one file or device.
+/// No two volumes on one file or device, and no socket in the place of one.
 fn shared_paths(config: &Config, out: &mut Findings) {
+    let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for (name, volume) in &config.volumes {
-        if let Some(path) = config.path_of(name, volume)
-            && let Some(other) = owners.insert(path.clone(), name)
-        {
+        let Some(path) = config.path_of(name, volume) else { continue };
+        if path == control || sockets.contains(&path) {
+            out.error(
+                &["volumes", name, "path"],
+                format!("{} is also the path of a socket; give one of them another", path.display()),
+            );
+        }
+        if let Some(other) = owners.insert(path.clone(), name) {
             out.error(
                 &["volumes", name, "path"],
                 format!("{} already holds volume {other:?}; give each volume its own", path.display()),

@@ -21,5 +21,6 @@ mod volume;
 mod worker;
 
 pub use error::Error;
+pub use listen::is_stale;
 pub use server::{Server, Start};
 pub use spin::Spin;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -97,6 +98,30 @@ fn unix_uri(path: &Path) -> String {
     format!("nbd+unix:///?socket={}", absolute.display())
 }
 
-fn is_stale(path: &Path) -> bool {
-    matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+/// Whether a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that
+/// file is somebody's data.
+pub fn is_stale(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
+        && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dead_socket_is_replaced() {
+        let dir = std::env::temp_dir().join(format!("evenkeel-listen-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (file, socket) = (dir.join("disk0.img"), dir.join("sock"));
+        std::fs::write(&file, "data").unwrap();
+        let refused = Listening::default().unix(&file).expect_err("a file is in the way");
+        assert!(refused.to_string().contains("disk0.img"), "{refused}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"data");
+        let alive = UnixListener::bind(&socket).unwrap();
+        assert!(Listening::default().unix(&socket).is_err(), "somebody listens");
+        drop(alive);
+        assert!(Listening::default().unix(&socket).is_ok(), "nobody does any more");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

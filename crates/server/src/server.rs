@@ -10,7 +10,7 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
-use evenkeel_policy::config::{Emulate, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::config::{Backend, Emulate, Engine, Volume as VolumeConfig, Workers};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::Bytes;
 
@@ -234,7 +234,8 @@ impl Server {
         }
         volume.grow(size.0).map_err(|cause| Error::System { action: "grow the volume", cause })?;
         let mut config = Config::clone(&registry.config);
-        if let Some(volume) = config.volumes.get_mut(name) {
+        // A block device has the size it has, and the configuration says none.
+        if let Some(volume) = config.volumes.get_mut(name).filter(|volume| volume.backend != Backend::Block) {
             volume.size = Some(size);
         }
         self.switch(&mut registry, &config)

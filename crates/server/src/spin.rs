@@ -5,6 +5,8 @@ use evenkeel_control::Duration;
 /// The first look after a sleep that a look would have saved.
 const SHORTEST: Duration = Duration::from_micros(10);
 
+/// A look takes about a microsecond; one that takes this long has lost the processor to somebody else.
+const LOST: Duration = Duration::from_micros(20);
 /// What a wake-up adds to a wait, at most.
 const WAKING: Duration = Duration::from_micros(50);
 
@@ -30,6 +32,17 @@ impl Spin {
     #[inline]
     pub const fn window(&self) -> Duration {
         self.window
+    }
+
+    /// Whether to look no longer: the last look took `took`, so the processor is wanted elsewhere. Looking on would
+    /// use up the share of it that is needed when something comes.
+    #[inline]
+    pub fn is_crowded_out(&mut self, took: Duration) -> bool {
+        let lost = took > LOST;
+        if lost {
+            self.window = Duration::ZERO;
+        }
+        lost
     }
 
     /// Looking, if at all, was in vain, and the loop has slept. The whole wait took `waited`; `by_event` tells
@@ -69,6 +82,16 @@ mod tests {
         assert_eq!(after(us(101), true, 5), [25_000, 12_500, 6_250, 0, 0]);
         after(us(60), true, 5);
         assert_eq!(after(us(60), false, 5), [25_000, 12_500, 6_250, 0, 0], "a time that was known");
+    }
+
+    #[test]
+    fn a_loop_that_loses_the_processor_stops_looking() {
+        let mut spin = Spin::new(us(50));
+        spin.slept(us(60), true);
+        assert!(!spin.is_crowded_out(us(1)));
+        assert_eq!(spin.window(), SHORTEST);
+        assert!(spin.is_crowded_out(us(100)));
+        assert_eq!(spin.window(), Duration::ZERO);
     }
 
     #[test]

@@ -34,16 +34,20 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    fn client(&self) -> Client {
-        let mut server = self.config.as_deref().map_or_else(Server::default, |file| check_file(file).config.server);
+    fn client(&self) -> anyhow::Result<Client> {
+        // A file that cannot be used names no server: better none than another one.
+        let mut server = match &self.config {
+            Some(file) => check_file(file).into_result()?.config.server,
+            None => Server::default(),
+        };
         if let Some(data_dir) = &self.data_dir {
             server.data_dir.clone_from(data_dir);
         }
-        Client::new(self.control.clone().unwrap_or_else(|| server.control_path()))
+        Ok(Client::new(self.control.clone().unwrap_or_else(|| server.control_path())))
     }
 
     fn state(&self) -> anyhow::Result<State> {
-        let text = self.client().get("/api/v1/state")?;
+        let text = self.client()?.get("/api/v1/state")?;
         serde_json::from_str(&text).context("the server speaks another version of the API")
     }
 
@@ -53,7 +57,7 @@ impl Connect {
         struct Changed {
             changes: Vec<String>,
         }
-        let text = self.client().send(method, path, body)?;
+        let text = self.client()?.send(method, path, body)?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
         for change in &changed.changes {
             output::print(&format!("{change}\n"));

@@ -309,13 +309,18 @@ impl<'a> Worker<'a> {
     /// Waits for the server, and looks for its answers without sleeping as long as they are expected soon.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> anyhow::Result<()> {
         let until = begun + self.spin.window().as_nanos();
-        while clock() < until {
+        let mut now = begun;
+        while now < until {
             self.poll(events, 0)?;
             if !events.is_empty() {
                 return Ok(());
             }
             // A server on the same processor goes first.
             rustix::thread::sched_yield();
+            let before = std::mem::replace(&mut now, clock());
+            if self.spin.is_crowded_out(Duration::from_nanos(now - before)) {
+                break;
+            }
         }
         self.poll(events, LONGEST_WAIT_NS)?;
         self.spin.slept(Duration::from_nanos(clock() - begun), !events.is_empty());

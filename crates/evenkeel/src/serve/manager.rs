@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Errors;
-use evenkeel_policy::config::Volume;
+use evenkeel_policy::config::{Backend, Volume};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Error, Server};
@@ -93,7 +93,7 @@ impl Manager {
 
     /// Serves a new volume, now and after a restart.
     pub(crate) fn create_volume(&self, name: &str, volume: Volume) -> Result<(), Refusal> {
-        let fixed_volumes = self.begin();
+        let change = self.begin();
         let mut config = Config::clone(&self.config());
         if config.volumes.insert(name.to_owned(), volume.clone()).is_some() {
             return Err(Refusal::new(
@@ -103,25 +103,38 @@ impl Manager {
                 "choose another name",
             ));
         }
-        config.validate("request")?;
+        self.check(&change, &config)?;
         self.server.create_volume(name, volume)?;
-        self.record(&fixed_volumes)
+        self.record(&change)
     }
 
     /// Makes a volume longer, now and after a restart.
     pub(crate) fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Refusal> {
-        let fixed_volumes = self.begin();
-        self.refuse_fixed(&fixed_volumes, name, "set its size")?;
+        let change = self.begin();
+        let mut config = Config::clone(&self.config());
+        match config.volumes.get_mut(name) {
+            // The size of a device is nowhere written down.
+            Some(volume) if volume.backend == Backend::Block => {}
+            Some(volume) => {
+                self.refuse_fixed(&change, name, "set its size")?;
+                volume.size = Some(size);
+            }
+            None => return Err(Error::Unknown { kind: "volume", name: name.to_owned() }.into()),
+        }
+        self.check(&change, &config)?;
         self.server.grow_volume(name, size)?;
-        self.record(&fixed_volumes)
+        self.record(&change)
     }
 
     /// Serves a volume no longer; its file stays.
     pub(crate) fn remove_volume(&self, name: &str) -> Result<(), Refusal> {
-        let fixed_volumes = self.begin();
-        self.refuse_fixed(&fixed_volumes, name, "remove it")?;
+        let change = self.begin();
+        self.refuse_fixed(&change, name, "remove it")?;
+        let mut config = Config::clone(&self.config());
+        config.volumes.remove(name);
+        self.check(&change, &config)?;
         self.server.remove_volume(name)?;
-        self.record(&fixed_volumes)
+        self.record(&change)
     }
 
     /// Merges `patch` into a tenant, which is created if there is none of that name. In force until the next reload.
@@ -144,6 +157,24 @@ impl Manager {
         *pool = merged(pool, patch)?;
         config.validate("request")?;
         Ok(self.server.reload(config)?)
+    }
+
+    /// Refuses what could not be served now or after a restart: that reads the file, the command line and the record,
+    /// and knows nothing of the tenants and pools that were changed by command.
+    fn check(&self, fixed_volumes: &BTreeSet<String>, next: &Config) -> Result<(), Refusal> {
+        next.validate("request")?;
+        let recorded = next.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name));
+        self.source.load_with(recorded.map(|(name, volume)| (name.clone(), volume.clone())).collect()).map_err(
+            |errors| {
+                Refusal::new(
+                    422,
+                    "would_not_restart",
+                    format!("a restart would refuse this: {errors}"),
+                    format!("change {} first, then run `evenkeel reload`", self.source.name()),
+                )
+            },
+        )?;
+        Ok(())
     }
 
     fn begin(&self) -> MutexGuard<'_, BTreeSet<String>> {

@@ -116,7 +116,7 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
                 path.display()
             ));
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(fail)?,
+        Err(_) if evenkeel_server::is_stale(path) => fs::remove_file(path).map_err(fail)?,
         Err(_) => {}
     }
     // The mask closes the moment between making the socket and restricting it; no other thread runs yet.

@@ -98,6 +98,18 @@ impl Source {
     /// # Errors
     /// All that is wrong, each with file, line, key and cure.
     pub(crate) fn load(&self) -> Result<Loaded, Errors> {
+        self.read(None)
+    }
+
+    /// The same with `recorded` in place of the volumes on record.
+    ///
+    /// # Errors
+    /// All that would be wrong, each with file, line, key and cure.
+    pub(crate) fn load_with(&self, recorded: BTreeMap<String, Volume>) -> Result<Loaded, Errors> {
+        self.read(Some(recorded))
+    }
+
+    fn read(&self, recorded: Option<BTreeMap<String, Volume>>) -> Result<Loaded, Errors> {
         let (mut config, warnings, has_volumes) = match &self.file {
             Some(file) => {
                 let report = check_file(file).into_result()?;
@@ -109,8 +121,11 @@ impl Source {
         let fixed_volumes: BTreeSet<String> =
             if has_volumes { config.volumes.keys().cloned().collect() } else { BTreeSet::new() };
         let record = config.server.data_dir.join(RECORD);
-        if record.exists() {
-            let recorded = read_record(&record)?;
+        let recorded = match recorded {
+            None if record.exists() => Some(read_record(&record)?),
+            recorded => recorded,
+        };
+        if let Some(recorded) = recorded {
             if !has_volumes {
                 config.volumes.clear();
             }

@@ -207,12 +207,15 @@ impl Worker {
         let mut now = begun;
         while now < until {
             self.poll(events, NOW);
-            now = clock::now();
             if !events.is_empty() {
                 return;
             }
             // Whoever wants the processor goes first: often the client that we wait for.
             rustix::thread::sched_yield();
+            let before = std::mem::replace(&mut now, clock::now());
+            if self.spin.is_crowded_out(now.since(before)) {
+                break;
+            }
         }
         self.poll(events, (begun + timeout).since(now));
         self.spin.slept(clock::now().since(begun), !events.is_empty());
