@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Why the server could not start, or did not change.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,17 @@ pub enum Error {
     /// The change contradicts what is running.
     #[error("{0}")]
     Refused(String),
+    /// A device did not answer in time. What it was asked to do may still happen.
+    #[error("volume \"{volume}\": its device has not answered for {} s; what was asked of it may still happen. Look at the kernel's log", patience.as_secs_f64())]
+    NoAnswer {
+        /// The volume.
+        volume: String,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+    /// More than one thing went wrong.
+    #[error("{}", join(.0))]
+    Several(Vec<Error>),
     /// The system refused a resource.
     #[error("cannot {action}: {cause}")]
     System {
@@ -57,6 +69,24 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
+}
+
+impl Error {
+    /// Success if there are none, else one error that tells them all.
+    pub(crate) fn unless_empty(mut errors: Vec<Self>) -> Result<(), Self> {
+        match (errors.pop(), errors.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(only), true) => Err(only),
+            (Some(last), false) => {
+                errors.push(last);
+                Err(Self::Several(errors))
+            }
+        }
+    }
+}
+
+fn join(errors: &[Error]) -> String {
+    errors.iter().map(Error::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn describe(holder: Option<u32>) -> String {

@@ -14,6 +14,7 @@ mod error;
 mod listen;
 mod registry;
 mod server;
+mod settle;
 mod shared;
 mod spin;
 mod state;
@@ -22,5 +23,5 @@ mod worker;
 
 pub use error::Error;
 pub use listen::is_stale;
-pub use server::{Server, Start};
+pub use server::{Applied, Server, Start};
 pub use spin::Spin;

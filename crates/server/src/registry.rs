@@ -15,13 +15,19 @@ use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
 use crate::clock;
 use crate::error::Error;
+use crate::settle::{side_by_side, within};
 use crate::shared::{SharedPool, Snapshot};
 use crate::volume::Volume;
+
+/// How long a removed volume may take to let go of its file before that is reported.
+const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
 /// Builds the next snapshot from the present one; nothing is visible to workers until it is published.
 pub(crate) struct Registry {
     /// What is being served.
     pub(crate) config: Arc<Config>,
+    /// How long a device may take to open or grow a volume; for ever if `None`, as before anybody is served.
+    pub(crate) patience: Option<StdDuration>,
     seed: u64,
 }
 
@@ -29,7 +35,7 @@ impl Registry {
     /// Nothing yet; `seed` feeds exploration and modelled jitter.
     pub(crate) fn new(seed: u64) -> Self {
         let empty = Config { volumes: Default::default(), ..Config::default() };
-        Self { config: Arc::new(empty), seed }
+        Self { config: Arc::new(empty), patience: None, seed }
     }
 
     /// The snapshot for `config`, starting from `present`. Everything that can fail happens here,
@@ -41,22 +47,31 @@ impl Registry {
             by_name: HashMap::new(),
             pools: present.pools.clone(),
             tenants: present.tenants.clone(),
+            devices: present.devices.clone(),
         };
         for (name, pool) in &config.pools {
-            match next.pools.iter().find(|p| p.name == *name) {
-                // One that was removed and comes back.
-                Some(known) if known.device.is_some() != pool.emulate.is_some() => {
-                    return Err(Error::Refused(format!(
-                        "pool \"{name}\" was served before with{} an emulated device; give it another name, or restart",
-                        if pool.emulate.is_some() { "out" } else { "" }
-                    )));
-                }
+            let known = next.pools.iter().position(|p| p.name == *name);
+            let index = known.unwrap_or(next.pools.len());
+            let seed = self.seed.wrapping_add(index as u64);
+            if known.is_none() {
+                next.pools.push(Arc::new(SharedPool {
+                    name: name.clone(),
+                    state: Mutex::new(PoolState::new(PoolConfig::from(pool), clock::now(), seed)),
+                    overdue_after_ns: AtomicU64::new(pool.stall_report_after.0.as_nanos()),
+                }));
+                next.tenants.push(HashMap::new());
+                next.devices.push(None);
+            }
+            let device = &mut next.devices[index];
+            match &pool.emulate {
+                Some(emulate) if device.is_none() => *device = Some(Arc::new(start_device(name, emulate, seed)?)),
                 Some(_) => {}
-                None => {
-                    let shared = self.open_pool(name, pool, next.pools.len() as u64)?;
-                    next.pools.push(Arc::new(shared));
-                    next.tenants.push(HashMap::new());
-                }
+                None => *device = None,
+            }
+        }
+        for (pool, device) in next.pools.iter().zip(&mut next.devices) {
+            if !config.pools.contains_key(&pool.name) {
+                *device = None;
             }
         }
         for volume in next.volumes.iter_mut() {
@@ -71,46 +86,44 @@ impl Registry {
                 Some(id) => id,
                 None => {
                     let id = next.volumes.len() as u32;
-                    let opened = open_volume(config, id, name, volume, &next.pools)?;
+                    let pool = next.pools.iter().position(|p| p.name == volume.pool);
+                    let pool = pool.ok_or_else(|| Error::Unknown { kind: "pool", name: volume.pool.clone() })?;
+                    let (config, device) = (Arc::clone(&next.config), next.devices[pool].clone());
+                    let (who, name, volume) = (name.clone(), name.clone(), volume.clone());
+                    let open = move || open_volume(&config, id, &name, &volume, pool, device);
+                    let opened = within(self.patience, &who, open)?;
                     next.volumes.push(Some(Arc::new(opened)));
                     id
                 }
             };
             next.by_name.insert(name.clone(), id);
         }
+        self.lengthen(&next)?;
         Ok(next)
     }
 
-    fn open_pool(&self, name: &str, pool: &config::Pool, index: u64) -> Result<SharedPool, Error> {
-        let seed = self.seed.wrapping_add(index);
-        let device = match &pool.emulate {
-            None => None,
-            Some(emulate) => {
-                let params = emulate.params().map_err(|why| Error::Refused(format!("pool \"{name}\": {why}")))?;
-                let started = Device::start(params, seed);
-                Some(Arc::new(started.map_err(|cause| Error::System { action: "start an emulated device", cause })?))
+    /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].
+    fn lengthen(&self, next: &Snapshot) -> Result<(), Error> {
+        let mut lengthened: Vec<(Arc<Volume>, u64)> = Vec::new();
+        for (served, size) in growing(next) {
+            let volume = Arc::clone(served);
+            match within(self.patience, &served.name, move || volume.lengthen(size)) {
+                Ok(before) => lengthened.push((Arc::clone(served), before)),
+                Err(error) => {
+                    // A file longer than configured could not be served the next time.
+                    lengthened.iter().for_each(|(volume, before)| volume.shorten(*before));
+                    return Err(error);
+                }
             }
-        };
-        Ok(SharedPool {
-            name: name.to_owned(),
-            state: Mutex::new(PoolState::new(PoolConfig::from(pool), clock::now(), seed)),
-            device,
-            overdue_after_ns: AtomicU64::new(pool.stall_report_after.0.as_nanos()),
-        })
+        }
+        Ok(())
     }
 
     /// Brings pools and tenants in line with the new configuration. Cannot fail; call right before publishing `next`.
     pub(crate) fn apply(&mut self, next: &mut Snapshot) {
         let config = Arc::clone(&next.config);
-        // First, because it may take long: between a tenant's departure and the publication workers run in circles.
-        for (name, volume) in &config.volumes {
-            let served = next.by_name.get(name).and_then(|&id| next.volume(id));
-            if let (Some(served), Some(size)) = (served, volume.size)
-                && size.0 > served.size()
-                && let Err(error) = served.grow(size.0)
-            {
-                tracing::error!(volume = name, %error, "cannot grow a volume");
-            }
+        for (served, size) in growing(next) {
+            served.set_size(size);
         }
         let now = clock::now();
         for (index, shared) in next.pools.iter().enumerate() {
@@ -122,7 +135,7 @@ impl Registry {
                 state.reconfigure(now, PoolConfig::from(pool));
                 shared.overdue_after_ns.store(pool.stall_report_after.0.as_nanos(), Ordering::Relaxed);
                 if let (Some(device), Some(Ok(params))) =
-                    (&shared.device, pool.emulate.as_ref().map(config::Emulate::params))
+                    (&next.devices[index], pool.emulate.as_ref().map(config::Emulate::params))
                 {
                     device.set_params(params);
                 }
@@ -146,7 +159,7 @@ impl Registry {
                 // What the departed tenant had queued is served under the default tenant's promise.
                 for request in state.leave(*id) {
                     if let Some(default) = default {
-                        let _ = state.submit(now, default, request.work(), request);
+                        let _ = state.submit(now, default, request.work, request);
                     }
                 }
                 false
@@ -156,15 +169,28 @@ impl Registry {
     }
 }
 
+/// The volumes that are to become longer, and how long.
+fn growing(next: &Snapshot) -> impl Iterator<Item = (&Arc<Volume>, u64)> {
+    let growing = |volume: &Arc<Volume>| {
+        let wanted = next.config.volumes.get(&volume.name)?.size?.0;
+        (wanted > volume.size()).then_some(wanted)
+    };
+    next.volumes.iter().flatten().filter_map(move |volume| Some((volume, growing(volume)?)))
+}
+
+fn start_device(pool: &str, emulate: &config::Emulate, seed: u64) -> Result<Device, Error> {
+    let params = emulate.params().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
+    Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
+}
+
 fn open_volume(
     config: &Config,
     id: u32,
     name: &str,
     volume: &config::Volume,
-    pools: &[Arc<SharedPool>],
+    pool: usize,
+    device: Option<Arc<Device>>,
 ) -> Result<Volume, Error> {
-    let pool = pools.iter().position(|p| p.name == volume.pool);
-    let pool = pool.ok_or_else(|| Error::Unknown { kind: "pool", name: volume.pool.clone() })?;
     let read_only = volume.read_only || config.server.read_only;
     let wanted = volume.size.map(|size| size.0);
     let memory = || {
@@ -178,7 +204,7 @@ fn open_volume(
             (Backend::Memory(memory), size)
         }
         config::Backend::Emulate => {
-            let device = pools[pool].device.clone().ok_or_else(|| {
+            let device = device.ok_or_else(|| {
                 Error::Refused(format!(
                     "volume \"{name}\" has the emulate back end, but pool \"{}\" has no emulate table",
                     volume.pool
@@ -227,9 +253,19 @@ fn fit(name: &str, file: &File, actual: u64, wanted: Option<u64>, block: bool, r
     }
 }
 
-/// Waits until nobody but the caller holds the volume, then makes its data durable and lets it go.
-pub(crate) fn retire(volume: Arc<Volume>, patience: StdDuration) -> Result<(), Error> {
-    let until = std::time::Instant::now() + patience;
+/// Does something to volumes, to all of them at the same time and within `patience`; what went wrong. Where there was
+/// no answer in time, the file stays locked until there is one.
+pub(crate) fn settle(
+    volumes: Vec<Arc<Volume>>,
+    patience: StdDuration,
+    work: impl Fn(Arc<Volume>) -> Result<(), Error> + Send + Sync + 'static,
+) -> Vec<Error> {
+    side_by_side(volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(), patience, work)
+}
+
+/// Waits a while until nobody but the caller holds the volume, then makes its data durable and lets it go.
+pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
+    let until = std::time::Instant::now() + RETIRE_PATIENCE;
     while Arc::strong_count(&volume) > 1 && std::time::Instant::now() < until {
         std::thread::sleep(StdDuration::from_millis(2));
     }
@@ -248,6 +284,6 @@ pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
     if volume.read_only {
         return Ok(());
     }
-    let synced = volume.sync();
+    let synced = volume.sync(volume.ask_for_sync());
     synced.map_err(|errno| Error::Volume { path: file.path().to_owned(), action: "sync", cause: errno.into() })
 }

@@ -19,13 +19,14 @@ use crate::engine::uring;
 use crate::error::Error;
 use crate::listen::Listening;
 use crate::registry::{self, Registry};
+use crate::settle::within;
 use crate::shared::{Bounds, Shared, Snapshot};
 use crate::worker::Worker;
 use crate::worker::connection::ConnKey;
 use crate::worker::mailbox::{Mailbox, Message};
 
-/// How long a removed volume may take to let go of its file before the caller is told.
-const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
+/// How long a device may take to open or grow a volume while the server runs.
+const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
 /// How long workers have to end after they were told to end at once.
 const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
@@ -36,6 +37,15 @@ pub struct Start {
     pub inherited: Vec<OwnedFd>,
     /// Feeds exploration of adaptive controllers and jitter of emulated devices.
     pub seed: u64,
+}
+
+/// A change that is in force.
+#[derive(Debug)]
+pub struct Applied {
+    /// What is different.
+    pub changes: Vec<String>,
+    /// What could not be made durable of the volumes that are no longer served.
+    pub warnings: Vec<Error>,
 }
 
 /// A running server. All methods may be called from any thread.
@@ -119,6 +129,8 @@ impl Server {
         let mut registry = Registry::new(start.seed);
         let mut snapshot = registry.plan(&Snapshot::default(), &config)?;
         registry.apply(&mut snapshot);
+        // From here on there are clients, and changes that wait behind one another.
+        registry.patience = Some(DEVICE_PATIENCE);
         shared.publish(snapshot);
 
         let mut listening = Listening::default();
@@ -196,12 +208,12 @@ impl Server {
     /// Takes up a new configuration without dropping a connection; tells what changed.
     ///
     /// # Errors
-    /// When something cannot change while the server runs, or a new volume cannot be opened. Nothing has changed then.
-    pub fn reload(&self, config: Config) -> Result<Vec<String>, Error> {
+    /// When something cannot change while the server runs, or a volume cannot be opened or grown. Nothing has changed then.
+    pub fn reload(&self, config: Config) -> Result<Applied, Error> {
         let mut registry = self.registry();
         let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
-        self.switch(&mut registry, &config)?;
-        Ok(changes.iter().map(Change::to_string).collect())
+        let warnings = self.switch(&mut registry, &config)?;
+        Ok(Applied { changes: changes.iter().map(Change::to_string).collect(), warnings })
     }
 
     /// Serves a new volume.
@@ -215,7 +227,7 @@ impl Server {
             return Err(Error::Refused(format!("there is a volume named \"{name}\" already")));
         }
         config.volumes.insert(name.to_owned(), volume);
-        self.switch(&mut registry, &config)
+        self.switch(&mut registry, &config).map(drop)
     }
 
     /// Makes a volume longer. Clients see the new size when they reconnect.
@@ -224,28 +236,33 @@ impl Server {
     /// When there is no such volume, it is that long already, or its back end cannot grow.
     pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Error> {
         let mut registry = self.registry();
-        let snapshot = self.shared.snapshot();
-        let volume = snapshot.find(name).ok_or_else(|| unknown("volume", name))?;
+        let volume = self.shared.snapshot().find(name).cloned().ok_or_else(|| unknown("volume", name))?;
         if size.0 <= volume.size() {
             return Err(Error::Refused(format!(
                 "volume \"{name}\" has {} bytes already; a volume only grows",
                 volume.size()
             )));
         }
-        volume.grow(size.0).map_err(|cause| Error::System { action: "grow the volume", cause })?;
         let mut config = Config::clone(&registry.config);
-        // A block device has the size it has, and the configuration says none.
-        if let Some(volume) = config.volumes.get_mut(name).filter(|volume| volume.backend != Backend::Block) {
-            volume.size = Some(size);
+        match config.volumes.get_mut(name) {
+            // A block device has the size it has, and the configuration says none: nothing is written by this.
+            Some(settings) if settings.backend == Backend::Block => {
+                let device = Arc::clone(&volume);
+                within(registry.patience, name, move || device.lengthen(size.0))?;
+                volume.set_size(size.0);
+            }
+            Some(settings) => settings.size = Some(size),
+            None => {}
         }
-        self.switch(&mut registry, &config)
+        self.switch(&mut registry, &config).map(drop)
     }
 
     /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.
+    /// Tells what went wrong with the data; the volume is removed nevertheless.
     ///
     /// # Errors
-    /// When there is no such volume, or its last sync fails.
-    pub fn remove_volume(&self, name: &str) -> Result<(), Error> {
+    /// When there is no such volume.
+    pub fn remove_volume(&self, name: &str) -> Result<Vec<Error>, Error> {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         config.volumes.remove(name).ok_or_else(|| unknown("volume", name))?;
@@ -265,7 +282,7 @@ impl Server {
             return Err(Error::Refused(format!("pool \"{pool}\" does not emulate a device")));
         }
         settings.emulate = Some(emulate);
-        self.switch(&mut registry, &config)
+        self.switch(&mut registry, &config).map(drop)
     }
 
     /// Moves connections to other workers while they serve: the `n`th connection of each worker to the worker `n` places on.
@@ -283,8 +300,9 @@ impl Server {
         self.shared.mailboxes[self.shared.slots.home(key)].post(Message::Move(key, to));
     }
 
-    /// Puts a new configuration into force. On failure nothing has changed, except that a volume's last sync may have failed.
-    fn switch(&self, registry: &mut Registry, config: &Config) -> Result<(), Error> {
+    /// Puts a new configuration into force, and tells what could not be made durable of the volumes that it removes.
+    /// On failure nothing has changed.
+    fn switch(&self, registry: &mut Registry, config: &Config) -> Result<Vec<Error>, Error> {
         let present = self.shared.snapshot();
         let mut next = registry.plan(&present, config)?;
         let gone: Vec<_> =
@@ -292,11 +310,7 @@ impl Server {
         drop(present);
         registry.apply(&mut next);
         self.shared.publish(next);
-        let mut result = Ok(());
-        for volume in gone {
-            result = registry::retire(volume, RETIRE_PATIENCE).and(result);
-        }
-        result
+        Ok(registry::settle(gone, config.server.drain_timeout.0.into(), registry::retire))
     }
 
     /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. Takes at most
@@ -305,25 +319,12 @@ impl Server {
     /// # Errors
     /// When requests were still inside a back end after that time, or a sync failed: data may be lost.
     pub fn shutdown(&self) -> Result<(), Error> {
-        let patience = self.config().server.drain_timeout.0.into();
+        let patience: StdDuration = self.config().server.drain_timeout.0.into();
         let stopped = self.stop(patience);
-        let snapshot = self.shared.snapshot();
-        let (done, finished) = std::sync::mpsc::channel();
-        let volumes: Vec<_> = snapshot.volumes.iter().flatten().cloned().collect();
-        // On a thread of its own: a device that hangs must not keep the process from ending.
-        std::thread::spawn(move || {
-            let failed = volumes.iter().filter_map(|volume| registry::sync(volume).err()).next();
-            // Before the caller goes on, and perhaps opens them again.
-            drop(volumes);
-            let _ = done.send(failed);
-        });
-        match finished.recv_timeout(patience.max(STOP_PATIENCE)) {
-            Ok(None) => stopped,
-            Ok(Some(error)) => Err(error),
-            Err(_) => {
-                Err(Error::Refused("a volume could not be made durable in time; its device does not answer".into()))
-            }
-        }
+        let volumes: Vec<_> = self.shared.snapshot().volumes.iter().flatten().cloned().collect();
+        let mut errors = registry::settle(volumes, patience.max(STOP_PATIENCE), |volume| registry::sync(&volume));
+        errors.extend(stopped.err());
+        Error::unless_empty(errors)
     }
 
     /// Stops without waiting for clients.
@@ -391,3 +392,6 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
+
+#[cfg(test)]
+mod tests;

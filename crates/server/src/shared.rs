@@ -22,8 +22,6 @@ pub(crate) struct SharedPool {
     pub(crate) name: String,
     /// The state machine.
     pub(crate) state: Mutex<Pool<Request>>,
-    /// The modelled device, if the pool emulates one.
-    pub(crate) device: Option<Arc<Device>>,
     /// Age at which an operation inside the back end counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
 }
@@ -49,6 +47,8 @@ pub(crate) struct Snapshot {
     pub(crate) pools: Vec<Arc<SharedPool>>,
     /// Each pool's tenants by name.
     pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
+    /// Each pool's modelled device, if it emulates one.
+    pub(crate) devices: Vec<Option<Arc<Device>>>,
 }
 
 impl Snapshot {
@@ -86,8 +86,8 @@ pub(crate) struct WorkerStats {
     pub(crate) requests: AtomicU64,
     /// CPU time used, in nanoseconds.
     pub(crate) cpu_ns: AtomicU64,
-    /// Operations that the back end seems to have lost.
-    pub(crate) overdue: Mutex<Vec<OverdueIo>>,
+    /// Operations that the back end seems to have lost, with their pools: their volumes may be removed meanwhile.
+    pub(crate) overdue: Mutex<Vec<(usize, OverdueIo)>>,
     /// Connections per tenant and pool, as of the last second.
     pub(crate) tenants: Mutex<HashMap<(usize, Arc<str>), u32>>,
 }

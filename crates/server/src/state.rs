@@ -47,18 +47,21 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         refused_connections_total: shared.refused.load(Ordering::Relaxed),
         buffer_memory_used_bytes: shared.budget.used(),
         buffer_memory_limit_bytes: shared.budget.limit(),
-        pools: (0..snapshot.pools.len()).map(|index| pool(shared, &snapshot, index, &connections, uptime)).collect(),
+        pools: (0..snapshot.pools.len())
+            .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime))
+            .collect(),
         volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, v)).collect(),
     }
 }
 
+/// One pool; `None` if it was removed and nothing of it is left inside.
 fn pool(
     shared: &Shared,
     snapshot: &Snapshot,
     index: usize,
     connections: &Connections,
     uptime: StdDuration,
-) -> PoolState {
+) -> Option<PoolState> {
     let pool = &snapshot.pools[index];
     let state = pool.lock();
     let (iops, bytes_per_s) = state.pool_limits();
@@ -76,8 +79,12 @@ fn pool(
     drop(state);
     for stats in &shared.stats {
         let overdue = stats.overdue.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_this_pool = overdue.iter().filter(|io| snapshot.find(&io.volume).is_some_and(|v| v.pool == index));
-        record.overdue.extend(of_this_pool.cloned());
+        let of_this_pool = overdue.iter().filter(|(pool, _)| *pool == index);
+        record.overdue.extend(of_this_pool.map(|(_, io)| io.clone()));
+    }
+    let busy = record.queued_requests > 0 || record.admission.inside_requests > 0 || !record.overdue.is_empty();
+    if !busy && !snapshot.config.pools.contains_key(&pool.name) {
+        return None;
     }
     let mut tenants: Vec<_> = snapshot.tenants[index].iter().collect();
     tenants.sort_by_key(|&(name, _)| name);
@@ -85,7 +92,7 @@ fn pool(
         let count = connections.get(&(index, Arc::clone(name))).copied().unwrap_or(0);
         record.tenants.extend(tenant(pool, name, id, count));
     }
-    record
+    Some(record)
 }
 
 fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Option<TenantState> {

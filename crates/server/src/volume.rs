@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use evenkeel_nbd::wire::TransmissionFlags;
+use evenkeel_control::units::{Kind, Work};
+use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 
 use crate::backend::Backend;
 use crate::engine::threads::Threads;
+use crate::error::Error;
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
@@ -63,14 +65,66 @@ impl Volume {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Lengthens the volume. Open connections may use the new part at once; clients see the new size when they reconnect.
-    pub(crate) fn grow(&self, size: u64) -> std::io::Result<()> {
+    /// Makes room for `size` bytes, and tells how many there were. The volume's size stays as it is.
+    ///
+    /// # Errors
+    /// When the back end cannot grow so far.
+    pub(crate) fn lengthen(&self, size: u64) -> Result<u64, Error> {
         match &self.backend {
-            Backend::Memory(memory) | Backend::Emulate(memory, _) => memory.grow(size)?,
-            Backend::File(file) => file.grow(size)?,
+            Backend::Memory(memory) | Backend::Emulate(memory, _) => {
+                memory.grow(size).map_err(|cause| Error::System { action: "grow a volume in memory", cause })?;
+                Ok(self.size())
+            }
+            Backend::File(file) => {
+                let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
+                file.grow(size).map_err(fail)
+            }
         }
+    }
+
+    /// Takes back what [`Self::lengthen`] did, as long as no client knows of it; `before` is what that returned.
+    pub(crate) fn shorten(&self, before: u64) {
+        if let Backend::File(file) = &self.backend
+            && let Err(error) = file.shorten(before)
+        {
+            tracing::error!(volume = self.name, %error, "the file of a volume stays longer than its size");
+        }
+    }
+
+    /// Serves `size` bytes from now on, which must be there. Open connections may use the new part at once; clients see the
+    /// new size when they reconnect.
+    pub(crate) fn set_size(&self, size: u64) {
         self.size.fetch_max(size, Ordering::Relaxed);
-        Ok(())
+    }
+
+    /// What a request asks of the device. Zeroes that must be written count as written, up to 4 GiB a request; giving
+    /// space back and reading ahead where reads go past the cache move nothing.
+    #[inline]
+    pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
+        let read = || Work { kind: Kind::Read, bytes: saturate(length) };
+        match command {
+            Command::Read => read(),
+            Command::Write => Self::write_of(length),
+            Command::Flush => Work { kind: Kind::Flush, bytes: 0 },
+            Command::WriteZeroes if self.writes_zeros(flags) => Self::write_of(length),
+            Command::Cache if matches!(&self.backend, Backend::File(file) if file.reads_ahead()) => read(),
+            _ => Work { kind: Kind::Meta, bytes: 0 },
+        }
+    }
+
+    /// Writing `length` bytes.
+    pub(crate) fn write_of(length: u64) -> Work {
+        Work { kind: Kind::Write, bytes: saturate(length) }
+    }
+
+    fn writes_zeros(&self, flags: CommandFlags) -> bool {
+        let punch = !flags.contains(CommandFlags::NO_HOLE);
+        match &self.backend {
+            Backend::Memory(_) | Backend::Emulate(..) => !punch,
+            // Fast or not at all.
+            Backend::File(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
+            Backend::File(file) => file.writes_zeros(punch),
+        }
     }
 
     /// What a client is told about the volume.
@@ -92,14 +146,18 @@ impl Volume {
         flags
     }
 
-    /// Makes every write that has completed durable. Blocks, and fails for ever once a sync has failed.
+    /// Notes that somebody needs a sync of what has completed so far, for [`Self::sync`].
+    pub(crate) fn ask_for_sync(&self) -> u64 {
+        self.syncs.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Makes every write durable that had completed when `turn` was asked for. Blocks, and fails for ever once a sync has failed.
     ///
     /// One at a time: the kernel reports a failure to one of several syncs under way, and the others must not
-    /// be answered before it is recorded. Who waited while a whole sync went by needs none of their own.
-    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+    /// be answered before it is recorded. Who asked before a sync began that is over needs none of their own.
+    pub(crate) fn sync(&self, turn: u64) -> rustix::io::Result<()> {
         let Backend::File(file) = &self.backend else { return Ok(()) };
         let (asked, covered) = &self.syncs;
-        let turn = asked.fetch_add(1, Ordering::SeqCst) + 1;
         let mut covered = covered.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_sync_failed() {
             return Err(rustix::io::Errno::IO);
@@ -110,6 +168,12 @@ impl Volume {
             *covered = covers;
         }
         Ok(())
+    }
+
+    /// Keeps every sync waiting as long as the value lives, as a device does that hangs.
+    #[cfg(test)]
+    pub(crate) fn hang_syncs(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.syncs.1.lock().unwrap()
     }
 
     /// Records that a sync failed. The kernel reports such a failure once and may drop the
@@ -135,6 +199,10 @@ impl Volume {
     }
 }
 
+fn saturate(length: u64) -> u32 {
+    length.min(u32::MAX.into()) as u32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,16 +215,16 @@ mod tests {
         let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false };
         let (file, size) = File::open(&dir.join("volume.img"), &open).unwrap();
         let volume = Volume::new(0, "test", 0, false, Backend::File(file), size);
-        assert_eq!(volume.sync(), Ok(()));
+        assert_eq!(volume.sync(volume.ask_for_sync()), Ok(()));
         assert_eq!((volume.syncs.0.load(Ordering::SeqCst), *volume.syncs.1.lock().unwrap()), (1, 1));
         // Asked for before a sync began that somebody else has finished: nothing remains to be done.
         volume.syncs.0.store(4, Ordering::SeqCst);
         *volume.syncs.1.lock().unwrap() = 9;
-        assert_eq!(volume.sync(), Ok(()));
+        assert_eq!(volume.sync(volume.ask_for_sync()), Ok(()));
         assert_eq!(*volume.syncs.1.lock().unwrap(), 9);
         volume.sync_has_failed(&std::io::Error::from_raw_os_error(libc::EIO));
-        assert_eq!(volume.sync(), Err(rustix::io::Errno::IO));
-        assert_eq!(volume.sync(), Err(rustix::io::Errno::IO), "not even the next time");
+        assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO));
+        assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO), "not even the next time");
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

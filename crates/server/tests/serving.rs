@@ -131,7 +131,7 @@ fn promises_change_under_load_without_dropping_a_connection() {
                 config.tenants.get_mut("a").unwrap().weight = round + 1;
                 config.pools.get_mut("main").unwrap().scheduler = evenkeel_policy::config::Scheduler::None;
             }
-            let changes = test.server.reload(config).unwrap();
+            let changes = test.server.reload(config).unwrap().changes;
             assert!(!changes.is_empty());
             std::thread::sleep(Duration::from_millis(3));
         }

@@ -101,7 +101,7 @@ async fn grow_volume(
 }
 
 async fn remove_volume(State(manager): Shared, Path(name): Path<String>) -> Answer {
-    change(move || manager.remove_volume(&name).map(|()| vec![format!("volume {name} removed")])).await
+    change(move || manager.remove_volume(&name)).await
 }
 
 async fn set_tenant(

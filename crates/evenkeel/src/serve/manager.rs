@@ -8,7 +8,7 @@ use evenkeel_policy::check::Errors;
 use evenkeel_policy::config::{Backend, Volume};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::Bytes;
-use evenkeel_server::{Error, Server};
+use evenkeel_server::{Applied, Error, Server};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -86,9 +86,9 @@ impl Manager {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
-        let changes = self.server.reload(loaded.config)?;
+        let applied = self.server.reload(loaded.config)?;
         *fixed_volumes = loaded.fixed_volumes;
-        Ok(changes)
+        Ok(told(applied))
     }
 
     /// Serves a new volume, now and after a restart.
@@ -126,15 +126,16 @@ impl Manager {
         self.record(&change)
     }
 
-    /// Serves a volume no longer; its file stays.
-    pub(crate) fn remove_volume(&self, name: &str) -> Result<(), Refusal> {
+    /// Serves a volume no longer; its file stays. Tells what came of it.
+    pub(crate) fn remove_volume(&self, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change, name, "remove it")?;
         let mut config = Config::clone(&self.config());
         config.volumes.remove(name);
         self.check(&change, &config)?;
-        self.server.remove_volume(name)?;
-        self.record(&change)
+        let warnings = self.server.remove_volume(name)?;
+        self.record(&change)?;
+        Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings }))
     }
 
     /// Merges `patch` into a tenant, which is created if there is none of that name. In force until the next reload.
@@ -144,7 +145,7 @@ impl Manager {
         let tenant = config.tenants.get(name).cloned().unwrap_or_default();
         config.tenants.insert(name.to_owned(), merged(&tenant, patch)?);
         config.validate("request")?;
-        Ok(self.server.reload(config)?)
+        Ok(told(self.server.reload(config)?))
     }
 
     /// Merges `patch` into a pool. In force until the next reload.
@@ -156,7 +157,7 @@ impl Manager {
         };
         *pool = merged(pool, patch)?;
         config.validate("request")?;
-        Ok(self.server.reload(config)?)
+        Ok(told(self.server.reload(config)?))
     }
 
     /// Refuses what could not be served now or after a restart: that reads the file, the command line and the record,
@@ -202,6 +203,15 @@ impl Manager {
             )
         })
     }
+}
+
+/// What came of a change, for whoever asked for it. It is in force even where there are warnings.
+fn told(applied: Applied) -> Vec<String> {
+    let warnings = applied.warnings.iter().map(|warning| {
+        tracing::error!("after a change: {warning}");
+        format!("warning: {warning}")
+    });
+    applied.changes.into_iter().chain(warnings).collect()
 }
 
 /// `current` with the members of `patch` in place of its own (JSON merge patch, RFC 7396).

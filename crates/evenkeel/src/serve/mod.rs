@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
 use anyhow::{Context, anyhow};
@@ -151,16 +152,11 @@ fn seed() -> u64 {
 fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
     let mut stopping = None;
     let handle = signals.handle();
+    let reload = reload_on_demand(manager)?;
     for signal in signals.forever() {
         match signal {
-            SIGHUP => {
-                systemd::notify(Condition::Reloading);
-                match manager.reload() {
-                    Ok(changes) => log_changes(&changes),
-                    Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
-                }
-                systemd::notify(Condition::Ready);
-            }
+            // One that still waits for its turn will read the newest configuration.
+            SIGHUP => drop(reload.try_send(())),
             _ if stopping.is_some() => {
                 tracing::warn!("stopping at once");
                 manager.server().abort();
@@ -186,6 +182,24 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
         Some(Err(_)) => Err(anyhow!("stopping failed with a panic")),
         None => Ok(()),
     }
+}
+
+/// A thread that reads the configuration anew whenever it is told to. A device may keep it waiting; signals are heard meanwhile.
+fn reload_on_demand(manager: &Arc<Manager>) -> anyhow::Result<SyncSender<()>> {
+    let (demand, demands) = sync_channel(1);
+    let manager = Arc::clone(manager);
+    let reload = move || {
+        for () in demands {
+            systemd::notify(Condition::Reloading);
+            match manager.reload() {
+                Ok(changes) => log_changes(&changes),
+                Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
+            }
+            systemd::notify(Condition::Ready);
+        }
+    };
+    thread::Builder::new().name("evenkeel-reload".into()).spawn(reload).context("cannot start a thread for reloads")?;
+    Ok(demand)
 }
 
 pub(crate) fn log_changes(changes: &[String]) {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{
     Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, fdatasync, flock, ftruncate, seek,
@@ -26,6 +27,8 @@ pub(crate) struct File {
     /// Offset, length and address granularity of direct I/O.
     direct_align: u32,
     block_device: bool,
+    /// Zeroing without a hole, and with one, means writing zeros.
+    writes_zeros: [AtomicBool; 2],
     overlaps: Overlaps,
 }
 
@@ -51,7 +54,15 @@ impl File {
             options.read(true).write(!how.read_only).custom_flags(flags | libc::O_CLOEXEC);
             options
         };
-        let (file, created) = match (options(0).open(path), create) {
+        // Neither mounted nor part of another device, now and as long as it is served.
+        let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        let exclusive = if is_device && !how.read_only { libc::O_EXCL } else { 0 };
+        let (file, created) = match (options(exclusive).open(path), create) {
+            (Err(error), _) if exclusive != 0 && error.kind() == io::ErrorKind::ResourceBusy => {
+                return Err(fail("open")(io::Error::other(
+                    "it is mounted, part of another device, or served by another process; stop that first, or serve it read_only",
+                )));
+            }
             (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => {
                 let file = options(0).create_new(true).mode(0o600).open(path).map_err(fail("create"))?;
                 (file, true)
@@ -98,8 +109,10 @@ impl File {
             // Read-ahead would bring pages into the cache that nobody asked for and that are being written past it.
             let _ = fadvise(&file, 0, None, Advice::Random);
         }
-        let overlaps = Overlaps::default();
-        let opened = Self { path: path.to_owned(), cached: file.into(), direct, direct_align, block_device, overlaps };
+        // Without a hole the kernel writes zeros to a device by itself where the device cannot, and does not tell.
+        let writes_zeros = [block_device && !zeroes_by_itself(&file), false].map(AtomicBool::new);
+        let (path, overlaps) = (path.to_owned(), Overlaps::default());
+        let opened = Self { path, cached: file.into(), direct, direct_align, block_device, writes_zeros, overlaps };
         Ok((opened, size))
     }
 
@@ -138,20 +151,31 @@ impl File {
 
     /// Makes everything written so far durable. To be called through [`Volume::sync`](crate::volume::Volume::sync).
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
-        fdatasync(&self.cached)
+        rustix::io::retry_on_intr(|| fdatasync(&self.cached))
     }
 
-    /// Lengthens a file; a block device must already be as long.
-    pub(crate) fn grow(&self, size: u64) -> io::Result<()> {
-        if self.block_device {
-            let actual = seek(&self.cached, SeekFrom::End(0))?;
-            if actual < size {
-                return Err(io::Error::other(format!("the device has {actual} bytes; enlarge it first")));
-            }
-            return Ok(());
+    /// Lengthens a file, and tells how long it was; a block device must already be as long.
+    pub(crate) fn grow(&self, size: u64) -> io::Result<u64> {
+        let actual = seek(&self.cached, SeekFrom::End(0))?;
+        if self.block_device && actual < size {
+            return Err(io::Error::other(format!("the device has {actual} bytes; enlarge it first")));
         }
-        ftruncate(&self.cached, size)?;
-        rustix::fs::fsync(&self.cached)?;
+        // Never cuts off what somebody else has appended.
+        if actual < size {
+            ftruncate(&self.cached, size)?;
+            if let Err(error) = rustix::fs::fsync(&self.cached) {
+                let _ = ftruncate(&self.cached, actual);
+                return Err(error.into());
+            }
+        }
+        Ok(actual)
+    }
+
+    /// Takes back what [`Self::grow`] has added to a file of `before` bytes.
+    pub(crate) fn shorten(&self, before: u64) -> io::Result<()> {
+        if !self.block_device {
+            ftruncate(&self.cached, before)?;
+        }
         Ok(())
     }
 
@@ -168,18 +192,31 @@ impl File {
         }
     }
 
-    /// Makes a range read as zero.
+    /// Makes a range read as zero; `may_write` if it was charged for writing zeros.
     ///
     /// # Errors
-    /// `OPNOTSUPP` when `fast` and only writing zeros would do.
-    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, fast: bool) -> rustix::io::Result<()> {
+    /// `OPNOTSUPP` when only writing zeros would do, and it may not.
+    pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, may_write: bool) -> rustix::io::Result<()> {
         let flags =
             if punch { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE } | FallocateFlags::KEEP_SIZE;
-        match fallocate(&self.cached, flags, offset, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) if fast => Err(Errno::OPNOTSUPP),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => self.write_zeros(offset, len),
+        let tried = if self.writes_zeros(punch) && !may_write {
+            Err(Errno::OPNOTSUPP)
+        } else {
+            fallocate(&self.cached, flags, offset, len)
+        };
+        match tried {
+            Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
+                // A device says INVAL to ranges that it takes only in whole blocks.
+                self.writes_zeros[usize::from(punch)].fetch_or(error != Errno::INVAL, Ordering::Relaxed);
+                if may_write { self.write_zeros(offset, len) } else { Err(Errno::OPNOTSUPP) }
+            }
             done => done,
         }
+    }
+
+    /// Whether zeroing means writing zeros, by hole or without, as far as is known: nobody tells before it is tried.
+    pub(crate) fn writes_zeros(&self, punch: bool) -> bool {
+        self.writes_zeros[usize::from(punch)].load(Ordering::Relaxed)
     }
 
     fn write_zeros(&self, mut offset: u64, len: u64) -> rustix::io::Result<()> {
@@ -197,9 +234,14 @@ impl File {
         Ok(())
     }
 
-    /// Brings a range into the page cache, as a hint; of no use where reads go past it.
+    /// Whether [`Self::cache`] does anything: it is of no use where reads go past the page cache.
+    pub(crate) fn reads_ahead(&self) -> bool {
+        self.direct.is_none()
+    }
+
+    /// Brings a range into the page cache, as a hint.
     pub(crate) fn cache(&self, offset: u64, len: u64) {
-        if self.direct.is_some() {
+        if !self.reads_ahead() {
             return;
         }
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
@@ -240,6 +282,18 @@ fn logical_block(device: &std::fs::File) -> u32 {
     // SAFETY: BLKSSZGET stores an int.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), libc::BLKSSZGET, &raw mut size) };
     if result == 0 && size > 0 { size as u32 } else { 4096 }
+}
+
+/// Whether a block device fills ranges with zeros without being sent them.
+fn zeroes_by_itself(device: &std::fs::File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };
+    let node = format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number));
+    // A partition has the queue of its disk.
+    [node.clone() + "/queue", node + "/../queue"].iter().any(|queue| {
+        let most = std::fs::read_to_string(format!("{queue}/write_zeroes_max_bytes"));
+        most.is_ok_and(|bytes| bytes.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
+    })
 }
 
 /// The process that holds the lock, as far as the kernel tells.
@@ -288,7 +342,7 @@ mod tests {
         assert_eq!(rustix::io::pwrite(&file.cached, &[1; 1 << 16], 1 << 16).unwrap(), 1 << 16);
         let lens: Vec<_> = file.extents(0, 1 << 20, 8).unwrap().iter().map(|e| (e.len, e.hole)).collect();
         assert_eq!(lens, [(1 << 16, true), (1 << 16, false), ((1 << 20) - (2 << 16), true)]);
-        file.zero(1 << 16, 100, false, false).unwrap();
+        file.zero(1 << 16, 100, false, true).unwrap();
         let mut bytes = [9; 101];
         assert_eq!(rustix::io::pread(&file.cached, &mut bytes[..], 1 << 16).unwrap(), 101);
         assert!(bytes[..100].iter().all(|&b| b == 0) && bytes[100] == 1);

@@ -21,12 +21,12 @@ pub(crate) enum FileIo {
     Read { ptr: *mut u8, len: u32, offset: u64 },
     /// Out of memory; `durable` = on stable storage before it completes.
     Write { ptr: *const u8, len: u32, offset: u64, durable: bool },
-    /// All completed writes onto stable storage.
-    Sync,
+    /// All writes onto stable storage that had completed when `turn` was asked for.
+    Sync { turn: u64 },
     /// Give a range back.
     Trim { offset: u64, len: u64 },
     /// Zero a range.
-    Zero { offset: u64, len: u64, punch: bool, fast: bool },
+    Zero { offset: u64, len: u64, punch: bool, may_write: bool },
     /// Read ahead.
     Cache { offset: u64, len: u64 },
     /// Find holes.
@@ -62,7 +62,7 @@ impl FileIo {
             }
             // Edges inside a page are zeroed in the cache, and where zeroing is not offloaded all of it.
             Self::Trim { offset, len } | Self::Zero { offset, len, .. } => Some((Lane::Cached, offset, len)),
-            Self::Sync | Self::Cache { .. } | Self::Extents { .. } => None,
+            Self::Sync { .. } | Self::Cache { .. } | Self::Extents { .. } => None,
         }
     }
 
@@ -82,9 +82,9 @@ impl FileIo {
                     libc::pwritev2(file.fd_for(ptr, offset, len), &raw const iov, 1, offset as i64, flags)
                 })
             }
-            Self::Sync => volume.sync().map(|()| 0),
+            Self::Sync { turn } => volume.sync(turn).map(|()| 0),
             Self::Trim { offset, len } => file.trim(offset, len).map(|()| 0),
-            Self::Zero { offset, len, punch, fast } => file.zero(offset, len, punch, fast).map(|()| 0),
+            Self::Zero { offset, len, punch, may_write } => file.zero(offset, len, punch, may_write).map(|()| 0),
             Self::Cache { offset, len } => {
                 file.cache(offset, len);
                 Ok(0)

@@ -61,7 +61,7 @@ impl Uring {
                     .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
                     .build()
             }
-            FileIo::Sync
+            FileIo::Sync { .. }
             | FileIo::Trim { .. }
             | FileIo::Zero { .. }
             | FileIo::Cache { .. }

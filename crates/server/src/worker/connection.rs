@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_control::pool::TenantId;
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
@@ -55,22 +55,13 @@ pub(crate) struct Request {
     pub(crate) length: u64,
     /// What a write carries.
     pub(crate) buffer: Option<Buffer>,
+    /// What it asks of the device, and is charged for.
+    pub(crate) work: Work,
     /// Bytes taken from the buffer budget.
     pub(crate) charge: u64,
 }
 
 impl Request {
-    /// What the request asks of the device.
-    #[inline]
-    pub(crate) fn work(&self) -> Work {
-        match self.command {
-            Command::Read => Work { kind: Kind::Read, bytes: self.length as u32 },
-            Command::Write => Work { kind: Kind::Write, bytes: self.length as u32 },
-            Command::Flush => Work { kind: Kind::Flush, bytes: 0 },
-            _ => Work { kind: Kind::Meta, bytes: 0 },
-        }
-    }
-
     /// Whether the result must be on stable storage before the reply.
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {

@@ -274,7 +274,8 @@ impl Worker {
         if !self.hungry.is_empty() {
             wake = wake.min(now + MEMORY_RETRY);
         }
-        wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake.min(self.accept_at), Instant::min);
+        wake = wake.min(self.accept_at).min(self.operations.next_try());
+        wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake, Instant::min);
         wake.since(now)
     }
 
@@ -334,6 +335,9 @@ impl Worker {
         }
         if self.accept_at <= now {
             self.resume_accepting();
+        }
+        if self.operations.next_try() <= now {
+            self.try_again();
         }
         if !self.hungry.is_empty() {
             // Only those with a chance: each try costs a copy of what the connection has sent ahead.

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::pool::{Outcome, Ticket};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
@@ -14,6 +15,7 @@ use super::pump::{MAX_EXTENTS, kind_name, run_in_memory};
 use crate::backend::Backend;
 use crate::backend::overlap::Pass;
 use crate::buffer::Buffer;
+use crate::clock;
 use crate::engine::threads::Job;
 use crate::engine::{FileIo, IoResult};
 use crate::shared::overdue;
@@ -22,6 +24,10 @@ use crate::volume::Volume;
 #[cfg(test)]
 mod tests;
 
+/// How soon an operation is tried again that the kernel had no means for at the moment.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// How often, until it counts as failed: for 5 s.
+const MAX_TRIES: u32 = 500;
 /// Lost operations reported by name at most; more are only counted.
 const MAX_REPORTED: usize = 64;
 
@@ -41,6 +47,8 @@ pub(super) struct Operation {
     unsynced: bool,
     /// The work is done and a sync for FUA is under way.
     syncing: bool,
+    /// How often there were no means for it.
+    tries: u32,
     started: Instant,
     reported: bool,
 }
@@ -50,6 +58,9 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     entries: Vec<Option<Operation>>,
     free: Vec<u32>,
+    /// Those to be tried again, and when.
+    again: Vec<u32>,
+    again_at: Instant,
     /// Room for requests between dispatch and execution, kept for reuse.
     pub(super) ready: Vec<(Request, Ticket)>,
 }
@@ -77,6 +88,11 @@ impl Operations {
         let operation = self.entries.get_mut(token as usize)?.take()?;
         self.free.push(token);
         Some(operation)
+    }
+
+    /// When some are to be tried again.
+    pub(super) fn next_try(&self) -> Instant {
+        if self.again.is_empty() { Instant::FAR_FUTURE } else { self.again_at }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -150,6 +166,13 @@ impl Worker {
         }
     }
 
+    /// Tries operations again for which there were no means before.
+    pub(super) fn try_again(&mut self) {
+        for token in std::mem::take(&mut self.operations.again) {
+            self.issue(token);
+        }
+    }
+
     /// An operation is done, or part of it.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
@@ -157,12 +180,24 @@ impl Worker {
             file.overlaps().leave(pass);
         }
         let verdict = operation.advance(&result);
-        if let Verdict::Continue = verdict {
-            self.unfinished.push(token);
-            return;
+        match verdict {
+            Verdict::Continue => return self.unfinished.push(token),
+            Verdict::TryAgain => {
+                if self.operations.again.is_empty() {
+                    self.operations.again_at = clock::now() + TRY_AGAIN_AFTER;
+                }
+                return self.operations.again.push(token);
+            }
+            Verdict::Done | Verdict::Failed(_) | Verdict::Dearer => {}
         }
         let Some(operation) = self.operations.remove(token) else { return };
         let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
+        if verdict == Verdict::Dearer {
+            request.work = Volume::write_of(request.length);
+            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
+            self.resubmit(pool, request);
+            return self.activate(pool);
+        }
         let result = match (verdict, result) {
             (Verdict::Failed(errno), _) => Err(errno),
             (_, IoResult::Extents(extents)) => Ok(Output::Extents(extents)),
@@ -189,9 +224,10 @@ impl Worker {
                 continue;
             }
             let (volume, request) = (&operation.volume, &operation.request);
-            let kind = kind_name(request.work().kind);
+            let kind = kind_name(request.work.kind);
             if report.len() < MAX_REPORTED {
-                report.push(overdue(&volume.name, kind, request.offset, request.length, operation.started, now));
+                let io = overdue(&volume.name, kind, request.offset, request.length, operation.started, now);
+                report.push((operation.pool, io));
             }
             if !operation.reported {
                 operation.reported = true;
@@ -215,10 +251,14 @@ impl Worker {
     }
 }
 
+#[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Continue,
+    TryAgain,
     Done,
     Failed(Errno),
+    /// Zeros must be written, which costs more than was charged: back to the queue with it.
+    Dearer,
 }
 
 impl Operation {
@@ -234,6 +274,7 @@ impl Operation {
             moved: 0,
             unsynced: false,
             syncing: false,
+            tries: 0,
             started,
             reported: false,
         }
@@ -244,7 +285,7 @@ impl Operation {
         let request = &mut self.request;
         let (offset, len) = (request.offset, request.length);
         if self.syncing {
-            return FileIo::Sync;
+            return FileIo::Sync { turn: self.volume.ask_for_sync() };
         }
         let moved = self.moved;
         match request.command {
@@ -271,11 +312,11 @@ impl Operation {
                 offset,
                 len,
                 punch: !request.flags.contains(CommandFlags::NO_HOLE),
-                fast: request.flags.contains(CommandFlags::FAST_ZERO),
+                may_write: request.work.kind == Kind::Write,
             },
             Command::Cache => FileIo::Cache { offset, len },
             Command::BlockStatus => FileIo::Extents { offset, len, max: MAX_EXTENTS },
-            _ => FileIo::Sync,
+            _ => FileIo::Sync { turn: self.volume.ask_for_sync() },
         }
     }
 
@@ -288,10 +329,20 @@ impl Operation {
         let is_sync = self.syncing || command == Command::Flush;
         let durable_write = command == Command::Write && self.request.is_durable() && !self.unsynced;
         if code < 0 {
+            let may_write = !self.request.flags.contains(CommandFlags::FAST_ZERO);
+            if -code == libc::EOPNOTSUPP && command == Command::WriteZeroes && may_write {
+                return Verdict::Dearer;
+            }
+            // No thread, no memory for the request, a signal: it was not carried out, and says nothing of the device.
+            let not_tried = matches!(-code, libc::EAGAIN | libc::EINTR);
+            if not_tried && self.tries < MAX_TRIES {
+                self.tries += 1;
+                return Verdict::TryAgain;
+            }
             let error = std::io::Error::from_raw_os_error(-code);
             // A failed sync was recorded where it failed. Of a durable write the part that makes it durable
             // may have failed, and with it what others wrote; want of space comes from before that part.
-            if durable_write && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
+            if durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
                 self.volume.sync_has_failed(&error);
             }
             tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");

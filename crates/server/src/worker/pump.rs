@@ -119,7 +119,7 @@ impl Worker {
                 self.answer(request, Ok(output));
             }
             Backend::Emulate(_, device) => {
-                let work = request.work();
+                let work = request.work;
                 let io = Io { kind: work.kind, offset: request.offset, bytes: work.bytes };
                 let device = Arc::clone(device);
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
@@ -129,15 +129,21 @@ impl Worker {
         }
     }
 
-    /// The tenant of a request was removed after the request came in: its connection belongs to another one by now.
-    fn resubmit(&mut self, pool: usize, request: Request) {
-        self.refresh();
+    /// A request goes into the queue once more: its tenant was removed after it came in, and its connection belongs to
+    /// another one by now, or it turned out to be more work than was charged.
+    pub(super) fn resubmit(&mut self, pool: usize, request: Request) {
+        if self.shared.epoch() != self.epoch {
+            self.refresh();
+        }
         let connection = self.connections[request.key.slot as usize].as_ref().filter(|c| c.key == request.key);
-        match connection.map(|connection| &connection.phase) {
-            Some(Phase::Attached(attached)) => {
-                self.pools[pool].incoming.push((attached.tenant, request.work(), request));
-            }
-            _ => self.answer(request, Err(Errno::Shutdown)),
+        let tenant = match connection.map(|connection| &connection.phase) {
+            Some(Phase::Attached(attached)) => Some(attached.tenant),
+            // Served by another worker, which knows the client's address: the volume's tenant pays.
+            _ => self.snapshot.volume(request.volume).and_then(|volume| Some(self.snapshot.tenant(volume, None)?.1)),
+        };
+        match tenant {
+            Some(tenant) => self.pools[pool].incoming.push((tenant, request.work, request)),
+            None => self.answer(request, Err(Errno::Shutdown)),
         }
     }
 

@@ -257,6 +257,7 @@ impl Worker {
             _ => 0,
         } as u64;
         let volume = attached.volume.id;
+        let work = attached.volume.work(header.command, header.flags, header.length);
         if charge > 0 && !self.charge(connection, charge) {
             return Ok(0);
         }
@@ -270,6 +271,7 @@ impl Worker {
             offset: header.offset,
             length: header.length,
             buffer: None,
+            work,
             charge,
         };
         if header.command != Command::Write {
@@ -330,7 +332,7 @@ impl Worker {
         connection.in_flight += 1;
         self.requests += 1;
         let pool = attached.volume.pool;
-        self.pools[pool].incoming.push((attached.tenant, request.work(), request));
+        self.pools[pool].incoming.push((attached.tenant, request.work, request));
         self.activate(pool);
     }
 

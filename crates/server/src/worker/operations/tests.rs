@@ -4,12 +4,17 @@ use evenkeel_control::pool::{Config, Next, Pool, Scheduler};
 use evenkeel_control::units::Rates;
 
 use super::*;
+use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
 use crate::buffer::BufferPool;
 use crate::worker::connection::ConnKey;
 
 /// A table with one write of `volume` in it.
 fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
+    one_inside_with(volume, CommandFlags::NONE)
+}
+
+fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u32) {
     let config = Config {
         scheduler: Scheduler::Mclock,
         admission: evenkeel_control::admission::Config::None,
@@ -22,16 +27,17 @@ fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
         key: ConnKey { slot: 0, generation: 0 },
         volume: 0,
         command: Command::Write,
-        flags: CommandFlags::NONE,
+        flags,
         cookie: 1,
         offset: 0,
         length: 4096,
         buffer: Some(BufferPool::default().take(4096)),
+        work: Volume::write_of(4096),
         charge: 4096,
     };
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
-    assert!(pool.submit(Instant::ZERO, tenant, request.work(), request).is_ok());
+    assert!(pool.submit(Instant::ZERO, tenant, request.work, request).is_ok());
     let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing holds it back") };
     let mut operations = Operations::default();
     let token = operations.insert(Operation::new(0, volume, request, ticket, Instant::ZERO));
@@ -55,4 +61,27 @@ fn what_is_inside_the_device_outlives_a_panic() {
     }));
     assert!(panicked.is_err());
     assert_eq!(Arc::strong_count(&volume), 2, "the device may still read the buffer, so it is not freed");
+}
+
+#[test]
+fn want_of_means_is_tried_again_and_never_taken_for_lost_data() {
+    let dir = std::env::temp_dir().join(format!("evenkeel-again-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let how = Open { create: Some(1 << 20), read_only: false, direct: true, block: false };
+    let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
+    let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
+    for code in [libc::EAGAIN, libc::EINTR] {
+        let (mut operations, token) = one_inside_with(&volume, CommandFlags::FUA);
+        let mut operation = operations.remove(token).unwrap();
+        for _ in 0..MAX_TRIES {
+            assert_eq!(operation.advance(&IoResult::Code(-code)), Verdict::TryAgain);
+        }
+        assert_eq!(operation.advance(&IoResult::Code(-code)), Verdict::Failed(Errno::Io), "not for ever");
+        assert!(!volume.is_sync_failed(), "nothing was written, so nothing was lost");
+    }
+    let (mut operations, token) = one_inside_with(&volume, CommandFlags::FUA);
+    let mut operation = operations.remove(token).unwrap();
+    assert_eq!(operation.advance(&IoResult::Code(-libc::EIO)), Verdict::Failed(Errno::Io));
+    assert!(volume.is_sync_failed(), "what the device says counts");
+    std::fs::remove_dir_all(dir).unwrap();
 }

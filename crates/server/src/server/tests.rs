@@ -1,0 +1,122 @@
+//! Changes and stops with volumes whose devices fail or hang.
+
+use std::time::Duration;
+
+use super::*;
+
+/// A folder with a server that has files `a`, `b`, `c` of 1 MiB as volumes; both go away with the value.
+struct Fixture {
+    server: Server,
+    folder: PathBuf,
+}
+
+impl Fixture {
+    fn start(name: &str, more: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("evenkeel-server-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let volumes = ["a", "b", "c"].map(|name| format!("[volumes.{name}]\nsize = \"1MiB\"\n")).concat();
+        let text = format!("[server]\nworkers = 1\ndrain_timeout = \"300ms\"\n{volumes}{more}");
+        let mut config = Config::parse(&text, "test").unwrap();
+        config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        config.server.data_dir = folder.clone();
+        Self { server: Server::start(config, Start::default()).unwrap(), folder }
+    }
+
+    fn volume(&self, name: &str) -> Arc<crate::volume::Volume> {
+        Arc::clone(self.server.shared.snapshot().find(name).unwrap())
+    }
+
+    fn fail(&self, name: &str) {
+        self.volume(name).sync_has_failed(&io::Error::from_raw_os_error(libc::EIO));
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.server.abort();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
+    let test = Fixture::start("stop", "");
+    test.fail("a");
+    test.fail("c");
+    let b = test.volume("b");
+    let hangs = b.hang_syncs();
+    let error = test.server.shutdown().unwrap_err().to_string();
+    for (volume, words) in [("a", "a.img: "), ("b", "volume \"b\": its device has not answered"), ("c", "c.img: ")] {
+        assert!(error.contains(words), "nothing of {volume} in: {error}");
+    }
+    drop(hangs);
+}
+
+#[test]
+fn a_volume_whose_device_hangs_is_removed_all_the_same() {
+    let test = Fixture::start("remove", "");
+    let a = test.volume("a");
+    let hangs = a.hang_syncs();
+    let warnings = test.server.remove_volume("a").unwrap();
+    assert!(matches!(&warnings[..], [Error::NoAnswer { volume, .. }] if volume == "a"), "{warnings:?}");
+    assert!(test.server.state().volumes.iter().all(|volume| volume.name != "a"));
+    assert!(test.server.remove_volume("b").unwrap().is_empty(), "and others after it");
+    drop(hangs);
+}
+
+#[test]
+fn a_change_in_force_is_told_as_such_even_if_a_removed_volume_has_lost_data() {
+    let test = Fixture::start("warn", "");
+    test.fail("a");
+    let mut config = Config::clone(&test.server.config());
+    config.volumes.remove("a");
+    config.volumes.remove("b");
+    let applied = test.server.reload(config.clone()).unwrap();
+    assert_eq!(applied.changes, ["volume a removed", "volume b removed"]);
+    assert!(matches!(&applied.warnings[..], [Error::Volume { action: "sync", .. }]), "{:?}", applied.warnings);
+    assert_eq!(test.server.config().volumes, config.volumes);
+}
+
+#[test]
+fn a_reload_that_cannot_grow_one_volume_changes_nothing() {
+    let test = Fixture::start("grow", "");
+    let mut config = Config::clone(&test.server.config());
+    config.volumes.get_mut("a").unwrap().size = Some(Bytes(2 << 20));
+    // Longer than any file can be.
+    config.volumes.get_mut("b").unwrap().size = Some(Bytes(1 << 62));
+    config.volumes.remove("c");
+    let error = test.server.reload(config.clone()).unwrap_err();
+    assert!(matches!(error, Error::Volume { action: "grow", .. }), "{error}");
+    assert_eq!(test.server.state().volumes.iter().map(|v| v.size_bytes).collect::<Vec<_>>(), [1 << 20; 3]);
+    assert_eq!(std::fs::metadata(test.folder.join("a.img")).unwrap().len(), 1 << 20, "it would not start again");
+    config.volumes.get_mut("b").unwrap().size = Some(Bytes(3 << 20));
+    assert_eq!(test.server.reload(config).unwrap().changes.len(), 3);
+    assert_eq!(test.server.state().volumes.iter().map(|v| v.size_bytes).collect::<Vec<_>>(), [2 << 20, 3 << 20]);
+    assert!(test.server.grow_volume("a", Bytes(1 << 62)).is_err());
+    assert_eq!(test.server.config().volumes["a"].size, Some(Bytes(2 << 20)));
+}
+
+#[test]
+fn a_removed_pool_is_gone_with_its_device_and_may_come_back_without() {
+    let test = Fixture::start("pool", "[pools.second]\nemulate = { preset = \"ssd\" }\n");
+    let device = Arc::downgrade(test.server.shared.snapshot().devices[1].as_ref().unwrap());
+    let pools = || test.server.state().pools.into_iter().map(|pool| pool.name).collect::<Vec<_>>();
+    assert_eq!(pools(), ["main", "second"]);
+    let with = Config::clone(&test.server.config());
+    let mut without = with.clone();
+    without.pools.remove("second");
+    test.server.reload(without.clone()).unwrap();
+    assert_eq!(pools(), ["main"]);
+    let until = StdInstant::now() + Duration::from_secs(30);
+    while device.strong_count() > 0 {
+        assert!(StdInstant::now() < until, "the thread of its device still runs");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut plain = with.clone();
+    plain.pools.get_mut("second").unwrap().emulate = None;
+    test.server.reload(plain).unwrap();
+    test.server.reload(without).unwrap();
+    test.server.reload(with).unwrap();
+    assert_eq!(pools(), ["main", "second"]);
+    assert!(test.server.shared.snapshot().devices[1].is_some());
+}

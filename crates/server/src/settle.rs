@@ -1,0 +1,113 @@
+//! Slow work on devices, side by side and within a time: a device that hangs keeps neither the others nor the caller.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration as StdDuration, Instant as StdInstant};
+
+use crate::error::Error;
+
+/// Threads at most. As many hanging devices may keep others from their turn.
+const MAX_THREADS: usize = 64;
+
+/// Does `work` for every item, named for the report, at the same time; what went wrong. After `patience` it returns with
+/// the rest reported as [`Error::NoAnswer`] while it goes on. An item is dropped before its work counts as done.
+pub(crate) fn side_by_side<T: Send + 'static>(
+    items: Vec<(String, T)>,
+    patience: StdDuration,
+    work: impl Fn(T) -> Result<(), Error> + Send + Sync + 'static,
+) -> Vec<Error> {
+    let until = StdInstant::now() + patience;
+    let mut waiting: Vec<Option<String>> = items.iter().map(|(name, _)| Some(name.clone())).collect();
+    let (done, finished) = mpsc::channel();
+    let threads = items.len().min(MAX_THREADS);
+    let shared = Arc::new((Mutex::new(items.into_iter().enumerate()), work));
+    let mut errors = Vec::new();
+    for _ in 0..threads {
+        let (shared, done) = (Arc::clone(&shared), done.clone());
+        let started = thread::Builder::new().name("evenkeel-settle".into()).spawn(move || {
+            let (items, work) = &*shared;
+            let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some((index, (_, item))) = next() {
+                let result = work(item);
+                let _ = done.send((index, result));
+            }
+        });
+        // Those that run do the work of those that do not.
+        if let Err(cause) = started {
+            errors.push(Error::System { action: "start a thread", cause });
+        }
+    }
+    drop(done);
+    while waiting.iter().any(Option::is_some) {
+        match finished.recv_timeout(until.saturating_duration_since(StdInstant::now())) {
+            Ok((index, result)) => {
+                waiting[index] = None;
+                errors.extend(result.err());
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    errors.extend(waiting.into_iter().flatten().map(|volume| Error::NoAnswer { volume, patience }));
+    errors
+}
+
+/// Does `work` on a thread of its own and waits for it no longer than `patience`, for ever if `None`.
+///
+/// # Errors
+/// That of `work`, or [`Error::NoAnswer`]; it then goes on, and what it comes to is dropped.
+pub(crate) fn within<T: Send + 'static>(
+    patience: Option<StdDuration>,
+    volume: &str,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let Some(patience) = patience else { return work() };
+    let (done, finished) = mpsc::channel();
+    let started = thread::Builder::new().name("evenkeel-settle".into()).spawn(move || {
+        let _ = done.send(work());
+    });
+    started.map_err(|cause| Error::System { action: "start a thread", cause })?;
+    finished.recv_timeout(patience).unwrap_or_else(|_| Err(Error::NoAnswer { volume: volume.to_owned(), patience }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_hangs_and_one_that_fails_keep_nobody_from_the_end() {
+        let (release, hang) = mpsc::channel::<()>();
+        let (hang, (seen, all_seen)) = (Mutex::new(hang), mpsc::channel());
+        let items = ["fails", "hangs", "a", "b"].map(|name| (name.to_owned(), name)).into();
+        let errors = side_by_side(items, StdDuration::from_millis(200), move |name| {
+            match name {
+                "fails" => return Err(Error::Refused("no".into())),
+                "hangs" => drop(hang.lock().unwrap().recv()),
+                _ => {}
+            }
+            seen.send(name).unwrap();
+            Ok(())
+        });
+        let texts: Vec<_> = errors.iter().map(Error::to_string).collect();
+        assert_eq!(texts.len(), 2, "{texts:?}");
+        assert!(texts[0] == "no" && texts[1].contains("hangs"), "{texts:?}");
+        let mut done: Vec<_> = all_seen.try_iter().collect();
+        done.sort_unstable();
+        assert_eq!(done, ["a", "b"], "the others were not kept");
+        drop(release);
+        assert_eq!(all_seen.recv(), Ok("hangs"), "it goes on nevertheless");
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_allowed() {
+        let (release, hang) = mpsc::channel::<()>();
+        let limit = Some(StdDuration::from_millis(20));
+        let waited = within(limit, "slow", move || {
+            let _ = hang.recv();
+            Ok(())
+        });
+        assert!(matches!(waited, Err(Error::NoAnswer { .. })), "{waited:?}");
+        drop(release);
+        assert_eq!(within(None, "quick", || Ok(7)).unwrap(), 7);
+    }
+}
