@@ -49,7 +49,11 @@ fn closed_loop(device: &mut Device, depth: u64, count: u64, mut next: impl FnMut
     count as f64 / now.as_nanos() as f64 * 1e9
 }
 
-/// One surface, one zone of ten cylinders with 100 blocks of 100 µs; nothing takes time that is not geometry.
+fn cache(segment_blocks: u32, read_ahead_blocks: u32) -> CacheParams {
+    CacheParams { segments: 2, segment_blocks, read_ahead_blocks, read_ahead_min_blocks: 0, write_back: false }
+}
+
+/// Two surfaces, one zone of ten cylinders with 100 blocks of 100 µs; nothing takes time that is not geometry.
 fn bare() -> DiskParams {
     let mut params = DiskParams::cheetah9lp();
     params.rpm = 6_000;
@@ -74,7 +78,7 @@ fn bare() -> DiskParams {
     params.overhead.write = Duration::ZERO;
     params.bus_bandwidth_bytes_per_s = u64::MAX;
     params.queue_depth = 8;
-    params.cache = CacheParams { segments: 2, segment_blocks: 50, read_ahead_blocks: 0, write_back: false };
+    params.cache = cache(50, 0);
     params
 }
 
@@ -151,7 +155,7 @@ fn seek_times_interpolate_and_continue() {
 #[test]
 fn reading_ahead_makes_the_next_read_fast_and_what_was_handed_out_is_read_again() {
     let mut params = bare();
-    params.cache = CacheParams { segments: 2, segment_blocks: 50, read_ahead_blocks: 50, write_back: false };
+    params.cache = cache(50, 50);
     params.overhead.read_hit = ms(0.2);
     params.overhead.read_sequential = ms(0.1);
     let mut device = disk(&params);
@@ -174,7 +178,7 @@ fn reading_ahead_makes_the_next_read_fast_and_what_was_handed_out_is_read_again(
 #[test]
 fn a_sequential_reader_gets_what_the_track_gives() {
     let mut params = bare();
-    params.cache = CacheParams { segments: 2, segment_blocks: 100, read_ahead_blocks: 100, write_back: false };
+    params.cache = cache(100, 100);
     // Per cylinder: two tracks of 10 ms, skews of 1 and 3 ms.
     let blocks_per_s = 200.0 / 0.024;
     let per_s = closed_loop(&mut disk(&params), 1, 190, |n| io(Kind::Read, n * 10, 10)) * 10.0;
@@ -269,6 +273,21 @@ fn the_modern_disk_is_as_fast_as_its_class() {
             assert!((110.0..135.0).contains(&inner), "{kind:?} at depth {depth}: {inner} MB/s inside");
         }
     }
+}
+
+#[test]
+fn several_readers_in_a_row_keep_most_of_the_bandwidth() {
+    let rate = |readers: u64, read_ahead_min_blocks| {
+        let mut params = DiskParams::nearline();
+        params.cache.read_ahead_min_blocks = read_ahead_min_blocks;
+        let apart = params.blocks() / readers / 16 * 16;
+        // They take turns, each 64 KiB after 64 KiB.
+        let next = |n| io(Kind::Read, n % readers * apart + n / readers * 128, 128);
+        closed_loop(&mut disk(&params), readers, 4_000, next) * 65_536.0 / 1e6
+    };
+    assert!(rate(1, 0) > 200.0 && rate(1, 1_024) > 200.0);
+    let (without, with) = (rate(4, 0), rate(4, 1_024));
+    assert!(without < 12.0 && with > 3.0 * without, "{without} MB/s, {with} MB/s");
 }
 
 #[test]

@@ -138,6 +138,9 @@ pub struct Disk {
     /// How far beyond the last block handed out the disk reads while nothing else waits; 0 = not at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_ahead_blocks: Option<u32>,
+    /// How far it does so even while others wait, after a read that continued another; 0 = not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_ahead_min_blocks: Option<u32>,
     /// Whether a write is done when its data is in the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_back: Option<bool>,
@@ -180,6 +183,7 @@ impl Disk {
                 segments: self.segments.unwrap_or(preset.cache.segments),
                 segment_blocks: self.segment_blocks.unwrap_or(preset.cache.segment_blocks),
                 read_ahead_blocks: self.read_ahead_blocks.unwrap_or(preset.cache.read_ahead_blocks),
+                read_ahead_min_blocks: self.read_ahead_min_blocks.unwrap_or(preset.cache.read_ahead_min_blocks),
                 write_back: self.write_back.unwrap_or(preset.cache.write_back),
             },
         };

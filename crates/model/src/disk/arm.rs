@@ -34,8 +34,15 @@ pub(super) struct Arm {
     jobs: Vec<Job>,
     /// How often the first of them was passed over.
     passed_over: u32,
-    /// Where to read ahead when there is nothing else to do.
-    ahead: Option<u64>,
+    ahead: Option<Ahead>,
+}
+
+/// Where to read ahead when there is nothing else to do.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    block: u64,
+    /// Whether the last read was not the first of a row, so that it is worth it even if others have to wait.
+    in_a_row: bool,
 }
 
 /// Blocks on their way under the head.
@@ -54,8 +61,11 @@ enum Purpose {
     Command(Job),
     /// To write a segment back.
     WriteBack(u64),
-    /// To read ahead into a segment.
-    Ahead(u64),
+    /// To read ahead into a segment; others wait for a firm one.
+    Ahead {
+        segment: u64,
+        firm: bool,
+    },
 }
 
 /// Something the arm could do next.
@@ -87,7 +97,7 @@ impl Arm {
     fn reading_ahead(&mut self) -> Option<(u64, &mut Motion)> {
         let motion = self.motion.as_mut()?;
         match motion.purpose {
-            Purpose::Ahead(segment) => Some((segment, motion)),
+            Purpose::Ahead { segment, .. } => Some((segment, motion)),
             Purpose::Command(_) | Purpose::WriteBack(_) => None,
         }
     }
@@ -96,13 +106,15 @@ impl Arm {
 impl Disk {
     /// Chooses what the arm does next, if it is free or only reading ahead.
     pub(super) fn drive(&mut self, at: Instant) {
-        if let Some((segment, _)) = self.arm.reading_ahead() {
-            if self.cache.segment(segment).is_some() && self.arm.jobs.is_empty() && !self.must_write_back() {
-                return;
+        match self.arm.motion.as_ref().map(|motion| &motion.purpose) {
+            Some(&Purpose::Ahead { segment, firm: false }) => {
+                if self.cache.segment(segment).is_some() && self.arm.jobs.is_empty() && !self.must_write_back() {
+                    return;
+                }
+                self.note_read_ahead(at);
             }
-            self.note_read_ahead(at);
-        } else if self.arm.motion.is_some() {
-            return;
+            Some(_) => return,
+            None => {}
         }
         self.arm.motion = self.next_motion(at);
     }
@@ -114,10 +126,12 @@ impl Disk {
         match purpose {
             Purpose::Command(job) if job.write => self.complete(job.id),
             Purpose::Command(Job { id, blocks, .. }) => {
-                if let Some(segment) = self.cache.find_reaching(blocks.start) {
-                    self.cache.hand_out(segment.id, blocks.end);
+                let row = self.cache.find_reaching(blocks.start).map(|segment| segment.id);
+                match row {
+                    Some(segment) => self.cache.hand_out(segment, blocks.end),
+                    None => self.open_segment(blocks.end),
                 }
-                self.arm.ahead = Some(blocks.end);
+                self.arm.ahead = Some(Ahead { block: blocks.end, in_a_row: row.is_some() });
                 self.tasks.push_back(Task::HandOver { id, blocks: blocks.end - blocks.start, first: data });
             }
             Purpose::WriteBack(segment) => {
@@ -125,7 +139,10 @@ impl Disk {
                 self.keep_writes(pass.end);
                 self.end_flushes();
             }
-            Purpose::Ahead(segment) => self.cache.fill(segment, block + pass.blocks),
+            Purpose::Ahead { segment, firm } => {
+                self.cache.fill(segment, self.arm.position);
+                self.arm.ahead = firm.then_some(Ahead { block: self.arm.position, in_a_row: false });
+            }
         }
     }
 
@@ -151,6 +168,12 @@ impl Disk {
         }
     }
 
+    /// Whether the head is reading ahead for who reads from `block` on.
+    pub(super) fn is_reading_ahead_at(&mut self, block: u64) -> bool {
+        let reaching = self.cache.find_reaching(block).map(|segment| segment.id);
+        self.arm.reading_ahead().is_some_and(|(segment, _)| reaching == Some(segment))
+    }
+
     /// Stops reading ahead where `blocks` were just written.
     pub(super) fn keep_out_of_read_ahead(&mut self, at: Instant, blocks: &Range<u64>) {
         let Some((_, motion)) = self.arm.reading_ahead() else { return };
@@ -172,7 +195,7 @@ impl Disk {
         let half = u64::from(self.params().cache.read_ahead_blocks / 2);
         let reached = self.cache.segment(segment).filter(|s| s.content == Content::Ahead).map(|s| s.blocks.end);
         if let Some(reached) = reached.filter(|reached| reached - end < half) {
-            self.arm.ahead = Some(reached);
+            self.arm.ahead = Some(Ahead { block: reached, in_a_row: false });
         }
     }
 
@@ -186,10 +209,7 @@ impl Disk {
     }
 
     fn next_motion(&mut self, at: Instant) -> Option<Motion> {
-        if self.arm.jobs.is_empty()
-            && !self.must_write_back()
-            && let Some(motion) = self.arm.ahead.take().and_then(|block| self.read_ahead(at, block))
-        {
+        if let Some(motion) = self.arm.ahead.take().and_then(|ahead| self.read_ahead(at, ahead)) {
             return Some(motion);
         }
         let Candidate { target, blocks, first, data } = self.choose(at)?;
@@ -208,7 +228,7 @@ impl Disk {
                 self.cache.forget(&job.blocks);
                 true
             }
-            Purpose::Command(_) | Purpose::Ahead(_) => false,
+            Purpose::Command(_) | Purpose::Ahead { .. } => false,
             Purpose::WriteBack(_) => true,
         };
         let pass = if blocks.is_empty() {
@@ -219,21 +239,34 @@ impl Disk {
         Some(Motion { purpose, block: blocks.start, data, pass })
     }
 
-    /// Reads on from `block`, in the segment that reaches there or else in a new one.
-    fn read_ahead(&mut self, at: Instant, block: u64) -> Option<Motion> {
+    /// Makes a place for what follows a read, which also remembers that there was one.
+    fn open_segment(&mut self, block: u64) {
         let params = self.params().cache;
-        let (segment, from, handed_out) = match self.cache.find_reaching(block) {
-            Some(segment) => (segment.id, segment.blocks.end, segment.blocks.start),
-            None if params.read_ahead_blocks > 0 => (self.cache.open(block, &params)?, block, block),
-            None => return None,
-        };
-        let limit = self.read_ahead_limit(handed_out);
+        if params.read_ahead_blocks > 0 {
+            self.cache.open(block, &params);
+        }
+    }
+
+    /// Reads on as far as the cache allows, or a firm piece of it if others wait and it is worth it.
+    fn read_ahead(&mut self, at: Instant, Ahead { block, in_a_row }: Ahead) -> Option<Motion> {
+        let segment = self.cache.find_reaching(block)?;
+        let (segment, from, handed_out) = (segment.id, segment.blocks.end, segment.blocks.start);
+        let firm = !self.arm.jobs.is_empty() || self.must_write_back();
+        let mut limit = self.read_ahead_limit(handed_out);
+        if firm {
+            let continued =
+                self.arm.jobs.iter().any(|job| !job.write && (handed_out..=from).contains(&job.blocks.start));
+            if continued || !in_a_row {
+                return None;
+            }
+            limit = limit.min(handed_out + u64::from(self.params().cache.read_ahead_min_blocks));
+        }
         if limit <= from {
             return None;
         }
         let first = self.geometry.reach(at, self.arm.track, from, false, at);
         let pass = self.geometry.pass(first, from, limit - from, false, Instant::FAR_FUTURE);
-        Some(Motion { purpose: Purpose::Ahead(segment), block: from, data: first, pass })
+        Some(Motion { purpose: Purpose::Ahead { segment, firm }, block: from, data: first, pass })
     }
 
     /// The command or the write-back that goes next. O(commands + segments).
@@ -269,7 +302,7 @@ impl Disk {
         let rest = segment.blocks.end.min(job.blocks.end)..job.blocks.end;
         let first = match &self.arm.motion {
             _ if rest.is_empty() => at,
-            Some(Motion { purpose: Purpose::Ahead(id), pass, .. }) if *id == segment.id => pass.first,
+            Some(Motion { purpose: Purpose::Ahead { segment: id, .. }, pass, .. }) if *id == segment.id => pass.first,
             _ => self.geometry.reach(at, self.arm.track, rest.start, false, job.ready),
         };
         let data = if rest.start > job.blocks.start { at } else { first };

@@ -247,11 +247,12 @@ impl Disk {
             let overhead = if sequential { overhead.read_sequential } else { overhead.read_hit };
             return (at + overhead + self.params().bus_time(blocks.end - blocks.start), Then::Done(id));
         }
-        // Where the disk is reading ahead already, nothing has to be set up.
-        let (end, ready) = match self.cache.find_reaching(blocks.start) {
-            Some(_) => (at + overhead.read_hit, at + overhead.read_hit),
-            None => (at + overhead.read_miss, at + overhead.read_miss + self.params().setup),
+        // Where the disk is reading ahead at this moment, nothing has to be set up.
+        let (overhead, setup) = match self.is_reading_ahead_at(blocks.start) {
+            true => (overhead.read_hit, Duration::ZERO),
+            false => (overhead.read_miss, self.params().setup),
         };
+        let (end, ready) = (at + overhead, at + overhead + setup);
         (end, Then::Arm(Job { id, blocks, write: false, ready }))
     }
 

@@ -91,6 +91,8 @@ pub struct Cache {
     pub segment_blocks: u32,
     /// How far beyond the last block handed out the disk reads while nothing else waits; 0 = not at all.
     pub read_ahead_blocks: u32,
+    /// How far it does so even while others wait, after a read that continued another; 0 = not at all.
+    pub read_ahead_min_blocks: u32,
     /// Whether a write is done when its data is in the cache.
     pub write_back: bool,
 }
@@ -188,7 +190,13 @@ impl DiskParams {
             bus_bandwidth_bytes_per_s: 4_995_000,
             queue_depth: 1,
             scheduling: Scheduling::Fcfs,
-            cache: Cache { segments: 3, segment_blocks: 561, read_ahead_blocks: 561, write_back: true },
+            cache: Cache {
+                segments: 3,
+                segment_blocks: 561,
+                read_ahead_blocks: 561,
+                read_ahead_min_blocks: 0,
+                write_back: true,
+            },
         }
     }
 
@@ -236,7 +244,13 @@ impl DiskParams {
             bus_bandwidth_bytes_per_s: 550_000_000,
             queue_depth: 32,
             scheduling: Scheduling::Sptf,
-            cache: Cache { segments: 128, segment_blocks: 4_096, read_ahead_blocks: 4_096, write_back: true },
+            cache: Cache {
+                segments: 128,
+                segment_blocks: 4_096,
+                read_ahead_blocks: 4_096,
+                read_ahead_min_blocks: 1_024,
+                write_back: true,
+            },
         }
     }
 
@@ -324,6 +338,11 @@ impl DiskParams {
             ((2..=4_096).contains(&self.cache.segments), "segments", "2 to 4096"),
             (self.cache.segment_blocks > 0, "segment_blocks", "greater than 0"),
             (self.cache.read_ahead_blocks <= self.cache.segment_blocks, "read_ahead_blocks", "at most segment_blocks"),
+            (
+                self.cache.read_ahead_min_blocks <= self.cache.read_ahead_blocks,
+                "read_ahead_min_blocks",
+                "at most read_ahead_blocks",
+            ),
         ])
     }
 }
