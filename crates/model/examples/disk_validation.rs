@@ -10,6 +10,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use evenkeel_control::Duration;
+use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_model::disk::DiskParams;
 
@@ -24,20 +25,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     let measured: Vec<Duration> = records.iter().map(|record| record.service).collect();
     let params = DiskParams::cheetah9lp();
 
-    println!("{:>5} {:>12} {:>12} {:>8} {:>11}", "seed", "measured ms", "model ms", "mean %", "demerit ms");
-    let runs: Vec<Vec<Duration>> = (1..=10).map(|seed| replay::replay(&params, seed, &records)).collect();
-    for (seed, model) in (1..).zip(&runs) {
-        row(&seed.to_string(), &replay::distance(&measured, model));
+    println!("{:>16} {:>12} {:>12} {:>8} {:>11}", "requests", "measured ms", "model ms", "mean %", "demerit ms");
+    let model = replay::replay(&params, 1, &records);
+    row("all", &measured, &model);
+    let half = records.len() / 2;
+    row("first half", &measured[..half], &model[..half]);
+    row("second half", &measured[half..], &model[half..]);
+    // The seed only chooses how the platters stand at the beginning, which the first request cancels; what varies a run
+    // is when each request meets them.
+    for seed in 1..=10 {
+        let mut rng = SplitMix64::new(seed);
+        let vary = |record: &replay::Record| {
+            let later = Duration::from_nanos(rng.next_below(params.revolution().as_nanos()));
+            replay::Record { gap: record.gap + later, ..*record }
+        };
+        let varied: Vec<_> = records.iter().map(vary).collect();
+        row(&format!("gaps varied, {seed}"), &measured, &replay::replay(&params, 1, &varied));
     }
 
-    println!("\nseed 1, by kind of request");
+    println!("\nby kind of request");
     // The slowest answer from the cache is well below the fastest from the platters.
     let hit = |index: usize, time: Duration| {
         let transfer_ms = f64::from(records[index].io.bytes) / params.bus_bandwidth_bytes_per_s as f64 * 1e3;
         time.as_millis_f64() - transfer_ms < 0.4
     };
     let reads = |index: usize| records[index].io.kind == Kind::Read;
-    let model = &runs[0];
     for (name, wanted) in [
         ("write", &(|index: usize, _| !reads(index)) as &dyn Fn(usize, Duration) -> bool),
         ("read, cached", &|index, time| reads(index) && hit(index, time)),
@@ -51,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .collect();
             (times.len(), times.iter().sum::<f64>() / times.len().max(1) as f64)
         };
-        let ((measured_count, measured_ms), (count, ms)) = (mean_ms(&measured), mean_ms(model));
+        let ((measured_count, measured_ms), (count, ms)) = (mean_ms(&measured), mean_ms(&model));
         println!(
             "{name:>13}: measured {measured_count:5} of mean {measured_ms:6.3} ms, model {count:5} of {ms:6.3} ms"
         );
@@ -59,9 +71,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn row(seed: &str, distance: &replay::Distance) {
+fn row(name: &str, measured: &[Duration], model: &[Duration]) {
+    let distance = replay::distance(measured, model);
     println!(
-        "{seed:>5} {:>12.3} {:>12.3} {:>+8.2} {:>11.3}",
+        "{name:>16} {:>12.3} {:>12.3} {:>+8.2} {:>11.3}",
         distance.measured_mean_ms,
         distance.model_mean_ms,
         distance.mean_percent(),

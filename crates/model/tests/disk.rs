@@ -176,6 +176,29 @@ fn reading_ahead_makes_the_next_read_fast_and_what_was_handed_out_is_read_again(
 }
 
 #[test]
+fn what_was_written_since_is_not_read_from_what_was_read_ahead() {
+    for write_back in [false, true] {
+        let mut params = bare();
+        params.cache = CacheParams { segments: 3, write_back, ..cache(50, 50) };
+        let mut device = disk(&params);
+        let mut now = Instant::ZERO;
+        let mut serve = |kind, block| {
+            device.submit(now, 0, io(kind, block, 10));
+            let took = drain_until(&mut device, now + ms(50.0))[0].0.since(now);
+            now += ms(100.0);
+            took
+        };
+        serve(Kind::Read, 0);
+        serve(Kind::Write, 50);
+        assert!(serve(Kind::Read, 10) < ms(0.1), "what comes before it is still there");
+        // Two more take the places of what was written, the least recently used.
+        serve(Kind::Write, 500);
+        serve(Kind::Write, 1_000);
+        assert!(serve(Kind::Read, 50) > ms(0.9));
+    }
+}
+
+#[test]
 fn a_sequential_reader_gets_what_the_track_gives() {
     let mut params = bare();
     params.cache = cache(100, 100);
