@@ -235,10 +235,12 @@ fn deeper_queues_shorten_the_way_of_the_arm() {
     };
     let fcfs = rate(Scheduling::Fcfs, 32);
     let (elevator, sptf) = (rate(Scheduling::Elevator, 32), rate(Scheduling::Sptf, 32));
+    println!("4 KiB reads, 32 inside: fcfs {fcfs:.0}, elevator {elevator:.0}, sptf {sptf:.0} IOPS");
     assert!(elevator > 1.3 * fcfs && sptf > 1.3 * elevator, "fcfs {fcfs}, elevator {elevator}, sptf {sptf}");
     // Of a queue of one there is no choice, except that commands are decoded ahead in the deeper one.
     assert!((rate(Scheduling::Sptf, 1) / fcfs - 1.0).abs() < 0.05);
     let by_depth: Vec<f64> = [1, 2, 4, 8, 16, 32].map(|depth| rate(Scheduling::Sptf, depth)).to_vec();
+    println!("sptf by queue depth 1 to 32: {by_depth:.0?} IOPS");
     assert!(by_depth.is_sorted(), "{by_depth:?}");
 }
 
@@ -284,6 +286,7 @@ fn the_modern_disk_is_as_fast_as_its_class() {
     assert!((150.0..260.0).contains(&queued), "{queued}");
     let writes = random(Kind::Write, 1, 5_000);
     assert!((150.0..500.0).contains(&writes), "{writes}");
+    println!("4 KiB: a read takes {read_ms:.2} ms; 32 at once {queued:.0} IOPS; writes {writes:.0} IOPS");
     let sequential = |kind, depth, first: u64| {
         // What is in the cache at the end does not count.
         let next = |n| if n == 4_000 { io(Kind::Flush, 0, 0) } else { io(kind, first + n * 512, 512) };
@@ -292,6 +295,7 @@ fn the_modern_disk_is_as_fast_as_its_class() {
     for depth in [1, 8] {
         for kind in [Kind::Read, Kind::Write] {
             let (outer, inner) = (sequential(kind, depth, 0), sequential(kind, depth, blocks - 4_000 * 512));
+            println!("{kind:?} in a row at depth {depth}: {outer:.0} MB/s outside, {inner:.0} MB/s inside");
             assert!((220.0..255.0).contains(&outer), "{kind:?} at depth {depth}: {outer} MB/s outside");
             assert!((110.0..135.0).contains(&inner), "{kind:?} at depth {depth}: {inner} MB/s inside");
         }
@@ -310,6 +314,7 @@ fn several_readers_in_a_row_keep_most_of_the_bandwidth() {
     };
     assert!(rate(1, 0) > 200.0 && rate(1, 1_024) > 200.0);
     let (without, with) = (rate(4, 0), rate(4, 1_024));
+    println!("four readers in a row: {without:.1} MB/s without a firm piece, {with:.1} MB/s with it");
     assert!(without < 12.0 && with > 3.0 * without, "{without} MB/s, {with} MB/s");
 }
 
@@ -356,11 +361,13 @@ fn raid0_adds_up_the_members_and_splits_at_stripes() {
     let (one, four) = (random(1), random(4));
     // A random load does not spread evenly at every moment.
     assert!((3.0..4.1).contains(&(four / one)), "{one} {four}");
+    println!("4 KiB reads, 8 for each member: one member {one:.0} IOPS, four {four:.0}");
     let sequential = |members| {
         let mut device = Device::new(&raid(members), 1);
         closed_loop(&mut device, 1, 2_000, |n| io(Kind::Read, n * 2_048, 2_048)) * 2_048.0 * 512.0 / 1e6
     };
     let (one, four) = (sequential(1), sequential(4));
+    println!("1 MiB reads in a row: one member {one:.0} MB/s, four {four:.0}");
     assert!(one > 200.0 && four > 2.5 * one, "{one} MB/s, {four} MB/s");
 }
 
