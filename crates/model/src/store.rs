@@ -11,7 +11,7 @@
 //!
 //! Nothing is ever refused: whoever submits decides how much waits here, in order of arrival, where no scheduler can
 //! reorder it. A batch has a fixed cost however many it carries, so some depth is needed for throughput, and all depth
-//! beyond that is latency.
+//! beyond that is latency. If the log is on the same device (`commit_bytes`), part of that cost is time on the link.
 //!
 //! A stall stops the device's own clock. Events are kept in device time, so that a stall moves all of them at once.
 
@@ -42,6 +42,8 @@ pub struct StoreParams {
     pub write_latency: Duration,
     /// Cost of one commit, however many requests it carries.
     pub commit_latency: Duration,
+    /// What each commit first writes over the link, in turn with the data; 0 = the log is on another device.
+    pub commit_bytes: u32,
     /// The most requests one commit carries.
     pub commit_batch_max: u32,
     /// Writes of at most this size go into the log, are done when it commits and are applied afterwards; 0 = none.
@@ -68,6 +70,7 @@ impl StoreParams {
             read_latency: Duration::from_micros(100),
             write_latency: Duration::from_micros(100),
             commit_latency: Duration::from_micros(1_000),
+            commit_bytes: 0,
             commit_batch_max: 4_096,
             deferred_max_bytes: 0,
             deferred_backlog_max_bytes: 0,
@@ -85,6 +88,7 @@ impl StoreParams {
             read_latency: Duration::from_micros(500),
             write_latency: Duration::from_micros(500),
             commit_latency: Duration::from_millis(10),
+            commit_bytes: 0,
             commit_batch_max: 4_096,
             deferred_max_bytes: 32 << 10,
             deferred_backlog_max_bytes: 64 << 20,
@@ -143,12 +147,16 @@ enum Transfer {
     Apply {
         bytes: u32,
     },
+    /// What the committer writes for its batch.
+    Log {
+        bytes: u32,
+    },
 }
 
 impl Transfer {
     const fn bytes(self) -> u32 {
         match self {
-            Self::Read { bytes, .. } | Self::Write { bytes, .. } | Self::Apply { bytes } => bytes,
+            Self::Read { bytes, .. } | Self::Write { bytes, .. } | Self::Apply { bytes } | Self::Log { bytes } => bytes,
         }
     }
 }
@@ -329,6 +337,10 @@ impl Store {
         let nominal = match transfer {
             Transfer::Read { .. } => self.params.read_latency,
             Transfer::Write { .. } | Transfer::Apply { .. } => self.params.write_latency,
+            Transfer::Log { .. } => {
+                self.commit(at);
+                return self.start_transfer(at);
+            }
         };
         let latency = self.params.jitter.apply(nominal, &mut self.rng);
         self.landing.push(Reverse((at + latency, self.landings, transfer)));
@@ -342,12 +354,14 @@ impl Store {
             Transfer::Read { id, .. } => self.done.push_back(id),
             Transfer::Write { id, .. } => self.log(at, Transaction { id, logged_bytes: 0 }),
             Transfer::Apply { bytes } => self.deferred_bytes -= u64::from(bytes),
+            // Does not land: its commit begins when it leaves the link.
+            Transfer::Log { .. } => {}
         }
     }
 
     fn log(&mut self, at: Instant, transaction: Transaction) {
         self.commit_queue.push_back(transaction);
-        if self.commit_end.is_none() {
+        if self.batch.is_empty() {
             self.start_commit(at);
         }
     }
@@ -355,10 +369,21 @@ impl Store {
     fn start_commit(&mut self, at: Instant) {
         let take = self.commit_queue.len().min(self.params.commit_batch_max.max(1) as usize);
         self.batch.extend(self.commit_queue.drain(..take));
-        self.commit_end = (take > 0).then(|| {
-            let logged_bytes = self.batch.iter().map(|transaction| u64::from(transaction.logged_bytes)).sum();
-            at + self.params.jitter.apply(self.params.commit_time(logged_bytes), &mut self.rng)
-        });
+        match self.params.commit_bytes {
+            _ if take == 0 => {}
+            0 => self.commit(at),
+            bytes => {
+                self.link_queue.push_back(Transfer::Log { bytes });
+                if self.moving.is_none() {
+                    self.start_transfer(at);
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, at: Instant) {
+        let logged_bytes = self.batch.iter().map(|transaction| u64::from(transaction.logged_bytes)).sum();
+        self.commit_end = Some(at + self.params.jitter.apply(self.params.commit_time(logged_bytes), &mut self.rng));
     }
 
     fn finish_commit(&mut self) {

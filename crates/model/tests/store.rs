@@ -90,6 +90,18 @@ fn the_link_serves_in_order_and_a_commit_takes_all_that_is_queued() {
 }
 
 #[test]
+fn a_log_on_the_same_device_takes_its_turn_on_the_link() {
+    // 50,000 B take 500 us before the commit of 1,000 us.
+    let params = StoreParams { commit_bytes: 50_000, ..exact() };
+    assert_eq!(completion_times(params, &[io(Kind::Flush, 0)]), [1_500]);
+    assert_eq!(completion_times(params, &[io(Kind::Write, 100_000)]), [1_000 + 200 + 1_500]);
+    // The log of the first write waits behind the second (to 2,000 us); that commits with the next batch, from 3,500 us on.
+    assert_eq!(completion_times(params, &[io(Kind::Write, 100_000); 2]), [2_000 + 1_500, 3_500 + 1_500]);
+    // A read waits for a log that came before it.
+    assert_eq!(completion_times(params, &[io(Kind::Flush, 0), io(Kind::Read, 4_096)]), [1_500, 500 + 100 + 100]);
+}
+
+#[test]
 fn reads_wait_for_the_link_but_not_for_commits() {
     let times = completion_times(exact(), &[io(Kind::Write, 100_000), io(Kind::Read, 4_096)]);
     assert_eq!(times, [2_200, 1_000 + 100 + 100]);
@@ -239,7 +251,7 @@ fn params() -> impl Strategy<Value = StoreParams> {
     let stalls = prop_oneof![Just((0, 0)), (1_000u64..50_000).prop_map(|every| (every, every / 3))];
     (
         (1_000_000u64..4_000_000_000, 50u64..2_000_000, latency(), latency(), latency()),
-        (1u32..40, 0u32..20_000, 0u64..100_000),
+        (1u32..40, 0u32..20_000, 0u64..100_000, prop_oneof![Just(0u32), 1u32..50_000]),
         jitter,
         stalls,
     )
@@ -249,6 +261,7 @@ fn params() -> impl Strategy<Value = StoreParams> {
             read_latency: rates.2,
             write_latency: rates.3,
             commit_latency: rates.4,
+            commit_bytes: batch.3,
             commit_batch_max: batch.0,
             deferred_max_bytes: batch.1,
             deferred_backlog_max_bytes: batch.2,

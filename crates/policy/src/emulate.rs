@@ -44,6 +44,9 @@ pub struct Emulate {
     /// Time one commit takes, however many writes it carries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit_latency: Option<Duration>,
+    /// What each commit first writes to the device, in turn with the data; 0 = the log is on another device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit_size: Option<Bytes>,
     /// Requests one commit carries at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit_batch_max: Option<u32>,
@@ -82,6 +85,8 @@ impl Emulate {
             read_latency: time(self.read_latency, preset.read_latency),
             write_latency: time(self.write_latency, preset.write_latency),
             commit_latency: time(self.commit_latency, preset.commit_latency),
+            commit_bytes: u32::try_from(bytes(self.commit_size, preset.commit_bytes.into()))
+                .map_err(|_| "commit_size must be less than 4GiB")?,
             commit_batch_max: self.commit_batch_max.unwrap_or(preset.commit_batch_max),
             deferred_max_bytes: u32::try_from(bytes(self.deferred_max, preset.deferred_max_bytes.into()))
                 .map_err(|_| "deferred_max must be less than 4GiB")?,

@@ -28,12 +28,17 @@ fn presets_are_the_models() {
 /// The files spell out every key: they give the same device whatever preset they start from.
 #[test]
 fn the_files_are_the_presets_key_by_key() {
-    for (name, params, other) in [("sata", SsdParams::sata(), "nvme"), ("nvme", SsdParams::nvme(), "sata")] {
+    let cases = [
+        ("sata", "sata", DeviceParams::Ssd(SsdParams::sata()), "nvme"),
+        ("nvme", "nvme", DeviceParams::Ssd(SsdParams::nvme()), "sata"),
+        ("store", "ssd", DeviceParams::Store(StoreParams::ssd()), "hdd"),
+    ];
+    for (name, preset, params, other) in cases {
         let text = file(&format!("{name}.toml"));
-        assert_eq!(read(&text), Ok(DeviceParams::Ssd(params)), "{name}");
-        let (own, others) = (format!("preset = \"{name}\""), format!("preset = \"{other}\""));
+        assert_eq!(read(&text), Ok(params.clone()), "{name}");
+        let (own, others) = (format!("preset = \"{preset}\""), format!("preset = \"{other}\""));
         assert!(text.contains(&own));
-        assert_eq!(read(&text.replace(&own, &others)), Ok(DeviceParams::Ssd(params)), "{name} from {other}");
+        assert_eq!(read(&text.replace(&own, &others)), Ok(params), "{name} from {other}");
     }
 }
 
