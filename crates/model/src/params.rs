@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use evenkeel_control::Duration;
+
 /// A parameter of a model that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParams {
@@ -25,4 +27,14 @@ pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), 
         None => Ok(()),
         Some(&(_, parameter, must_be)) => Err(InvalidParams { parameter, must_be }),
     }
+}
+
+/// What a time becomes on a device `speed` times as fast.
+pub(crate) fn faster_time(speed: f64) -> impl Fn(Duration) -> Duration {
+    move |time| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64)
+}
+
+/// What a rate becomes on a device `speed` times as fast.
+pub(crate) fn faster_rate(speed: f64) -> impl Fn(u64) -> u64 {
+    move |rate| ((rate as f64 * speed) as u64).max(1)
 }

@@ -27,7 +27,7 @@ use crate::Io;
 use crate::clock::DeviceClock;
 use crate::jitter::Jitter;
 pub use crate::params::InvalidParams;
-use crate::params::check;
+use crate::params::{check, faster_rate, faster_time};
 
 /// What a [`Store`] is made of; everything can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +95,19 @@ impl StoreParams {
             jitter: Jitter::LogNormal { sigma: 0.25 },
             stall_every: Duration::ZERO,
             stall_for: Duration::ZERO,
+        }
+    }
+
+    /// The same store with everything that takes time done `speed` times as fast; `speed` is greater than 0. Stalls stay.
+    pub fn scaled(&self, speed: f64) -> Self {
+        let (time, rate) = (faster_time(speed), faster_rate(speed));
+        Self {
+            bandwidth_bytes_per_s: rate(self.bandwidth_bytes_per_s),
+            iops: rate(self.iops),
+            read_latency: time(self.read_latency),
+            write_latency: time(self.write_latency),
+            commit_latency: time(self.commit_latency),
+            ..*self
         }
     }
 

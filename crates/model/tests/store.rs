@@ -194,6 +194,13 @@ fn new_parameters_hold_for_what_has_not_begun() {
 }
 
 #[test]
+fn a_faster_store_does_everything_in_less_time() {
+    let ios = [io(Kind::Write, 100_000), io(Kind::Read, 4_096), io(Kind::Flush, 0), io(Kind::Write, 4_096)];
+    let (plain, half) = (completion_times(exact(), &ios), completion_times(exact().scaled(0.5), &ios));
+    assert_eq!(half, plain.iter().map(|time| 2 * time).collect::<Vec<_>>());
+}
+
+#[test]
 fn invalid_parameters_are_named() {
     let cases = [
         (StoreParams { bandwidth_bytes_per_s: 0, ..exact() }, "bandwidth_bytes_per_s"),

@@ -3,7 +3,7 @@
 use evenkeel_control::Duration;
 
 use crate::jitter::Jitter;
-use crate::params::{InvalidParams, check};
+use crate::params::{InvalidParams, check, faster_rate, faster_time};
 
 /// What of a drive cannot change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -149,10 +149,9 @@ impl SsdParams {
         }
     }
 
-    /// The same drive with everything that takes time done `speed` times as fast.
+    /// The same drive with everything that takes time done `speed` times as fast; `speed` is greater than 0.
     pub fn scaled(&self, speed: f64) -> Self {
-        let time = |time: Duration| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64);
-        let rate = |rate: u64| ((rate as f64 * speed) as u64).max(1);
+        let (time, rate) = (faster_time(speed), faster_rate(speed));
         Self {
             command_time: time(self.command_time),
             read_latency: time(self.read_latency),
