@@ -163,3 +163,28 @@ impl Raid0 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreParams;
+
+    #[test]
+    fn every_byte_is_on_one_member_after_those_before_it() {
+        for members in 1..5 {
+            let member = Box::new(DeviceParams::Store(StoreParams::ssd()));
+            let params = Raid0Params { members, stripe_bytes: 3, member };
+            let members = u64::from(members);
+            for byte in 0..100 {
+                for member in 0..members {
+                    let (before, after) = (params.on_member(member, byte), params.on_member(member, byte + 1));
+                    let is_here = byte / 3 % members == member;
+                    assert_eq!(after - before, u64::from(is_here), "byte {byte} on member {member} of {members}");
+                    if is_here {
+                        assert_eq!(before, byte / 3 / members * 3 + byte % 3);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -200,7 +200,7 @@ impl DiskParams {
         }
     }
 
-    /// A disk as found in servers today: 8 TB, 7,200 rpm, 8.5 ms average seek, 245 to 122 MB/s, a queue of 32.
+    /// A disk as found in servers today: 8 TB, 7,200 rpm, 8.5 ms average seek, 250 to 131 MB/s, a queue of 32.
     ///
     /// No particular product: figures of the class, with a seek time that grows with the root of the distance.
     pub fn nearline() -> Self {
