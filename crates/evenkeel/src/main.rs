@@ -11,11 +11,10 @@ mod demo;
 mod http;
 mod load;
 mod output;
-#[allow(dead_code, reason = "the commands that simulate are on their way")]
 mod parallel;
-#[allow(dead_code, reason = "the commands that fill a page are on their way")]
 mod report;
 mod serve;
+mod sim;
 
 /// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was promised.
 #[derive(Parser)]
@@ -47,6 +46,11 @@ enum Command {
     Load(load::Args),
     /// Show an effect live
     Demo(demo::Args),
+    /// Simulate a scenario: the same controllers against a modelled device, in virtual time
+    ///
+    /// Exit status: 0 when every bound of the scenario is met, 1 when one is missed, 2 when the scenario cannot be run,
+    /// 130 after an interrupt.
+    Sim(sim::Args),
     /// Check, explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Sim(args) => return sim::run(&args),
         Command::Config(command) => config_cmd::run(&command),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),

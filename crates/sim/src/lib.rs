@@ -6,6 +6,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`engine`] | what happens next: an event queue in integer nanoseconds |
+//! | [`scenario`] | what is run and what must come of it, as a text |
 //! | [`statistics`] | what several seeds say together |
 //! | [`workload`] | what clients ask: generators and traces |
 //! | [`experiment`] | what was measured elsewhere, measured here |
@@ -13,6 +14,7 @@
 
 pub mod engine;
 pub mod experiment;
+pub mod scenario;
 pub mod statistics;
 pub mod workload;
 pub mod world;

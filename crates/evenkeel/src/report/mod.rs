@@ -10,7 +10,6 @@ mod tests;
 
 use serde::Serialize;
 
-#[allow(unused_imports, reason = "the commands that fill a page are on their way")]
 pub(crate) use number::{Decimal, short};
 
 /// A page.
@@ -198,6 +197,14 @@ impl Series {
     pub(crate) fn new(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| (Decimal(x), Decimal(y))).collect();
         Self { name: name.into(), style, points, labels: Vec::new(), hidden: false }
+    }
+}
+
+impl Plot {
+    /// Whether there is anything to draw.
+    pub(crate) fn has_points(&self) -> bool {
+        let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();
+        self.series.iter().any(|series| series.points.iter().any(drawn))
     }
 }
 

@@ -1,0 +1,125 @@
+//! `evenkeel sim SCENARIO.toml`: the controllers against a modelled device, in virtual time.
+//!
+//! | module | question |
+//! |---|---|
+//! | [`plan`] | which scenarios, over which settings? |
+//! | [`outcome`] | what came of them, and does it meet the bounds? |
+//! | [`table`] | how does that look on a terminal? |
+//! | [`page`] | and as a page with plots? |
+
+mod outcome;
+mod page;
+mod plan;
+mod table;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::parallel::{self, Stopped};
+use outcome::Outcome;
+use plan::{Plan, Sweep};
+
+/// Folder that traces are looked for in, after the scenario's own.
+const TRACES: &str = "EVENKEEL_TRACES";
+/// Bad input, as clap has it.
+const BAD_INPUT: u8 = 2;
+/// Ended by an interrupt, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// Options of `evenkeel sim`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What to simulate; - is standard input
+    #[arg(value_name = "SCENARIO.toml")]
+    scenario: PathBuf,
+    /// Put a value over that of the scenario, by its dotted key: pool.admission=none, client.0.workload.queue_depth=8
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Run the scenario with each of these values; several sweeps are combined
+    #[arg(long = "sweep", value_name = "KEY=A,B,...")]
+    sweeps: Vec<Sweep>,
+    /// Run so many seeds, each one greater than the one before, and show means with 95 % confidence intervals
+    #[arg(long, value_name = "N")]
+    seeds: Option<u32>,
+    /// The first seed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print the result as one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Also write the result as one HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Runs at the same time [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+}
+
+/// Runs the scenario, prints what came of it, and answers whether every bound is met.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match simulate(args) {
+        Ok(outcome) if outcome.met() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("evenkeel: {error:#}");
+            match error.downcast_ref::<Stopped>() {
+                Some(Stopped::Interrupted { .. }) => ExitCode::from(INTERRUPTED),
+                _ => ExitCode::from(BAD_INPUT),
+            }
+        }
+    }
+}
+
+fn simulate(args: &Args) -> anyhow::Result<Outcome> {
+    let (text, origin) = read(&args.scenario)?;
+    let plan = Plan::new(args, &text, &origin, &mut |name| open(&args.scenario, name))?;
+    let stop = parallel::interrupts()?;
+    let threads = args.jobs.map_or_else(parallel::cores, usize::from);
+    let runs = plan.runs();
+    let keep = |place, run| plan.keep(place, run, args.report.is_some());
+    let kept = parallel::simulate(&runs, threads, &stop, keep).map_err(|stopped| plan.explain(stopped))?;
+    let outcome = Outcome::new(&plan, kept);
+    if let Some(path) = &args.report {
+        let page = page::page(&plan, &outcome, &text);
+        std::fs::write(path, page.html()).with_context(|| format!("cannot write the report {}", path.display()))?;
+    }
+    match args.json {
+        true => crate::output::print(&(serde_json::to_string_pretty(&outcome)? + "\n")),
+        false => crate::output::print(&table::text(&plan, &outcome)),
+    }
+    Ok(outcome)
+}
+
+/// The scenario's text, and what to call it.
+fn read(path: &Path) -> anyhow::Result<(String, String)> {
+    if path == Path::new("-") {
+        let text = io::read_to_string(io::stdin()).context("cannot read the scenario from standard input")?;
+        return Ok((text, "standard input".into()));
+    }
+    let origin = path.display().to_string();
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the scenario {origin}"))?;
+    Ok((text, origin))
+}
+
+/// Opens a trace: as named, from the scenario's folder, else from the folder that `EVENKEEL_TRACES` names.
+fn open(scenario: &Path, name: &str) -> io::Result<Box<dyn BufRead>> {
+    let beside = scenario.parent().unwrap_or(Path::new("")).join(name);
+    let file = match (File::open(&beside), std::env::var_os(TRACES)) {
+        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::NotFound => {
+            File::open(Path::new(&folder).join(name))
+        }
+        (file, _) => file,
+    };
+    let explain = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            error.kind(),
+            format!("trace not found: put it at {}, or name its folder in {TRACES}", beside.display()),
+        ),
+        _ => error,
+    };
+    Ok(Box::new(BufReader::new(file.map_err(explain)?)))
+}

@@ -1,0 +1,181 @@
+//! What came of a plan, as data: the document of `--json`, which `docs/sim.md` describes.
+
+use std::collections::BTreeMap;
+
+use evenkeel_sim::scenario::Bound;
+use evenkeel_sim::statistics::Estimate;
+use evenkeel_sim::world::Run;
+use serde::Serialize;
+
+use super::plan::{Kept, Plan, Point};
+
+/// The result of every point.
+#[derive(Debug, Serialize)]
+pub(super) struct Outcome {
+    /// Title of the scenario.
+    title: String,
+    /// Version of the program.
+    version: &'static str,
+    /// The first seed.
+    seed: u64,
+    /// How many.
+    seeds: u32,
+    /// Whether every bound is met in every run of every point.
+    met: bool,
+    /// One for each combination of swept values.
+    pub(super) points: Vec<PointOutcome>,
+}
+
+/// The result of one combination of swept values.
+#[derive(Debug, Serialize)]
+pub(super) struct PointOutcome {
+    /// The swept keys and their values.
+    pub(super) set: BTreeMap<String, String>,
+    /// Every metric by name.
+    pub(super) metrics: BTreeMap<String, Measured>,
+    /// Every bound, in order.
+    pub(super) bounds: Vec<BoundOutcome>,
+    /// Events of the engine in all runs.
+    events: u64,
+    /// The run of the first seed, if it was kept.
+    #[serde(skip)]
+    pub(super) run: Option<Run>,
+}
+
+/// A number over all seeds. What a run has no value for (a latency without requests) is `null`, and so is infinity.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Measured {
+    /// The mean.
+    pub(super) mean: f64,
+    /// Half width of its 95 % confidence interval; `null` of one seed.
+    pub(super) ci95: f64,
+    /// The value of each seed.
+    pub(super) values: Vec<f64>,
+}
+
+/// A bound and whether it is met.
+#[derive(Debug, Serialize)]
+pub(super) struct BoundOutcome {
+    /// What is measured.
+    pub(super) metric: String,
+    /// From when on, in seconds of virtual time, if not over all that counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) from_s: Option<f64>,
+    /// Until when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until_s: Option<f64>,
+    /// It must be at least this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) min: Option<f64>,
+    /// It must be at most this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max: Option<f64>,
+    /// What was measured.
+    #[serde(flatten)]
+    pub(super) measured: Measured,
+    /// Whether every seed meets it.
+    pub(super) met: bool,
+    /// Why it matters.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) why: String,
+}
+
+impl Measured {
+    fn new(values: Vec<f64>) -> Self {
+        let Estimate { mean, half_width } = Estimate::of(&values);
+        Self { mean, ci95: half_width, values }
+    }
+}
+
+impl BoundOutcome {
+    fn new(bound: &Bound, values: Vec<f64>) -> Self {
+        let seconds = |at: evenkeel_control::Instant| at.since(evenkeel_control::Instant::ZERO).as_secs_f64();
+        Self {
+            metric: bound.metric.to_string(),
+            from_s: bound.window.map(|(from, _)| seconds(from)),
+            until_s: bound.window.map(|(_, until)| seconds(until)),
+            min: bound.min,
+            max: bound.max,
+            met: values.iter().all(|&value| bound.is_met_by(value)),
+            measured: Measured::new(values),
+            why: bound.why.clone(),
+        }
+    }
+
+    /// The bound as a formula: `light.p99_ms ≤ 5 (3 s to 5 s)`.
+    pub(super) fn formula(&self) -> String {
+        let show = crate::report::short;
+        let metric = &self.metric;
+        let formula = match (self.min, self.max) {
+            (Some(min), Some(max)) => format!("{} ≤ {metric} ≤ {}", show(min), show(max)),
+            (Some(min), None) => format!("{metric} ≥ {}", show(min)),
+            (None, Some(max)) => format!("{metric} ≤ {}", show(max)),
+            (None, None) => metric.clone(),
+        };
+        match (self.from_s, self.until_s) {
+            (Some(from), Some(until)) => format!("{formula} ({} s to {} s)", show(from), show(until)),
+            _ => formula,
+        }
+    }
+
+    /// What was measured: a number, or over several seeds the mean and the extremes.
+    pub(super) fn shown(&self) -> String {
+        let show = crate::report::short;
+        match self.measured.values[..] {
+            [value] => show(value),
+            ref values => {
+                let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+                let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                format!("{} (seeds: {} to {})", show(self.measured.mean), show(least), show(most))
+            }
+        }
+    }
+}
+
+impl PointOutcome {
+    fn new(plan: &Plan, point: &Point, kept: Vec<Kept>) -> Self {
+        let column = |of: &dyn Fn(&Kept) -> f64| kept.iter().map(of).collect::<Vec<_>>();
+        let metrics = plan.metrics.iter().enumerate();
+        let bounds = point.scenario.bounds.iter().enumerate();
+        Self {
+            set: plan.keys.iter().cloned().zip(point.values.iter().cloned()).collect(),
+            metrics: metrics
+                .map(|(i, metric)| (metric.to_string(), Measured::new(column(&|kept| kept.metrics[i]))))
+                .collect(),
+            bounds: bounds.map(|(i, bound)| BoundOutcome::new(bound, column(&|kept| kept.bounds[i]))).collect(),
+            events: kept.iter().map(|kept| kept.events).sum(),
+            run: kept.into_iter().find_map(|kept| kept.run),
+        }
+    }
+
+    /// A metric by name; every point has those of all tenants and of the pool.
+    pub(super) fn metric(&self, name: &str) -> &Measured {
+        &self.metrics[name]
+    }
+}
+
+impl Outcome {
+    /// Puts together what was kept of the runs of `plan`, which are in its order.
+    pub(super) fn new(plan: &Plan, kept: Vec<Kept>) -> Self {
+        let mut kept = kept.into_iter();
+        let points = plan.points.iter().map(|point| {
+            let mine = kept.by_ref().take(plan.seeds as usize).collect();
+            PointOutcome::new(plan, point, mine)
+        });
+        let points: Vec<PointOutcome> = points.collect();
+        let met = points.iter().all(|point| point.bounds.iter().all(|bound| bound.met));
+        Self {
+            title: plan.title.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            seed: plan.seed,
+            seeds: plan.seeds,
+            met,
+            points,
+        }
+    }
+
+    /// Whether every bound is met.
+    pub(super) fn met(&self) -> bool {
+        self.met
+    }
+}

@@ -1,0 +1,218 @@
+//! Which scenarios to run: one for each combination of swept values, each with every seed.
+
+use std::io::{self, BufRead};
+use std::str::FromStr;
+
+use anyhow::{anyhow, bail};
+use evenkeel_policy::check::Errors;
+use evenkeel_sim::scenario::metric::Metric;
+use evenkeel_sim::scenario::{self, MAX_SEEDS, Scenario};
+use evenkeel_sim::world::{Run, Setup};
+
+use super::Args;
+use crate::parallel::Stopped;
+
+/// Combinations of swept values: more make no table that anybody reads.
+const MAX_POINTS: usize = 10_000;
+
+/// A key and the values it takes, as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sweep {
+    pub(super) key: String,
+    pub(super) values: Vec<String>,
+}
+
+impl FromStr for Sweep {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (key, values) =
+            text.split_once('=').ok_or("write KEY=A,B,..., for example pool.admission.budget=64KiB,256KiB,1MiB")?;
+        let values = split(values);
+        if values.iter().any(String::is_empty) {
+            return Err("a value between the commas is missing".into());
+        }
+        Ok(Self { key: key.trim().to_owned(), values })
+    }
+}
+
+/// Splits at commas that are in no bracket or string.
+fn split(text: &str) -> Vec<String> {
+    let (mut depth, mut quote, mut parts) = (0i32, None, vec![String::new()]);
+    for c in text.chars() {
+        match (c, quote) {
+            ('"' | '\'', None) => quote = Some(c),
+            (_, Some(open)) if c == open => quote = None,
+            ('{' | '[', None) => depth += 1,
+            ('}' | ']', None) => depth -= 1,
+            (',', None) if depth == 0 => {
+                parts.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(part) = parts.last_mut() {
+            part.push(c);
+        }
+    }
+    parts.iter().map(|part| part.trim().to_owned()).collect()
+}
+
+/// One combination of swept values.
+#[derive(Debug)]
+pub(super) struct Point {
+    /// A value for each of [`Plan::keys`], as written.
+    pub(super) values: Vec<String>,
+    /// What they make of the scenario.
+    pub(super) scenario: Scenario,
+}
+
+/// Everything that is to be run.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What the scenario is called: its title, or else its file.
+    pub(super) title: String,
+    /// The swept keys.
+    pub(super) keys: Vec<String>,
+    /// At least one.
+    pub(super) points: Vec<Point>,
+    /// The first seed.
+    pub(super) seed: u64,
+    /// How many.
+    pub(super) seeds: u32,
+    /// Names of the tenants, the same in every point.
+    pub(super) tenants: Vec<String>,
+    /// What is measured in every run.
+    pub(super) metrics: Vec<Metric>,
+}
+
+/// What is kept of a run.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// A value for each of [`Plan::metrics`].
+    pub(super) metrics: Vec<f64>,
+    /// A value for each bound of its point.
+    pub(super) bounds: Vec<f64>,
+    /// Events of the engine.
+    pub(super) events: u64,
+    /// All of it: for the first seed of a point, if there is to be a page.
+    pub(super) run: Option<Run>,
+}
+
+impl Plan {
+    /// Reads the scenario once for every combination of values; warnings go to standard error.
+    pub(super) fn new(
+        args: &Args,
+        text: &str,
+        origin: &str,
+        open: &mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>,
+    ) -> anyhow::Result<Self> {
+        let combinations: usize = args.sweeps.iter().map(|sweep| sweep.values.len()).product();
+        if combinations > MAX_POINTS {
+            bail!("--sweep: {combinations} combinations are more than {MAX_POINTS}; sweep fewer values");
+        }
+        let mut points = Vec::with_capacity(combinations);
+        for values in product(&args.sweeps) {
+            let swept = args.sweeps.iter().zip(&values).map(|(sweep, value)| format!("{}={value}", sweep.key));
+            let assignments: Vec<String> = args.set.iter().cloned().chain(swept).collect();
+            let parsed = scenario::parse(text, origin, &assignments, open).map_err(|errors| anyhow!(Errors(errors)))?;
+            if points.is_empty() {
+                parsed.warnings.iter().for_each(|warning| eprintln!("evenkeel: warning: {warning}"));
+            }
+            points.push(Point { values, scenario: parsed.scenario });
+        }
+        // A product has at least one combination, the empty one.
+        let Some(first) = points.first().map(|point| &point.scenario) else { bail!("nothing to run") };
+        let seeds = args.seeds.unwrap_or(first.seeds);
+        if !(1..=MAX_SEEDS).contains(&seeds) {
+            bail!("--seeds {seeds} is out of range; use 1 to {MAX_SEEDS}");
+        }
+        let tenants: Vec<String> = first.setup.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+        Ok(Self {
+            title: if first.title.is_empty() { origin.to_owned() } else { first.title.clone() },
+            keys: args.sweeps.iter().map(|sweep| sweep.key.clone()).collect(),
+            seed: args.seed.unwrap_or(first.seed),
+            seeds,
+            metrics: Metric::all(&tenants),
+            tenants,
+            points,
+        })
+    }
+
+    /// Setup and seed of every run: all seeds of a point side by side.
+    pub(super) fn runs(&self) -> Vec<(&Setup, u64)> {
+        let seeds = || (0..u64::from(self.seeds)).map(|n| self.seed.wrapping_add(n));
+        self.points.iter().flat_map(|point| seeds().map(move |seed| (&point.scenario.setup, seed))).collect()
+    }
+
+    /// What is to be kept of the run at a place of [`Plan::runs`].
+    pub(super) fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
+        let seeds = self.seeds as usize;
+        let bounds = &self.points[place / seeds].scenario.bounds;
+        Kept {
+            metrics: self.metrics.iter().map(|metric| metric.measure(&run, None)).collect(),
+            bounds: bounds.iter().map(|bound| bound.measure(&run)).collect(),
+            events: run.events,
+            run: (all && place.is_multiple_of(seeds)).then_some(run),
+        }
+    }
+
+    /// Adds to a failure which run it was.
+    pub(super) fn explain(&self, stopped: Stopped) -> anyhow::Error {
+        let Stopped::Failed { place, failure } = stopped else { return stopped.into() };
+        let seeds = self.seeds as usize;
+        let point = &self.points[place / seeds];
+        let seed = self.seed.wrapping_add((place % seeds) as u64);
+        anyhow!("{}seed {seed}: {failure}", self.label(point).map_or_else(String::new, |label| label + ", "))
+    }
+
+    /// The swept values of a point in words; `None` without a sweep.
+    pub(super) fn label(&self, point: &Point) -> Option<String> {
+        (!self.keys.is_empty()).then(|| describe(&self.keys, &point.values))
+    }
+}
+
+/// Keys and their values in words, as far as there are both.
+pub(super) fn describe(keys: &[String], values: &[String]) -> String {
+    let parts = keys.iter().zip(values).map(|(key, value)| format!("{} = {value}", short(key)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// The last part of a dotted key.
+pub(super) fn short(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// Every combination, the last sweep varying fastest.
+fn product(sweeps: &[Sweep]) -> Vec<Vec<String>> {
+    let extend = |combinations: Vec<Vec<String>>, sweep: &Sweep| {
+        let with = |values: Vec<String>| {
+            sweep.values.iter().map(move |value| [values.as_slice(), std::slice::from_ref(value)].concat()).collect()
+        };
+        combinations.into_iter().flat_map(|values| -> Vec<_> { with(values) }).collect()
+    };
+    sweeps.iter().fold(vec![Vec::new()], extend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sweeps_split_outside_of_brackets_and_strings() {
+        let values = |text: &str| text.parse::<Sweep>().map(|sweep| sweep.values);
+        assert_eq!(values("a.b=1, 2,3").unwrap(), ["1", "2", "3"]);
+        let tables = values("pool.admission=none,{ kind = \"fixed\", budget = \"1MiB\" },\"a,b\",[1,[2,3]]").unwrap();
+        assert_eq!(tables, ["none", "{ kind = \"fixed\", budget = \"1MiB\" }", "\"a,b\"", "[1,[2,3]]"]);
+        assert!(values("a").is_err() && values("a=").is_err() && values("a=1,,2").is_err());
+    }
+
+    #[test]
+    fn every_combination_once() {
+        let sweep = |text: &str| text.parse::<Sweep>().unwrap();
+        assert_eq!(product(&[]), [Vec::<String>::new()]);
+        let all = product(&[sweep("a=1,2"), sweep("b=x,y,z")]);
+        assert_eq!(all.len(), 6);
+        assert_eq!((all[0].join(""), all[1].join(""), all[5].join("")), ("1x".into(), "1y".into(), "2z".into()));
+    }
+}

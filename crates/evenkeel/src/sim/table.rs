@@ -1,0 +1,177 @@
+//! The result on a terminal, at most 100 columns wide.
+
+use std::fmt::Write as _;
+
+use super::outcome::{Measured, Outcome, PointOutcome};
+use super::plan::{self, Plan};
+use crate::report::short;
+
+/// Lines are at most this wide.
+const WIDTH: usize = 100;
+/// Columns of a table that are shown of each tenant: heading, metric and what to divide it by.
+const COLUMNS: [(&str, &str, f64); 6] = [
+    ("IOPS", "iops", 1.0),
+    ("MB/s", "bytes_per_s", 1e6),
+    ("mean ms", "mean_ms", 1.0),
+    ("p50 ms", "p50_ms", 1.0),
+    ("p99 ms", "p99_ms", 1.0),
+    ("p99.9 ms", "p999_ms", 1.0),
+];
+
+/// Title, a row for each tenant of each point, and the bounds.
+pub(super) fn text(plan: &Plan, outcome: &Outcome) -> String {
+    let setup = &plan.points[0].scenario.setup;
+    let mut out = format!("{}\n", plan.title);
+    let seeds = match plan.seeds {
+        1 => format!("seed {}", plan.seed),
+        n => format!("mean of {n} seeds from {}, ± half of the 95 % confidence interval", plan.seed),
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "{} s after {} s of warm-up, {seeds}\n",
+        short(setup.duration.as_secs_f64()),
+        short(setup.warmup.as_secs_f64())
+    );
+    out += &rows(plan, outcome);
+    out += "\n";
+    out += &bounds(plan, outcome);
+    out
+}
+
+fn rows(plan: &Plan, outcome: &Outcome) -> String {
+    let mut table: Vec<Vec<String>> = Vec::new();
+    let keys = plan.keys.iter().map(|key| plan::short(key).to_owned());
+    let figures = columns(plan.seeds);
+    let names = figures.iter().map(|column| column.0.to_owned());
+    table.push(keys.chain(["tenant".to_owned()]).chain(names).collect());
+    for (point, result) in plan.points.iter().zip(&outcome.points) {
+        for (place, tenant) in plan.tenants.iter().enumerate() {
+            // A value that is the same as above is not repeated.
+            let values = point.values.iter().map(|value| if place == 0 { value.clone() } else { String::new() });
+            let figures =
+                figures.iter().map(|&(_, metric, unit)| figure(result.metric(&format!("{tenant}.{metric}")), unit));
+            table.push(values.chain([tenant.clone()]).chain(figures).collect());
+        }
+    }
+    let mut out = aligned(&table, plan.keys.len() + 1);
+    if let ([_], [result]) = (&plan.points[..], &outcome.points[..]) {
+        out += &budget(result);
+    }
+    out
+}
+
+/// With confidence intervals a column is twice as wide: the median gives way.
+fn columns(seeds: u32) -> Vec<(&'static str, &'static str, f64)> {
+    COLUMNS.into_iter().filter(|column| seeds == 1 || column.1 != "p50_ms").collect()
+}
+
+fn figure(measured: &Measured, unit: f64) -> String {
+    let mean = short(measured.mean / unit);
+    match measured.values.len() {
+        1 => mean,
+        _ => format!("{mean} ±{}", brief(measured.ci95 / unit)),
+    }
+}
+
+/// Two significant digits: an uncertainty needs no more.
+fn brief(value: f64) -> String {
+    let rounded: f64 = format!("{value:.1e}").parse().unwrap_or(value);
+    short(rounded)
+}
+
+fn budget(result: &PointOutcome) -> String {
+    let mean = result.metric("budget_mean_bytes").mean;
+    if !mean.is_finite() {
+        return "\nadmission budget: none\n".into();
+    }
+    let (least, most) = (result.metric("budget_min_bytes"), result.metric("budget_max_bytes"));
+    let kib = |bytes: f64| if bytes.is_finite() { format!("{} KiB", short(bytes / 1024.0)) } else { "no bound".into() };
+    format!(
+        "\nadmission budget: mean {}, {} to {}, coefficient of variation {}\n",
+        kib(mean),
+        kib(least.values.iter().copied().fold(f64::INFINITY, f64::min)),
+        kib(most.values.iter().copied().fold(0.0, f64::max)),
+        short(result.metric("budget_cv").mean)
+    )
+}
+
+/// Columns as wide as their widest cell; the first `left` of them to the left, and cut if a line would be too long.
+fn aligned(table: &[Vec<String>], left: usize) -> String {
+    let columns = table.first().map_or(0, Vec::len);
+    let width = |cell: &String| cell.chars().count();
+    let mut widths: Vec<usize> =
+        (0..columns).map(|column| table.iter().map(|row| width(&row[column])).max().unwrap_or(0)).collect();
+    // From the widest, as much as is too much, but no column below the width of a short word.
+    while widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1) > WIDTH {
+        let widest = widths[..left].iter_mut().max().filter(|width| **width > 8);
+        let Some(widest) = widest else { break };
+        *widest -= 1;
+    }
+    let mut out = String::new();
+    for row in table {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let gap = if column == 0 { "" } else { "  " };
+            let _ = match column < left {
+                true => write!(line, "{gap}{:<width$}", cut(cell, width)),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// Every bound of a single point; of a sweep those that are missed.
+fn bounds(plan: &Plan, outcome: &Outcome) -> String {
+    let mut out = String::new();
+    let all = || outcome.points.iter().flat_map(|point| &point.bounds);
+    if all().next().is_none() {
+        return "no bounds to meet\n".into();
+    }
+    for (point, result) in plan.points.iter().zip(&outcome.points) {
+        let shown = result.bounds.iter().filter(|bound| plan.points.len() == 1 || !bound.met);
+        for bound in shown {
+            let sign = if bound.met { "met   " } else { "MISSED" };
+            let at = plan.label(point).map_or_else(String::new, |label| format!(" at {label}"));
+            let _ = writeln!(out, "{sign} {}: {}{at}", bound.formula(), bound.shown());
+        }
+    }
+    let (met, count) = (all().filter(|bound| bound.met).count(), all().count());
+    let _ = writeln!(out, "{met} of {count} bounds met");
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        let long =
+            "{ kind = \"slowfast\", repairs = \"none\", tradeoff_mib_per_s_per_ms = 1.0, target_max = \"50ms\" }";
+        let row = |first: &str| [&[first, "light"][..], &["123456"; 6][..]].concat();
+        let table: Vec<Vec<String>> = [row("admission"), row(long), row("none")]
+            .map(|row| row.into_iter().map(str::to_owned).collect::<Vec<String>>())
+            .into();
+        let text = aligned(&table, 2);
+        let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(widths, [WIDTH; 3], "{text}");
+        assert!(text.contains('…') && text.lines().last().unwrap().starts_with("none  "));
+    }
+
+    #[test]
+    fn uncertainty_has_two_digits() {
+        assert_eq!((brief(0.012_345), brief(123.4), brief(f64::NAN)), ("0.012".into(), "120".into(), "–".into()));
+    }
+}

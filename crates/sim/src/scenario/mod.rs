@@ -1,0 +1,395 @@
+//! Scenarios: what is simulated and what must come of it, as a text.
+//!
+//! `docs/sim.md` explains every key. Reading is pure: text, assignments and a way to open traces come in, a
+//! [`Scenario`] or every [`Problem`] with line and key goes out.
+
+mod form;
+pub mod metric;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead};
+
+use evenkeel_control::pool::Config as PoolConfig;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::device::DeviceParams;
+use evenkeel_policy::check::Problem;
+use evenkeel_policy::config::{self, DEFAULT_POOL, Pool, Tenant};
+use evenkeel_policy::device::Device;
+use evenkeel_policy::document::Document;
+use evenkeel_policy::{Config, Severity, findings};
+
+use crate::world::{self, Change, Run, Setup};
+use form::{BoundForm, ChangeForm, ClientForm, File};
+use metric::Metric;
+
+/// Opens a trace by the name that a scenario gives.
+pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
+
+/// Identical clients that one table may stand for.
+const MAX_COUNT: u32 = 10_000;
+/// Samples of a time series: more than a plot resolves.
+const MAX_SAMPLES: u64 = 1_000_000;
+/// Seeds of one scenario.
+pub const MAX_SEEDS: u32 = 10_000;
+
+/// What is simulated, and what must come of it.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// A few words.
+    pub title: String,
+    /// What it shows, paragraphs separated by empty lines.
+    pub description: String,
+    /// The first seed.
+    pub seed: u64,
+    /// How many seeds, each one greater than the one before.
+    pub seeds: u32,
+    /// What is run.
+    pub setup: Setup,
+    /// The changes in words, for plots.
+    pub marks: Vec<(Instant, String)>,
+    /// What a run must meet.
+    pub bounds: Vec<Bound>,
+}
+
+/// What a run must meet.
+#[derive(Clone, Debug)]
+pub struct Bound {
+    /// What is measured.
+    pub metric: Metric,
+    /// When, counted from the start of the run; everything that counts if `None`.
+    pub window: Option<(Instant, Instant)>,
+    /// It must be at least this.
+    pub min: Option<f64>,
+    /// It must be at most this.
+    pub max: Option<f64>,
+    /// Why it matters; may be empty.
+    pub why: String,
+}
+
+impl Bound {
+    /// What a run has to hold against it; NaN if there is nothing (no request completed).
+    pub fn measure(&self, run: &Run) -> f64 {
+        self.metric.measure(run, self.window)
+    }
+
+    /// Whether a measured value meets it; NaN never does.
+    pub fn is_met_by(&self, value: f64) -> bool {
+        !value.is_nan() && self.min.is_none_or(|min| value >= min) && self.max.is_none_or(|max| value <= max)
+    }
+}
+
+/// A scenario, and what is doubtful about it.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// What is doubtful.
+    pub warnings: Vec<Problem>,
+}
+
+/// Reads a scenario from `text`, called `origin` in errors, with `assignments` (`KEY=VALUE`) put over it in order.
+///
+/// # Errors
+/// All that is wrong, each with place, key and cure.
+pub fn parse(text: &str, origin: &str, assignments: &[String], open: Open<'_>) -> Result<Parsed, Vec<Problem>> {
+    let (mut document, mut errors) = Document::parse(text, origin);
+    for assignment in assignments {
+        errors.extend(document.assign(assignment).err());
+    }
+    let (file, more) = document.read::<File>();
+    errors.extend(more);
+    // Rules about what was not read would complain about what is there.
+    let (Some(file), true) = (file, errors.is_empty()) else { return Err(errors) };
+    let mut reader = Reader { document: &document, errors, warnings: Vec::new() };
+    let scenario = reader.scenario(&file, open);
+    if !reader.errors.is_empty() {
+        reader.errors.sort_by_key(|problem| problem.position);
+        return Err(reader.errors);
+    }
+    Ok(Parsed { scenario, warnings: reader.warnings })
+}
+
+struct Reader<'d> {
+    document: &'d Document<'d>,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn error(&mut self, path: &[&str], message: impl Into<String>) {
+        self.errors.push(self.document.complain(path, message));
+    }
+
+    fn scenario(&mut self, file: &File, open: Open<'_>) -> Scenario {
+        let (warmup, duration) = (file.warmup.0, file.duration.0);
+        let end = Instant::ZERO + warmup + duration;
+        if duration == Duration::ZERO {
+            self.error(&["duration"], "0 would count nothing; give a length of time, for example \"10s\"");
+        }
+        let sample_every = self.sample_every(file, duration);
+        if !(1..=MAX_SEEDS).contains(&file.seeds) {
+            self.error(&["seeds"], format!("{} is out of range; use 1 to {MAX_SEEDS}", file.seeds));
+        }
+        self.rules("pool", &file.pool, &file.tenants, &["pool"]);
+        if file.pool.emulate.is_some() {
+            self.error(&["pool", "emulate"], "the device of a scenario is in [device]; move these keys there");
+        }
+        for (name, tenant) in &file.tenants {
+            if !tenant.clients.is_empty() {
+                self.error(
+                    &["tenants", name, "clients"],
+                    "clients of a scenario have no addresses; write [[client]] with tenant",
+                );
+            }
+        }
+        let device = self.device(&file.device, &["device"]);
+        let names: Vec<&String> = file.tenants.keys().collect();
+        let tenants =
+            file.tenants.iter().map(|(name, tenant)| world::Tenant { name: name.clone(), qos: tenant.into() });
+        let clients = self.clients(&file.client, &names, end, open);
+        let (changes, marks) = self.changes(file, device.as_ref(), end);
+        let bounds =
+            file.bound.iter().enumerate().filter_map(|(i, bound)| self.bound(i, bound, &names, file, end)).collect();
+        Scenario {
+            title: file.title.clone(),
+            description: file.description.clone(),
+            seed: file.seed,
+            seeds: file.seeds,
+            setup: Setup {
+                // Without a device there are errors, and no scenario.
+                device: device.unwrap_or(DeviceParams::Store(evenkeel_model::store::StoreParams::ssd())),
+                pool: (&file.pool).into(),
+                tenants: tenants.collect(),
+                clients,
+                changes,
+                warmup,
+                duration,
+                sample_every,
+            },
+            marks,
+            bounds,
+        }
+    }
+
+    /// As given, or about 200 samples, but none shorter than a millisecond.
+    fn sample_every(&mut self, file: &File, duration: Duration) -> Duration {
+        let every = match file.sample_every {
+            Some(every) => every.0,
+            None => Duration::from_nanos(duration.as_nanos() / 200).max(Duration::from_millis(1)).min(duration),
+        };
+        if every == Duration::ZERO || duration.as_nanos() / every.as_nanos() > MAX_SAMPLES {
+            let message = format!("makes more than {MAX_SAMPLES} samples of {duration:?}; leave it out or use more");
+            self.error(&["sample_every"], message);
+        }
+        every
+    }
+
+    /// The rules for pools and tenants of a configuration; `table` is where this pool is written.
+    fn rules(&mut self, what: &str, pool: &Pool, tenants: &BTreeMap<String, Tenant>, table: &[&str]) {
+        let mut config = Config::default();
+        config.pools.insert(DEFAULT_POOL.into(), pool.clone());
+        config.tenants.extend(tenants.iter().map(|(name, tenant)| (name.clone(), tenant.clone())));
+        for finding in findings(&config) {
+            let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
+            let path = match path[..] {
+                ["pools", _, ref rest @ ..] if what == "pool" => [table, rest].concat(),
+                ["tenants", name, ref rest @ ..] if what == "tenant" => [table, &[name], rest].concat(),
+                ["tenants", ..] if what == "pool" => path,
+                _ => continue,
+            };
+            let problem = self.document.complain(&path, finding.message);
+            match finding.severity {
+                Severity::Error => self.errors.push(problem),
+                Severity::Warning => self.warnings.push(problem),
+            }
+        }
+    }
+
+    fn device(&mut self, device: &Device, path: &[&str]) -> Option<DeviceParams> {
+        device.params().map_err(|message| self.error(path, message)).ok()
+    }
+
+    /// The place of a tenant by its name.
+    fn tenant(&mut self, path: &[&str], name: &str, names: &[&String]) -> Option<usize> {
+        let place = names.iter().position(|&known| known == name);
+        if place.is_none() {
+            self.error(path, metric::unknown("tenant", name, names.iter().map(|name| name.as_str())));
+        }
+        place
+    }
+
+    /// A span of virtual time within the run.
+    fn window(&mut self, path: &[&str], from: Duration, until: Option<Duration>, end: Instant) -> (Instant, Instant) {
+        let start = Instant::ZERO + from;
+        let stop = until.map_or(end, |until| Instant::ZERO + until);
+        if start >= end {
+            let at = [path, &["from"]].concat();
+            self.error(&at, format!("is not before the end of the run at {:?}", end.since(Instant::ZERO)));
+        } else if start >= stop {
+            self.error(&[path, &["until"]].concat(), "is not after from");
+        }
+        (start, stop)
+    }
+
+    fn clients(&mut self, forms: &[ClientForm], names: &[&String], end: Instant, open: Open<'_>) -> Vec<world::Client> {
+        let mut clients = Vec::new();
+        if forms.is_empty() {
+            self.error(&["client"], "nobody sends anything; add a [[client]] with tenant and workload");
+        }
+        for (index, form) in forms.iter().enumerate() {
+            let index = index.to_string();
+            let path = ["client", index.as_str()];
+            let tenant = self.tenant(&["client", &index, "tenant"], &form.tenant, names);
+            let (from, until) = self.window(&path, form.from.0, form.until.map(|until| until.0), end);
+            if !(1..=MAX_COUNT).contains(&form.count) {
+                let message = format!("{} is out of range; use 1 to {MAX_COUNT}", form.count);
+                self.error(&["client", &index, "count"], message);
+            }
+            let built = form.workload.build(open);
+            let mut place = |problem: crate::workload::form::Problem| {
+                let key: Vec<&str> = problem.key.split('.').collect();
+                self.document.complain(&[&["client", &index, "workload"], &key[..]].concat(), problem.message)
+            };
+            match built {
+                Ok(built) => {
+                    self.warnings.extend(built.warnings.into_iter().map(&mut place));
+                    let client =
+                        world::Client { tenant: tenant.unwrap_or_default(), workload: built.spec, from, until };
+                    clients.extend(std::iter::repeat_n(client, form.count.min(MAX_COUNT) as usize));
+                }
+                Err(problems) => self.errors.extend(problems.into_iter().map(&mut place)),
+            }
+        }
+        clients
+    }
+
+    /// The changes in order of time, each on top of those before it, and their names.
+    #[expect(clippy::type_complexity, reason = "two lists, side by side")]
+    fn changes(
+        &mut self,
+        file: &File,
+        device: Option<&DeviceParams>,
+        end: Instant,
+    ) -> (Vec<(Instant, Change)>, Vec<(Instant, String)>) {
+        let (mut changes, mut marks) = (Vec::new(), Vec::new());
+        let mut order: Vec<usize> = (0..file.change.len()).collect();
+        order.sort_by_key(|&index| file.change[index].at.0);
+        // Which changes came before, by what they change: layers over the table of the scenario.
+        let mut before: BTreeMap<Vec<String>, Vec<Vec<String>>> = BTreeMap::new();
+        for index in order {
+            let form = &file.change[index];
+            let place = index.to_string();
+            let at = Instant::ZERO + form.at.0;
+            if at > end {
+                self.error(&["change", &place, "at"], "is after the end of the run");
+            }
+            if form.is_empty() {
+                let message = "changes nothing; give stall, device, pool or tenants";
+                self.error(&["change", &place], message);
+            }
+            let mut layers = |base: &[&str]| {
+                let own = |path: &[&str]| path.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
+                let stack = before.entry(own(base)).or_insert_with(|| vec![own(base)]);
+                stack.push([vec!["change".to_owned(), place.clone()], own(base)].concat());
+                stack.clone()
+            };
+            let mut words = Vec::new();
+            if let Some(stall) = form.stall {
+                changes.push((at, Change::Stall(stall.0)));
+                words.push(format!("stall {stall}"));
+            }
+            if let Some(table) = &form.device {
+                let stack = layers(&["device"]);
+                if let Some(params) =
+                    self.layered::<Device>(&stack).and_then(|new| self.device(&new, &["change", &place, "device"]))
+                {
+                    if device.is_some_and(|old| std::mem::discriminant(old) != std::mem::discriminant(&params)) {
+                        self.error(&["change", &place, "device"], "a device does not turn into one of another kind");
+                    }
+                    changes.push((at, Change::Device(params)));
+                }
+                words.push(ChangeForm::words("device", table));
+            }
+            if let Some(table) = &form.pool {
+                let stack = layers(&["pool"]);
+                if let Some(pool) = self.layered::<Pool>(&stack) {
+                    self.rules("pool", &pool, &BTreeMap::new(), &["change", &place, "pool"]);
+                    changes.push((at, Change::Pool(Box::new(PoolConfig::from(&pool)))));
+                }
+                words.push(ChangeForm::words("pool", table));
+            }
+            for (name, table) in &form.tenants {
+                let names: Vec<&String> = file.tenants.keys().collect();
+                let path = ["change", place.as_str(), "tenants", name.as_str()];
+                let Some(tenant) = self.tenant(&path, name, &names) else { continue };
+                let stack = layers(&["tenants", name]);
+                if let Some(promise) = self.layered::<config::Tenant>(&stack) {
+                    let one = BTreeMap::from([(name.clone(), promise.clone())]);
+                    self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
+                    changes.push((at, Change::Tenant(tenant, (&promise).into())));
+                }
+                words.push(ChangeForm::words(name, table));
+            }
+            marks.push((at, words.join("; ")));
+        }
+        (changes, marks)
+    }
+
+    /// Tables laid over each other.
+    fn layered<T: serde::de::DeserializeOwned>(&mut self, layers: &[Vec<String>]) -> Option<T> {
+        let layers: Vec<Vec<&str>> = layers.iter().map(|path| path.iter().map(String::as_str).collect()).collect();
+        let layers: Vec<&[&str]> = layers.iter().map(Vec::as_slice).collect();
+        let (value, errors) = self.document.read_layers(&layers);
+        let sound = errors.is_empty();
+        self.errors.extend(errors);
+        value.filter(|_| sound)
+    }
+
+    fn bound(&mut self, index: usize, form: &BoundForm, names: &[&String], file: &File, end: Instant) -> Option<Bound> {
+        let index = index.to_string();
+        let path = ["bound", index.as_str()];
+        let at = |key: &'static str| ["bound", index.as_str(), key];
+        let metric = match Metric::parse(&form.metric, names) {
+            Ok(metric) => metric,
+            Err(message) => {
+                self.error(&at("metric"), message);
+                return None;
+            }
+        };
+        let mut limit = |key: &'static str, limit: &Option<form::Limit>| {
+            let value = limit.as_ref().map(|limit| limit.value(metric.name()))?;
+            value.map_err(|message| self.error(&["bound", &index, key], message)).ok()
+        };
+        let (min, max) = (limit("min", &form.min), limit("max", &form.max));
+        if form.min.is_none() && form.max.is_none() {
+            self.error(&path, "bounds nothing; give min, max or both");
+        }
+        if let (Some(min), Some(max)) = (min, max)
+            && min > max
+        {
+            self.error(&at("min"), "is more than max: no run can meet both");
+        }
+        let windowed = form.from.is_some() || form.until.is_some();
+        let from = form.from.map_or(file.warmup.0, |from| from.0);
+        let window = self.window(&path, from, form.until.map(|until| until.0), end);
+        if windowed && !metric.has_windows() {
+            self.error(
+                &at("metric"),
+                format!(
+                    "{} is known for the whole run only; leave from and until out, or use one of {}",
+                    metric.name(),
+                    metric::WINDOWED
+                ),
+            );
+        }
+        if windowed && form.from.is_some() && from < file.warmup.0 {
+            self.error(
+                &at("from"),
+                format!("is before the end of the warm-up at {}, where counting begins", file.warmup),
+            );
+        }
+        Some(Bound { metric, window: windowed.then_some(window), min, max, why: form.why.clone() })
+    }
+}
