@@ -121,16 +121,28 @@ impl<'t> Document<'t> {
         mut table: Spanned<DeTable<'t>>,
         prefix: &[&str],
     ) -> (Option<T>, Vec<Problem>) {
-        let mut problems = Vec::new();
+        let (mut problems, mut removed_keys) = (Vec::new(), Vec::new());
         loop {
             let error = match T::deserialize(toml::Deserializer::from(table.clone())) {
                 Ok(value) => return (Some(value), problems),
                 Err(error) => error,
             };
+            if let Some(missing) = error.message().strip_prefix("missing field ") {
+                // Nothing more can be read; that an entry is missing which was wrong says nothing new.
+                if !removed_keys.iter().any(|key| *missing == format!("`{key}`")) {
+                    let inner = error.span().filter(|span| *span != table.span());
+                    let inner = inner.and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
+                    let key = prefix.iter().copied().chain(inner.iter().map(String::as_str));
+                    let key = key.collect::<Vec<_>>().join(".");
+                    problems.push(self.problem(error.span(), key, format!("the key {missing} is missing")));
+                }
+                return (None, problems);
+            }
             let at_fault = error.span().and_then(|span| locate(table.get_ref(), &span));
             let inner = at_fault.iter().flatten().map(String::as_str);
             let key = prefix.iter().copied().chain(inner).collect::<Vec<_>>().join(".");
             problems.push(self.problem(error.span(), key, explain(error.message())));
+            removed_keys.extend(at_fault.as_ref().and_then(|path| path.last().cloned()));
             let removed = at_fault.is_some_and(|path| remove(table.get_mut(), &path));
             if !removed || problems.len() > MAX_ERRORS {
                 return (None, problems);

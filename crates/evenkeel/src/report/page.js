@@ -9,7 +9,8 @@ const cellText = cell => {
   if (cell === "empty") return "";
   if ("text" in cell) return cell.text;
   if ("number" in cell) return short(cell.number);
-  if ("interval" in cell) return `${short(cell.interval[0])} ± ${cell.interval[1] === null ? "?" : short(cell.interval[1])}`;
+  // An uncertainty needs no more than two digits.
+  if ("interval" in cell) return `${short(cell.interval[0])} ± ${cell.interval[1] === null ? "?" : short(+cell.interval[1].toPrecision(2))}`;
   return cell.met ? "✓ met" : "✗ missed";
 };
 const cellKey = cell => {
@@ -63,19 +64,32 @@ const drawListing = ({ title, text }) => {
   return root;
 };
 
+// More checks than these are folded away, but for those that are missed.
+const CHECKS_SHOWN = 8;
+
 const drawChecks = checks => {
-  const missed = checks.filter(check => !check.met).length;
+  const missed = checks.filter(check => !check.met);
   const section = element("section", { "aria-labelledby": "verdict" });
-  const sentence = missed === 0 ? `All ${checks.length} met` : `${missed} of ${checks.length} missed`;
-  element("h2", { id: "verdict", class: missed === 0 ? "met" : "missed" }, section, sentence);
-  const list = element("ul", { class: "checks" }, section);
-  for (const check of checks) {
-    const item = element("li", { class: check.met ? "met" : "missed" }, list);
-    element("b", {}, item, check.met ? "✓ met" : "✗ missed");
-    element("span", {}, item, check.what);
-    element("span", { class: "measured" }, item, check.measured);
-    if (check.note) element("small", {}, item, check.note);
+  const sentence = missed.length === 0 ? `All ${checks.length} checks met` : `${missed.length} of ${checks.length} checks missed`;
+  element("h2", { id: "verdict", class: missed.length === 0 ? "met" : "missed" }, section, sentence);
+  const list = (checks, parent) => {
+    const root = element("ul", { class: "checks" }, parent);
+    for (const check of checks) {
+      const item = element("li", { class: check.met ? "met" : "missed" }, root);
+      element("b", {}, item, check.met ? "✓ met" : "✗ missed");
+      element("span", {}, item, check.what);
+      element("span", { class: "measured" }, item, check.measured);
+      if (check.note) element("small", {}, item, check.note);
+    }
+  };
+  if (checks.length <= CHECKS_SHOWN) {
+    list(checks, section);
+    return section;
   }
+  if (missed.length > 0) list(missed, section);
+  const rest = element("details", {}, section);
+  element("summary", {}, rest, `${checks.length - missed.length} met`);
+  list(checks.filter(check => check.met), rest);
   return section;
 };
 

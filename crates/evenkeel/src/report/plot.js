@@ -8,7 +8,7 @@ const niceSteps = (low, high, about) => {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw * 0.999);
   const ticks = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) ticks.push(n * step);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) ticks.push(n * step || 0);  // Never -0.
   return { ticks, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
 };
 const grouped = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -179,7 +179,7 @@ class PlotView {
       right += room;
     }
     let [bottom, top] = this.extent(1, this.group.window) ?? [0, 1];
-    if (this.plot.y.scale === "linear" && bottom >= 0 && bottom < top * 0.6) bottom = 0;
+    if (this.plot.y.scale === "linear" && bottom >= 0) bottom = 0;
     if (bottom === top) [bottom, top] = [bottom - 0.5, top + 0.5];
     const room = (top - bottom) * 0.06;
     this.view = { left, right, bottom: bottom === 0 || this.plot.y.scale === "nines" ? bottom : bottom - room, top: top + room };

@@ -8,6 +8,7 @@ use evenkeel_sim::world::Run;
 use serde::Serialize;
 
 use super::plan::{Kept, Plan, Point};
+use crate::report::short;
 
 /// The result of every point.
 #[derive(Debug, Serialize)]
@@ -102,10 +103,10 @@ impl BoundOutcome {
         }
     }
 
-    /// The bound as a formula: `light.p99_ms ≤ 5 (3 s to 5 s)`.
+    /// The bound as a formula: `light.p99_ms ≤ 5 ms (3 s to 5 s)`.
     pub(super) fn formula(&self) -> String {
-        let show = crate::report::short;
         let metric = &self.metric;
+        let show = |value| quantity(metric, value);
         let formula = match (self.min, self.max) {
             (Some(min), Some(max)) => format!("{} ≤ {metric} ≤ {}", show(min), show(max)),
             (Some(min), None) => format!("{metric} ≥ {}", show(min)),
@@ -113,14 +114,14 @@ impl BoundOutcome {
             (None, None) => metric.clone(),
         };
         match (self.from_s, self.until_s) {
-            (Some(from), Some(until)) => format!("{formula} ({} s to {} s)", show(from), show(until)),
+            (Some(from), Some(until)) => format!("{formula} ({} s to {} s)", short(from), short(until)),
             _ => formula,
         }
     }
 
-    /// What was measured: a number, or over several seeds the mean and the extremes.
+    /// What was measured: a value, or over several seeds the mean and the extremes.
     pub(super) fn shown(&self) -> String {
-        let show = crate::report::short;
+        let show = |value| quantity(&self.metric, value);
         match self.measured.values[..] {
             [value] => show(value),
             ref values => {
@@ -130,6 +131,24 @@ impl BoundOutcome {
             }
         }
     }
+}
+
+/// A value with the unit that the name of its metric ends with.
+fn quantity(metric: &str, value: f64) -> String {
+    let unit = |suffix: &str, unit: &str, factor: f64| {
+        metric.ends_with(suffix).then(|| format!("{} {unit}", short(value / factor)))
+    };
+    if value.is_nan() {
+        return "nothing to measure".into();
+    }
+    if value.is_infinite() {
+        return "no bound".into();
+    }
+    unit("bytes_per_s", "MB/s", 1e6)
+        .or_else(|| unit("_bytes", "KiB", 1024.0))
+        .or_else(|| unit("_ms", "ms", 1.0))
+        .or_else(|| unit("_percent", "%", 1.0))
+        .unwrap_or_else(|| short(value))
 }
 
 impl PointOutcome {
@@ -177,5 +196,26 @@ impl Outcome {
     /// Whether every bound is met.
     pub(super) fn met(&self) -> bool {
         self.met
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_the_unit_of_their_metric() {
+        for (metric, value, shown) in [
+            ("a.bytes_per_s", 98_926_592.0, "98.93 MB/s"),
+            ("budget_mean_bytes", 524_288.0, "512 KiB"),
+            ("budget_max_bytes", f64::INFINITY, "no bound"),
+            ("a.p99_ms", 5.2671, "5.267 ms"),
+            ("a.p99_ms", f64::NAN, "nothing to measure"),
+            ("a.share_percent", 12.5, "12.5 %"),
+            ("a.iops", 1510.4, "1510"),
+            ("budget_cv", 0.031_2, "0.0312"),
+        ] {
+            assert_eq!(quantity(metric, value), shown);
+        }
     }
 }

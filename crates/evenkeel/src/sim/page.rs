@@ -161,13 +161,7 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
         Axis::log("99th percentile of the response time, ms"),
         &|result, tenant, _| (metric(result, "bytes_per_s", 1e6), metric(result, &format!("{tenant}.p99_ms"), 1.0)),
     ));
-    let axis = || {
-        if numbers {
-            Axis::linear(unit(last, &plan.points[0].values))
-        } else {
-            Axis::linear(format!("{last}, by place"))
-        }
-    };
+    let axis = || axis(last, &plan.points, numbers);
     blocks.push(plot("99th percentile of the response time", "", axis(), Axis::log("ms"), &|result, tenant, x| {
         (x, metric(result, &format!("{tenant}.p99_ms"), 1.0))
     }));
@@ -198,6 +192,17 @@ fn number(value: &str) -> Option<f64> {
 /// Where a value stands on the axis: at its number, else at its place in the sweep.
 fn position(value: Option<&String>, place: usize) -> f64 {
     value.and_then(|value| number(value)).unwrap_or(place as f64)
+}
+
+/// The axis of a swept key: by place if its values are no numbers, and by ratio if they span more than a decade.
+fn axis(key: &str, points: &[plan::Point], numbers: bool) -> Axis {
+    if !numbers {
+        return Axis::linear(format!("{key}, by place"));
+    }
+    let values = || points.iter().filter_map(|point| number(point.values.last()?));
+    let (least, most) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    let label = points.first().map_or_else(|| key.to_owned(), |point| unit(key, &point.values));
+    if least > 0.0 && most > 10.0 * least { Axis::log(label) } else { Axis::linear(label) }
 }
 
 /// A swept key with the unit of [`number`].

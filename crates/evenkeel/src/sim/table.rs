@@ -160,10 +160,11 @@ mod tests {
     fn lines_fit_the_terminal() {
         let long =
             "{ kind = \"slowfast\", repairs = \"none\", tradeoff_mib_per_s_per_ms = 1.0, target_max = \"50ms\" }";
-        let row = |first: &str| [&[first, "light"][..], &["123456"; 6][..]].concat();
-        let table: Vec<Vec<String>> = [row("admission"), row(long), row("none")]
-            .map(|row| row.into_iter().map(str::to_owned).collect::<Vec<String>>())
-            .into();
+        let row = |first: &str| {
+            let figures = std::iter::repeat_n("123456", 6);
+            [first, "light"].into_iter().chain(figures).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let table = [row("admission"), row(long), row("none")];
         let text = aligned(&table, 2);
         let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert_eq!(widths, [WIDTH; 3], "{text}");
