@@ -168,7 +168,7 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     blocks.push(plot("Throughput", "", axis(), Axis::linear("MB/s"), &|result, tenant, x| {
         (x, metric(result, &format!("{tenant}.bytes_per_s"), 1e6))
     }));
-    let text = format!("{} values of {last}.", per_series);
+    let text = format!("{per_series} values of {last}.");
     Some(Section { title: "Over the settings".into(), text: vec![text], blocks })
 }
 
