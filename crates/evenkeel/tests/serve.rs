@@ -503,3 +503,18 @@ fn help_teaches() {
     let complaint = fail(&folder, &["serve", "--engine", "spdk"]);
     assert!(complaint.contains("io_uring"), "{complaint}");
 }
+
+#[test]
+fn a_stop_is_heard_while_a_reload_hangs() {
+    let folder = Folder::new();
+    let file = folder.join("evenkeel.toml");
+    fs::write(&file, "[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
+    let server = Server::start(&folder, &["--config", "evenkeel.toml"]);
+    // A file that nobody ever finishes writing.
+    fs::remove_file(&file).expect("removed");
+    assert!(Command::new("mkfifo").arg(&file).status().expect("mkfifo runs").success());
+    server.signal("HUP");
+    // The reload has opened it when a writer can.
+    let _writer = fs::OpenOptions::new().write(true).open(&file).expect("the reload reads it");
+    server.stop();
+}

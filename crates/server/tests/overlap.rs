@@ -2,11 +2,8 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::Command as Program;
-
 use evenkeel_nbd::wire::{Command, CommandFlags};
-use support::{Client, ENGINES, Scratch, TestServer, pattern, skip};
+use support::{Client, ENGINES, Scratch, TestServer, loop_device, pattern};
 
 const BLOCK: u64 = 4096;
 /// Shorter than any logical block, so that no device takes it past the page cache.
@@ -67,41 +64,15 @@ fn a_file_takes_blocks_and_pieces_at_once() {
     }
 }
 
-/// A loop device over a file; detached with its owner.
-pub struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &Path) -> Option<Self> {
-        let made = Program::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?;
-        made.status.success().then(|| Self(name.trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Program::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
-/// A loop device of 16 MiB, or `None` and a word about why not.
-fn loop_device(scratch: &Scratch, test: &str) -> Option<Loop> {
-    let image = scratch.path().join("device.img");
-    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
-    let device = Loop::over(&image);
-    if device.is_none() {
-        skip(test, "loop devices need root and a kernel that has them");
-    }
-    device
-}
-
 #[test]
 fn a_block_device_takes_blocks_and_pieces_at_once() {
     let scratch = Scratch::new("overlap-loop");
     let Some(device) = loop_device(&scratch, "a_block_device_takes_blocks_and_pieces_at_once") else { return };
     for engine in ENGINES {
-        let text =
-            format!("[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"block\"\npath = \"{}\"\n", device.0.display());
+        let text = format!(
+            "[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"block\"\npath = \"{}\"\n",
+            device.path().display()
+        );
         let test = TestServer::start("overlap-block", engine, &text);
         write_blocks_and_pieces_at_once(&test);
         test.server.shutdown().unwrap();

@@ -167,3 +167,81 @@ fn clients_that_send_far_ahead_are_served_in_full() {
     test.wait_for("all closed", |state| state.connections == 0);
     assert_eq!(test.server.state().buffer_memory_used_bytes, 0);
 }
+
+#[test]
+fn headers_of_large_writes_alone_stop_nobody() {
+    let text = format!("[server]\nbuffer_memory = \"64MiB\"\n{MEMORY}");
+    let test = TestServer::start("headers", Engine::Auto, &text);
+    let greedy: Vec<_> = (0..16)
+        .map(|_| {
+            let mut client = test.connect("disk0");
+            let header = client.encode(0, Command::Write, CommandFlags::NONE, 0, 32 << 20, &[]);
+            client.stream.write_all(&header).unwrap();
+            client
+        })
+        .collect();
+    test.wait_for("what they can get", |state| state.buffer_memory_used_bytes >= 32 << 20);
+    let mut quick = test.connect("disk0");
+    for n in 0..50 {
+        quick.write(n << 16, &pattern(n, 5, 1 << 16)).unwrap();
+        assert_eq!(quick.read(n << 16, 1 << 16).unwrap(), pattern(n, 5, 1 << 16));
+    }
+    // One that sends what it has announced is served in full.
+    let mut honest = greedy.into_iter().next().unwrap();
+    honest.expect(0, Command::Write, 0, 32 << 20);
+    honest.stream.write_all(&pattern(0, 6, 32 << 20)).unwrap();
+    assert!(honest.wait(0).is_ok());
+    drop((honest, quick));
+    test.wait_for("all given back", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
+}
+
+/// What the default tenant was charged for, by bytes: reads, writes, and requests without.
+fn charged(test: &TestServer) -> (u64, u64, u64) {
+    let tenant = &test.server.state().pools[0].tenants[0];
+    (tenant.read_bytes_total, tenant.write_bytes_total, tenant.metas_total)
+}
+
+fn ask_for(test: &TestServer, command: Command, flags: CommandFlags, length: u64) -> Result<(), Errno> {
+    let mut client = test.connect("disk0");
+    let cookie = client.send(command, flags, 0, length, &[]);
+    client.wait(cookie).map(drop)
+}
+
+#[test]
+fn zeros_that_must_be_written_are_charged_as_written() {
+    const LENGTH: u64 = 8 << 20;
+    let test = TestServer::start("zeros-memory", Engine::Auto, MEMORY);
+    ask_for(&test, Command::WriteZeroes, CommandFlags::NONE, LENGTH).unwrap();
+    test.wait_for("a cheap one", |_| charged(&test) == (0, 0, 1));
+    ask_for(&test, Command::WriteZeroes, CommandFlags::NO_HOLE, LENGTH).unwrap();
+    test.wait_for("a dear one", |_| charged(&test) == (0, LENGTH, 1));
+
+    // A file system that punches holes, but can zero by writing only.
+    const LESS: u64 = 512 << 10;
+    let name = "zeros_that_must_be_written_are_charged_as_written";
+    let Some(disk) = support::SmallDisk::mount(name) else { return };
+    for engine in ENGINES {
+        let test = TestServer::start("zeros-file", engine, &format!("[server]\nworkers = 2\n{}", disk.volume()));
+        test.connect("disk0").write(0, &[7; 4096]).unwrap();
+        let fast = CommandFlags::NO_HOLE | CommandFlags::FAST_ZERO;
+        assert_eq!(ask_for(&test, Command::WriteZeroes, fast, LESS), Err(Errno::NotSupported));
+        for round in 1..=2 {
+            ask_for(&test, Command::WriteZeroes, CommandFlags::NO_HOLE, LESS).unwrap();
+            test.wait_for("a dear one", |_| charged(&test) == (0, 4096 + round * LESS, 0));
+        }
+        assert_eq!(test.connect("disk0").read(0, 4096).unwrap(), [0; 4096]);
+        ask_for(&test, Command::WriteZeroes, CommandFlags::NONE, LESS).unwrap();
+        test.wait_for("a cheap one", |_| charged(&test) == (4096, 4096 + 2 * LESS, 1));
+        test.server.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn reading_ahead_is_charged_where_it_reads() {
+    for (cache, bytes, metas) in [("direct", 0, 1), ("buffered", 1 << 20, 0)] {
+        let text = format!("[volumes.disk0]\nsize = \"1MiB\"\ncache = \"{cache}\"\n");
+        let test = TestServer::start("ahead-charge", Engine::Auto, &text);
+        ask_for(&test, Command::Cache, CommandFlags::NONE, 1 << 20).unwrap();
+        test.wait_for("the charge", |_| charged(&test) == (bytes, 0, metas));
+    }
+}

@@ -382,3 +382,52 @@ fn every_framing_is_served() {
     }
     test.wait_for("all gone", |state| state.connections == 0);
 }
+
+#[test]
+fn a_lost_operation_is_reported_even_when_its_volume_is_removed() {
+    let text = r#"
+        [server]
+        drain_timeout = "100ms"
+        [pools.stuck]
+        stall_report_after = "100ms"
+        emulate = { preset = "ssd", stall_every = "2000s", stall_for = "1999s" }
+        [volumes.stuck]
+        backend = "emulate"
+        pool = "stuck"
+        size = "1MiB"
+    "#;
+    let test = TestServer::start("stuck-removed", Engine::Auto, text);
+    let mut client = test.connect("stuck");
+    client.send(Command::Write, CommandFlags::NONE, 0, 4096, &[1; 4096]);
+    let age = |state: &evenkeel_policy::state::State| {
+        let pool = state.pools.iter().find(|pool| pool.name == "stuck")?;
+        pool.overdue.iter().map(|io| io.age_s).reduce(f64::max)
+    };
+    test.wait_for("the report", |state| age(state).is_some());
+    let warnings = test.server.remove_volume("stuck").unwrap();
+    assert!(matches!(&warnings[..], [Error::NoAnswer { .. }]), "{warnings:?}");
+    let before = age(&test.server.state()).unwrap();
+    test.wait_for("the next report", |state| age(state).expect("it has not come back") > before);
+    test.server.abort();
+}
+
+#[test]
+fn a_block_device_that_somebody_else_has_is_refused() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let scratch = support::Scratch::new("claimed");
+    let Some(device) = support::loop_device(&scratch, "a_block_device_that_somebody_else_has_is_refused") else {
+        return;
+    };
+    let text = format!("[volumes.disk0]\nbackend = \"block\"\npath = \"{}\"\n", device.path().display());
+    let start = || Server::start(support::config(&scratch, Engine::Auto, &text), Start::default());
+    // As a mount does.
+    let claim = || std::fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(device.path());
+    let claimed = claim().unwrap();
+    let error = start().err().expect("it is claimed").to_string();
+    assert!(error.contains("mounted"), "{error}");
+    drop(claimed);
+    let server = start().unwrap();
+    assert!(claim().is_err(), "nobody may mount it while it is served");
+    assert!(start().is_err(), "nor may a second server have it");
+    server.shutdown().unwrap();
+}

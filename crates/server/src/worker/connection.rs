@@ -178,20 +178,15 @@ impl OutQueue {
         self.replies.len()
     }
 
-    /// Changes whenever a byte is sent: replies waiting, and bytes of the first that are sent.
-    #[inline]
-    pub(crate) fn position(&self) -> (usize, usize) {
-        (self.replies.len(), self.sent)
-    }
-
-    /// Sends as much as the socket takes; whether all is sent.
+    /// Sends as much as the socket takes; how many bytes that was.
     pub(crate) fn flush(
         &mut self,
         transport: &Transport,
         list: &mut SendList,
         buffers: &mut BufferPool,
         budget: &Budget,
-    ) -> io::Result<bool> {
+    ) -> io::Result<u64> {
+        let mut all = 0;
         let iov = &mut list.0;
         while !self.replies.is_empty() {
             iov.clear();
@@ -214,15 +209,16 @@ impl OutQueue {
             // SAFETY: headers and payloads live in the queue, and volumes with the connection.
             let sent = match unsafe { transport.send(iov) } {
                 Ok(sent) => sent,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
                 Err(error) => return Err(error),
             };
             self.advance(sent, buffers, budget);
+            all += sent as u64;
             if sent < total {
-                return Ok(false);
+                return Ok(all);
             }
         }
-        Ok(true)
+        Ok(all)
     }
 
     #[inline]
@@ -287,8 +283,44 @@ pub(crate) struct Incoming {
     pub(crate) request: Request,
     /// Bytes that are there.
     pub(crate) filled: usize,
-    /// When some last arrived.
-    pub(crate) progress_at: Instant,
+    /// How fast they come.
+    pub(crate) pace: Pace,
+}
+
+/// How long a connection's pace is measured before it is judged.
+pub(crate) const PACE_WINDOW: Duration = Duration::from_secs(20);
+/// Bytes a second below which a connection that holds memory counts as stuck: slower than any link one would put
+/// storage behind.
+const SLOWEST: u64 = 64 << 10;
+
+/// Whether bytes move, judged in windows: neither a byte now and then nor a quick start passes for progress.
+pub(crate) struct Pace {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    /// Starts a window.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { since: now, bytes: 0 }
+    }
+
+    /// Bytes have moved.
+    #[inline]
+    pub(crate) fn moved(&mut self, bytes: u64) {
+        self.bytes += bytes;
+    }
+
+    /// Whether too little has moved in the window that ends now, if one does. To be asked about once a second.
+    fn was_slow(&mut self, now: Instant) -> bool {
+        let age = now.since(self.since);
+        if age < PACE_WINDOW {
+            return false;
+        }
+        let slow = self.bytes < age.as_nanos() / 1_000_000 * SLOWEST / 1000;
+        *self = Self::new(now);
+        slow
+    }
 }
 
 /// Payload of a refused write, to be skipped before the error goes out.
@@ -345,8 +377,8 @@ pub(crate) struct Connection {
     pub(crate) discard: Option<Discard>,
     /// Replies under way.
     pub(crate) out: OutQueue,
-    /// When the socket last took part of a reply, or there was none to take.
-    pub(crate) sent_at: Instant,
+    /// How fast they go.
+    pub(crate) pace: Pace,
     /// Requests handed to the pool and not yet answered.
     pub(crate) in_flight: u32,
     /// Bytes of the buffer budget that its requests hold, not counting replies.
@@ -378,7 +410,7 @@ impl Connection {
             incoming: None,
             discard: None,
             out: OutQueue::default(),
-            sent_at: now,
+            pace: Pace::new(now),
             in_flight: 0,
             charged: 0,
             paused: Paused::No,
@@ -433,10 +465,35 @@ impl Connection {
         }
     }
 
-    /// How long it has held memory without moving a byte, if it does.
-    pub(crate) fn stuck_for(&self, now: Instant) -> Option<Duration> {
-        let receiving = self.incoming.as_ref().map(|incoming| now.since(incoming.progress_at));
-        let sending = (self.out.len() > 0).then(|| now.since(self.sent_at));
-        receiving.max(sending)
+    /// Whether it has received or taken too little for too long. To be asked about once a second.
+    pub(crate) fn is_stuck(&mut self, now: Instant) -> bool {
+        if self.out.len() == 0 {
+            self.pace = Pace::new(now);
+        }
+        let receiving = self.incoming.as_mut().is_some_and(|incoming| incoming.pace.was_slow(now));
+        receiving | self.pace.was_slow(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many seconds a connection counts as slow of which `bytes` arrive in second `n`.
+    fn slow_after(bytes: impl Fn(u64) -> u64) -> Option<u64> {
+        let mut pace = Pace::new(Instant::ZERO);
+        (1..=600).find(|&second| {
+            pace.moved(bytes(second));
+            pace.was_slow(Instant::ZERO + Duration::from_secs(second))
+        })
+    }
+
+    #[test]
+    fn what_trickles_is_slow_and_what_flows_is_not() {
+        assert_eq!(slow_after(|_| 0), Some(20));
+        assert_eq!(slow_after(|second| u64::from(second % 15 == 0)), Some(20), "a byte now and then");
+        assert_eq!(slow_after(|second| if second == 1 { 1 << 30 } else { 0 }), Some(40), "a quick start");
+        assert_eq!(slow_after(|_| SLOWEST), None);
+        assert_eq!(slow_after(|second| if second % 10 == 0 { SLOWEST * 10 } else { 0 }), None, "in bursts");
     }
 }

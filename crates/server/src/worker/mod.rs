@@ -53,9 +53,6 @@ const EVENTS: usize = 256;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How soon a connection that waits for buffer memory is tried again.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
-/// With the buffer budget three quarters used, a connection that holds some of it and has not moved a byte for so long is closed.
-const STUCK_AFTER: Duration = Duration::from_secs(20);
-
 /// Names of what epoll reports; connections report their key, whose slot is never this great.
 const MAILBOX_EVENT: u64 = u64::MAX;
 const RING_EVENT: u64 = u64::MAX - 1;
@@ -390,11 +387,10 @@ impl Worker {
     /// Sends what is to be sent, and lets connections read again that now may.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        let now = clock::now();
         for slot in dirty.drain(..) {
             let Some(mut connection) = self.connections[slot as usize].take() else { continue };
             connection.dirty = false;
-            if self.send(&mut connection, now) {
+            if self.send(&mut connection) {
                 self.keep(connection);
             } else {
                 self.lose(connection);
@@ -404,19 +400,16 @@ impl Worker {
     }
 
     /// Sends to one connection; false when it is lost.
-    fn send(&mut self, connection: &mut Connection, now: Instant) -> bool {
+    fn send(&mut self, connection: &mut Connection) -> bool {
         if connection.ending == Ending::Silent {
             connection.out.clear(&mut self.buffers, &self.shared.budget);
             return true;
         }
-        let before = connection.out.position();
-        let all =
+        let sent =
             connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget);
-        match all {
-            Ok(all) => {
-                if all || connection.out.position() != before {
-                    connection.sent_at = now;
-                }
+        match sent {
+            Ok(sent) => {
+                connection.pace.moved(sent);
                 let full = connection.outstanding() >= self.shared.bounds.in_flight;
                 if connection.paused == Paused::Full && !full {
                     self.resume.push(connection.key.slot);
@@ -473,16 +466,16 @@ impl Worker {
         let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;
         let mut tenants = std::collections::HashMap::new();
         for slot in 0..self.connections.len() {
-            let Some(connection) = &self.connections[slot] else { continue };
+            let Some(connection) = &mut self.connections[slot] else { continue };
             let too_long = match &connection.phase {
                 connection::Phase::Handshake(_) => (now.since(connection.since).as_nanos()
                     > self.shared.bounds.handshake_ns)
                     .then_some("no export chosen in time"),
                 connection::Phase::Attached(attached) => {
                     *tenants.entry((attached.volume.pool, Arc::clone(&attached.tenant_name))).or_insert(0) += 1;
-                    let stuck =
-                        pressed && connection.held() > 0 && connection.stuck_for(now).is_some_and(|t| t > STUCK_AFTER);
-                    stuck.then_some("it holds buffer memory that others need and moves no data")
+                    // Asked in any case: a window begins when one ends.
+                    let stuck = connection.is_stuck(now) && pressed && connection.held() > 0;
+                    stuck.then_some("it holds buffer memory that others need and moves next to no data")
                 }
             };
             if let Some(why) = too_long

@@ -9,7 +9,7 @@ use evenkeel_nbd::server::{Directory, Export, Limits, Session, Status, reply, re
 use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
 
-use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase, Request};
+use super::connection::{Attached, Connection, Discard, Ending, Incoming, Pace, Paused, Payload, Phase, Request};
 use super::pump::EXTENTS_BYTES;
 use super::{SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::Backend;
@@ -22,6 +22,9 @@ use crate::volume::{MAX_PAYLOAD, MIN_BLOCK, PREFERRED_BLOCK, Volume};
 const READS_IN_A_ROW: usize = 4;
 /// Answers that a client may leave unread while it negotiates: a list of a thousand exports is long.
 const MAX_ANSWERS: usize = 16;
+
+/// A request of a connection that holds nothing gets so many bytes of buffer memory if there are any.
+const SMALL: u64 = 64 << 10;
 
 /// Why a connection must end now.
 pub(super) enum Lost {
@@ -140,7 +143,7 @@ impl Worker {
         if incoming.filled as u64 == incoming.request.length {
             self.enqueue(connection, incoming.request);
         } else {
-            incoming.progress_at = clock::now();
+            incoming.pace.moved(bytes as u64);
             connection.incoming = Some(incoming);
         }
     }
@@ -285,21 +288,28 @@ impl Worker {
         if there as u64 == header.length {
             self.enqueue(connection, request);
         } else {
-            connection.incoming = Some(Incoming { request, filled: there, progress_at: clock::now() });
+            connection.incoming = Some(Incoming { request, filled: there, pace: Pace::new(clock::now()) });
         }
         Ok(header_len + there)
     }
 
     /// Takes bytes out of the buffer budget for a request, or makes the connection wait.
     fn charge(&mut self, connection: &mut Connection, bytes: u64) -> bool {
-        // A connection may hold half of what is free. However many hoard what they do not take,
-        // each takes less than the one before, and something is left for those that come.
-        let held = connection.held();
-        if held > 0 && held + bytes > self.shared.budget.free() / 2 {
-            connection.paused = Paused::Full;
+        // A connection may hold half of what is free, by its first request too: a header is sent quickly. However many
+        // hoard what they do not take or send, each holds less than the one before, and something is left for
+        // those that come. With nothing in use any request goes, or one of more than half would never.
+        let (held, budget) = (connection.held(), &self.shared.budget);
+        let exempt = held == 0 && (bytes <= SMALL || budget.used() == 0);
+        if !exempt && held + bytes > budget.free() / 2 {
+            if held > 0 {
+                connection.paused = Paused::Full;
+            } else {
+                connection.paused = Paused::Memory((2 * bytes).min(budget.limit()));
+                self.hungry.push(connection.key);
+            }
             return false;
         }
-        if !self.shared.budget.try_take(bytes) {
+        if !budget.try_take(bytes) {
             connection.paused = Paused::Memory(bytes);
             self.hungry.push(connection.key);
             return false;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll;
 
-use super::connection::{ConnKey, Connection, Ending, Paused};
+use super::connection::{ConnKey, Connection, Ending, Paused, Phase};
 use super::mailbox::Message;
 use super::{READ, WRITE, Worker};
 
@@ -121,6 +121,15 @@ impl Worker {
         self.draining = true;
         self.listeners.clear();
         for slot in 0..self.connections.len() {
+            if let Some(connection) = &mut self.connections[slot]
+                && let Phase::Handshake(handshake) = &mut connection.phase
+            {
+                // What it has asked by now is answered with the reason why nothing comes of it.
+                handshake.shut_down();
+                if let Some(connection) = self.connections[slot].take() {
+                    self.receive(connection);
+                }
+            }
             if let Some(mut connection) = self.connections[slot].take() {
                 if connection.ending == Ending::Open {
                     connection.ending = Ending::Draining;

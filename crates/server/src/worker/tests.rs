@@ -9,7 +9,7 @@ use super::*;
 use crate::buffer::Budget;
 use crate::registry::Registry;
 use crate::shared::Bounds;
-use connection::Payload;
+use connection::{PACE_WINDOW, Payload};
 use transport::{Peer, Transport};
 
 /// Bytes of the buffer budget.
@@ -90,44 +90,63 @@ fn an_event_of_an_earlier_user_of_a_slot_is_ignored() {
 }
 
 #[test]
-fn a_reader_is_stuck_when_nothing_moves_however_slow_it_is() {
+fn a_reader_may_be_slow_but_not_next_to_still() {
     // A reply that the socket takes in many parts, and that holds almost all of the buffer memory.
     const REPLY: usize = 30 << 20;
-    let step = Duration::from_nanos(STUCK_AFTER.as_nanos() / 4 * 3);
+    let step = Duration::from_nanos(PACE_WINDOW.as_nanos() / 2);
     let mut worker = worker();
     let (mut client, key) = attach(&mut worker);
     let mut now = clock::now();
     assert!(worker.shared.budget.try_take(REPLY as u64));
     at(&mut worker, key).out.push(None, Payload::Owned(vec![0; REPLY]), REPLY as u64);
 
-    // A little is taken every 15 s, for minutes: slow, not stuck.
+    // 1 MiB is taken every 10 s, for minutes: slow, not stuck.
     let mut taken = 0;
-    for _ in 0..10 {
-        now += step;
-        send(&mut worker, key, now);
+    for round in 1..=15 {
+        while taken < round << 20 {
+            send(&mut worker, key);
+            taken += drain(&mut client);
+        }
         now += step;
         worker.keep_house(now);
         at(&mut worker, key);
-        taken += drain(&mut client);
     }
-    assert!(taken > 0 && taken < REPLY, "{taken} bytes were taken, by and by");
+    assert!(taken < REPLY);
 
-    // Nothing is taken any more: after one step the connection is still good, after another it is not.
-    send(&mut worker, key, now);
-    now += step;
-    send(&mut worker, key, now);
-    worker.keep_house(now);
-    at(&mut worker, key);
-    now += step;
-    send(&mut worker, key, now);
-    worker.keep_house(now);
-    assert!(worker.connections[key.slot as usize].is_none(), "stuck for {step:?} twice");
+    // 4 KiB every 10 s: after a window of that it is over.
+    let mut rounds = 0;
+    while worker.connections[key.slot as usize].is_some() {
+        send(&mut worker, key);
+        client.read_exact(&mut [0; 4096]).unwrap();
+        now += step;
+        worker.keep_house(now);
+        rounds += 1;
+    }
+    assert!((2..=4).contains(&rounds), "closed after {rounds} rounds");
     assert_eq!(worker.shared.budget.used(), 0, "its memory is for others again");
 }
 
+#[test]
+fn a_client_that_still_negotiates_is_told_of_the_stop() {
+    let mut worker = worker();
+    let (mut client, _) = connect(&mut worker);
+    let (_silent, _) = connect(&mut worker);
+    client.write_all(&3u32.to_be_bytes()).unwrap();
+    // LIST, without data.
+    client.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").unwrap();
+    worker.drain();
+    worker.send_replies();
+    let mut all = Vec::new();
+    client.set_nonblocking(false).unwrap();
+    client.read_to_end(&mut all).unwrap();
+    let error = &all[18..][..20];
+    assert_eq!(error[12..16], (1u32 << 31 | 7).to_be_bytes(), "ERR_SHUTDOWN in {error:?}");
+    assert!(worker.is_idle(), "nobody is waited for");
+}
+
 /// The socket of a connection is writable.
-fn send(worker: &mut Worker, key: ConnKey, now: Instant) {
+fn send(worker: &mut Worker, key: ConnKey) {
     let mut connection = worker.connections[key.slot as usize].take().unwrap();
-    assert!(worker.send(&mut connection, now));
+    assert!(worker.send(&mut connection));
     worker.keep(connection);
 }

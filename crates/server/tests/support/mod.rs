@@ -353,6 +353,38 @@ impl Client {
     }
 }
 
+/// A loop device over a file; detached with its owner.
+pub struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+        let name = String::from_utf8(made.stdout).ok()?;
+        made.status.success().then(|| Self(name.trim().into()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
+/// A loop device of 16 MiB, or `None` and a word about why not.
+pub fn loop_device(scratch: &Scratch, test: &str) -> Option<Loop> {
+    let image = scratch.path().join("device.img");
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let device = Loop::over(&image);
+    if device.is_none() {
+        skip(test, "loop devices need root and a kernel that has them");
+    }
+    device
+}
+
 /// Reports a test that cannot run here, by name, where the test runner collects it.
 pub fn skip(name: &str, why: &str) {
     eprintln!("SKIPPED: {name}: {why}");
