@@ -335,6 +335,11 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::AppLimited { held_back, completions } => {
                 Self { held_back: Some(held_back), completions: Some(completions), ..named("app_limited") }
             }
+            Reason::DoublingPays { gain } => Self { factor: Some(gain), ..named("doubling_pays") },
+            Reason::DoublingFutile { gain } => Self { factor: Some(gain), ..named("doubling_futile") },
+            Reason::ReductionFree { loss } => Self { factor: Some(loss), ..named("reduction_free") },
+            Reason::ReductionCosts { loss } => Self { factor: Some(loss), ..named("reduction_costs") },
+            Reason::ThroughputChanged { ratio } => Self { factor: Some(ratio), ..named("throughput_changed") },
             Reason::Power { power } => Self { factor: Some(power), ..named("power") },
             Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },
             Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`Config::None`] | unbounded |
 //! | [`Config::Fixed`] | constant |
+//! | [`Config::Elastic`] | the smallest that doubling would hardly improve |
 //! | [`Config::SlowFast`] | adapted by two loops, see [`SlowFastConfig`] |
 //! | [`Config::Theta`] | baseline: latency and its gradient, at each completion |
 //! | [`Config::Wbt`] | baseline: halved and doubled around a fixed latency target |
@@ -27,6 +28,7 @@ use crate::time::{Duration, Instant};
 
 mod config;
 mod curve;
+mod elastic;
 mod fixed;
 mod gradient;
 mod slowfast;
@@ -35,6 +37,8 @@ mod vegas;
 mod wbt;
 
 pub use config::{InvalidConfig, Repairs, SlowFastConfig};
+use elastic::Elastic;
+pub use elastic::ElasticConfig;
 use fixed::Throttle;
 use gradient::Gradient;
 use slowfast::SlowFast;
@@ -52,6 +56,8 @@ pub enum Config {
         /// Budget in bytes.
         budget_bytes: u64,
     },
+    /// The smallest budget that doubling would hardly improve.
+    Elastic(ElasticConfig),
     /// SlowFast CoDel.
     SlowFast(SlowFastConfig),
     /// The later variant of SlowFast's authors.
@@ -73,6 +79,7 @@ impl Config {
         match self {
             Self::None => "none",
             Self::Fixed { .. } => "fixed",
+            Self::Elastic(_) => "elastic",
             Self::SlowFast(_) => "slowfast",
             Self::Theta => "theta",
             Self::Wbt { .. } => "wbt",
@@ -143,6 +150,31 @@ pub enum Reason {
         /// All completions of the interval.
         completions: u64,
     },
+    /// Doubling the budget brings more throughput than is tolerated to be lost, so it is doubled.
+    DoublingPays {
+        /// ln(throughput with twice the budget / throughput).
+        gain: f64,
+    },
+    /// Doubling the budget brings no more than that: the budget is big enough.
+    DoublingFutile {
+        /// ln(throughput with twice the budget / throughput).
+        gain: f64,
+    },
+    /// A smaller budget is enough too.
+    ReductionFree {
+        /// ln(throughput / throughput with the smaller budget).
+        loss: f64,
+    },
+    /// A smaller budget costs more throughput than is tolerated: the budget is small enough.
+    ReductionCosts {
+        /// ln(throughput / throughput with the smaller budget).
+        loss: f64,
+    },
+    /// The throughput under an unchanged budget has changed: what was learned may not hold any longer.
+    ThroughputChanged {
+        /// New over old.
+        ratio: f64,
+    },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
     Power {
         /// That divisor; 1 on an empty device.
@@ -191,6 +223,13 @@ impl fmt::Display for Reason {
                     f,
                     "load too light to learn from ({held_back} of {completions} completions while one was held back)"
                 )
+            }
+            Self::DoublingPays { gain } => write!(f, "twice the budget brings {:.1} % more: taken", gain * 100.0),
+            Self::DoublingFutile { gain } => write!(f, "twice the budget would bring only {:.1} %", gain * 100.0),
+            Self::ReductionFree { loss } => write!(f, "a smaller budget costs only {:.1} %: taken", loss * 100.0),
+            Self::ReductionCosts { loss } => write!(f, "a smaller budget would cost {:.1} %", loss * 100.0),
+            Self::ThroughputChanged { ratio } => {
+                write!(f, "throughput under the same budget is {ratio:.2} times what it was: searching again")
             }
             Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
             Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),
@@ -264,6 +303,7 @@ impl MeanCost {
 
 enum Law {
     Constant,
+    Elastic(Box<Elastic>),
     SlowFast(Box<SlowFast>),
     Theta(Theta),
     Wbt(Wbt),
@@ -347,6 +387,10 @@ impl Admission {
         };
         let changed = match &mut self.law {
             Law::Constant => None,
+            Law::Elastic(law) => law.observe(&done).then(|| {
+                let decision = law.decision();
+                (decision.reason, decision.budget_bytes)
+            }),
             Law::SlowFast(law) => {
                 law.observe(&done);
                 None
@@ -419,6 +463,12 @@ impl Admission {
                 self.law = Law::SlowFast(Box::new(SlowFast::new(settings, now, self.seed)));
                 self.apply();
             }
+            (Config::Elastic(settings), Law::Elastic(law)) => law.reconfigure(settings),
+            (Config::Elastic(settings), _) => {
+                let law = Box::new(Elastic::new(settings, now));
+                let budget_bytes = law.decision().budget_bytes;
+                self.begin(Law::Elastic(law), now, budget_bytes);
+            }
             (Config::Wbt { target }, Law::Wbt(law)) => law.set_target(target),
             (Config::Theta, Law::Theta(_)) | (Config::Vegas, Law::Vegas(_)) | (Config::Gradient, Law::Gradient(_)) => {}
             (Config::Wbt { target }, _) => {
@@ -481,7 +531,7 @@ impl Admission {
                 }
                 self.next_tick = law.next_tick();
             }
-            Law::Theta(_) | Law::Vegas(_) | Law::Gradient(_) => {
+            Law::Elastic(_) | Law::Theta(_) | Law::Vegas(_) | Law::Gradient(_) => {
                 self.untold = self.decision.at + TELL_EVERY >= self.next_tick;
                 self.next_tick = now + TELL_EVERY;
             }
