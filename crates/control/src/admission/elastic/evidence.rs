@@ -4,18 +4,21 @@ use super::meter::Rate;
 
 /// Standard errors from a bound that make an outcome certain.
 const CERTAIN: f64 = 1.5;
-/// An outcome this close to the bound, in units of the bound, counts as reached.
-const CLOSE: f64 = 0.25;
+/// A change that an experiment of this precision, in units of the bound, does not recommend is not worth more effort.
+const CLOSE: f64 = 0.5;
 /// Smallest variance of one comparison: drift spoils what looks more precise (0.1 %).
 const MIN_VARIANCE: f64 = 1e-6;
 /// What each new comparison leaves of the weight of those before.
 const MEMORY: f64 = 0.95;
 
-/// Where the truth lies with respect to a bound.
+/// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    Above,
-    Below,
+    /// Certain enough to change something.
+    Move,
+    /// Nothing speaks for a change.
+    Stay,
+    /// Go on.
     Open,
 }
 
@@ -45,19 +48,31 @@ impl Evidence {
         if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
     }
 
-    pub(super) fn verdict(&self, bound: f64) -> Verdict {
-        if self.weight == 0.0 {
-            return Verdict::Open;
-        }
-        let (mean, error) = (self.mean(), 1.0 / libm::sqrt(self.weight));
-        if error * CERTAIN < bound * CLOSE {
-            if mean > bound { Verdict::Above } else { Verdict::Below }
-        } else if mean - CERTAIN * error > bound {
-            Verdict::Above
-        } else if mean + CERTAIN * error < bound {
-            Verdict::Below
+    /// Whether the ratio is above the bound: then move, which takes certainty.
+    pub(super) fn is_above(&self, bound: f64) -> Verdict {
+        let (distance, error) = (self.mean() - bound, self.error());
+        if distance > CERTAIN * error {
+            Verdict::Move
+        } else if distance < 0.0 && (-distance > CERTAIN * error || error < bound * CLOSE) {
+            Verdict::Stay
         } else {
             Verdict::Open
         }
+    }
+
+    /// Whether the ratio is below the bound: then move, which takes certainty.
+    pub(super) fn is_below(&self, bound: f64) -> Verdict {
+        let (distance, error) = (bound - self.mean(), self.error());
+        if distance > CERTAIN * error {
+            Verdict::Move
+        } else if distance < 0.0 && (-distance > CERTAIN * error || error < libm::fabs(bound) * CLOSE) {
+            Verdict::Stay
+        } else {
+            Verdict::Open
+        }
+    }
+
+    fn error(&self) -> f64 {
+        if self.weight > 0.0 { 1.0 / libm::sqrt(self.weight) } else { f64::INFINITY }
     }
 }

@@ -1,10 +1,15 @@
 //! Throughput with its standard error, while one budget is in force.
 
 use super::super::Completion;
+use super::work::Work;
 use crate::time::{Duration, Instant};
 
 /// Completions in a block, at least.
 const BLOCK_COMPLETIONS: u32 = 16;
+/// Share of the mean latency that a block lasts, at least.
+const BLOCK_LATENCIES: f64 = 0.25;
+/// Blocks whose scatter is remembered.
+const MEMORY_BLOCKS: f64 = 16.0;
 /// Mean latency: weight of a new completion.
 const LATENCY_WEIGHT: f64 = 1.0 / 32.0;
 /// A silence this many times the mean latency is a stall, not a variation.
@@ -52,7 +57,9 @@ pub(super) struct Meter {
     /// Outlives the budget.
     mean_latency_ns: f64,
     block_ns: f64,
+    block_variance: f64,
     pub(super) mean_cost: f64,
+    pub(super) work: Work,
 }
 
 impl Meter {
@@ -73,7 +80,9 @@ impl Meter {
             slack_blocks: 0,
             mean_latency_ns: 0.0,
             block_ns: 0.0,
+            block_variance: 0.0,
             mean_cost: 0.0,
+            work: Work::new(),
         }
     }
 
@@ -82,6 +91,8 @@ impl Meter {
         *self = Self {
             mean_latency_ns: self.mean_latency_ns,
             mean_cost: self.mean_cost,
+            work: self.work,
+            block_variance: self.block_variance,
             last_at: self.last_at,
             ..Self::new(now)
         };
@@ -130,7 +141,7 @@ impl Meter {
             Some(_) => {}
             None if done.now - done.latency >= self.counts_from => {
                 self.began_at = Some(done.now);
-                self.block_ns = self.mean_latency_ns;
+                self.block_ns = self.mean_latency_ns * BLOCK_LATENCIES;
             }
             None => {}
         }
@@ -148,12 +159,14 @@ impl Meter {
         if self.completions < BLOCK_COMPLETIONS || length < self.block_ns {
             return Progress::None;
         }
-        let bytes = core::mem::take(&mut self.bytes);
+        let (requests, bytes) = (f64::from(self.completions), core::mem::take(&mut self.bytes));
+        self.work.learn(requests, bytes, length);
+        let bytes = self.work.of(requests, bytes);
         let bound = self.held_back * 4 >= self.completions * 3;
         self.slack_blocks = if bound { 0 } else { self.slack_blocks + 1 };
         (self.completions, self.held_back) = (0, 0);
         self.began_at = Some(self.last_at);
-        self.block_ns = self.mean_latency_ns;
+        self.block_ns = self.mean_latency_ns * BLOCK_LATENCIES;
         self.blocks += 1;
         self.sum_b += bytes;
         self.sum_t += length;
@@ -164,13 +177,17 @@ impl Meter {
     }
 
     /// The throughput so far, if there are at least two blocks: a ratio estimate with its variance from the blocks.
-    pub(super) fn rate(&self) -> Option<Rate> {
+    pub(super) fn rate(&mut self) -> Option<Rate> {
         if self.blocks < 2 || self.sum_t <= 0.0 || self.sum_b <= 0.0 {
             return None;
         }
         let (n, rate) = (f64::from(self.blocks), self.sum_b / self.sum_t);
         let scatter = (self.sum_bb - 2.0 * rate * self.sum_bt + rate * rate * self.sum_tt).max(0.0);
-        Some(Rate { rate, variance: scatter * n / ((n - 1.0) * self.sum_b * self.sum_b) })
+        // Relative variance of one block. A handful of blocks may agree by chance: those before have a say.
+        let block = scatter * n * n / ((n - 1.0) * self.sum_b * self.sum_b);
+        let weight = n / (n + MEMORY_BLOCKS);
+        self.block_variance = if self.block_variance == 0.0 { block } else { self.block_variance + (block - self.block_variance) * weight };
+        Some(Rate { rate, variance: self.block_variance.max(block) / n })
     }
 }
 
@@ -182,5 +199,11 @@ impl Rate {
             rate: old_weight * self.rate + weight * new.rate,
             variance: old_weight * old_weight * self.variance + weight * weight * new.variance,
         }
+    }
+}
+impl Rate {
+    /// The same in other units.
+    pub(super) fn scaled(self, factor: f64) -> Self {
+        Self { rate: self.rate * factor, ..self }
     }
 }

@@ -16,6 +16,7 @@ use crate::time::{Duration, Instant};
 
 mod evidence;
 mod meter;
+mod work;
 
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Progress, Rate};
@@ -27,10 +28,16 @@ const INITIAL_BYTES: f64 = 262_144.0;
 const FINEST: f64 = LN_2 / 8.0;
 /// Blocks of the shortest and of the longest measurement.
 const MIN_BLOCKS: u32 = 4;
-const MAX_BLOCKS: u32 = 64;
+const MAX_BLOCKS: u32 = 16;
 /// Share of time that experiments above and below the budget take once it is found.
 const UP_SHARE: f64 = 0.004;
 const DOWN_SHARE: f64 = 0.05;
+/// Share of time above while it is open whether doubling pays.
+const OPEN_UP_SHARE: f64 = 0.05;
+/// Share of time below while it is open whether a smaller budget is enough.
+const OPEN_DOWN_SHARE: f64 = 0.15;
+/// Experiments without an outcome until the search has to wait for it.
+const PATIENCE: u32 = 3;
 /// Change of throughput that calls what was learned in question.
 const CHANGE: f64 = 0.05;
 /// Standard errors that make it certain.
@@ -45,7 +52,7 @@ pub struct ElasticConfig {
 
 impl Default for ElasticConfig {
     fn default() -> Self {
-        Self { tolerance: 0.02 }
+        Self { tolerance: 0.025 }
     }
 }
 
@@ -184,8 +191,10 @@ impl Elastic {
         } else {
             self.usual = Some(rate);
         }
-        self.base = Some(rate);
-        let reason = self.decision.reason;
+        let scale = self.meter.work.adopt();
+        self.base = Some(rate.scaled(scale));
+        self.usual = self.usual.map(|usual| usual.scaled(scale));
+        let reason = self.decision.reason; 
         if now >= self.next_up {
             self.enter(Phase::Up, now, reason);
         } else if now >= self.next_down && self.budget > self.meter.mean_cost.max(MIN_BUDGET as f64) {
@@ -199,8 +208,8 @@ impl Elastic {
         let Some(base) = self.base else { return self.enter(Phase::Base, now, Reason::Initial) };
         self.up.add(base, rate);
         let gain = self.up.mean();
-        match self.up.verdict(self.tolerance) {
-            Verdict::Above if self.budget * 2.0 <= MAX_BUDGET as f64 => {
+        match self.up.is_above(self.tolerance) {
+            Verdict::Move if self.budget * 2.0 <= MAX_BUDGET as f64 => {
                 self.budget *= 2.0;
                 self.moved(rate);
                 self.bracketed = true;
@@ -209,7 +218,7 @@ impl Elastic {
                 self.next_up = now;
                 self.enter(Phase::Up, now, Reason::DoublingPays { gain });
             }
-            Verdict::Above | Verdict::Below => {
+            Verdict::Move | Verdict::Stay => {
                 self.undecided = 0;
                 self.blocks = MIN_BLOCKS;
                 self.next_up = now + share(took, UP_SHARE);
@@ -217,7 +226,11 @@ impl Elastic {
             }
             Verdict::Open => {
                 self.wait_longer();
-                self.next_up = now + share(took, self.open_share(UP_SHARE));
+                self.next_up = now + share(took, self.open_share(OPEN_UP_SHARE));
+                if self.undecided >= PATIENCE {
+                    self.undecided = 0;
+                    self.next_down = now;
+                }
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -228,8 +241,8 @@ impl Elastic {
         self.down.add(rate, base);
         let loss = self.down.mean();
         let allowed = self.tolerance - self.up.mean().max(0.0);
-        match self.down.verdict(allowed) {
-            Verdict::Below => {
+        match self.down.is_below(allowed) {
+            Verdict::Move => {
                 self.budget *= libm::exp(-self.step);
                 self.up.shift(&self.down);
                 self.moved(rate);
@@ -238,7 +251,7 @@ impl Elastic {
                 }
                 self.enter(Phase::Down, now, Reason::ReductionFree { loss });
             }
-            Verdict::Above => {
+            Verdict::Stay => {
                 self.undecided = 0;
                 self.blocks = MIN_BLOCKS;
                 self.bracketed = true;
@@ -253,7 +266,7 @@ impl Elastic {
             }
             Verdict::Open => {
                 self.wait_longer();
-                self.next_down = now + share(took, self.open_share(DOWN_SHARE));
+                self.next_down = now + share(took, self.open_share(OPEN_DOWN_SHARE));
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -284,10 +297,9 @@ impl Elastic {
         self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
     }
 
-    /// The share of time for an experiment without an outcome: half at first, less and less from the third on.
+    /// The share of time for an experiment without an outcome: half at first, then as if it had one.
     fn open_share(&self, settled: f64) -> f64 {
-        let patience = self.undecided.saturating_sub(2).min(16);
-        (0.5 * libm::exp2(-f64::from(patience))).max(settled)
+        if self.undecided < PATIENCE { 0.5 } else { settled }
     }
 
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
