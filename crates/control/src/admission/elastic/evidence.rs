@@ -4,8 +4,10 @@ use super::meter::Rate;
 
 /// Standard errors from a bound that make an outcome certain.
 const CERTAIN: f64 = 1.5;
+/// The same for a single comparison, whose own scatter is unknown.
+const CERTAIN_ALONE: f64 = 3.0;
 /// A change that an experiment of this precision, in units of the bound, does not recommend is not worth more effort.
-const CLOSE: f64 = 0.5;
+const CLOSE: f64 = 1.0;
 /// Smallest variance of one comparison: drift spoils what looks more precise (0.1 %).
 const MIN_VARIANCE: f64 = 1e-6;
 /// What each new comparison leaves of the weight of those before.
@@ -22,57 +24,83 @@ pub(super) enum Verdict {
     Open,
 }
 
-/// A mean of ln(throughput ratio), weighted by inverse variance.
+/// A mean of ln(throughput ratio), weighted by inverse variance. Comparisons that disagree by more than their errors
+/// explain enlarge the error of the mean.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
+    comparisons: f64,
     weight: f64,
     sum: f64,
+    squares: f64,
 }
 
 impl Evidence {
     /// Adds ln(`upper` / `lower`).
     pub(super) fn add(&mut self, lower: Rate, upper: Rate) {
         let weight = 1.0 / (lower.variance + upper.variance).max(MIN_VARIANCE);
+        let ratio = libm::log(upper.rate / lower.rate);
+        self.comparisons = self.comparisons * MEMORY + 1.0;
         self.weight = self.weight * MEMORY + weight;
-        self.sum = self.sum * MEMORY + weight * libm::log(upper.rate / lower.rate);
+        self.sum = self.sum * MEMORY + weight * ratio;
+        self.squares = self.squares * MEMORY + weight * ratio * ratio;
     }
 
     /// Adds another ratio to this one: the reference has moved.
     pub(super) fn shift(&mut self, by: &Self) {
-        let mean = self.mean() + by.mean();
-        self.weight = if self.weight > 0.0 { 1.0 / (1.0 / self.weight + 1.0 / by.weight) } else { by.weight };
+        let (mean, variance) = (self.mean() + by.mean(), by.variance());
+        let variance = if self.weight > 0.0 { self.variance() + variance } else { variance };
+        self.comparisons = self.comparisons.max(2.0);
+        self.weight = 1.0 / variance;
         self.sum = mean * self.weight;
+        self.squares = mean * mean * self.weight;
     }
 
     pub(super) fn mean(&self) -> f64 {
         if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
     }
 
+    /// The mean less its standard error: nothing when nothing is known.
+    pub(super) fn at_least(&self) -> f64 {
+        if self.weight > 0.0 { self.mean() - libm::sqrt(self.variance()) } else { 0.0 }
+    }
+
+    /// Of the mean.
+    fn variance(&self) -> f64 {
+        if self.weight <= 0.0 {
+            return f64::INFINITY;
+        }
+        let excess = if self.comparisons > 1.5 {
+            (self.squares - self.sum * self.sum / self.weight) / (self.comparisons - 1.0)
+        } else {
+            1.0
+        };
+        excess.max(1.0) / self.weight
+    }
+
+    /// What counts as certain, in units of the ratio.
+    fn margin(&self) -> f64 {
+        let errors = if self.comparisons > 1.5 { CERTAIN } else { CERTAIN_ALONE };
+        errors * libm::sqrt(self.variance())
+    }
+
     /// Whether the ratio is above the bound: then move, which takes certainty.
     pub(super) fn is_above(&self, bound: f64) -> Verdict {
-        let (distance, error) = (self.mean() - bound, self.error());
-        if distance > CERTAIN * error {
-            Verdict::Move
-        } else if distance < 0.0 && (-distance > CERTAIN * error || error < bound * CLOSE) {
-            Verdict::Stay
-        } else {
-            Verdict::Open
-        }
+        self.verdict(self.mean() - bound, bound)
     }
 
     /// Whether the ratio is below the bound: then move, which takes certainty.
     pub(super) fn is_below(&self, bound: f64) -> Verdict {
-        let (distance, error) = (bound - self.mean(), self.error());
-        if distance > CERTAIN * error {
+        self.verdict(bound - self.mean(), bound)
+    }
+
+    fn verdict(&self, distance: f64, bound: f64) -> Verdict {
+        let margin = self.margin();
+        if distance > margin {
             Verdict::Move
-        } else if distance < 0.0 && (-distance > CERTAIN * error || error < libm::fabs(bound) * CLOSE) {
+        } else if distance < 0.0 && (-distance > margin || margin < libm::fabs(bound) * CLOSE) {
             Verdict::Stay
         } else {
             Verdict::Open
         }
-    }
-
-    fn error(&self) -> f64 {
-        if self.weight > 0.0 { 1.0 / libm::sqrt(self.weight) } else { f64::INFINITY }
     }
 }

@@ -1,7 +1,6 @@
 //! Throughput with its standard error, while one budget is in force.
 
 use super::super::Completion;
-use super::work::Work;
 use crate::time::{Duration, Instant};
 
 /// Completions in a block, at least.
@@ -59,7 +58,6 @@ pub(super) struct Meter {
     block_ns: f64,
     block_variance: f64,
     pub(super) mean_cost: f64,
-    pub(super) work: Work,
 }
 
 impl Meter {
@@ -82,7 +80,6 @@ impl Meter {
             block_ns: 0.0,
             block_variance: 0.0,
             mean_cost: 0.0,
-            work: Work::new(),
         }
     }
 
@@ -91,7 +88,6 @@ impl Meter {
         *self = Self {
             mean_latency_ns: self.mean_latency_ns,
             mean_cost: self.mean_cost,
-            work: self.work,
             block_variance: self.block_variance,
             last_at: self.last_at,
             ..Self::new(now)
@@ -159,9 +155,7 @@ impl Meter {
         if self.completions < BLOCK_COMPLETIONS || length < self.block_ns {
             return Progress::None;
         }
-        let (requests, bytes) = (f64::from(self.completions), core::mem::take(&mut self.bytes));
-        self.work.learn(requests, bytes, length);
-        let bytes = self.work.of(requests, bytes);
+        let bytes = core::mem::take(&mut self.bytes);
         let bound = self.held_back * 4 >= self.completions * 3;
         self.slack_blocks = if bound { 0 } else { self.slack_blocks + 1 };
         (self.completions, self.held_back) = (0, 0);
@@ -199,11 +193,5 @@ impl Rate {
             rate: old_weight * self.rate + weight * new.rate,
             variance: old_weight * old_weight * self.variance + weight * weight * new.variance,
         }
-    }
-}
-impl Rate {
-    /// The same in other units.
-    pub(super) fn scaled(self, factor: f64) -> Self {
-        Self { rate: self.rate * factor, ..self }
     }
 }

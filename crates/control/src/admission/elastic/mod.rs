@@ -16,7 +16,6 @@ use crate::time::{Duration, Instant};
 
 mod evidence;
 mod meter;
-mod work;
 
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Progress, Rate};
@@ -38,6 +37,8 @@ const OPEN_UP_SHARE: f64 = 0.05;
 const OPEN_DOWN_SHARE: f64 = 0.15;
 /// Experiments without an outcome until the search has to wait for it.
 const PATIENCE: u32 = 3;
+/// What each further one leaves of its share of time.
+const IMPATIENCE: f64 = 0.9;
 /// Change of throughput that calls what was learned in question.
 const CHANGE: f64 = 0.05;
 /// Standard errors that make it certain.
@@ -86,6 +87,8 @@ pub(super) struct Elastic {
     base: Option<Rate>,
     /// What the base gives in the long run.
     usual: Option<Rate>,
+    /// The last measurement disagreed with that.
+    doubted: bool,
     /// ln T(2B)/T(B).
     up: Evidence,
     /// ln T(B)/T(B/φ).
@@ -93,7 +96,7 @@ pub(super) struct Elastic {
     /// ln φ.
     step: f64,
     /// Experiments in a row that decided nothing.
-    undecided: u32,
+    undecided: [u32; 2],
     next_up: Instant,
     next_down: Instant,
     /// A smaller budget is known to be too small: steps only get finer.
@@ -119,10 +122,11 @@ impl Elastic {
             blocks: MIN_BLOCKS,
             base: None,
             usual: None,
+            doubted: false,
             up: Evidence::default(),
             down: Evidence::default(),
             step: LN_2,
-            undecided: 0,
+            undecided: [0; 2],
             next_up: now,
             next_down: now,
             bracketed: false,
@@ -182,18 +186,21 @@ impl Elastic {
             let change = libm::log(rate.rate / usual.rate);
             let error = libm::sqrt(rate.variance + usual.variance);
             if libm::fabs(change) > CHANGE.max(CHANGE_ERRORS * error) {
+                if !core::mem::replace(&mut self.doubted, true) {
+                    // Once may be chance; the next measurement says.
+                    return self.meter.carry_on();
+                }
                 self.search_again();
                 self.base = Some(rate);
                 self.usual = Some(rate);
                 return self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(change) });
             }
+            self.doubted = false;
             self.usual = Some(usual.averaged_with(rate));
         } else {
             self.usual = Some(rate);
         }
-        let scale = self.meter.work.adopt();
-        self.base = Some(rate.scaled(scale));
-        self.usual = self.usual.map(|usual| usual.scaled(scale));
+        self.base = Some(rate);
         let reason = self.decision.reason; 
         if now >= self.next_up {
             self.enter(Phase::Up, now, reason);
@@ -219,18 +226,14 @@ impl Elastic {
                 self.enter(Phase::Up, now, Reason::DoublingPays { gain });
             }
             Verdict::Move | Verdict::Stay => {
-                self.undecided = 0;
+                self.undecided[0] = 0;
                 self.blocks = MIN_BLOCKS;
                 self.next_up = now + share(took, UP_SHARE);
                 self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
             }
             Verdict::Open => {
-                self.wait_longer();
-                self.next_up = now + share(took, self.open_share(OPEN_UP_SHARE));
-                if self.undecided >= PATIENCE {
-                    self.undecided = 0;
-                    self.next_down = now;
-                }
+                self.wait_longer(0);
+                self.next_up = now + share(took, self.open_share(0, OPEN_UP_SHARE, UP_SHARE));
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -240,19 +243,17 @@ impl Elastic {
         let Some(base) = self.base else { return self.enter(Phase::Base, now, Reason::Initial) };
         self.down.add(rate, base);
         let loss = self.down.mean();
-        let allowed = self.tolerance - self.up.mean().max(0.0);
+        let allowed = self.tolerance - self.up.at_least().max(0.0);
         match self.down.is_below(allowed) {
             Verdict::Move => {
                 self.budget *= libm::exp(-self.step);
                 self.up.shift(&self.down);
                 self.moved(rate);
-                if self.bracketed {
-                    self.step = (self.step / 2.0).max(FINEST);
-                }
+                self.step = if self.bracketed { (self.step / 2.0).max(FINEST) } else { (self.step * 2.0).min(LN_2) };
                 self.enter(Phase::Down, now, Reason::ReductionFree { loss });
             }
             Verdict::Stay => {
-                self.undecided = 0;
+                self.undecided[1] = 0;
                 self.blocks = MIN_BLOCKS;
                 self.bracketed = true;
                 if self.step > FINEST {
@@ -265,8 +266,8 @@ impl Elastic {
                 self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
             }
             Verdict::Open => {
-                self.wait_longer();
-                self.next_down = now + share(took, self.open_share(OPEN_DOWN_SHARE));
+                self.wait_longer(1);
+                self.next_down = now + share(took, self.open_share(1, OPEN_DOWN_SHARE, DOWN_SHARE));
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -277,29 +278,32 @@ impl Elastic {
         self.base = Some(rate);
         self.usual = Some(rate);
         self.down = Evidence::default();
-        self.undecided = 0;
+        self.undecided = [0; 2];
         self.blocks = MIN_BLOCKS;
     }
 
     fn search_again(&mut self) {
         self.up = Evidence::default();
         self.down = Evidence::default();
-        self.step = LN_2;
+        self.step = LN_2 / 2.0;
         self.bracketed = false;
-        self.undecided = 0;
+        self.doubted = false;
+        self.undecided = [0; 2];
         self.blocks = MIN_BLOCKS;
         self.next_up = Instant::ZERO;
         self.next_down = Instant::ZERO;
     }
 
-    fn wait_longer(&mut self) {
-        self.undecided += 1;
+    fn wait_longer(&mut self, kind: usize) {
+        self.undecided[kind] += 1;
         self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
     }
 
-    /// The share of time for an experiment without an outcome: half at first, then as if it had one.
-    fn open_share(&self, settled: f64) -> f64 {
-        if self.undecided < PATIENCE { 0.5 } else { settled }
+    /// The share of time for an experiment without an outcome: half at first, then less each time, down to that of one
+    /// that has an outcome.
+    fn open_share(&self, kind: usize, open: f64, settled: f64) -> f64 {
+        let waited = self.undecided[kind].saturating_sub(PATIENCE);
+        if waited == 0 { 0.5 } else { (open * libm::pow(IMPATIENCE, f64::from(waited))).max(settled) }
     }
 
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
