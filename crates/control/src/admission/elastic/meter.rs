@@ -11,8 +11,8 @@ const BLOCK_LATENCIES: f64 = 0.25;
 const MEMORY_BLOCKS: f64 = 16.0;
 /// Mean latency: weight of a new completion.
 const LATENCY_WEIGHT: f64 = 1.0 / 32.0;
-/// A silence this many times the mean latency is a stall, not a variation.
-const STALL_LATENCIES: f64 = 16.0;
+/// A silence this many times the mean latency is no variation: a stall, or nothing to do.
+const SILENT_LATENCIES: f64 = 16.0;
 
 /// A throughput in bytes per nanosecond and the relative variance of that estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub(super) enum Progress {
     /// A block has ended.
     Block,
     /// Nothing completed for long: what was measured is void.
-    Stalled,
+    Silence,
 }
 
 /// Sums over blocks. A block begins and ends with a completion, so that a device that completes in batches is measured
@@ -51,13 +51,13 @@ pub(super) struct Meter {
     sum_bb: f64,
     sum_bt: f64,
     sum_tt: f64,
-    /// Blocks in a row in which the budget did not bind.
-    pub(super) slack_blocks: u32,
+    /// (Completions while a request was held back, completions) of the last block, if the budget did not bind in it.
+    pub(super) slack: Option<(u64, u64)>,
     /// Outlives the budget.
     mean_latency_ns: f64,
     block_ns: f64,
     block_variance: f64,
-    pub(super) mean_cost: f64,
+    mean_cost: f64,
 }
 
 impl Meter {
@@ -75,7 +75,7 @@ impl Meter {
             sum_bb: 0.0,
             sum_bt: 0.0,
             sum_tt: 0.0,
-            slack_blocks: 0,
+            slack: None,
             mean_latency_ns: 0.0,
             block_ns: 0.0,
             block_variance: 0.0,
@@ -101,10 +101,12 @@ impl Meter {
         (self.began_at, self.bytes, self.completions, self.held_back) = (began_at, bytes, completions, held_back);
     }
 
-    pub(super) fn mean_latency(&self) -> Duration {
-        Duration::from_nanos(self.mean_latency_ns as u64)
+    /// Mean cost of a request, exponentially over about the last 32.
+    pub(super) fn mean_cost(&self) -> f64 {
+        self.mean_cost
     }
 
+    /// A request has left.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> Progress {
         let latency_ns = done.latency.as_nanos() as f64;
@@ -147,9 +149,9 @@ impl Meter {
     #[inline]
     fn close(&mut self, now: Instant, gap: Duration) -> Progress {
         let Some(began_at) = self.began_at else { return Progress::None };
-        if gap.as_nanos() as f64 > STALL_LATENCIES * self.mean_latency_ns {
+        if gap.as_nanos() as f64 > SILENT_LATENCIES * self.mean_latency_ns {
             self.restart(now);
-            return Progress::Stalled;
+            return Progress::Silence;
         }
         let length = self.last_at.since(began_at).as_nanos() as f64;
         if self.completions < BLOCK_COMPLETIONS || length < self.block_ns {
@@ -157,7 +159,7 @@ impl Meter {
         }
         let bytes = core::mem::take(&mut self.bytes);
         let bound = self.held_back * 4 >= self.completions * 3;
-        self.slack_blocks = if bound { 0 } else { self.slack_blocks + 1 };
+        self.slack = (!bound).then_some((u64::from(self.held_back), u64::from(self.completions)));
         (self.completions, self.held_back) = (0, 0);
         self.began_at = Some(self.last_at);
         self.block_ns = self.mean_latency_ns * BLOCK_LATENCIES;
@@ -180,7 +182,11 @@ impl Meter {
         // Relative variance of one block. A handful of blocks may agree by chance: those before have a say.
         let block = scatter * n * n / ((n - 1.0) * self.sum_b * self.sum_b);
         let weight = n / (n + MEMORY_BLOCKS);
-        self.block_variance = if self.block_variance == 0.0 { block } else { self.block_variance + (block - self.block_variance) * weight };
+        self.block_variance = if self.block_variance == 0.0 {
+            block
+        } else {
+            self.block_variance + (block - self.block_variance) * weight
+        };
         Some(Rate { rate, variance: self.block_variance.max(block) / n })
     }
 }

@@ -1,17 +1,19 @@
 //! Elastic: the smallest budget that doubling would hardly improve.
 //!
-//! A budget B is big enough when the throughput T(2B) exceeds T(B) by no more than the tolerated share (2 %). Both
-//! sides are measured, one right after the other, with their standard errors: an experiment goes on until its outcome
-//! is certain, however noisy the device, and nothing moves before. See docs/elastic.md.
+//! A budget B is big enough when the throughput T(2B) exceeds T(B) by no more than the tolerated share. Both sides are
+//! measured, one right after the other, with their errors; an experiment is repeated until its outcome is certain,
+//! however noisy the device, and nothing moves before. See `docs/elastic.md`.
 //!
 //! ```text
 //!  base B ──▶ up 2B: worth it? ──yes──▶ B ← 2B
 //!    ▲            │ no
 //!    │            ▼
-//!    └──── down B/φ: enough? ──yes──▶ B ← B/φ       φ: 2, √2, ⁴√2, ⁸√2
+//!    └──── down B/φ: enough? ──yes──▶ B ← B/φ       φ = √2, 2, 2, … down to the first failure, then ever finer
 //! ```
+//!
+//! Everything is decided at completions, so that it does not matter when somebody ticks.
 
-use super::{Completion, Decision, MAX_BUDGET, MIN_BUDGET, Reason};
+use super::{Completion, Decision, InvalidConfig, MAX_BUDGET, MIN_BUDGET, Reason};
 use crate::time::{Duration, Instant};
 
 mod evidence;
@@ -23,31 +25,32 @@ use meter::{Meter, Progress, Rate};
 const LN_2: f64 = core::f64::consts::LN_2;
 /// Budget at the start, in bytes.
 const INITIAL_BYTES: f64 = 262_144.0;
-/// Finest step of the budget: an eighth of an octave.
-const FINEST: f64 = LN_2 / 8.0;
+/// First step downwards and finest step, as ln φ: half an octave and an eighth.
+const FIRST_STEP: f64 = LN_2 / 2.0;
+const FINEST_STEP: f64 = LN_2 / 8.0;
 /// Blocks of the shortest and of the longest measurement.
 const MIN_BLOCKS: u32 = 4;
 const MAX_BLOCKS: u32 = 16;
-/// Share of time that experiments above and below the budget take once it is found.
-const UP_SHARE: f64 = 0.004;
-const DOWN_SHARE: f64 = 0.05;
-/// Share of time above while it is open whether doubling pays.
-const OPEN_UP_SHARE: f64 = 0.05;
-/// Share of time below while it is open whether a smaller budget is enough.
-const OPEN_DOWN_SHARE: f64 = 0.15;
-/// Experiments without an outcome until the search has to wait for it.
+/// Share of time for experiments: at first; while the outcome stays open; when it is known.
+const FIRST_SHARE: f64 = 0.5;
+const UP: Shares = Shares { open: 0.05, known: 0.004 };
+const DOWN: Shares = Shares { open: 0.15, known: 0.05 };
+/// Experiments without an outcome until the share of time falls, and what each further one leaves of it.
 const PATIENCE: u32 = 3;
-/// What each further one leaves of its share of time.
 const IMPATIENCE: f64 = 0.9;
-/// Change of throughput that calls what was learned in question.
+/// Change of throughput (of its logarithm) that calls what was learned in question, and the standard errors that make
+/// it certain.
 const CHANGE: f64 = 0.05;
-/// Standard errors that make it certain.
 const CHANGE_ERRORS: f64 = 5.0;
+/// Bounds of the tolerance.
+const MIN_TOLERANCE: f64 = 0.001;
+const MAX_TOLERANCE: f64 = 0.5;
 
 /// Settings of [`Config::Elastic`](super::Config::Elastic).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElasticConfig {
-    /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction (0.001 to 0.5).
+    /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction (0.001 to 0.5). About the
+    /// throughput that is given up.
     pub tolerance: f64,
 }
 
@@ -58,9 +61,25 @@ impl Default for ElasticConfig {
 }
 
 impl ElasticConfig {
-    fn in_range(self) -> Self {
-        let tolerance = if self.tolerance.is_finite() { self.tolerance } else { Self::default().tolerance };
-        Self { tolerance: tolerance.clamp(0.001, 0.5) }
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    /// The setting that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        if (MIN_TOLERANCE..=MAX_TOLERANCE).contains(&self.tolerance) {
+            Ok(())
+        } else {
+            Err(InvalidConfig { setting: "tolerance", must_be: "from 0.001 to 0.5" })
+        }
+    }
+
+    /// The tolerance, moved into range.
+    fn tolerance_in_range(self) -> f64 {
+        if self.tolerance.is_nan() {
+            Self::default().tolerance
+        } else {
+            self.tolerance.clamp(MIN_TOLERANCE, MAX_TOLERANCE)
+        }
     }
 }
 
@@ -75,12 +94,61 @@ enum Phase {
     Down,
 }
 
+/// Share of time for one kind of experiment.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    open: f64,
+    known: f64,
+}
+
+/// One kind of experiment: what it has shown, and when the next one is due.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    evidence: Evidence,
+    due_at: Instant,
+    /// Experiments in a row that decided nothing.
+    undecided: u32,
+    shares: Shares,
+}
+
+impl Trial {
+    fn new(shares: Shares) -> Self {
+        Self { evidence: Evidence::default(), due_at: Instant::ZERO, undecided: 0, shares }
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self::new(self.shares);
+    }
+
+    /// The outcome is known for now; the experiment took `took`.
+    fn settle(&mut self, now: Instant, took: Duration) {
+        self.undecided = 0;
+        self.pause(now, took, self.shares.known);
+    }
+
+    /// The outcome is open: often at first, then less each time.
+    fn go_on(&mut self, now: Instant, took: Duration) {
+        self.undecided = self.undecided.saturating_add(1);
+        let share = match self.undecided.saturating_sub(PATIENCE) {
+            0 => FIRST_SHARE,
+            waited => (self.shares.open * libm::pow(IMPATIENCE, f64::from(waited))).max(self.shares.known),
+        };
+        self.pause(now, took, share);
+    }
+
+    fn pause(&mut self, now: Instant, took: Duration, share: f64) {
+        self.due_at = now + Duration::from_nanos((took.as_nanos() as f64 * (1.0 / share - 1.0)) as u64);
+    }
+}
+
+/// The controller.
 pub(super) struct Elastic {
     tolerance: f64,
+    /// The base: the budget believed right, in bytes.
     budget: f64,
     phase: Phase,
-    meter: Meter,
     phase_began: Instant,
+    meter: Meter,
     /// Blocks of the present measurements.
     blocks: u32,
     /// The latest measurement of the base.
@@ -90,15 +158,11 @@ pub(super) struct Elastic {
     /// The last measurement disagreed with that.
     doubted: bool,
     /// ln T(2B)/T(B).
-    up: Evidence,
+    up: Trial,
     /// ln T(B)/T(B/φ).
-    down: Evidence,
+    down: Trial,
     /// ln φ.
     step: f64,
-    /// Experiments in a row that decided nothing.
-    undecided: [u32; 2],
-    next_up: Instant,
-    next_down: Instant,
     /// A smaller budget is known to be too small: steps only get finer.
     bracketed: bool,
     decision: Decision,
@@ -114,196 +178,188 @@ impl Elastic {
             target_reason: Reason::Initial,
         };
         Self {
-            tolerance: config.in_range().tolerance,
+            tolerance: config.tolerance_in_range(),
             budget: INITIAL_BYTES,
             phase: Phase::Base,
-            meter: Meter::new(now),
             phase_began: now,
+            meter: Meter::new(now),
             blocks: MIN_BLOCKS,
             base: None,
             usual: None,
             doubted: false,
-            up: Evidence::default(),
-            down: Evidence::default(),
-            step: LN_2,
-            undecided: [0; 2],
-            next_up: now,
-            next_down: now,
+            up: Trial::new(UP),
+            down: Trial::new(DOWN),
+            step: FIRST_STEP,
             bracketed: false,
             decision,
         }
     }
 
+    /// Another tolerance; what was measured stays true.
     pub(super) fn reconfigure(&mut self, config: ElasticConfig) {
-        self.tolerance = config.in_range().tolerance;
+        self.tolerance = config.tolerance_in_range();
     }
 
     pub(super) fn decision(&self) -> Decision {
         self.decision
     }
 
-    /// One completion; whether the budget changed.
+    /// One completion; whether anything was decided.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> bool {
         match self.meter.observe(done) {
             Progress::None => false,
             Progress::Block => self.block(done.now),
-            Progress::Stalled => {
-                self.enter(Phase::Base, done.now, Reason::Stalled { inside_bytes: done.inside_bytes });
-                true
-            }
+            Progress::Silence => self.silence(done),
         }
+    }
+
+    /// Nothing had completed for long: whatever was under way is void, and what was learned before still holds.
+    #[cold]
+    fn silence(&mut self, done: &Completion) -> bool {
+        let reason = if done.holding_back { Reason::Stalled { inside_bytes: done.inside_bytes } } else { Reason::Idle };
+        self.withdraw(done.now, reason)
+    }
+
+    /// Back to the base for `reason`; whether that is news.
+    fn withdraw(&mut self, now: Instant, reason: Reason) -> bool {
+        let known = core::mem::discriminant(&reason) == core::mem::discriminant(&self.decision.reason);
+        let news = self.phase != Phase::Base || !known;
+        if news {
+            self.enter(Phase::Base, now, reason);
+        } else {
+            self.meter.restart(now);
+        }
+        news
     }
 
     #[cold]
     fn block(&mut self, now: Instant) -> bool {
-        if self.meter.slack_blocks > 0 && self.phase != Phase::Up {
-            // Not the bottleneck: nothing to learn.
-            let reason = Reason::AppLimited { held_back: 0, completions: 0 };
-            if self.phase == Phase::Base {
-                self.meter.restart(now);
-                self.decision.reason = reason;
-                return false;
-            }
-            self.enter(Phase::Base, now, reason);
-            return true;
+        if let (Some((held_back, completions)), true) = (self.meter.slack, self.phase != Phase::Up) {
+            // The budget is not the bottleneck: nothing to learn. (Above the base it need not be: that is the answer.)
+            return self.withdraw(now, Reason::AppLimited { held_back, completions });
         }
         if self.meter.blocks < self.blocks {
             return false;
         }
         let Some(rate) = self.meter.rate() else { return false };
-        let took = now.since(self.phase_began);
-        match self.phase {
-            Phase::Base => self.base_measured(now, rate),
-            Phase::Up => self.up_measured(now, rate, took),
-            Phase::Down => self.down_measured(now, rate, took),
+        match (self.phase, self.base) {
+            (Phase::Up, Some(base)) => self.up_measured(now, base, rate),
+            (Phase::Down, Some(base)) => self.down_measured(now, base, rate),
+            (Phase::Base, _) | (_, None) => return self.base_measured(now, rate),
         }
         true
     }
 
-    fn base_measured(&mut self, now: Instant, rate: Rate) {
+    fn base_measured(&mut self, now: Instant, rate: Rate) -> bool {
         if let Some(usual) = self.usual {
             let change = libm::log(rate.rate / usual.rate);
             let error = libm::sqrt(rate.variance + usual.variance);
             if libm::fabs(change) > CHANGE.max(CHANGE_ERRORS * error) {
                 if !core::mem::replace(&mut self.doubted, true) {
                     // Once may be chance; the next measurement says.
-                    return self.meter.carry_on();
+                    self.meter.carry_on();
+                    return false;
                 }
-                self.search_again();
-                self.base = Some(rate);
-                self.usual = Some(rate);
-                return self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(change) });
+                self.search_again(rate);
+                self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(change) });
+                return true;
             }
-            self.doubted = false;
-            self.usual = Some(usual.averaged_with(rate));
-        } else {
-            self.usual = Some(rate);
         }
+        self.doubted = false;
+        self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
         self.base = Some(rate);
-        let reason = self.decision.reason; 
-        if now >= self.next_up {
+        let reason = self.decision.reason;
+        if now >= self.up.due_at {
             self.enter(Phase::Up, now, reason);
-        } else if now >= self.next_down && self.budget > self.meter.mean_cost.max(MIN_BUDGET as f64) {
+        } else if now >= self.down.due_at && self.budget > self.meter.mean_cost().max(MIN_BUDGET as f64) {
             self.enter(Phase::Down, now, reason);
         } else {
             self.meter.carry_on();
+            return false;
         }
+        true
     }
 
-    fn up_measured(&mut self, now: Instant, rate: Rate, took: Duration) {
-        let Some(base) = self.base else { return self.enter(Phase::Base, now, Reason::Initial) };
-        self.up.add(base, rate);
-        let gain = self.up.mean();
-        match self.up.is_above(self.tolerance) {
+    fn up_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
+        let took = now.since(self.phase_began);
+        self.up.evidence.add(base, rate);
+        let gain = self.up.evidence.mean();
+        match self.up.evidence.is_above(self.tolerance) {
             Verdict::Move if self.budget * 2.0 <= MAX_BUDGET as f64 => {
                 self.budget *= 2.0;
-                self.moved(rate);
+                self.moved_to(rate);
+                self.up.begin_anew();
                 self.bracketed = true;
-                self.step = LN_2 / 2.0;
-                self.up = Evidence::default();
-                self.next_up = now;
+                self.step = FIRST_STEP;
                 self.enter(Phase::Up, now, Reason::DoublingPays { gain });
             }
             Verdict::Move | Verdict::Stay => {
-                self.undecided[0] = 0;
+                self.up.settle(now, took);
                 self.blocks = MIN_BLOCKS;
-                self.next_up = now + share(took, UP_SHARE);
                 self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
             }
             Verdict::Open => {
-                self.wait_longer(0);
-                self.next_up = now + share(took, self.open_share(0, OPEN_UP_SHARE, UP_SHARE));
+                self.up.go_on(now, took);
+                self.measure_longer();
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
     }
 
-    fn down_measured(&mut self, now: Instant, rate: Rate, took: Duration) {
-        let Some(base) = self.base else { return self.enter(Phase::Base, now, Reason::Initial) };
-        self.down.add(rate, base);
-        let loss = self.down.mean();
-        let allowed = self.tolerance - self.up.at_least().max(0.0);
-        match self.down.is_below(allowed) {
+    fn down_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
+        let took = now.since(self.phase_began);
+        self.down.evidence.add(rate, base);
+        let loss = self.down.evidence.mean();
+        // What doubling would bring is lost already.
+        let allowed = self.tolerance - self.up.evidence.at_least().max(0.0);
+        match self.down.evidence.is_below(allowed) {
             Verdict::Move => {
                 self.budget *= libm::exp(-self.step);
-                self.up.shift(&self.down);
-                self.moved(rate);
-                self.step = if self.bracketed { (self.step / 2.0).max(FINEST) } else { (self.step * 2.0).min(LN_2) };
+                self.up.evidence.shift(&self.down.evidence);
+                self.moved_to(rate);
+                self.step =
+                    if self.bracketed { (self.step / 2.0).max(FINEST_STEP) } else { (self.step * 2.0).min(LN_2) };
                 self.enter(Phase::Down, now, Reason::ReductionFree { loss });
             }
             Verdict::Stay => {
-                self.undecided[1] = 0;
-                self.blocks = MIN_BLOCKS;
                 self.bracketed = true;
-                if self.step > FINEST {
-                    self.step = (self.step / 2.0).max(FINEST);
-                    self.down = Evidence::default();
-                    self.next_down = now;
+                self.blocks = MIN_BLOCKS;
+                if self.step > FINEST_STEP {
+                    self.step = (self.step / 2.0).max(FINEST_STEP);
+                    self.down.begin_anew();
                 } else {
-                    self.next_down = now + share(took, DOWN_SHARE);
+                    self.down.settle(now, took);
                 }
                 self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
             }
             Verdict::Open => {
-                self.wait_longer(1);
-                self.next_down = now + share(took, self.open_share(1, OPEN_DOWN_SHARE, DOWN_SHARE));
+                self.down.go_on(now, took);
+                self.measure_longer();
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
     }
 
-    /// The budget has moved to where `rate` was measured.
-    fn moved(&mut self, rate: Rate) {
-        self.base = Some(rate);
-        self.usual = Some(rate);
-        self.down = Evidence::default();
-        self.undecided = [0; 2];
+    /// The base has moved to where `rate` was measured.
+    fn moved_to(&mut self, rate: Rate) {
+        (self.base, self.usual) = (Some(rate), Some(rate));
+        self.down.begin_anew();
+        self.up.undecided = 0;
         self.blocks = MIN_BLOCKS;
     }
 
-    fn search_again(&mut self) {
-        self.up = Evidence::default();
-        self.down = Evidence::default();
-        self.step = LN_2 / 2.0;
+    /// What was learned may not hold any longer; the budget is the best guess.
+    fn search_again(&mut self, rate: Rate) {
+        self.moved_to(rate);
+        self.up.begin_anew();
+        self.step = FIRST_STEP;
         self.bracketed = false;
         self.doubted = false;
-        self.undecided = [0; 2];
-        self.blocks = MIN_BLOCKS;
-        self.next_up = Instant::ZERO;
-        self.next_down = Instant::ZERO;
     }
 
-    fn wait_longer(&mut self, kind: usize) {
-        self.undecided[kind] += 1;
+    fn measure_longer(&mut self) {
         self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
-    }
-
-    /// The share of time for an experiment without an outcome: half at first, then less each time, down to that of one
-    /// that has an outcome.
-    fn open_share(&self, kind: usize, open: f64, settled: f64) -> f64 {
-        let waited = self.undecided[kind].saturating_sub(PATIENCE);
-        if waited == 0 { 0.5 } else { (open * libm::pow(IMPATIENCE, f64::from(waited))).max(settled) }
     }
 
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
@@ -315,12 +371,8 @@ impl Elastic {
             Phase::Up => self.budget * 2.0,
             Phase::Down => self.budget * libm::exp(-self.step),
         };
-        self.decision = Decision { at: now, budget_bytes: in_force as u64, reason, ..self.decision };
+        let budget_bytes = (in_force as u64).clamp(MIN_BUDGET, MAX_BUDGET);
+        self.decision = Decision { at: now, budget_bytes, reason, ..self.decision };
         self.meter.restart(now);
     }
-}
-
-/// The pause after an experiment that `took` so long and may take this share of time.
-fn share(took: Duration, share: f64) -> Duration {
-    Duration::from_nanos((took.as_nanos() as f64 * (1.0 / share - 1.0)) as u64)
 }
