@@ -293,7 +293,7 @@ fn promises_and_pools_change_live_until_the_next_reload() {
     }
     let said = succeed(&folder, &["reload"]);
     assert!(said.contains("tenant default changed") && said.contains("pool main changed"), "{said}");
-    assert_eq!(server.state()["pools"][0]["admission"]["kind"], "slowfast");
+    assert_eq!(server.state()["pools"][0]["admission"]["kind"], "elastic");
     server.stop();
 }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use evenkeel_control::Duration as ControlDuration;
-use evenkeel_control::admission::{Config as Control, SlowFastConfig};
+use evenkeel_control::admission::{Config as Control, ElasticConfig, SlowFastConfig};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -20,6 +20,11 @@ pub enum Admission {
     Fixed {
         /// Cost inside the back end at most.
         budget: Bytes,
+    },
+    /// The smallest budget that doubling would hardly improve.
+    Elastic {
+        /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction.
+        tolerance: f64,
     },
     /// SlowFast CoDel: the budget follows the latency, the target follows the throughput.
     SlowFast(SlowFast),
@@ -45,6 +50,7 @@ const WBT_TARGET: Duration = Duration(ControlDuration::from_millis(2));
 enum Kind {
     None,
     Fixed,
+    Elastic,
     SlowFast,
     Theta,
     Wbt,
@@ -70,6 +76,8 @@ macro_rules! settings {
             budget: Option<Bytes>,
             /// Smallest latency of a window that is still good; for `wbt` only (2 ms for flash, 75 ms for disks).
             target: Option<Duration>,
+            /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction; for `elastic` only.
+            tolerance: Option<f64>,
             $($(#[$attribute])* $name: Option<$type>,)*
         }
 
@@ -140,11 +148,18 @@ impl Default for SlowFast {
     }
 }
 
+impl Default for Admission {
+    fn default() -> Self {
+        Self::Elastic { tolerance: ElasticConfig::default().tolerance }
+    }
+}
+
 impl From<&Admission> for Control {
     fn from(admission: &Admission) -> Self {
         match admission {
             Admission::None => Self::None,
             Admission::Fixed { budget } => Self::Fixed { budget_bytes: budget.0 },
+            Admission::Elastic { tolerance } => Self::Elastic(ElasticConfig { tolerance: *tolerance }),
             Admission::SlowFast(settings) => Self::SlowFast(settings.into()),
             Admission::Theta => Self::Theta,
             Admission::Wbt { target } => Self::Wbt { target: (*target).into() },
@@ -164,6 +179,10 @@ impl Admission {
     pub(crate) fn complaint(&self) -> Option<String> {
         match self {
             Self::None | Self::Theta | Self::Vegas | Self::Gradient => None,
+            Self::Elastic { tolerance } => {
+                let settings = ElasticConfig { tolerance: *tolerance };
+                settings.validate().err().map(|error| error.to_string())
+            }
             Self::Wbt { target } => (*target == Duration::default()).then(|| "target must be greater than 0".into()),
             Self::Fixed { budget } => (budget.0 == 0).then(|| "budget must be greater than 0".into()),
             Self::SlowFast(settings) => SlowFastConfig::from(settings).validate().err().map(|error| {
@@ -189,6 +208,9 @@ impl TryFrom<Table> for Admission {
             };
             return Err(format!("`target` belongs to kind = \"wbt\"{instead}"));
         }
+        if table.tolerance.is_some() && table.kind != Kind::Elastic {
+            return Err("`tolerance` belongs to kind = \"elastic\"".into());
+        }
         if table.budget.is_some() && table.kind != Kind::Fixed {
             let instead = if table.kind == Kind::SlowFast {
                 "; slowfast has budget_initial, budget_min and budget_max"
@@ -204,6 +226,7 @@ impl TryFrom<Table> for Admission {
                 let budget = budget.ok_or("kind = \"fixed\" needs a budget, for example budget = \"512KiB\"")?;
                 Self::Fixed { budget }
             }
+            Kind::Elastic => Self::Elastic { tolerance: table.tolerance.unwrap_or(ElasticConfig::default().tolerance) },
             Kind::SlowFast => Self::SlowFast(table.slowfast()),
             Kind::Theta => Self::Theta,
             Kind::Wbt => Self::Wbt { target: table.target.unwrap_or(WBT_TARGET) },
@@ -214,7 +237,7 @@ impl TryFrom<Table> for Admission {
 }
 
 /// Every kind, in the order in which they are told.
-const NAMES: [&str; 7] = ["none", "fixed", "slowfast", "theta", "wbt", "vegas", "gradient"];
+const NAMES: [&str; 8] = ["none", "fixed", "elastic", "slowfast", "theta", "wbt", "vegas", "gradient"];
 
 struct AdmissionVisitor;
 
@@ -222,12 +245,13 @@ impl<'de> de::Visitor<'de> for AdmissionVisitor {
     type Value = Admission;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("\"none\", \"slowfast\" or a table such as { kind = \"fixed\", budget = \"512KiB\" }")
+        f.write_str("\"elastic\", \"none\", \"slowfast\" or a table such as { kind = \"fixed\", budget = \"512KiB\" }")
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Admission, E> {
         match text {
             "none" => Ok(Admission::None),
+            "elastic" => Ok(Admission::default()),
             "slowfast" => Ok(Admission::SlowFast(SlowFast::default())),
             "theta" => Ok(Admission::Theta),
             "wbt" => Ok(Admission::Wbt { target: WBT_TARGET }),

@@ -189,7 +189,7 @@ as_text!(Status, "an address such as \"127.0.0.1:9809\", or \"off\"", None, { "t
 pub struct Pool {
     /// Who goes next.
     pub scheduler: Scheduler,
-    /// How much may be inside the device: "none", "slowfast", or a table with `kind`.
+    /// How much may be inside the device: "elastic", "none", "slowfast", or a table with `kind`.
     pub admission: Admission,
     /// What a request costs on top of its payload, for admission and for weights: about 4000 on an SSD, 670000 on a disk.
     pub base_cost: Bytes,
@@ -352,7 +352,7 @@ impl Default for Pool {
     fn default() -> Self {
         Self {
             scheduler: Scheduler::Mclock,
-            admission: Admission::SlowFast(SlowFast::default()),
+            admission: Admission::default(),
             base_cost: Bytes(4_000),
             write_cost_percent: 100,
             limit: Rates::default(),

@@ -31,7 +31,7 @@ fn nothing_said_means_one_file_volume_on_an_adaptive_pool() {
     let config = parse("");
     assert_eq!(config, Config::default());
     assert_eq!(config.pools["main"].scheduler, Scheduler::Mclock);
-    assert_eq!(config.pools["main"].admission, Admission::SlowFast(SlowFast::default()));
+    assert_eq!(config.pools["main"].admission, Admission::Elastic { tolerance: 0.025 });
     assert_eq!((config.volumes["disk0"].size, config.volumes["disk0"].backend), (Some(Bytes(1 << 30)), Backend::File));
     assert_eq!(config.server.listen, ["127.0.0.1:10809".parse().expect("an address")]);
     assert_eq!(config.server.unix_paths(), [std::path::PathBuf::from("evenkeel-data/nbd.sock")]);
@@ -199,6 +199,26 @@ fn rules_beyond_types_are_checked_in_place() {
             "[pools.main]\nadmission = { kind = \"fixed\", target_min = \"1ms\", budget = 1 }\n".into(),
             "2:13: pools.main.admission",
             &["target_min", "slowfast"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"elastic\", tolerance = 1.0 }\n".into(),
+            "2:1: pools.main.admission",
+            &["tolerance", "from 0.001 to 0.5"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"slowfast\", tolerance = 0.1 }\n".into(),
+            "2:13: pools.main.admission",
+            &["tolerance", "elastic"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"wbt\", target = \"0s\" }\n".into(),
+            "2:1: pools.main.admission",
+            &["target", "greater than 0"],
+        ),
+        (
+            "[pools.main]\nadmission = { kind = \"vegas\", target = \"1ms\" }\n".into(),
+            "2:13: pools.main.admission",
+            &["target", "wbt"],
         ),
         (
             "[pools.main]\nadmission = { kind = \"slowfast\", target_max = \"1ms\" }\n".into(),

@@ -160,7 +160,7 @@ fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &
         writeln!(text, "engine = \"epoll\"")?;
     }
     let (scheduler, admission) =
-        if *server != Server::EvenkeelNoQos { ("mclock", "slowfast") } else { ("none", "none") };
+        if *server != Server::EvenkeelNoQos { ("mclock", "elastic") } else { ("none", "none") };
     writeln!(text, "\n[pools.main]\nscheduler = \"{scheduler}\"\nadmission = \"{admission}\"")?;
     writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
     match storage {

@@ -290,7 +290,7 @@ pub(crate) struct SetPool {
     /// Who goes next: mclock, none
     #[arg(long)]
     scheduler: Option<String>,
-    /// How much may be inside the device: none, slowfast, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of slowfast; may be given several times
+    /// How much may be inside the device: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
     #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
     admission: Vec<(String, Value)>,
     /// Requests per second the pool lets through at most; 0 = no limit
@@ -341,7 +341,7 @@ fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
             }
             Ok(Some(Value::Object(table)))
         }
-        _ => Err(anyhow!("--admission names more than one kind; give none, slowfast or fixed:BYTES once")),
+        _ => Err(anyhow!("--admission names more than one kind; give elastic, slowfast, none or fixed:BYTES once")),
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) fn html(measured: &[Measured], findings: &str) -> String {
     let mut rows = String::new();
     for m in measured {
         let (cx, cy) = (x(m.bulk_bytes_per_s / 1e6), y(m.light_p99_ms));
-        let class = if m.setting == "slowfast" { "adaptive" } else { "fixed" };
+        let class = if matches!(m.setting, "slowfast" | "elastic") { "adaptive" } else { "fixed" };
         let _ = write!(
             plot,
             "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"6\"/>\

@@ -271,8 +271,8 @@ mod tests {
         let pool: Pool =
             merged(&Pool::default(), json!({ "admission": { "kind": "fixed", "budget": "1MiB" } })).expect("valid");
         assert_eq!(pool.admission, Admission::Fixed { budget: Bytes(1 << 20) });
-        let tuned: Pool = merged(&Pool::default(), json!({ "admission": { "target_min": "3ms" } })).expect("valid");
-        assert_eq!(tuned.admission.kind(), "slowfast");
+        let tuned: Pool = merged(&Pool::default(), json!({ "admission": { "tolerance": 0.05 } })).expect("valid");
+        assert_eq!(tuned.admission, Admission::Elastic { tolerance: 0.05 });
         let bare: Pool = merged(&pool, json!({ "admission": "none" })).expect("valid");
         assert_eq!(bare.admission, Admission::None);
     }

@@ -1,0 +1,292 @@
+//! Elastic admission control on imagined devices, and what holds for it whatever happens.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::{Admission, Config, ElasticConfig, Reason};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const KIB: u64 = 1 << 10;
+const COST: u64 = 8 * KIB;
+
+fn elastic() -> Config {
+    Config::Elastic(ElasticConfig::default())
+}
+
+/// A device of `servers` servers behind one queue with a client that always wants more, up to `depth` requests.
+struct Plant {
+    admission: Admission,
+    now: Instant,
+    rng: SplitMix64,
+    servers: usize,
+    service: Duration,
+    /// Half width of the uniform service time, as a fraction.
+    spread: f64,
+    depth: usize,
+    /// Since when inside, in order of admission.
+    waiting: VecDeque<Instant>,
+    /// (End, since when inside).
+    served: Vec<(Instant, Instant)>,
+    completed: u64,
+}
+
+impl Plant {
+    fn new(servers: usize, service_us: u64) -> Self {
+        Self {
+            admission: Admission::new(elastic(), Instant::ZERO, 0),
+            now: Instant::ZERO,
+            rng: SplitMix64::new(7),
+            servers,
+            service: Duration::from_micros(service_us),
+            spread: 0.2,
+            depth: 256,
+            waiting: VecDeque::new(),
+            served: Vec::new(),
+            completed: 0,
+        }
+    }
+
+    fn budget_requests(&self) -> u64 {
+        self.admission.decision().budget_bytes / COST
+    }
+
+    fn admit(&mut self) {
+        while self.waiting.len() + self.served.len() < self.depth && self.admission.fits(COST) {
+            self.admission.admit(COST);
+            self.waiting.push_back(self.now);
+        }
+        while self.served.len() < self.servers {
+            let Some(since) = self.waiting.pop_front() else { return };
+            let factor = 1.0 + self.spread * (2.0 * self.rng.next_f64() - 1.0);
+            let service = Duration::from_nanos((self.service.as_nanos() as f64 * factor) as u64);
+            self.served.push((self.now + service, since));
+        }
+    }
+
+    /// Lives for `length`; the mean budget in requests and the throughput in requests per second.
+    fn run(&mut self, length: Duration) -> (f64, f64) {
+        let (begin, end) = (self.now, self.now + length);
+        let (before, mut weighted) = (self.completed, 0.0);
+        self.admit();
+        while let Some(next) = (0..self.served.len()).min_by_key(|&i| self.served[i].0) {
+            if self.served[next].0 > end {
+                break;
+            }
+            let (at, since) = self.served.swap_remove(next);
+            weighted += at.since(self.now).as_secs_f64() * self.budget_requests() as f64;
+            self.now = at;
+            self.admission.observe(at, COST, COST, at.since(since));
+            self.completed += 1;
+            self.admission.tick(at);
+            self.admit();
+        }
+        weighted += end.since(self.now).as_secs_f64() * self.budget_requests() as f64;
+        self.now = end;
+        let seconds = end.since(begin).as_secs_f64();
+        (weighted / seconds, (self.completed - before) as f64 / seconds)
+    }
+}
+
+fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// As many requests as servers keep all of them busy: the knee is known exactly.
+#[test]
+fn finds_the_knee_of_a_device_with_parallel_servers() {
+    for (servers, service_us) in [(8, 1_000), (16, 200), (64, 2_000), (128, 100)] {
+        let mut plant = Plant::new(servers, service_us);
+        plant.run(secs(3));
+        let (budget, throughput) = plant.run(secs(3));
+        let (knee, peak) = (servers as f64, servers as f64 * 1e6 / service_us as f64);
+        assert!((knee * 0.95..knee * 1.2).contains(&budget), "{servers} servers: {budget:.1} requests");
+        assert!(throughput > peak * 0.96, "{servers} servers: {throughput:.0} of {peak:.0}");
+    }
+}
+
+#[test]
+fn one_server_gets_a_budget_of_one_request() {
+    let mut plant = Plant::new(1, 100);
+    plant.run(secs(5));
+    let (budget, _) = plant.run(secs(5));
+    assert!(budget <= 1.3, "{budget:.2} requests");
+}
+
+#[test]
+fn follows_a_device_that_changes() {
+    let mut plant = Plant::new(16, 500);
+    plant.run(secs(3));
+    for (servers, service_us) in [(64, 500), (16, 500), (16, 150), (16, 1_500)] {
+        plant.servers = servers;
+        plant.service = Duration::from_micros(service_us);
+        plant.run(secs(2));
+        let (budget, throughput) = plant.run(secs(2));
+        let (knee, peak) = (servers as f64, servers as f64 * 1e6 / service_us as f64);
+        assert!((knee * 0.9..knee * 1.3).contains(&budget), "{servers} x {service_us} us: {budget:.1} requests");
+        assert!(throughput > peak * 0.93, "{servers} x {service_us} us: {throughput:.0} of {peak:.0}");
+    }
+}
+
+/// The defect that pins SlowFast CoDel: light load, or none, says nothing about the device.
+#[test]
+fn light_load_and_idleness_leave_no_trace() {
+    let mut plant = Plant::new(32, 500);
+    plant.run(secs(3));
+    let (learned, _) = plant.run(secs(1));
+    for depth in [1, 4, 0] {
+        plant.depth = depth;
+        plant.run(secs(600));
+        plant.depth = 256;
+        plant.run(Duration::from_millis(20));
+        let (budget, _) = plant.run(Duration::from_millis(500));
+        assert!((learned * 0.85..learned * 1.2).contains(&budget), "{budget:.1} after {learned:.1} requests");
+    }
+}
+
+#[test]
+fn a_stall_changes_nothing() {
+    let mut plant = Plant::new(16, 500);
+    plant.run(secs(3));
+    let (learned, _) = plant.run(secs(1));
+    let stall = secs(1);
+    plant.served.iter_mut().for_each(|(end, _)| *end += stall);
+    plant.run(stall);
+    let (budget, _) = plant.run(Duration::from_millis(500));
+    assert!((learned * 0.85..learned * 1.2).contains(&budget), "{budget:.1} after {learned:.1} requests");
+}
+
+#[test]
+fn a_larger_tolerance_gives_a_smaller_budget_where_the_curve_bends_slowly() {
+    // Service times that vary much: the throughput approaches its limit slowly.
+    let budget = |tolerance| {
+        let mut plant = Plant::new(16, 500);
+        plant.spread = 1.0;
+        plant.admission.reconfigure(Config::Elastic(ElasticConfig { tolerance }), Instant::ZERO);
+        plant.run(secs(5));
+        plant.run(secs(5)).0
+    };
+    let (small, large) = (budget(0.25), budget(0.01));
+    assert!(small < large * 0.95, "{small:.1} and {large:.1} requests");
+}
+
+#[test]
+fn says_why() {
+    let mut plant = Plant::new(64, 1_000);
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..4_000 {
+        plant.run(Duration::from_millis(1));
+        let text = plant.admission.decision().reason.to_string();
+        seen.insert(text.chars().filter(char::is_ascii_alphabetic).collect::<String>());
+    }
+    assert_eq!(plant.admission.decision().target, None);
+    plant.depth = 2;
+    plant.run(secs(1));
+    assert!(matches!(plant.admission.decision().reason, Reason::AppLimited { .. }));
+    for part in ["bringsmoretaken", "wouldbringonly", "wouldcost"] {
+        assert!(seen.iter().any(|text| text.contains(part)), "{part} is missing in {seen:?}");
+    }
+}
+
+#[test]
+fn settings_out_of_range_are_named_and_moved_into_range() {
+    for tolerance in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
+        let config = ElasticConfig { tolerance };
+        assert_eq!(config.validate().expect_err("out of range").setting, "tolerance");
+        let mut plant = Plant::new(4, 500);
+        plant.admission.reconfigure(Config::Elastic(config), Instant::ZERO);
+        plant.run(secs(1));
+        assert!(plant.budget_requests() >= 1);
+    }
+    assert_eq!(ElasticConfig::default().validate(), Ok(()));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Wait { ns: u64 },
+    Arrive { cost: u64 },
+    Complete { pick: usize, latency_ns: u64, bytes: u64 },
+    Cancel { pick: usize },
+    Tick,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => prop_oneof![Just(0), 0u64..2_000_000, 0u64..2_000_000_000, Just(u64::MAX / 100)].prop_map(|ns| Event::Wait { ns }),
+        6 => prop_oneof![Just(8_096u64), 0u64..100_000, 0u64..100_000_000, Just(u64::MAX / 1_000)]
+            .prop_map(|cost| Event::Arrive { cost }),
+        6 => (any::<usize>(), prop_oneof![0u64..10_000_000, Just(0), Just(u64::MAX)], prop_oneof![0u64..1 << 26, Just(0), Just(u64::MAX)])
+            .prop_map(|(pick, latency_ns, bytes)| Event::Complete { pick, latency_ns, bytes }),
+        1 => any::<usize>().prop_map(|pick| Event::Cancel { pick }),
+        1 => Just(Event::Tick),
+    ]
+}
+
+/// A burst of regular work between the strange events, so that blocks close and decisions fall.
+fn steady(admission: &mut Admission, now: &mut Instant, requests: u64, step_ns: u64) {
+    let mut inside = VecDeque::new();
+    for _ in 0..requests {
+        while inside.len() < 64 && admission.fits(COST) {
+            admission.admit(COST);
+            inside.push_back(*now);
+        }
+        *now += Duration::from_nanos(step_ns);
+        if let Some(since) = inside.pop_front() {
+            admission.observe(*now, COST, COST, now.since(since));
+        }
+    }
+    inside.iter().for_each(|_| admission.forget(COST));
+}
+
+proptest! {
+    #[test]
+    fn the_budget_stays_within_bounds_whatever_happens(
+        tolerance: f64,
+        parts in prop::collection::vec((prop::collection::vec(event(), 0..40), 0u64..2_000, 1u64..100_000), 1..6),
+    ) {
+        let config = Config::Elastic(ElasticConfig { tolerance });
+        let (mut one, mut other) = (Admission::new(config, Instant::ZERO, 1), Admission::new(config, Instant::ZERO, 2));
+        let (mut now, mut inside): (_, Vec<u64>) = (Instant::ZERO, Vec::new());
+        for (events, requests, step_ns) in parts {
+            for event in events {
+                match event {
+                    Event::Wait { ns } => now += Duration::from_nanos(ns),
+                    Event::Arrive { cost } => {
+                        let fits = one.fits(cost);
+                        prop_assert_eq!(fits, other.fits(cost), "a decision depends on the seed or on ticks");
+                        if fits {
+                            one.admit(cost);
+                            other.admit(cost);
+                            inside.push(cost);
+                        }
+                    }
+                    Event::Complete { pick, latency_ns, bytes } if !inside.is_empty() => {
+                        let cost = inside.swap_remove(pick % inside.len());
+                        one.observe(now, cost, bytes, Duration::from_nanos(latency_ns));
+                        other.observe(now, cost, bytes, Duration::from_nanos(latency_ns));
+                    }
+                    Event::Cancel { pick } if !inside.is_empty() => {
+                        let cost: u64 = inside.swap_remove(pick % inside.len());
+                        one.forget(cost);
+                        other.forget(cost);
+                    }
+                    Event::Complete { .. } | Event::Cancel { .. } => {}
+                    // Only one of the two is ticked: punctuality does not matter.
+                    Event::Tick => {
+                        one.tick(now);
+                        prop_assert!(one.next_tick() > now || now == Instant::FAR_FUTURE);
+                        prop_assert_eq!(one.tick(now), None);
+                    }
+                }
+                let budget = one.decision().budget_bytes;
+                prop_assert!((4 * KIB..=1 << 30).contains(&budget), "{budget}");
+                prop_assert!(!one.decision().reason.to_string().contains("NaN"), "{:?}", one.decision());
+                prop_assert_eq!(one.inside_bytes(), inside.iter().sum::<u64>());
+            }
+            let mut later = now;
+            steady(&mut one, &mut now, requests, step_ns);
+            steady(&mut other, &mut later, requests, step_ns);
+            prop_assert_eq!(one.decision().budget_bytes, other.decision().budget_bytes);
+        }
+    }
+}
