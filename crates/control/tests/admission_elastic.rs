@@ -173,6 +173,7 @@ fn a_larger_tolerance_gives_a_smaller_budget_where_the_curve_bends_slowly() {
 #[test]
 fn says_why() {
     let mut plant = Plant::new(64, 1_000);
+    plant.spread = 1.0;
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..4_000 {
         plant.run(Duration::from_millis(1));

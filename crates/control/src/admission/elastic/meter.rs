@@ -6,7 +6,7 @@ use crate::time::{Duration, Instant};
 /// Completions in a block, at least.
 const BLOCK_COMPLETIONS: u32 = 16;
 /// Share of the mean latency that a block lasts, at least.
-const BLOCK_LATENCIES: f64 = 0.25;
+const BLOCK_LATENCIES: f64 = 0.5;
 /// Blocks whose scatter is remembered.
 const MEMORY_BLOCKS: f64 = 16.0;
 /// Mean latency: weight of a new completion.

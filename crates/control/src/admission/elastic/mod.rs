@@ -30,13 +30,13 @@ const FIRST_STEP: f64 = LN_2 / 2.0;
 const FINEST_STEP: f64 = LN_2 / 8.0;
 /// Blocks of the shortest and of the longest measurement.
 const MIN_BLOCKS: u32 = 4;
-const MAX_BLOCKS: u32 = 16;
+const MAX_BLOCKS: u32 = 32;
 /// Share of time for experiments: at first; while the outcome stays open; when it is known.
 const FIRST_SHARE: f64 = 0.5;
-const UP: Shares = Shares { open: 0.05, known: 0.004 };
-const DOWN: Shares = Shares { open: 0.15, known: 0.05 };
+const UP: Shares = Shares { open: 0.01, known: 0.004 };
+const DOWN: Shares = Shares { open: 0.08, known: 0.05 };
 /// Experiments without an outcome until the share of time falls, and what each further one leaves of it.
-const PATIENCE: u32 = 3;
+const PATIENCE: u32 = 4;
 const IMPATIENCE: f64 = 0.9;
 /// Change of throughput (of its logarithm) that calls what was learned in question, and the standard errors that make
 /// it certain.
@@ -108,12 +108,14 @@ struct Trial {
     due_at: Instant,
     /// Experiments in a row that decided nothing.
     undecided: u32,
+    /// Blocks it takes: the less certain the outcome, the more.
+    blocks: u32,
     shares: Shares,
 }
 
 impl Trial {
     fn new(shares: Shares) -> Self {
-        Self { evidence: Evidence::default(), due_at: Instant::ZERO, undecided: 0, shares }
+        Self { evidence: Evidence::default(), due_at: Instant::ZERO, undecided: 0, blocks: MIN_BLOCKS, shares }
     }
 
     fn begin_anew(&mut self) {
@@ -129,6 +131,7 @@ impl Trial {
     /// The outcome is open: often at first, then less each time.
     fn go_on(&mut self, now: Instant, took: Duration) {
         self.undecided = self.undecided.saturating_add(1);
+        self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
         let share = match self.undecided.saturating_sub(PATIENCE) {
             0 => FIRST_SHARE,
             waited => (self.shares.open * libm::pow(IMPATIENCE, f64::from(waited))).max(self.shares.known),
@@ -149,8 +152,6 @@ pub(super) struct Elastic {
     phase: Phase,
     phase_began: Instant,
     meter: Meter,
-    /// Blocks of the present measurements.
-    blocks: u32,
     /// The latest measurement of the base.
     base: Option<Rate>,
     /// What the base gives in the long run.
@@ -183,7 +184,6 @@ impl Elastic {
             phase: Phase::Base,
             phase_began: now,
             meter: Meter::new(now),
-            blocks: MIN_BLOCKS,
             base: None,
             usual: None,
             doubted: false,
@@ -239,7 +239,12 @@ impl Elastic {
             // The budget is not the bottleneck: nothing to learn. (Above the base it need not be: that is the answer.)
             return self.withdraw(now, Reason::AppLimited { held_back, completions });
         }
-        if self.meter.blocks < self.blocks {
+        let wanted = match self.phase {
+            Phase::Base => self.up.blocks.max(self.down.blocks),
+            Phase::Up => self.up.blocks,
+            Phase::Down => self.down.blocks,
+        };
+        if self.meter.blocks < wanted {
             return false;
         }
         let Some(rate) = self.meter.rate() else { return false };
@@ -296,12 +301,10 @@ impl Elastic {
             }
             Verdict::Move | Verdict::Stay => {
                 self.up.settle(now, took);
-                self.blocks = MIN_BLOCKS;
                 self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
             }
             Verdict::Open => {
                 self.up.go_on(now, took);
-                self.measure_longer();
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -324,7 +327,6 @@ impl Elastic {
             }
             Verdict::Stay => {
                 self.bracketed = true;
-                self.blocks = MIN_BLOCKS;
                 if self.step > FINEST_STEP {
                     self.step = (self.step / 2.0).max(FINEST_STEP);
                     self.down.begin_anew();
@@ -335,7 +337,6 @@ impl Elastic {
             }
             Verdict::Open => {
                 self.down.go_on(now, took);
-                self.measure_longer();
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -345,8 +346,7 @@ impl Elastic {
     fn moved_to(&mut self, rate: Rate) {
         (self.base, self.usual) = (Some(rate), Some(rate));
         self.down.begin_anew();
-        self.up.undecided = 0;
-        self.blocks = MIN_BLOCKS;
+        (self.up.undecided, self.up.blocks) = (0, MIN_BLOCKS);
     }
 
     /// What was learned may not hold any longer; the budget is the best guess.
@@ -356,10 +356,6 @@ impl Elastic {
         self.step = FIRST_STEP;
         self.bracketed = false;
         self.doubted = false;
-    }
-
-    fn measure_longer(&mut self) {
-        self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
     }
 
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
