@@ -13,6 +13,7 @@ mod load;
 mod output;
 mod parallel;
 mod report;
+mod reproduce;
 mod serve;
 mod sim;
 
@@ -51,6 +52,8 @@ enum Command {
     /// Exit status: 0 when every bound of the scenario is met, 1 when one is missed, 2 when the scenario cannot be run,
     /// 130 after an interrupt.
     Sim(sim::Args),
+    /// Repeat the experiments of a paper in virtual time, beside ours
+    Reproduce(reproduce::Args),
     /// Check, explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Sim(args) => return sim::run(&args),
+        Command::Reproduce(args) => return reproduce::run(&args),
         Command::Config(command) => config_cmd::run(&command),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),

@@ -2,6 +2,31 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
+//!
+//! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to whoever
+//! [executes](Execute) the runs.
 
+mod batch;
+pub mod bufferbloat;
+mod digest;
 pub mod oracle;
+mod report;
+
+pub use digest::{Digest, LatencyDigest, TenantDigest};
+pub use report::{Axis, Better, Claim, Figure, Points, Report, Row, Section};
+
+use crate::world::Setup;
+
+/// Runs each setup with its seed and answers with their digests in the same order. The name says what they are for.
+pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Digest>, E> + 'a;
+
+/// What to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Fewer seeds and shorter runs: a tenth of the work, nearly the same cases.
+    pub quick: bool,
+}

@@ -2,18 +2,25 @@
 //!
 //! It is the smallest budget that keeps [`KEPT`] of the peak throughput, the peak being the most that any budget gives,
 //! no bound included. No controller can know it without trying all of them on the very load that will come.
+//!
+//! [`Search`] says which budgets to try next and is told what they gave, so that whoever has several cores can try many
+//! at a time; [`sweep`] does it on one.
 
 use std::ops::ControlFlow;
 
-use evenkeel_control::admission;
+use evenkeel_control::admission::Config;
 
+use super::Digest;
 use crate::world::{Failure, Progress, Setup, run};
 
 /// Share of the peak throughput that the oracle keeps.
 pub const KEPT: f64 = 0.97;
 
-/// Budgets of the coarse sweep are powers of two times the smallest cost of a request.
-const DOUBLINGS: u32 = 40;
+/// Budgets of the first round: the cost of an empty request, doubled so many times.
+const FIRST_DOUBLINGS: u32 = 13;
+
+/// Beyond so many doublings (2^40 empty requests) nothing is held back.
+const MAX_DOUBLINGS: u32 = 40;
 
 /// The bracket around the answer is halved (by ratio) so many times: 2^(1/16), 4.4 % of the budget.
 const HALVINGS: u32 = 4;
@@ -40,11 +47,105 @@ pub struct Point {
     pub bytes_per_s: f64,
 }
 
-/// Finds the oracle of `setup`, whose own admission does not matter. Each budget is run once for each seed.
+/// A search on its way.
 ///
-/// The sweep doubles the budget from one small request up to where it never holds anything back, then narrows down the
-/// first step that reaches the goal. Throughput need not rise with the budget: what a dip beyond the first success hides
-/// does not matter, as the smallest budget is wanted.
+/// It doubles the budget from one empty request up to where it never holds anything back, then narrows down the first
+/// step that reaches the goal. Throughput need not rise with the budget: what a dip beyond the first success hides does
+/// not matter, as the smallest budget is wanted.
+#[derive(Clone, Debug)]
+pub struct Search {
+    smallest: u64,
+    unbounded: Option<f64>,
+    points: Vec<Point>,
+    held_back: bool,
+    asked: Vec<Config>,
+    place: usize,
+    halvings: u32,
+}
+
+impl Search {
+    /// A search for a pool with this base cost of a request.
+    pub fn new(base_cost_bytes: u32) -> Self {
+        let smallest = u64::from(base_cost_bytes).max(1);
+        let fixed = |doubling| Config::Fixed { budget_bytes: smallest << doubling };
+        Self {
+            smallest,
+            unbounded: None,
+            points: Vec::new(),
+            held_back: true,
+            asked: std::iter::once(Config::None).chain((0..=FIRST_DOUBLINGS).map(fixed)).collect(),
+            place: 0,
+            halvings: 0,
+        }
+    }
+
+    /// What to try next; nothing when the search is over. The same until [`Search::learn`] was called.
+    pub fn wants(&self) -> &[Config] {
+        &self.asked
+    }
+
+    /// What each of [`Search::wants`] gave: throughput, and whether any request was held back.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub fn learn(&mut self, gave: &[(f64, bool)]) {
+        assert_eq!(gave.len(), self.asked.len(), "as many answers as questions");
+        for (config, &(bytes_per_s, held_back)) in std::mem::take(&mut self.asked).iter().zip(gave) {
+            match *config {
+                Config::Fixed { budget_bytes } => {
+                    let point = Point { budget_bytes, bytes_per_s };
+                    let place = self.points.partition_point(|point| point.budget_bytes < budget_bytes);
+                    if place == self.points.len() {
+                        self.held_back = held_back;
+                    }
+                    self.points.insert(place, point);
+                }
+                _ => self.unbounded = Some(bytes_per_s),
+            }
+        }
+        if self.held_back && self.points.len() <= MAX_DOUBLINGS as usize {
+            let budget_bytes = self.smallest << self.points.len();
+            self.asked = vec![Config::Fixed { budget_bytes }];
+            return;
+        }
+        let enough = KEPT * self.peak();
+        let last = self.points.len() - 1;
+        self.place = self.points.iter().position(|point| point.bytes_per_s >= enough).unwrap_or(last);
+        let Some(below) = self.place.checked_sub(1).filter(|_| self.halvings < HALVINGS) else { return };
+        self.halvings += 1;
+        let (low, high) = (self.points[below].budget_bytes, self.points[self.place].budget_bytes);
+        let between = libm::sqrt(low as f64 * high as f64) as u64;
+        self.asked = vec![Config::Fixed { budget_bytes: between }];
+    }
+
+    fn peak(&self) -> f64 {
+        self.points.iter().map(|point| point.bytes_per_s).fold(self.unbounded.unwrap_or(0.0), f64::max)
+    }
+
+    /// What was found; `None` while the search is on.
+    pub fn found(&self) -> Option<Oracle> {
+        let point = self.points.get(self.place).filter(|_| self.asked.is_empty())?;
+        Some(Oracle {
+            budget_bytes: point.budget_bytes,
+            bytes_per_s: point.bytes_per_s,
+            peak_bytes_per_s: self.peak(),
+            points: self.points.clone(),
+        })
+    }
+}
+
+/// What the runs of one budget gave, as [`Search::learn`] wants it.
+pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
+    let (mut sum, mut count, mut held_back) = (0.0, 0.0, false);
+    for run in runs {
+        sum += run.bytes_per_s;
+        count += 1.0;
+        held_back |= run.held_back;
+    }
+    (sum / count, held_back)
+}
+
+/// Finds the oracle of `setup`, whose own admission does not matter. Each budget is run once for each seed.
 ///
 /// # Errors
 /// As [`run`].
@@ -53,51 +154,18 @@ pub fn sweep(
     seeds: &[u64],
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Oracle, Failure> {
-    let mut measure = |config| measure(setup, config, seeds, progress);
-    let unbounded = measure(admission::Config::None)?;
-    let smallest = u64::from(setup.pool.base_cost_bytes).max(1);
-    let mut points = Vec::new();
-    for doubling in 0..DOUBLINGS {
-        let budget_bytes = smallest << doubling;
-        let measured = measure(admission::Config::Fixed { budget_bytes })?;
-        points.push(Point { budget_bytes, bytes_per_s: measured.bytes_per_s });
-        if !measured.held_back {
-            break;
-        }
-    }
-    let highest = points.iter().map(|point| point.bytes_per_s).fold(unbounded.bytes_per_s, f64::max);
-    let enough = KEPT * highest;
-    let mut place = points.iter().position(|point| point.bytes_per_s >= enough).unwrap_or(points.len() - 1);
-    for _ in 0..HALVINGS {
-        let Some(below) = place.checked_sub(1) else { break };
-        let between = (points[below].budget_bytes as f64 * points[place].budget_bytes as f64).sqrt() as u64;
-        let measured = measure(admission::Config::Fixed { budget_bytes: between })?;
-        let point = Point { budget_bytes: between, bytes_per_s: measured.bytes_per_s };
-        points.insert(place, point);
-        place += usize::from(point.bytes_per_s < enough);
-    }
-    let Point { budget_bytes, bytes_per_s } = points[place];
-    Ok(Oracle { budget_bytes, bytes_per_s, peak_bytes_per_s: highest, points })
-}
-
-struct Measured {
-    bytes_per_s: f64,
-    held_back: bool,
-}
-
-fn measure(
-    setup: &Setup,
-    admission: admission::Config,
-    seeds: &[u64],
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Measured, Failure> {
+    let mut search = Search::new(setup.pool.base_cost_bytes);
     let mut setup = setup.clone();
-    setup.pool.admission = admission;
-    let mut measured = Measured { bytes_per_s: 0.0, held_back: false };
-    for &seed in seeds {
-        let run = run(&setup, seed, progress)?;
-        measured.bytes_per_s += run.bytes_per_s() / seeds.len() as f64;
-        measured.held_back |= run.tenants.iter().any(|tenant| tenant.queue_wait.max().as_nanos() > 0);
+    loop {
+        if let Some(oracle) = search.found() {
+            return Ok(oracle);
+        }
+        let mut answers = Vec::new();
+        for &config in search.wants() {
+            setup.pool.admission = config;
+            let runs = seeds.iter().map(|&seed| Ok(Digest::of(run(&setup, seed, progress)?)));
+            answers.push(gave(&runs.collect::<Result<Vec<_>, _>>()?));
+        }
+        search.learn(&answers);
     }
-    Ok(measured)
 }

@@ -26,6 +26,7 @@ use crate::workload;
 
 pub use failure::{Failure, Source};
 pub use latencies::Latencies;
+pub(crate) use result::windows;
 pub use result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window};
 
 /// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are

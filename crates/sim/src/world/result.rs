@@ -168,23 +168,27 @@ impl Run {
     /// The series in windows of `length`, rounded to whole samples (at least one); what is left over at the end is
     /// left out.
     pub fn windows(&self, length: Duration) -> Vec<Window> {
-        let Some(first) = self.series.first() else { return Vec::new() };
-        let step = first.at.since(self.counted_from).as_nanos().max(1);
-        let samples = (length.as_nanos().saturating_add(step / 2) / step).max(1) as usize;
-        let mut from = self.counted_from;
-        let chunks = self.series.chunks_exact(samples);
-        chunks
-            .map(|chunk| {
-                let mut window = Window { from, until: from, tenants: vec![Served::default(); self.tenants.len()] };
-                for sample in chunk {
-                    window.until = sample.at;
-                    for (sum, tenant) in window.tenants.iter_mut().zip(&sample.tenants) {
-                        sum.add(&tenant.served);
-                    }
-                }
-                from = window.until;
-                window
-            })
-            .collect()
+        windows(&self.series, self.counted_from, length)
     }
+}
+
+/// [`Run::windows`] of a series alone.
+pub(crate) fn windows(series: &[Sample], mut from: Instant, length: Duration) -> Vec<Window> {
+    let Some(first) = series.first() else { return Vec::new() };
+    let step = first.at.since(from).as_nanos().max(1);
+    let samples = (length.as_nanos().saturating_add(step / 2) / step).max(1) as usize;
+    let chunks = series.chunks_exact(samples);
+    chunks
+        .map(|chunk| {
+            let mut window = Window { from, until: from, tenants: vec![Served::default(); first.tenants.len()] };
+            for sample in chunk {
+                window.until = sample.at;
+                for (sum, tenant) in window.tenants.iter_mut().zip(&sample.tenants) {
+                    sum.add(&tenant.served);
+                }
+            }
+            from = window.until;
+            window
+        })
+        .collect()
 }

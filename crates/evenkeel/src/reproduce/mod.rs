@@ -1,0 +1,116 @@
+//! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
+
+mod page;
+mod rows;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat};
+use evenkeel_sim::world::Setup;
+
+use crate::output;
+use crate::parallel::{self, Stopped};
+
+/// A paper's experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Experiment {
+    /// Admission control: the SlowFast CoDel paper, and every method against the best fixed budget
+    Bufferbloat,
+}
+
+/// Arguments of `evenkeel reproduce`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Which
+    experiment: Experiment,
+    /// Seed; the same seed gives the same figures on every machine
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: u64,
+    /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
+    #[arg(long)]
+    quick: bool,
+    /// Print the rows as JSON
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots, which needs nothing from elsewhere
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Runs at a time; one for each core if not given
+    #[arg(long, value_name = "N")]
+    jobs: Option<std::num::NonZeroUsize>,
+}
+
+/// Exit status after an interrupt, as shells have it.
+const INTERRUPTED: u8 = 130;
+
+/// Runs an experiment and shows what came of it. What the figures say does not change the exit status.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match show(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("evenkeel: {error:#}");
+            match error.downcast_ref::<Stopped>() {
+                Some(Stopped::Interrupted { .. }) => ExitCode::from(INTERRUPTED),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn show(args: &Args) -> anyhow::Result<()> {
+    let cannot_write = |path: &Path| format!("cannot write {}", path.display());
+    if let Some(path) = &args.report {
+        // Before minutes of work, not after.
+        OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
+    }
+    let stop = parallel::interrupts()?;
+    let begun = Instant::now();
+    let report = reproduce(args, &stop)?;
+    let took = begun.elapsed();
+    if let Some(path) = &args.report {
+        let html = page::page(&report, args.quick).html();
+        std::fs::write(path, html).with_context(|| cannot_write(path))?;
+    }
+    if args.json {
+        output::print(&(serde_json::to_string_pretty(&rows::document(&report))? + "\n"));
+        return Ok(());
+    }
+    let mut text = table::text(&report);
+    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), args.seed));
+    if let Some(path) = &args.report {
+        text.push_str(&format!("Plots: {}\n", path.display()));
+    }
+    output::print(&text);
+    Ok(())
+}
+
+fn threads(args: &Args) -> usize {
+    args.jobs.map_or_else(parallel::cores, std::num::NonZero::get)
+}
+
+fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
+    let options = Options { seed: args.seed, quick: args.quick };
+    let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Stopped::Interrupted { done: 0, of: runs.len() });
+        }
+        let runs: Vec<(&Setup, u64)> = runs.iter().map(|(setup, seed)| (setup, *seed)).collect();
+        let begun = Instant::now();
+        let digests = parallel::simulate(&runs, threads(args), stop, |_, run| Digest::of(run))?;
+        tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
+        Ok(digests)
+    };
+    let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
+    Ok(match args.experiment {
+        Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
+    })
+}

@@ -1,0 +1,109 @@
+//! The result as a page with plots.
+
+use evenkeel_sim::experiment::{self, Report, Row, Section as Part};
+
+use crate::report::{Axis, Block, Cell, Check, Page, Plot, Section, Series, Style, Table, short};
+
+pub(super) fn page(report: &Report, quick: bool) -> Page {
+    let mut command = format!("evenkeel reproduce {} --seed {}", report.experiment, report.seed);
+    if quick {
+        command.push_str(" --quick");
+    }
+    let facts =
+        [("seed", report.seed.to_string()), ("version", env!("CARGO_PKG_VERSION").to_owned()), ("command", command)];
+    Page {
+        title: format!("Evenkeel reproduces {}", report.experiment),
+        intro: report.intro.clone(),
+        facts: facts.map(|(name, value)| (name.to_owned(), value)).to_vec(),
+        checks: report.sections.iter().flat_map(|section| &section.rows).filter_map(check).collect(),
+        sections: std::iter::once(claims(report)).chain(report.sections.iter().map(section)).collect(),
+    }
+}
+
+/// A row with a bar.
+fn check(row: &Row) -> Option<Check> {
+    let (met, bar) = (row.is_met()?, row.bar?);
+    let sign = match row.better {
+        experiment::Better::Lower => '≤',
+        experiment::Better::Higher => '≥',
+    };
+    let measured = row.evenkeel.map_or_else(|| "nothing".to_owned(), |ours| format!("{} {}", short(ours), row.unit));
+    let what = format!("{}: {} {sign} {}", row.case, row.metric, short(bar));
+    Some(Check { what, measured: measured.trim_end().to_owned(), met, note: String::new() })
+}
+
+fn claims(report: &Report) -> Section {
+    let rows = report.claims.iter().map(|claim| {
+        vec![
+            Cell::Text(claim.source.to_owned()),
+            Cell::Text(claim.text.clone()),
+            Cell::Met(claim.reproduced),
+            Cell::Text(claim.numbers.clone()),
+        ]
+    });
+    let columns = ["where", "what the paper says", "reproduced", "figures"];
+    let table = Table { title: String::new(), columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() };
+    Section { title: "Claims of the paper".to_owned(), text: Vec::new(), blocks: vec![Block::Table(table)] }
+}
+
+fn section(part: &Part) -> Section {
+    let plots = part.figures.iter().map(|figure| Block::Plot(plot(figure)));
+    let mut metrics: Vec<&str> = Vec::new();
+    for row in &part.rows {
+        if !metrics.contains(&row.metric.as_str()) {
+            metrics.push(&row.metric);
+        }
+    }
+    let tables = metrics.into_iter().map(|metric| Block::Table(table(part, metric)));
+    Section { title: part.title.clone(), text: part.text.clone(), blocks: plots.chain(tables).collect() }
+}
+
+/// One metric: a line for each case, a column for each method.
+fn table(part: &Part, metric: &str) -> Table {
+    let rows = || part.rows.iter().filter(|row| row.metric == metric);
+    let mut methods: Vec<&str> = Vec::new();
+    for method in rows().filter_map(|row| row.method.as_deref()) {
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    let number = |value: Option<f64>| value.map_or(Cell::Empty, |value| Cell::Number(value.into()));
+    let line = |row: &Row| {
+        let ours = match (row.evenkeel, row.half_width) {
+            (Some(mean), Some(width)) => Cell::Interval(mean.into(), width.into()),
+            (mean, _) => number(mean),
+        };
+        let mut cells = vec![Cell::Text(row.case.clone()), ours, row.is_met().map_or(Cell::Empty, Cell::Met)];
+        cells.extend([number(row.faithful), number(row.baseline)]);
+        let of = |method| rows().find(|other| other.case == row.case && other.method.as_deref() == Some(method));
+        cells.extend(methods.iter().map(|method| number(of(method).and_then(|row| row.baseline))));
+        cells
+    };
+    let unit = rows().next().map_or("", |row| row.unit);
+    let heading = if unit.is_empty() { metric.to_owned() } else { format!("{metric}, {unit}") };
+    let fixed = ["case", "evenkeel", "bar met", "slowfast as published", "baseline"];
+    Table {
+        title: heading,
+        columns: fixed.into_iter().chain(methods.iter().copied()).map(str::to_owned).collect(),
+        rows: rows().filter(|row| row.method.is_none()).map(line).collect(),
+    }
+}
+
+fn plot(figure: &experiment::Figure) -> Plot {
+    let axis = |axis: &experiment::Axis| {
+        if axis.log { Axis::log(axis.label.clone()) } else { Axis::linear(axis.label.clone()) }
+    };
+    let style = if figure.joined { Style::Dotted } else { Style::Dots };
+    let series = figure.series.iter().map(|(name, points)| Series {
+        labels: points.iter().map(|(_, _, label)| label.clone()).collect(),
+        ..Series::new(name.clone(), style, points.iter().map(|&(x, y, _)| (x, y)))
+    });
+    Plot {
+        title: figure.title.clone(),
+        note: figure.note.clone(),
+        x: axis(&figure.x),
+        y: axis(&figure.y),
+        series: series.collect(),
+        ..Plot::default()
+    }
+}

@@ -1,0 +1,66 @@
+//! Rows as JSON.
+
+use evenkeel_sim::experiment::{Report, Row};
+use serde::Serialize;
+
+/// The document of `--json`; `docs/reproduce.md` describes every field.
+#[derive(Debug, Serialize)]
+pub(super) struct Document<'a> {
+    experiment: &'static str,
+    seed: u64,
+    rows: Vec<RowDocument<'a>>,
+    claims: Vec<ClaimDocument<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RowDocument<'a> {
+    case: &'a str,
+    metric: String,
+    unit: &'static str,
+    better: &'static str,
+    paper: Option<f64>,
+    baseline: Option<f64>,
+    faithful: Option<f64>,
+    evenkeel: Option<f64>,
+    evenkeel_ci95: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ClaimDocument<'a> {
+    source: &'static str,
+    claim: &'a str,
+    reproduced: bool,
+    numbers: &'a str,
+}
+
+pub(super) fn document(report: &Report) -> Document<'_> {
+    // JSON has no infinity and no NaN.
+    let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
+    let row = |row: &'_ Row| RowDocument {
+        case: "",
+        metric: row.full_metric(),
+        unit: row.unit,
+        better: row.better.name(),
+        paper: finite(row.paper),
+        baseline: finite(row.baseline),
+        faithful: finite(row.faithful),
+        evenkeel: finite(row.evenkeel),
+        evenkeel_ci95: finite(row.half_width),
+    };
+    let rows = report.sections.iter().flat_map(|section| &section.rows);
+    Document {
+        experiment: report.experiment,
+        seed: report.seed,
+        rows: rows.map(|each| RowDocument { case: &each.case, ..row(each) }).collect(),
+        claims: report
+            .claims
+            .iter()
+            .map(|claim| ClaimDocument {
+                source: claim.source,
+                claim: &claim.text,
+                reproduced: claim.reproduced,
+                numbers: &claim.numbers,
+            })
+            .collect(),
+    }
+}

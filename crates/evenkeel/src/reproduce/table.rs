@@ -1,0 +1,103 @@
+//! The result as text, 100 columns wide.
+
+use std::fmt::Write as _;
+
+use evenkeel_sim::experiment::{Report, Row, Section};
+
+use crate::report::short;
+
+/// What the columns are.
+const ABOUT: &str = "
+baseline: no admission control; for steps the best fixed budget of the old state, kept.
+faithful: SlowFast CoDel as published. evenkeel: elastic, mean over seeds ± 95 % confidence.
+All other methods: --json and --report.
+";
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+/// Metric by metric: the columns of each case, then what fell short and the claims.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for section in &report.sections {
+        write_section(&mut text, section);
+    }
+    text.push_str(ABOUT);
+    let rows = || report.sections.iter().flat_map(|section| &section.rows);
+    let (met, judged) = rows().filter_map(Row::is_met).fold((0, 0), |(met, all), is| (met + u32::from(is), all + 1));
+    let _ = writeln!(text, "\nBARS: {met} of {judged} met");
+    for row in rows().filter(|row| row.is_met() == Some(false)) {
+        let (ours, bar) = (cell(row.evenkeel), cell(row.bar));
+        let _ = writeln!(text, "  missed: {}: {} {ours}{}, bar {bar}", row.case, row.metric, unit(row));
+    }
+    let reproduced = report.claims.iter().filter(|claim| claim.reproduced).count();
+    let _ = writeln!(text, "\nCLAIMS OF THE PAPER: {reproduced} of {} reproduced", report.claims.len());
+    for claim in &report.claims {
+        let verdict = if claim.reproduced { "yes" } else { "NO " };
+        write_wrapped(&mut text, &format!("  {verdict}  "), &format!("{} ({})", claim.text, claim.source));
+        write_wrapped(&mut text, "       ", &claim.numbers);
+    }
+    text
+}
+
+/// Words in lines of at most [`WIDTH`], the first after `lead`, the others below it.
+fn write_wrapped(text: &mut String, lead: &str, words: &str) {
+    let mut line = lead.to_owned();
+    for word in words.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(text, "{}", line.trim_end());
+            line = " ".repeat(lead.chars().count());
+        }
+        line.push_str(word);
+        line.push(' ');
+    }
+    let _ = writeln!(text, "{}", line.trim_end());
+}
+
+fn write_section(text: &mut String, section: &Section) {
+    let _ = writeln!(text, "\n{}", section.title.to_uppercase());
+    let mut metrics: Vec<&str> = Vec::new();
+    for row in section.rows.iter().filter(|row| row.method.is_none()) {
+        if !metrics.contains(&row.metric.as_str()) {
+            metrics.push(&row.metric);
+        }
+    }
+    for metric in metrics {
+        let rows = section.rows.iter().filter(|row| row.metric == metric && row.method.is_none());
+        let rows: Vec<&Row> = rows.collect();
+        let _ = writeln!(
+            text,
+            "\n{:<48} {:>9} {:>9} {:>9} {:>17}",
+            format!("{metric}{}", rows.first().map_or_else(String::new, |row| unit(row))),
+            "baseline",
+            "faithful",
+            "evenkeel",
+            "bar"
+        );
+        for row in rows {
+            let bar = match (row.is_met(), row.bar) {
+                (Some(met), Some(bar)) => format!("{} {}", short(bar), if met { "met" } else { "MISSED" }),
+                _ => String::new(),
+            };
+            let ours = match row.half_width {
+                Some(width) => format!("{} ±{}", cell(row.evenkeel), short(width)),
+                None => cell(row.evenkeel),
+            };
+            let _ = writeln!(
+                text,
+                "  {:<46} {:>9} {:>9} {ours:>16} {bar:>10}",
+                row.case,
+                cell(row.baseline),
+                cell(row.faithful)
+            );
+        }
+    }
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or_else(String::new, short)
+}
+
+fn unit(row: &Row) -> String {
+    if row.unit.is_empty() { String::new() } else { format!(" {}", row.unit) }
+}

@@ -1,0 +1,204 @@
+//! Throughput and latency on four devices under three workloads, against the oracle of each.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::units::Kind;
+use evenkeel_model::device::DeviceParams;
+use evenkeel_model::disk::DiskParams;
+use evenkeel_model::ssd::SsdParams;
+use evenkeel_model::store::StoreParams;
+
+use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
+use crate::experiment::batch::{Batch, oracles, with};
+use crate::experiment::{Axis, Better, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::statistics::Estimate;
+use crate::workload::{Requests, SizeShare, Spec};
+use crate::world::Setup;
+
+/// What the issue of the day asks: at most so much of the oracle's throughput may be lost, in per cent,
+const LOSS_BAR_PERCENT: f64 = 3.0;
+/// and the light tenant's 99th percentile may be at most so many times the oracle's,
+const P99_BAR: f64 = 1.2;
+/// and the budget may vary by so much of its mean.
+const CV_BAR: f64 = 0.1;
+
+/// SlowFast CoDel has its first fit after 50 s; nothing before that counts for it.
+const SLOWFAST_WARMUP_S: f64 = 60.0;
+/// That is 30 million small reads of the fastest device, whose latency lies below the smallest target anyway: no fit can
+/// change anything there, and it starts like the others.
+const NO_FIT_NEEDED: (&str, &str) = ("nvme", "4 KiB reads");
+
+/// A device under a workload.
+pub(super) struct Case {
+    pub(super) device: &'static str,
+    workload: &'static str,
+    rotational: bool,
+    pub(super) setup: Setup,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{}, {}", self.device, self.workload)
+    }
+}
+
+/// A device, and how it is loaded and for how long, so that there are some thousand light requests and not too many others.
+struct Bench {
+    name: &'static str,
+    device: DeviceParams,
+    rotational: bool,
+    queue_depth: u32,
+    light_per_s: f64,
+    warmup_s: f64,
+    duration_s: f64,
+}
+
+fn benches() -> [Bench; 4] {
+    // Beyond the fast region and with garbage everywhere: what a drive does all day, not what it does for 20 s.
+    let sata = SsdParams::sata();
+    let sata = SsdParams {
+        slc_bytes: 0,
+        geometry: evenkeel_model::ssd::Geometry { used: 1.0, aged: true, ..sata.geometry },
+        ..sata
+    };
+    let bench = |name, device, rotational, queue_depth, light_per_s, warmup_s, duration_s| Bench {
+        name,
+        device,
+        rotational,
+        queue_depth,
+        light_per_s,
+        warmup_s,
+        duration_s,
+    };
+    [
+        bench("disk", DeviceParams::Disk(DiskParams::nearline()), true, 128, 15.0, 10.0, 60.0),
+        bench("sata", DeviceParams::Ssd(sata), false, 256, 400.0, 2.0, 4.0),
+        bench("nvme", DeviceParams::Ssd(SsdParams::nvme()), false, 256, 1_500.0, 0.6, 1.2),
+        bench("store", DeviceParams::Store(StoreParams::ssd()), false, 256, 200.0, 3.0, 20.0),
+    ]
+}
+
+/// 64 GiB: far beyond any cache, within every device.
+const SPAN: u64 = 64 << 30;
+
+/// Name, requests of the bulk tenant, kind of those of the light tenant, and how many times as long a run may be because
+/// larger requests are fewer.
+fn workloads() -> [(&'static str, Requests, Kind, f64); 3] {
+    let sizes = [(4 << 10, 70), (64 << 10, 25), (1 << 20, 4), (4 << 20, 1)];
+    let mixed = Requests {
+        read_percent: 70.0,
+        sizes: sizes.map(|(bytes, weight)| SizeShare { bytes, weight }).to_vec(),
+        ..Requests::random(Kind::Read, 4 << 10, SPAN)
+    };
+    [
+        ("4 KiB reads", Requests::random(Kind::Read, 4 << 10, SPAN), Kind::Read, 1.0),
+        ("64 KiB writes", Requests::random(Kind::Write, 64 << 10, SPAN), Kind::Write, 4.0),
+        ("4 KiB to 4 MiB, 70 % reads", mixed, Kind::Read, 8.0),
+    ]
+}
+
+pub(super) fn cases(quick: bool) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for bench in benches() {
+        for (workload, requests, light, longer) in workloads() {
+            let longer = if bench.rotational { 1.0 } else { longer };
+            let shorter = longer * if quick { 0.5 } else { 1.0 };
+            let light = Spec::open(bench.light_per_s, Requests::random(light, 4 << 10, SPAN));
+            let clients = vec![client(0, Spec::closed(bench.queue_depth, requests)), client(1, light)];
+            let tenants = vec![tenant("bulk", 1), tenant("light", 10)];
+            let mut setup = setup(bench.device.clone(), tenants, clients, seconds(bench.duration_s * shorter));
+            setup.warmup = seconds(bench.warmup_s);
+            cases.push(Case { device: bench.name, workload, rotational: bench.rotational, setup });
+        }
+    }
+    cases
+}
+
+/// Runs the frontier.
+pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Section, E> {
+    let cases = cases(options.quick);
+    let setups: Vec<Setup> = cases.iter().map(|case| case.setup.clone()).collect();
+    let sweep_seeds = [options.seed + 1_000_000, options.seed + 1_000_001];
+    let sweep_seeds = if options.quick { &sweep_seeds[..1] } else { &sweep_seeds };
+    let oracles = oracles("oracles", &setups, sweep_seeds, execute)?;
+    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 10 }).collect();
+    let mut batch = Batch::new();
+    for (place, (case, oracle)) in cases.iter().zip(&oracles).enumerate() {
+        let fixed = evenkeel_control::admission::Config::Fixed { budget_bytes: oracle.budget_bytes };
+        batch.add(&(place, None), &with(&case.setup, fixed), &seeds);
+        for method in Method::all() {
+            let mut setup = with(&case.setup, method.config(case.rotational));
+            let mut seeds = &seeds[..];
+            let learns = matches!(method, Method::Published | Method::Repaired);
+            if learns && !options.quick && (case.device, case.workload) != NO_FIT_NEEDED {
+                setup.warmup = seconds(SLOWFAST_WARMUP_S);
+                seeds = &seeds[..2];
+            }
+            batch.add(&(place, Some(method)), &setup, seeds);
+        }
+    }
+    let mut digests = batch.execute("frontier", execute)?;
+    let mut section = Section {
+        title: "Frontier: four devices, three workloads".to_owned(),
+        text: vec![
+            "A bulk tenant with a deep queue beside a light one of ten times its weight that sends 4 KiB requests at a low \
+             rate. The oracle is the smallest fixed budget that keeps 97 % of the peak throughput, found by sweep. Baseline: \
+             no admission control."
+                .to_owned(),
+        ],
+        ..Section::default()
+    };
+    let mut points: BTreeMap<Method, Points> = BTreeMap::new();
+    for (place, (case, oracle)) in cases.iter().zip(&oracles).enumerate() {
+        let reference = digests.remove(&(place, None)).unwrap_or_default();
+        let (full, tail) = (mean(&reference, |run| run.bytes_per_s), mean(&reference, light_p99_ms));
+        let name = case.name();
+        let (mut losses, mut ratios, mut spreads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut inversions, mut budgets) = (BTreeMap::new(), BTreeMap::new());
+        for method in Method::all() {
+            let runs = digests.remove(&(place, Some(method))).unwrap_or_default();
+            let loss = estimate(&runs, |run| 100.0 * (1.0 - run.bytes_per_s / full));
+            let ratio = estimate(&runs, |run| light_p99_ms(run) / tail);
+            points.entry(method).or_default().push((loss.mean, ratio.mean, name.clone()));
+            losses.insert(method, loss);
+            ratios.insert(method, ratio);
+            inversions.insert(method, estimate(&runs, inversion_ms_per_request));
+            if !matches!(method, Method::None | Method::Fixed(_)) {
+                spreads.insert(method, estimate(&runs, |run| run.budget.cv));
+                budgets.insert(method, estimate(&runs, |run| run.budget.mean_bytes / 1024.0));
+            }
+        }
+        let row = |metric, unit, bar| Row { bar, ..Row::new(&name, metric, unit, Better::Lower) };
+        let mut add =
+            |row: Row, values: &BTreeMap<Method, Estimate>| section.rows.extend(rows(&row, Method::None, values));
+        add(row("throughput_loss_vs_oracle_percent", "%", Some(LOSS_BAR_PERCENT)), &losses);
+        add(row("light_p99_vs_oracle_ratio", "", Some(P99_BAR)), &ratios);
+        add(row("budget_cv", "", Some(CV_BAR)), &spreads);
+        add(row("budget_kib", "KiB", None), &budgets);
+        add(row("priority_inversion_ms_per_request", "ms", None), &inversions);
+        for (metric, unit, value) in [
+            ("oracle_budget_kib", "KiB", oracle.budget_bytes as f64 / 1024.0),
+            ("oracle_throughput_mb_per_s", "MB/s", full / 1e6),
+            ("oracle_light_p99_ms", "ms", tail),
+        ] {
+            section.rows.push(Row { baseline: Some(value), ..row(metric, unit, None) });
+        }
+    }
+    section.figures.push(Figure {
+        title: "What each method loses against the oracle".to_owned(),
+        note: "Each point is a case; the oracle is at (0, 1). Down and to the left is better.".to_owned(),
+        x: Axis::linear("throughput lost, %"),
+        y: Axis::log("light p99 / oracle's"),
+        joined: false,
+        series: points.into_iter().map(|(method, points)| (method.name(), points)).collect(),
+    });
+    Ok(section)
+}
+
+fn light_p99_ms(run: &Digest) -> f64 {
+    run.tenants[1].response.p99_ms
+}
+
+fn inversion_ms_per_request(run: &Digest) -> f64 {
+    1e3 * run.tenants[1].inversion_s / run.tenants[1].requests.max(1) as f64
+}

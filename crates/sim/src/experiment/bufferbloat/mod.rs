@@ -1,0 +1,48 @@
+//! Admission control against bufferbloat: the figures of the SlowFast CoDel paper, and methods compared.
+//!
+//! S. E. Mirvakili, S. Just and C. Maltzahn, *Managing Bufferbloat in Cloud Storage Systems*. The paper's cluster is a
+//! model of a batching store here; what its text leaves open (the size and depth of recovery, the shape of the bursts) is
+//! chosen and said. Figures are read off as shapes, since the paper prints no numbers.
+//!
+//! | module | what it runs |
+//! |---|---|
+//! | `paper` | figures 4 to 9 and the claims about them |
+//! | `frontier` | four devices under three workloads against the oracle of each |
+//! | `steps` | load or device change in mid-run |
+
+mod frontier;
+mod paper;
+mod scene;
+mod steps;
+
+use super::{Execute, Options, Report};
+
+/// Name on the command line and in results.
+pub const NAME: &str = "bufferbloat";
+
+/// Runs everything.
+///
+/// # Errors
+/// What `execute` answers.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let mut claims = Vec::new();
+    let recovery = paper::recovery(options, execute, &mut claims)?;
+    let [continuous, tradeoff] = paper::continuous(options, execute, &mut claims)?;
+    let frontier = frontier::run(options, execute)?;
+    let steps = steps::run(options, execute)?;
+    let intro = vec![
+        "A scheduler can only reorder what still waits in front of it. A back end that accepts everything at once takes \
+         that away: a request that matters waits behind all that was handed over before it. Admission control bounds what \
+         is inside. This compares ways to choose the bound: fixed ones, those of the literature, and Evenkeel's."
+            .to_owned(),
+        "Everything happens in virtual time on modelled devices; the same seed gives the same figures on every machine."
+            .to_owned(),
+    ];
+    Ok(Report {
+        experiment: NAME,
+        seed: options.seed,
+        intro,
+        sections: vec![recovery, continuous, tradeoff, frontier, steps],
+        claims,
+    })
+}

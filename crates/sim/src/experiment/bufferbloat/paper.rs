@@ -1,0 +1,377 @@
+//! The figures of the paper, on a batching store.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::Duration;
+use evenkeel_control::admission::{Config, SlowFastConfig};
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::units::{Kind, Rates};
+use evenkeel_model::device::DeviceParams;
+use evenkeel_model::store::StoreParams;
+
+use super::scene::{GRID_KIB, Method, client, estimate, mean, rows, seconds, setup};
+use crate::experiment::batch::{Batch, oracles, with};
+use crate::experiment::{Axis, Better, Claim, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::statistics::Estimate;
+use crate::workload::{Requests, Spec};
+use crate::world::{Setup, Tenant};
+
+const SPAN: u64 = 64 << 30;
+/// Payload of a recovery write. The paper does not say; Ceph recovers objects in pieces of this order and larger.
+const RECOVERY_BYTES: u32 = 64 << 10;
+/// Recovery writes outstanding; nor does it say this.
+const RECOVERY_DEPTH: u32 = 64;
+/// Distance of the bursts of the client; nor this.
+const BURST_EVERY: Duration = Duration::from_millis(100);
+/// Trade-offs of figures 8 and 9, in MB/s per ms.
+const TRADEOFFS: [f64; 4] = [0.1, 1.0, 2.0, 5.0];
+
+/// Sizes of figures 4 and 5 and how many requests make a burst.
+const BURSTS: [(u32, u32); 2] = [(4, 64), (32, 32)];
+/// Sizes of figures 6 to 9, in KiB.
+const SIZES_KIB: [u32; 3] = [4, 32, 64];
+
+/// The paper's policy: the client has 1,000 requests/s reserved and weight 2, recovery 1 and 1.
+fn tenants() -> Vec<Tenant> {
+    let tenant = |name: &str, iops, weight| Tenant {
+        name: name.to_owned(),
+        qos: Qos { reservation: Rates { iops, bytes_per_s: 0 }, weight, ..Qos::default() },
+    };
+    vec![tenant("client", 1_000, 2), tenant("recovery", 1, 1)]
+}
+
+fn store() -> DeviceParams {
+    DeviceParams::Store(StoreParams::ssd())
+}
+
+fn writes(kib: u32) -> Requests {
+    Requests::random(Kind::Write, kib << 10, SPAN)
+}
+
+/// A bursty client, with recovery or without, or recovery alone.
+fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setup {
+    let mut clients = Vec::new();
+    if let Some((kib, requests)) = burst {
+        clients.push(client(0, Spec::bursts(requests, BURST_EVERY, writes(kib))));
+    }
+    if recovery {
+        clients.push(client(1, Spec::closed(RECOVERY_DEPTH, Requests::random(Kind::Write, RECOVERY_BYTES, SPAN))));
+    }
+    let mut setup = setup(store(), tenants(), clients, duration);
+    // SlowFast CoDel has its first fit after 50 s; it counts as it then is, as do the others.
+    setup.warmup = seconds(60.0);
+    setup
+}
+
+/// Which runs of the recovery case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum With {
+    ClientAlone,
+    Both,
+}
+
+/// Figures 4 and 5, and what recovery costs under each method.
+pub(super) fn recovery<E>(
+    options: &Options,
+    execute: &mut Execute<'_, E>,
+    claims: &mut Vec<Claim>,
+) -> Result<Section, E> {
+    let duration = seconds(if options.quick { 60.0 } else { 120.0 });
+    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 2 } else { 10 }).collect();
+    let recovery_alone = bursty(None, true, duration);
+    let oracle = oracles("recovery oracle", std::slice::from_ref(&recovery_alone), &seeds[..1], execute)?.remove(0);
+    let mut batch = Batch::new();
+    for burst in BURSTS {
+        for method in Method::all() {
+            for (with_what, recovers) in [(With::ClientAlone, false), (With::Both, true)] {
+                let setup = with(&bursty(Some(burst), recovers, duration), method.config(false));
+                batch.add(&Some((burst, with_what, method)), &setup, &seeds);
+            }
+        }
+    }
+    let fixed = Config::Fixed { budget_bytes: oracle.budget_bytes };
+    batch.add(&None, &with(&recovery_alone, fixed), &seeds);
+    let mut digests = batch.execute("recovery", execute)?;
+    let alone = digests.remove(&None).unwrap_or_default();
+    let batch_ms = mean(&alone, |run| run.tenants[1].device.mean_ms);
+    let mut section = Section {
+        title: "Figures 4 and 5: a bursty client and recovery".to_owned(),
+        text: vec![format!(
+            "The client (1,000 requests/s reserved, weight 2) writes in bursts every {} ms; recovery (1, weight 1) keeps \
+             {RECOVERY_DEPTH} writes of {} KiB outstanding. Baseline: no admission control. The service time of one recovery \
+             batch is the mean device latency of recovery alone with the oracle's budget ({:.0} KiB): {batch_ms:.2} ms.",
+            BURST_EVERY.as_millis_f64(),
+            RECOVERY_BYTES >> 10,
+            oracle.budget_bytes as f64 / 1024.0,
+        )],
+        ..Section::default()
+    };
+    section
+        .rows
+        .push(Row { baseline: Some(batch_ms), ..Row::new("recovery alone", "recovery_batch_ms", "ms", Better::Lower) });
+    for burst in BURSTS {
+        let name = format!("bursts of {} x {} KiB", burst.1, burst.0);
+        let runs = |with_what, method| &digests[&Some((burst, with_what, method))][..];
+        let values = |figure: &dyn Fn(Method) -> Estimate| -> BTreeMap<Method, Estimate> {
+            Method::all().into_iter().map(|method| (method, figure(method))).collect()
+        };
+        let p99 = |with_what| values(&|method| estimate(runs(with_what, method), client_p99_ms));
+        let (without, both) = (p99(With::ClientAlone), p99(With::Both));
+        let most = mean(runs(With::Both, Method::None), |run| run.bytes_per_s);
+        let row = |metric, unit, better, bar| Row { bar, ..Row::new(&name, metric, unit, better) };
+        let mut add =
+            |row: Row, values: &BTreeMap<Method, Estimate>| section.rows.extend(rows(&row, Method::None, values));
+        add(row("client_p99_without_recovery_ms", "ms", Better::Lower, None), &without);
+        add(row("client_p99_with_recovery_ms", "ms", Better::Lower, None), &both);
+        let bound = values(&|method| {
+            let allowed = without[&method].mean + batch_ms;
+            estimate(runs(With::Both, method), |run| client_p99_ms(run) / allowed)
+        });
+        add(row("client_p99_vs_alone_plus_batch_ratio", "", Better::Lower, Some(1.1)), &bound);
+        let throughput = values(&|method| estimate(runs(With::Both, method), |run| 100.0 * run.bytes_per_s / most));
+        add(row("throughput_vs_none_percent", "%", Better::Higher, Some(97.0)), &throughput);
+        let inversion = values(&|method| estimate(runs(With::Both, method), |run| run.tenants[0].inversion_s));
+        add(row("priority_inversion_s", "s", Better::Lower, None), &inversion);
+        let deficit =
+            values(&|method| estimate(runs(With::Both, method), |run| run.tenants[0].deficit.requests as f64));
+        add(row("reservation_deficit_requests", "", Better::Lower, None), &deficit);
+        section.figures.push(bars(
+            &format!("Client p99, {name}"),
+            "client p99, ms",
+            &[("without recovery", &without), ("with recovery", &both)],
+        ));
+        claim_recovery(claims, &name, &without, &both);
+    }
+    Ok(section)
+}
+
+fn claim_recovery(
+    claims: &mut Vec<Claim>,
+    name: &str,
+    without: &BTreeMap<Method, Estimate>,
+    both: &BTreeMap<Method, Estimate>,
+) {
+    let at = |values: &BTreeMap<Method, Estimate>, method: Method| values[&method].mean;
+    let p99 = |method| at(both, method);
+    let (fixed_256, fixed_512) = (p99(Method::Fixed(256)), p99(Method::Fixed(512)));
+    let best = fixed_256.min(fixed_512);
+    let list = Method::all()
+        .into_iter()
+        .filter(|method| matches!(method, Method::None | Method::Fixed(_) | Method::Published));
+    let list: Vec<String> = list.map(|method| format!("{} {:.2}", method.name(), p99(method))).collect();
+    let numbers = format!("{name}, client p99 with recovery, ms: {}", list.join(", "));
+    claims.push(Claim {
+        source: "fig. 4",
+        text: format!("Without admission control, recovery raises the client's p99 substantially ({name})."),
+        reproduced: p99(Method::None) > 1.5 * at(without, Method::None),
+        numbers: format!("{:.2} ms without recovery, {:.2} ms with", at(without, Method::None), p99(Method::None)),
+    });
+    claims.push(Claim {
+        source: "fig. 5",
+        text: format!("With admission control (256 or 512 KiB, SlowFast) the client's p99 rises much less ({name})."),
+        reproduced: [fixed_256, fixed_512, p99(Method::Published)].iter().all(|&ms| ms < 0.7 * p99(Method::None)),
+        numbers: numbers.clone(),
+    });
+    claims.push(Claim {
+        source: "fig. 5",
+        text: format!("128 KiB starves the back end: slightly higher tails than 256 and 512 KiB ({name})."),
+        reproduced: p99(Method::Fixed(128)) > fixed_256.max(fixed_512),
+        numbers: numbers.clone(),
+    });
+    claims.push(Claim {
+        source: "fig. 5",
+        text: format!("1024 KiB bloats again: higher tails than 256 and 512 KiB ({name})."),
+        reproduced: p99(Method::Fixed(1024)) > fixed_256.max(fixed_512),
+        numbers: numbers.clone(),
+    });
+    claims.push(Claim {
+        source: "fig. 5",
+        text: format!("SlowFast is among the best: below 128 and 1024 KiB ({name})."),
+        reproduced: p99(Method::Published) < p99(Method::Fixed(128)).min(p99(Method::Fixed(1024))),
+        numbers: format!("SlowFast {:.2} ms, best fixed {best:.2} ms; {numbers}", p99(Method::Published)),
+    });
+}
+
+fn client_p99_ms(run: &Digest) -> f64 {
+    run.tenants[0].response.p99_ms
+}
+
+/// What figures 6 to 9 run: one of the methods, or SlowFast as published with another trade-off (its place).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Arm {
+    Method(Method),
+    TradeOff(usize),
+}
+
+/// Figures 6 to 9: continuous writes.
+pub(super) fn continuous<E>(
+    options: &Options,
+    execute: &mut Execute<'_, E>,
+    claims: &mut Vec<Claim>,
+) -> Result<[Section; 2], E> {
+    let duration = seconds(if options.quick { 60.0 } else { 300.0 });
+    let seeds: Vec<u64> = (options.seed..).take(1).collect();
+    let methods: Vec<Method> = std::iter::once(Method::None)
+        .chain(GRID_KIB.map(Method::Fixed))
+        .chain([Method::Published, Method::Repaired, Method::Elastic])
+        .collect();
+    let mut batch = Batch::new();
+    for kib in SIZES_KIB {
+        let setup = setup(store(), tenants(), vec![client(0, Spec::closed(64, writes(kib)))], duration);
+        for &method in &methods {
+            batch.add(&(kib, Arm::Method(method)), &with(&setup, method.config(false)), &seeds);
+        }
+        for (place, &tradeoff_mib_per_s_per_ms) in TRADEOFFS.iter().enumerate().skip(1) {
+            let config = SlowFastConfig { tradeoff_mib_per_s_per_ms, ..SlowFastConfig::PUBLISHED };
+            batch.add(&(kib, Arm::TradeOff(place)), &with(&setup, Config::SlowFast(config)), &seeds);
+        }
+    }
+    let digests = batch.execute("figures 6 to 9", execute)?;
+    let runs = |kib: u32, arm: Arm| &digests[&(kib, arm)][..];
+    let throughput = |run: &Digest| run.bytes_per_s / 1e6;
+    let mut six = Section {
+        title: "Figures 6 and 7: continuous writes, queue depth 64".to_owned(),
+        text: vec![
+            "300 s (60 in a quick run) from a cold start, no recovery. Baseline: no admission control.".to_owned(),
+        ],
+        ..Section::default()
+    };
+    let mut eight = Section {
+        title: "Figures 8 and 9: the trade-off parameter of SlowFast".to_owned(),
+        text: vec!["As published, with trade-offs of 0.1, 1, 2 and 5 MB/s per ms.".to_owned()],
+        ..Section::default()
+    };
+    let mut by_tradeoff: [Vec<(String, Points)>; 2] = [Vec::new(), Vec::new()];
+    for kib in SIZES_KIB {
+        let name = format!("{kib} KiB writes");
+        let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
+            methods.iter().map(|&method| (method, estimate(runs(kib, Arm::Method(method)), figure))).collect()
+        };
+        let (p99, speed) = (values(&client_p99_ms), values(&throughput));
+        let budget: BTreeMap<Method, Estimate> = values(&|run| run.budget.mean_bytes / 1024.0)
+            .into_iter()
+            .filter(|(method, _)| !matches!(method, Method::None | Method::Fixed(_)))
+            .collect();
+        let mut add = |metric, unit, better, values: &BTreeMap<Method, Estimate>| {
+            six.rows.extend(rows(&Row::new(&name, metric, unit, better), Method::None, values));
+        };
+        add("client_p99_ms", "ms", Better::Lower, &p99);
+        add("device_p99_ms", "ms", Better::Lower, &values(&|run| run.tenants[0].device.p99_ms));
+        add("throughput_mb_per_s", "MB/s", Better::Higher, &speed);
+        add("mean_budget_kib", "KiB", Better::Lower, &budget);
+        six.figures.push(bars(&format!("Fig. 6: client p99, {name}"), "client p99, ms", &[("p99", &p99)]));
+        six.figures.push(bars(&format!("Fig. 7: throughput, {name}"), "MB/s", &[("throughput", &speed)]));
+        claim_continuous(claims, kib, &p99, &speed, budget[&Method::Published].mean);
+
+        let mut curves = [Vec::new(), Vec::new()];
+        for (place, tradeoff) in TRADEOFFS.into_iter().enumerate() {
+            let arm = if place == 0 { Arm::Method(Method::Published) } else { Arm::TradeOff(place) };
+            let figures = [mean(runs(kib, arm), client_p99_ms), mean(runs(kib, arm), throughput)];
+            let metrics = [("client_p99_ms", "ms", Better::Lower), ("throughput_mb_per_s", "MB/s", Better::Higher)];
+            for ((value, curve), (metric, unit, better)) in figures.into_iter().zip(&mut curves).zip(metrics) {
+                curve.push((tradeoff, value, String::new()));
+                let row = Row::new(&name, &format!("{metric}_tradeoff_{tradeoff}"), unit, better);
+                eight.rows.push(Row { faithful: Some(value), ..row });
+            }
+        }
+        claim_tradeoff(claims, &name, &curves);
+        for (all, curve) in by_tradeoff.iter_mut().zip(curves) {
+            all.push((name.clone(), curve));
+        }
+    }
+    let titles = [("Fig. 8: client p99", "client p99, ms"), ("Fig. 9: throughput", "MB/s")];
+    for ((title, label), series) in titles.into_iter().zip(by_tradeoff) {
+        eight.figures.push(Figure {
+            title: format!("{title} by trade-off"),
+            note: String::new(),
+            x: Axis::log("trade-off, MB/s per ms"),
+            y: Axis::linear(label),
+            joined: true,
+            series,
+        });
+    }
+    Ok([six, eight])
+}
+
+fn claim_continuous(
+    claims: &mut Vec<Claim>,
+    kib: u32,
+    p99: &BTreeMap<Method, Estimate>,
+    speed: &BTreeMap<Method, Estimate>,
+    budget_kib: f64,
+) {
+    let list = |values: &BTreeMap<Method, Estimate>| {
+        let shown = values.iter().filter(|(method, _)| matches!(method, Method::Fixed(_) | Method::Published));
+        shown.map(|(method, value)| format!("{} {:.2}", method.name(), value.mean)).collect::<Vec<_>>().join(", ")
+    };
+    let at = |values: &BTreeMap<Method, Estimate>, method| values[&method].mean;
+    let fixed = |values: &BTreeMap<Method, Estimate>| GRID_KIB.map(|kib| at(values, Method::Fixed(kib)));
+    let tails = fixed(p99);
+    claims.push(Claim {
+        source: "fig. 6",
+        text: format!("Without recovery the largest fixed budget, 1024 KiB, has the best tails ({kib} KiB)."),
+        reproduced: tails.iter().all(|&ms| tails[3] <= ms * 1.01),
+        numbers: format!("client p99, ms: {}", list(p99)),
+    });
+    if kib == 4 {
+        claims.push(Claim {
+            source: "fig. 6, unfavourable",
+            text: "At 4 KiB SlowFast's tails are worse than those of 512 and 1024 KiB.".to_owned(),
+            reproduced: at(p99, Method::Published) > tails[2].max(tails[3]),
+            numbers: format!("client p99, ms: {}", list(p99)),
+        });
+    }
+    let (low, high) = if kib == 4 { (256.0, 512.0) } else { (512.0, 1024.0) };
+    claims.push(Claim {
+        source: "fig. 6",
+        text: format!("SlowFast keeps the mean budget between {low} and {high} KiB ({kib} KiB)."),
+        reproduced: (low..=high).contains(&budget_kib),
+        numbers: format!("{budget_kib:.0} KiB"),
+    });
+    if kib > 4 {
+        let best = fixed(speed).into_iter().fold(0.0, f64::max);
+        claims.push(Claim {
+            source: "fig. 7",
+            text: format!("SlowFast's throughput is above that of every fixed budget ({kib} KiB)."),
+            reproduced: at(speed, Method::Published) > best,
+            numbers: format!("MB/s: {}", list(speed)),
+        });
+    }
+}
+
+fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Points; 2]) {
+    let values = |curve: &Points| curve.iter().map(|point| point.1).collect::<Vec<f64>>();
+    let list = |curve: &Points| curve.iter().map(|(x, y, _)| format!("{x}: {y:.2}")).collect::<Vec<_>>().join(", ");
+    let (first, last) = (values(speed)[0], values(speed)[3]);
+    claims.push(Claim {
+        source: "fig. 9",
+        text: format!("A higher trade-off costs throughput ({name})."),
+        reproduced: values(speed).windows(2).all(|pair| pair[1] <= pair[0] * 1.01) && last < 0.99 * first,
+        numbers: format!("MB/s by trade-off: {}", list(speed)),
+    });
+    let (first, last) = (values(p99)[0], values(p99)[3]);
+    claims.push(Claim {
+        source: "fig. 8",
+        text: format!("A higher trade-off raises the client's tail latency ({name})."),
+        reproduced: last > 1.01 * first,
+        numbers: format!("client p99, ms, by trade-off: {}", list(p99)),
+    });
+}
+
+/// Methods side by side.
+fn bars(title: &str, label: &str, groups: &[(&str, &BTreeMap<Method, Estimate>)]) -> Figure {
+    let series = groups.iter().map(|(name, values)| {
+        let points =
+            values.iter().enumerate().map(|(place, (method, value))| (place as f64 + 1.0, value.mean, method.name()));
+        ((*name).to_owned(), points.collect())
+    });
+    let order = groups.first().map(|(_, values)| values.keys().map(|method| method.name()).collect::<Vec<_>>());
+    Figure {
+        title: title.to_owned(),
+        note: format!("From left to right: {}.", order.unwrap_or_default().join(", ")),
+        x: Axis::linear("method"),
+        y: Axis::linear(label),
+        joined: false,
+        series: series.collect(),
+    }
+}

@@ -1,0 +1,363 @@
+//! What happens when load or device change in mid-run.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::admission::Config;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::device::DeviceParams;
+use evenkeel_model::ssd::SsdParams;
+use evenkeel_model::store::StoreParams;
+
+use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
+use crate::experiment::batch::{Batch, oracles, with};
+use crate::experiment::{Axis, Better, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::statistics::Estimate;
+use crate::workload::{Requests, Spec};
+use crate::world::{Change, Client, Setup, Window};
+
+const SPAN: u64 = 64 << 30;
+/// Windows in which throughput and latency are judged.
+const WINDOW: Duration = Duration::from_millis(500);
+/// A window meets the bars with so much of the oracle's throughput
+const THROUGHPUT_BAR: f64 = 0.9;
+/// and at most so many times its mean light latency.
+const LATENCY_BAR: f64 = 1.2;
+/// Settled is a run from the first window on from which this share of all windows meets the bars: windows are short, and
+/// chance alone takes a few of the oracle's own beyond them.
+const SETTLED_SHARE: f64 = 0.95;
+/// How long it may take, in seconds.
+const SETTLE_BAR_S: f64 = 2.0;
+/// What is shown before the step.
+const LEAD: Duration = Duration::from_secs(2);
+
+/// What comes before the load that the step changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Prelude {
+    /// Nothing; the load then lasts for as long as the bed says.
+    Fresh,
+    /// Two hours without a request.
+    Idle,
+    /// Two hours with ten small requests a second.
+    LowLoad,
+}
+
+impl Prelude {
+    const ALL: [Self; 3] = [Self::Fresh, Self::Idle, Self::LowLoad];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "",
+            Self::Idle => ", after 2 h idle",
+            Self::LowLoad => ", after 2 h at low load",
+        }
+    }
+
+    /// How long it lasts, and how long the load before the step does.
+    fn lengths(self, fresh_s: f64) -> (Duration, Duration) {
+        match self {
+            Self::Fresh => (Duration::ZERO, seconds(fresh_s)),
+            Self::Idle | Self::LowLoad => (seconds(7_200.0), seconds(10.0)),
+        }
+    }
+}
+
+/// A device to take steps on.
+struct Bed {
+    name: &'static str,
+    device: DeviceParams,
+    light_per_s: f64,
+    /// How long the load before a step lasts on a fresh pool: on the store a minute, so that SlowFast has its first fit.
+    fresh_s: f64,
+}
+
+fn beds(quick: bool) -> [Bed; 2] {
+    // A fast region that never fills up: the steps are those that are taken here, not those of its own.
+    let sata = SsdParams { slc_bytes: 1 << 50, ..SsdParams::sata() };
+    [
+        Bed {
+            name: "store",
+            device: DeviceParams::Store(StoreParams::ssd()),
+            light_per_s: 200.0,
+            fresh_s: if quick { 15.0 } else { 60.0 },
+        },
+        Bed { name: "sata", device: DeviceParams::Ssd(sata), light_per_s: 400.0, fresh_s: 15.0 },
+    ]
+}
+
+/// The same device `speed` times as fast.
+fn scaled(device: &DeviceParams, speed: f64) -> DeviceParams {
+    match device {
+        DeviceParams::Store(store) => DeviceParams::Store(store.scaled(speed)),
+        DeviceParams::Ssd(ssd) => DeviceParams::Ssd(ssd.scaled(speed)),
+        other => other.clone(),
+    }
+}
+
+/// A change in mid-run.
+struct Step {
+    name: &'static str,
+    /// Bulk load before, throughout and after.
+    before: Option<Spec>,
+    throughout: Option<Spec>,
+    after: Option<Spec>,
+    /// Speed of the device after it.
+    speed: f64,
+    /// How long the device stands still first.
+    stall: Duration,
+    light: Kind,
+}
+
+fn steps() -> Vec<Step> {
+    let bulk = |kind, kib: u32| Some(Spec::closed(64, Requests::random(kind, kib << 10, SPAN)));
+    let (read, write) = (Kind::Read, Kind::Write);
+    let step = |name, before, after| Step {
+        name,
+        before,
+        throughout: None,
+        after,
+        speed: 1.0,
+        stall: Duration::ZERO,
+        light: Kind::Write,
+    };
+    let steady = |name| Step { throughout: bulk(write, 64), ..step(name, None, None) };
+    let trickle = Some(Spec::closed(2, Requests::random(write, 4 << 10, SPAN)));
+    vec![
+        step("4 to 64 KiB", bulk(write, 4), bulk(write, 64)),
+        step("64 KiB reads to writes", bulk(read, 64), bulk(write, 64)),
+        step("64 KiB writes to reads", bulk(write, 64), bulk(read, 64)),
+        Step { speed: 0.3, ..steady("device 0.3 times as fast") },
+        Step { speed: 3.0, ..steady("device 3 times as fast") },
+        Step { stall: seconds(1.0), ..steady("stall of 1 s") },
+        Step { throughout: trickle, ..step("bulk client arrives", None, bulk(write, 64)) },
+    ]
+}
+
+/// A step on a device after a prelude.
+struct Case {
+    name: String,
+    prelude: Prelude,
+    setup: Setup,
+    /// Load and device as they are before the step, and after it, for their oracles.
+    before: Setup,
+    after: Setup,
+    stall: Duration,
+}
+
+fn light(bed: &Bed, step: &Step) -> Spec {
+    Spec::open(bed.light_per_s, Requests::random(step.light, 4 << 10, SPAN))
+}
+
+fn case(bed: &Bed, step: &Step, prelude: Prelude, after_s: f64) -> Case {
+    let tenants = || vec![tenant("bulk", 1), tenant("light", 10)];
+    let device = scaled(&bed.device, step.speed);
+    let steady = |device: &DeviceParams, bulk: [&Option<Spec>; 2]| {
+        let bulk = bulk.into_iter().flatten().map(|spec| client(0, spec.clone()));
+        let clients = bulk.chain([client(1, light(bed, step))]).collect();
+        Setup { warmup: seconds(1.0), ..setup(device.clone(), tenants(), clients, seconds(5.0)) }
+    };
+    let (idle, approach) = prelude.lengths(bed.fresh_s);
+    let from = Instant::ZERO + idle;
+    let at = from + approach;
+    let during = |tenant, spec: &Option<Spec>, from, until| {
+        spec.as_ref().map(|workload| Client { tenant, workload: workload.clone(), from, until })
+    };
+    let low = (prelude == Prelude::LowLoad).then(|| Spec::open(10.0, Requests::random(step.light, 4 << 10, SPAN)));
+    let clients = [
+        during(0, &low, Instant::ZERO, from),
+        during(0, &step.before, from, at),
+        during(0, &step.throughout, from, Instant::FAR_FUTURE),
+        during(0, &step.after, at, Instant::FAR_FUTURE),
+        during(1, &Some(light(bed, step)), from, Instant::FAR_FUTURE),
+    ];
+    let mut whole = setup(bed.device.clone(), tenants(), clients.into_iter().flatten().collect(), seconds(after_s));
+    if step.speed != 1.0 {
+        whole.changes.push((at, Change::Device(device.clone())));
+    }
+    if step.stall > Duration::ZERO {
+        whole.changes.push((at, Change::Stall(step.stall)));
+    }
+    whole.warmup = at.since(Instant::ZERO) - LEAD;
+    whole.duration = LEAD + step.stall + seconds(after_s);
+    whole.sample_every = WINDOW;
+    Case {
+        name: format!("{}, {}{}", bed.name, step.name, prelude.name()),
+        prelude,
+        setup: whole,
+        before: steady(&bed.device, [&step.before, &step.throughout]),
+        after: steady(&device, [&step.after, &step.throughout]),
+        stall: step.stall,
+    }
+}
+
+/// How a run went on after a step.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    /// From the step, or the end of the stall, to the first window from which on the bars are met; the whole time
+    /// observed when that never happens.
+    settle_s: f64,
+    /// The worst mean light latency of a window, as a multiple of the oracle's.
+    overshoot_ratio: f64,
+}
+
+/// What the oracle does in the long run.
+struct Reference {
+    bytes_per_s: f64,
+    light_ms: f64,
+}
+
+impl Reference {
+    fn light_ratio(&self, window: &Window) -> Option<f64> {
+        Some(window.tenants[1].mean_response()?.as_millis_f64() / self.light_ms)
+    }
+
+    fn is_met(&self, window: &Window) -> bool {
+        window.bytes_per_s() >= THROUGHPUT_BAR * self.bytes_per_s
+            && self.light_ratio(window).is_some_and(|ratio| ratio <= LATENCY_BAR)
+    }
+
+    /// `windows` begin at the moment from which settling counts.
+    fn judge(&self, windows: &[Window]) -> Settling {
+        let met: Vec<bool> = windows.iter().map(|window| self.is_met(window)).collect();
+        let settled_from = |&place: &usize| {
+            let rest = &met[place..];
+            rest[0] && rest.iter().filter(|&&met| met).count() as f64 >= SETTLED_SHARE * rest.len() as f64
+        };
+        // A single good window at the very end is no proof.
+        let place = (0..windows.len().saturating_sub(4)).find(settled_from).unwrap_or(windows.len());
+        let worst = windows.iter().filter_map(|window| self.light_ratio(window)).fold(0.0, f64::max);
+        Settling { settle_s: place as f64 * WINDOW.as_secs_f64(), overshoot_ratio: worst }
+    }
+}
+
+/// Runs the steps.
+pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Section, E> {
+    let after_s = if options.quick { 10.0 } else { 20.0 };
+    let (beds, steps) = (beds(options.quick), steps());
+    let mut cases = Vec::new();
+    for bed in &beds {
+        for step in &steps {
+            let preludes = Prelude::ALL.iter().filter(|&&prelude| !options.quick || prelude != Prelude::LowLoad);
+            cases.extend(preludes.map(|&prelude| case(bed, step, prelude, after_s)));
+        }
+    }
+    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 3 }).collect();
+    // Many cases begin or end in the same state.
+    let mut states: Vec<Setup> = Vec::new();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let mut place_of = |state: &Setup| {
+        *known.entry(format!("{state:?}")).or_insert_with(|| {
+            states.push(state.clone());
+            states.len() - 1
+        })
+    };
+    let places: Vec<[usize; 2]> = cases.iter().map(|case| [place_of(&case.before), place_of(&case.after)]).collect();
+    let oracles = oracles("oracles of the steps", &states, &[options.seed + 2_000_000], execute)?;
+    let fixed = |place: usize| Method::Fixed((oracles[place].budget_bytes >> 10).max(1) as u32);
+    let adaptive = [
+        Method::Published,
+        Method::Repaired,
+        Method::Elastic,
+        Method::Theta,
+        Method::Wbt,
+        Method::Vegas,
+        Method::Gradient,
+    ];
+    let adaptive = if options.quick { &adaptive[..3] } else { &adaptive };
+    let methods = |[before, after]: [usize; 2]| {
+        let mut methods = vec![fixed(before), fixed(after)];
+        methods.dedup();
+        methods.into_iter().chain(adaptive.iter().copied())
+    };
+    let mut batch = Batch::new();
+    for (number, (case, &place)) in cases.iter().zip(&places).enumerate() {
+        let best = Config::Fixed { budget_bytes: oracles[place[1]].budget_bytes };
+        batch.add(&(number, None), &with(&case.after, best), &seeds);
+        for method in methods(place) {
+            batch.add(&(number, Some(method)), &with(&case.setup, method.config(false)), &seeds);
+        }
+    }
+    let digests = batch.execute("steps", execute)?;
+    let mut section = Section {
+        title: "Steps: load or device change in mid-run".to_owned(),
+        text: vec![
+            "Bulk load at queue depth 64 beside a light tenant of ten times its weight. Settled is a run from the first \
+             window of 0.5 s on from which 95 % of all windows have at least 0.9 times the throughput and at most 1.2 times \
+             the mean light latency of the oracle of the new state; counted from the step, or from the end of a stall. \
+             Runs that never settle count with all the time observed. Baseline: the oracle of the old state, kept."
+                .to_owned(),
+            "Before the step the load lasts for 60 s on the store and 15 s on the drive (15 s on both in a quick run), or \
+             for 10 s after two hours of idleness or low load."
+                .to_owned(),
+        ],
+        ..Section::default()
+    };
+    for (number, (case, &place)) in cases.iter().zip(&places).enumerate() {
+        let reference = &digests[&(number, None)];
+        let reference = Reference {
+            bytes_per_s: mean(reference, |run| run.bytes_per_s),
+            light_ms: mean(reference, |run| run.tenants[1].response.mean_ms),
+        };
+        let skipped = ((LEAD + case.stall).as_nanos() / WINDOW.as_nanos()) as usize;
+        let judge = |run: &Digest| reference.judge(run.windows(WINDOW).get(skipped..).unwrap_or_default());
+        let values = |figure: &dyn Fn(&Settling) -> f64| -> BTreeMap<Method, Estimate> {
+            let of = |method| estimate(&digests[&(number, Some(method))], |run| figure(&judge(run)));
+            methods(place).map(|method| (method, of(method))).collect()
+        };
+        let row = |metric, unit, bar| Row { bar, ..Row::new(&case.name, metric, unit, Better::Lower) };
+        let settle = values(&|settling| settling.settle_s);
+        let overshoot = values(&|settling| settling.overshoot_ratio);
+        section.rows.extend(rows(&row("settle_s", "s", Some(SETTLE_BAR_S)), fixed(place[0]), &settle));
+        section.rows.extend(rows(&row("overshoot_ratio", "", None), fixed(place[0]), &overshoot));
+        if case.prelude == Prelude::Fresh {
+            let shown = [fixed(place[0]), Method::Published, Method::Repaired, Method::Elastic];
+            let runs = shown.map(|method| (method.name(), &digests[&(number, Some(method))][0]));
+            section.figures.extend(figures(case, &reference, &runs));
+        }
+    }
+    Ok(section)
+}
+
+/// One run of each method over time.
+fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [Figure; 3] {
+    let at = case.setup.warmup + LEAD;
+    let since = |instant: Instant| instant.as_nanos() as f64 / 1e9 - at.as_secs_f64();
+    let over_time = |figure: &dyn Fn(&Window) -> f64| {
+        let series = runs.iter().map(|(name, run)| {
+            let windows = run.windows(WINDOW);
+            let points = windows.iter().map(|window| (since(window.until), figure(window), String::new()));
+            (name.clone(), points.collect())
+        });
+        series.collect::<Vec<(String, Points)>>()
+    };
+    let budgets = runs.iter().map(|(name, run)| {
+        let points = run
+            .series
+            .iter()
+            .map(|sample| (since(sample.at), sample.budget_bytes as f64 / 1024.0, sample.reason.to_string()));
+        (name.clone(), points.collect())
+    });
+    let figure = |what: &str, note: String, y, series| Figure {
+        title: format!("{}: {what}", case.name),
+        note,
+        x: Axis::linear("s since the step"),
+        y,
+        joined: true,
+        series,
+    };
+    [
+        figure(
+            "light latency",
+            format!("Mean of windows of 0.5 s. New oracle: {:.2} ms.", reference.light_ms),
+            Axis::log("mean light response time, ms"),
+            over_time(&|window| window.tenants[1].mean_response().map_or(f64::NAN, Duration::as_millis_f64)),
+        ),
+        figure(
+            "throughput",
+            format!("New oracle: {:.1} MB/s.", reference.bytes_per_s / 1e6),
+            Axis::linear("MB/s"),
+            over_time(&|window| window.bytes_per_s() / 1e6),
+        ),
+        figure("budget", String::new(), Axis::log("KiB"), budgets.collect()),
+    ]
+}
