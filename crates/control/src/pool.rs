@@ -83,8 +83,8 @@ impl Ticket {
         self.work
     }
 
-    /// Whether [`Pool::abandon`] took its share of the admission budget back.
-    pub fn is_abandoned(&self) -> bool {
+    /// Whether [`Pool::exempt`] took its share of the admission budget back.
+    pub fn is_exempt(&self) -> bool {
         self.cost == 0
     }
 }
@@ -397,7 +397,7 @@ impl<R> Pool<R> {
                 (None, work, queued_at, entry)
             }
         };
-        // At least 1: a cost of 0 marks what was abandoned.
+        // At least 1: a cost of 0 marks what is exempt.
         let cost = (base + u64::from(work.bytes)).max(1);
         self.bucket.take(now, &work);
         self.admission.admit(cost);
@@ -422,7 +422,7 @@ impl<R> Pool<R> {
     pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
         self.in_flight -= 1;
         let latency = now.since(ticket.admitted_at);
-        match (outcome, ticket.is_abandoned()) {
+        match (outcome, ticket.is_exempt()) {
             (_, true) => {}
             (Outcome::Done, false) => {
                 self.admission.observe(now, ticket.cost, u64::from(ticket.work.bytes), latency);
@@ -456,10 +456,11 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Frees the admission budget of a request that the back end seems to have lost, so that it does not hold up others for
-    /// ever. The ticket still goes to [`Pool::complete`] if the request does return.
-    pub fn abandon(&mut self, ticket: &mut Ticket) {
-        if !ticket.is_abandoned() {
+    /// Frees the admission budget of a request that is in no queue of the back end: it seems to be lost and must not hold
+    /// up others for ever, or the caller carries it out himself. The ticket still goes to [`Pool::complete`] when the
+    /// request returns; admission learns nothing from it.
+    pub fn exempt(&mut self, ticket: &mut Ticket) {
+        if !ticket.is_exempt() {
             self.admission.forget(ticket.cost);
             ticket.cost = 0;
         }

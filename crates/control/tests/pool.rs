@@ -133,8 +133,8 @@ fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
     (0..3).for_each(|n| pool.submit(at(0), tenant, READ, n).unwrap());
     let Next::Run(_, mut lost) = pool.dispatch(at(0)) else { panic!("fits") };
     assert!(matches!(pool.dispatch(at(0)), Next::Wait(_)));
-    pool.abandon(&mut lost);
-    pool.abandon(&mut lost);
+    pool.exempt(&mut lost);
+    pool.exempt(&mut lost);
     assert_eq!(pool.admission().inside_bytes(), 0);
     let Next::Run(_, next) = pool.dispatch(at(1)) else { panic!("its place is free") };
     assert_eq!(pool.in_flight(), 2);
@@ -325,7 +325,7 @@ proptest! {
                 }
                 Step::Abandon(n) if !inside.is_empty() => {
                     let n = n % inside.len();
-                    pool.abandon(&mut inside[n].1);
+                    pool.exempt(&mut inside[n].1);
                 }
                 Step::Complete(..) | Step::Abandon(_) => {}
                 Step::Wait(us) => now += us,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::{Duration, Instant};
@@ -28,8 +28,19 @@ pub(crate) struct SharedPool {
 
 impl SharedPool {
     /// Takes the lock.
+    ///
+    /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
+    /// that on a virtual one, so it is tried for about as long first.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Request>> {
+        const TRIES: u32 = 200;
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => (0..16).for_each(|_| std::hint::spin_loop()),
+            }
+        }
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,6 +11,9 @@ use super::Extent;
 const CHUNK_BITS: u32 = 16;
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const PAGE: u64 = 4096;
+/// A huge page, on processors with pages of 4 KiB.
+const HUGE_BITS: u32 = 21;
+const HUGE: u64 = 1 << HUGE_BITS;
 /// Address space set aside so that a volume can grow in place.
 const RESERVE: u64 = 1 << 40;
 
@@ -28,6 +31,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     reserved: u64,
     allocated: Box<[AtomicU64]>,
+    /// Huge pages that have been asked for.
+    huge: Box<[AtomicU64]>,
 }
 
 // SAFETY: the mapping lives as long as the value, and all access goes through raw pointers (see above).
@@ -38,27 +43,38 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Maps a volume of `size` bytes.
     pub(crate) fn new(size: u64) -> std::io::Result<Self> {
-        let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(CHUNK);
-        let base = loop {
+        let mut reserved = RESERVE.max(size.saturating_mul(2)).next_multiple_of(HUGE);
+        let mapped = loop {
+            // Room to begin at a huge page.
             // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
             let mapped = unsafe {
                 mmap_anonymous(
                     std::ptr::null_mut(),
-                    reserved as usize,
+                    (reserved + HUGE) as usize,
                     ProtFlags::empty(),
                     MapFlags::PRIVATE | MapFlags::NORESERVE,
                 )
             };
             match mapped {
-                Ok(base) => break base,
+                Ok(mapped) => break mapped.cast::<u8>(),
                 // A limit on the address space: do without room to grow.
-                Err(_) if reserved > size.next_multiple_of(CHUNK) => reserved = size.next_multiple_of(CHUNK),
+                Err(_) if reserved > size.next_multiple_of(HUGE) => reserved = size.next_multiple_of(HUGE),
                 Err(error) => return Err(error.into()),
             }
         };
-        let base = NonNull::new(base.cast()).expect("mmap never returns null");
-        let words = (reserved >> CHUNK_BITS).div_ceil(64);
-        let memory = Self { base, reserved, allocated: (0..words).map(|_| AtomicU64::new(0)).collect() };
+        let skipped = mapped.align_offset(HUGE as usize);
+        // SAFETY: `reserved` bytes from there on are inside the mapping, and nobody uses what is before and after them.
+        let base = unsafe {
+            let (base, end) = (mapped.add(skipped), mapped.add(skipped + reserved as usize));
+            if skipped > 0 {
+                munmap(mapped.cast(), skipped)?;
+            }
+            munmap(end.cast(), HUGE as usize - skipped)?;
+            NonNull::new_unchecked(base)
+        };
+        let bits = |n: u64| (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let memory =
+            Self { base, reserved, allocated: bits(reserved >> CHUNK_BITS), huge: bits(reserved >> HUGE_BITS) };
         memory.grow(size)?;
         Ok(memory)
     }
@@ -89,7 +105,12 @@ impl Memory {
     /// place that is always zero, which spares the page fault that touching the hole would cost.
     #[inline]
     pub(crate) fn readable(&self, offset: u64, len: u64) -> *const u8 {
-        if len <= ZEROS.0.len() as u64 && self.is_hole(offset, len) { ZEROS.0.as_ptr() } else { self.at(offset) }
+        if len <= ZEROS.0.len() as u64 && self.is_hole(offset, len) {
+            return ZEROS.0.as_ptr();
+        }
+        let at = self.at(offset);
+        prefetch(at, len);
+        at
     }
 
     #[inline]
@@ -148,8 +169,25 @@ impl Memory {
             let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
             // A plain load first: after the first write the line stays shared between cores.
             if word.load(Ordering::Relaxed) & bit == 0 {
-                word.fetch_or(bit, Ordering::Relaxed);
+                let marked = word.fetch_or(bit, Ordering::Relaxed) | bit;
+                // Half a word of chunks is a huge page.
+                let half = u64::from(u32::MAX) << ((chunk % 64) & 32);
+                if marked & half == half {
+                    self.make_huge(chunk >> (HUGE_BITS - CHUNK_BITS));
+                }
             }
+        }
+    }
+
+    /// Asks for a huge page where all is written: random access to small pages spends more on looking up addresses than
+    /// on copying. Once for each place, because it copies all of it.
+    #[cold]
+    fn make_huge(&self, page: u64) {
+        let bit = 1 << (page % 64);
+        if self.huge[(page / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+            // SAFETY: a hint on our own mapping, which is reserved in whole huge pages; it changes no content. That
+            // the kernel (before 6.1) cannot or will not does no harm.
+            unsafe { libc::madvise(self.at(page << HUGE_BITS).cast(), HUGE as usize, libc::MADV_COLLAPSE) };
         }
     }
 
@@ -171,6 +209,19 @@ impl Memory {
         }
         extents
     }
+}
+
+/// Starts to fetch what a reply will copy into the socket soon; further on the processor sees the pattern itself.
+#[inline]
+fn prefetch(at: *const u8, len: u64) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len.min(PAGE)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint, which never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(line as usize).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, len);
 }
 
 impl Drop for Memory {
@@ -216,6 +267,26 @@ mod tests {
                 all.iter().enumerate().position(|(i, &b)| (b == 0) != (offset..offset + len).contains(&(i as u64)));
             assert_eq!(wrong, None, "zero({offset}, {len})");
         }
+    }
+
+    #[test]
+    fn what_is_written_in_whole_moves_to_huge_pages_once() {
+        let memory = Memory::new(4 * HUGE).unwrap();
+        assert_eq!(memory.at(0) as u64 % HUGE, 0, "the volume begins at a huge page");
+        let asked = |memory: &Memory| memory.huge[0].load(Ordering::Relaxed);
+        memory.write(HUGE, &vec![1; (HUGE - CHUNK) as usize]);
+        assert_eq!(asked(&memory), 0, "a hole is left");
+        memory.write(2 * HUGE - CHUNK, &vec![2; 2 * CHUNK as usize]);
+        assert_eq!(asked(&memory), 0b10);
+        memory.write(2 * HUGE, &vec![3; 2 * HUGE as usize]);
+        assert_eq!(asked(&memory), 0b1110);
+        let byte = |at| read(&memory, at, 1)[0];
+        assert_eq!(
+            [byte(HUGE - 1), byte(HUGE), byte(2 * HUGE - 1), byte(2 * HUGE), byte(4 * HUGE - 1)],
+            [0, 1, 2, 3, 3]
+        );
+        memory.zero(HUGE, CHUNK, true);
+        assert_eq!((byte(HUGE), byte(HUGE + CHUNK)), (0, 1), "a part of a huge page can be punched");
     }
 
     #[test]

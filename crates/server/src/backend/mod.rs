@@ -29,3 +29,11 @@ pub(crate) enum Backend {
     /// In memory, as late as a modelled device would answer.
     Emulate(Memory, Arc<Device>),
 }
+
+impl Backend {
+    /// Whether operations are carried out by the worker itself, at once.
+    #[inline]
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+}

@@ -231,7 +231,7 @@ impl Worker {
             }
             if !operation.reported {
                 operation.reported = true;
-                pool.lock().abandon(&mut operation.ticket);
+                pool.lock().exempt(&mut operation.ticket);
                 tracing::error!(
                     volume = volume.name,
                     kind,

@@ -66,7 +66,14 @@ impl Worker {
                     }
                     let wake_at = loop {
                         match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
-                            Ok(Next::Run(request, ticket)) => ready.push((request, ticket)),
+                            Ok(Next::Run(request, mut ticket)) => {
+                                // Carried out by this worker as soon as it has unlocked: admission guards the queue
+                                // of a device, and would only keep the other workers waiting for this one.
+                                if snapshot.volume(request.volume).is_some_and(|volume| volume.backend.is_memory()) {
+                                    state.exempt(&mut ticket);
+                                }
+                                ready.push((request, ticket));
+                            }
                             Ok(Next::Wait(until)) => break until,
                             Ok(Next::Idle) => break Instant::FAR_FUTURE,
                             Err(request) => unwanted.push(request),
