@@ -1,0 +1,1 @@
+//! What is done about it: plan, apply, restore.

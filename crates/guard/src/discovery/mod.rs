@@ -1,0 +1,1 @@
+//! Which client reaches which device, and which resource they share.

@@ -1,0 +1,15 @@
+//! The agent that keeps goals on storage people already have.
+//!
+//! ```text
+//!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, nftables
+//!          └───────────────▶ discovery: client ↔ target ↔ volume ↔ device ↔ resource
+//! ```
+//!
+//! Everywhere the reading of files is apart from the parsing of what they hold: parsers are pure, and the root of
+//! every path is a parameter, so that all of it runs over captured trees.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+pub mod actuator;
+pub mod discovery;
+pub mod preflight;
+pub mod sensor;

@@ -1,0 +1,1 @@
+//! What the kernel offers, what is missing, and what is lost by it: as data.

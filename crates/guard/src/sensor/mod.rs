@@ -1,0 +1,1 @@
+//! What is measured: files read again and again, and pure parsers of what they hold.
