@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use evenkeel_policy::Config;
+use evenkeel_policy::config::Emulate;
+use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Server, Start};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -28,6 +30,10 @@ pub(super) struct Args {
     /// Settings to measure: none, 64K, 256K, 1M, 4M, 64M, slowfast, elastic [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = setting)]
     settings: Vec<&'static str>,
+    /// Speeds of the device, one after the other while the settings stay as they are: 1,0.4,2.5 slows it down to
+    /// 40 % after the first measurement and makes it 2.5 times as fast after the second
+    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "1", value_parser = speed)]
+    speeds: Vec<f64>,
     /// Print the result as one JSON document
     #[arg(long)]
     json: bool,
@@ -65,7 +71,20 @@ fn setting(name: &str) -> Result<&'static str, String> {
     })
 }
 
+fn speed(text: &str) -> Result<f64, String> {
+    let speed: f64 = text.parse().map_err(|_| "it is a number like 0.4".to_string())?;
+    if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("it lies between 0.01 and 100".into()) }
+}
+
+/// Until an adaptive setting has found its operating point on a device that has become faster or slower.
+const SETTLE_S: u32 = 3;
+
 impl Args {
+    /// Seconds before a measurement at the `phase`th speed.
+    fn warmup_s(setting: &Setting, phase: usize) -> u32 {
+        if phase == 0 { setting.warmup_s } else { SETTLE_S }
+    }
+
     fn settings(&self) -> Vec<&'static Setting> {
         let wanted = |setting: &&Setting| self.settings.is_empty() || self.settings.contains(&setting.name);
         SETTINGS.iter().filter(wanted).collect()
@@ -75,11 +94,26 @@ impl Args {
 /// The device, in its own words: a batching store with a deep buffer.
 const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 
+/// The same device, `speed` times as fast in all it does.
+fn device(speed: f64) -> anyhow::Result<Emulate> {
+    let params = Emulate::default().params().map_err(anyhow::Error::msg)?.scaled(speed);
+    Ok(Emulate {
+        bandwidth: Some(Bytes(params.bandwidth_bytes_per_s)),
+        iops: Some(params.iops),
+        read_latency: Some(params.read_latency.into()),
+        write_latency: Some(params.write_latency.into()),
+        commit_latency: Some(params.commit_latency.into()),
+        ..Emulate::default()
+    })
+}
+
 /// What the clients saw under one setting.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     /// Name of the setting.
     pub(super) setting: &'static str,
+    /// Speed of the device.
+    pub(super) speed: f64,
     /// Bytes that the setting let into the device at the end; absent without a bound.
     pub(super) budget_bytes: Option<u64>,
     /// Light client, one request at a time: median latency.
@@ -90,6 +124,14 @@ pub(super) struct Measured {
     pub(super) burst_p99_ms: f64,
     /// Throughput of the bulk writer.
     pub(super) bulk_bytes_per_s: f64,
+}
+
+impl Measured {
+    /// What was measured: the setting, and the speed of the device unless it is the usual one.
+    pub(super) fn label(&self) -> String {
+        let Self { setting, speed, .. } = self;
+        if *speed == 1.0 { (*setting).into() } else { format!("{setting} x{speed}") }
+    }
 }
 
 /// Measures every setting and prints table and picture.
@@ -107,13 +149,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let progress = progress(args);
     let mut measured = Vec::new();
     let settings = args.settings();
-    for (index, setting) in settings.iter().enumerate() {
-        progress.set_message(format!("{} of {}: admission {}", index + 1, settings.len(), setting.name));
-        let result = measure(&server, folder.path(), setting, args.seconds, &stop, &progress);
-        if stop.load(Ordering::Relaxed) {
-            break;
+    'settings: for (index, setting) in settings.iter().enumerate() {
+        for (phase, &speed) in args.speeds.iter().enumerate() {
+            progress.set_message(format!("{} of {}: admission {}", index + 1, settings.len(), setting.name));
+            if speed != 1.0 || phase > 0 {
+                server.set_emulate(&format!("p-{}", setting.name), device(speed)?)?;
+            }
+            let jobs = jobs(folder.path(), setting, Args::warmup_s(setting, phase), args.seconds);
+            let result = measure(&server, setting, speed, &jobs, &stop, &progress);
+            if stop.load(Ordering::Relaxed) {
+                break 'settings;
+            }
+            measured.push(result.with_context(|| format!("admission {}", setting.name))?);
         }
-        measured.push(result.with_context(|| format!("admission {}", setting.name))?);
     }
     progress.finish_and_clear();
     server.shutdown()?;
@@ -121,13 +169,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("interrupted before the first setting was measured");
     }
     if let Some(path) = &args.html {
-        std::fs::write(path, picture::html(&measured, &findings(&measured)))
+        std::fs::write(path, picture::html(&measured, &conclusions(&measured)))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let text = if args.json {
         serde_json::to_string_pretty(&serde_json::json!({ "device": DEVICE, "settings": measured }))? + "\n"
     } else {
-        format!("{}\n{}\n", picture::text(&measured), findings(&measured))
+        picture::text(&measured) + "\n" + &conclusions(&measured)
     };
     // A pipe that is closed early (head, less) is no failure of the demonstration.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -156,8 +204,8 @@ fn config(folder: &Path) -> String {
 }
 
 /// The bulk writer and the light client, steady and in bursts.
-fn jobs(folder: &Path, setting: &Setting, seconds: u32) -> String {
-    let (name, socket, warmup) = (setting.name, folder.join("nbd.sock"), setting.warmup_s);
+fn jobs(folder: &Path, setting: &Setting, warmup: u32, seconds: u32) -> String {
+    let (name, socket) = (setting.name, folder.join("nbd.sock"));
     let job = |client: &str, volume: &str, options: &str| {
         format!(
             "[[job]]\nname = \"{client}\"\nuri = \"nbd+unix:///{volume}-{name}?socket={}\"\nop = \"write\"\n\
@@ -172,13 +220,13 @@ fn jobs(folder: &Path, setting: &Setting, seconds: u32) -> String {
 
 fn measure(
     server: &Server,
-    folder: &Path,
     setting: &Setting,
-    seconds: u32,
+    speed: f64,
+    jobs: &str,
     stop: &AtomicBool,
     progress: &ProgressBar,
 ) -> anyhow::Result<Measured> {
-    let jobs = load::job::parse_jobs(&jobs(folder, setting, seconds), 1)?;
+    let jobs = load::job::parse_jobs(jobs, 1)?;
     let results = load::run_jobs(&jobs, &load::Extras::default(), stop, &mut |_| progress.tick())?;
     if let Some(failure) = results.iter().find_map(JobResult::failure) {
         bail!("{failure}");
@@ -187,12 +235,52 @@ fn measure(
     let pool = server.state().pools.into_iter().find(|pool| pool.name == format!("p-{}", setting.name));
     Ok(Measured {
         setting: setting.name,
+        speed,
         budget_bytes: pool.and_then(|pool| pool.admission.budget_bytes),
         light_p50_ms: light.latency_ms(0.5),
         light_p99_ms: light.latency_ms(0.99),
         burst_p99_ms: burst.latency_ms(0.99),
         bulk_bytes_per_s: bulk.bytes_per_s(),
     })
+}
+
+/// What is to be seen: at the first speed, and over all of them.
+fn conclusions(measured: &[Measured]) -> String {
+    let first = measured.first().map_or(1.0, |measured| measured.speed);
+    let at_first: Vec<Measured> = measured.iter().filter(|measured| measured.speed == first).cloned().collect();
+    findings(&at_first) + &over_all_speeds(measured)
+}
+
+/// Elastic beside every fixed budget on a device that has become faster and slower, where no fixed one is always right.
+fn over_all_speeds(measured: &[Measured]) -> String {
+    /// Nearer than that is equal: two runs of the same setting differ by as much.
+    const SAME: f64 = 0.05;
+    let of = |name| measured.iter().filter(move |measured: &&Measured| measured.setting == name);
+    let mut text = String::new();
+    for setting in SETTINGS.iter().filter(|setting| !matches!(setting.name, "slowfast" | "elastic")) {
+        let pairs: Vec<_> = of("elastic").zip(of(setting.name)).collect();
+        if pairs.len() < 2 || pairs.iter().any(|(elastic, fixed)| elastic.speed != fixed.speed) {
+            continue;
+        }
+        let mean = |figure: fn(&Measured) -> f64| {
+            let logs = pairs.iter().map(|(elastic, fixed)| (figure(elastic) / figure(fixed).max(1e-9)).ln());
+            (logs.sum::<f64>() / pairs.len() as f64).exp()
+        };
+        let (p99, bulk) = (mean(|measured| measured.light_p99_ms), mean(|measured| measured.bulk_bytes_per_s));
+        let (lost, won) = (p99 > 1.0 + SAME || bulk < 1.0 - SAME, p99 < 1.0 - SAME || bulk > 1.0 + SAME);
+        let verdict = match (won, lost) {
+            (true, false) => "elastic is better",
+            (false, true) => "elastic is worse",
+            (true, true) => "better in one, worse in the other",
+            (false, false) => "no difference",
+        };
+        text += &format!(
+            "Over all speeds, elastic against {}: light 99th percentile {p99:.2} times, bulk throughput {bulk:.2} times \
+             (geometric means): {verdict}.\n",
+            setting.name
+        );
+    }
+    text
 }
 
 /// What is to be seen, in sentences that hold for these figures.
@@ -247,7 +335,11 @@ fn progress(args: &Args) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let total: u32 = args.settings().iter().map(|setting| setting.warmup_s + args.seconds).sum();
+    let total: u32 = args
+        .settings()
+        .iter()
+        .flat_map(|setting| (0..args.speeds.len()).map(move |phase| Args::warmup_s(setting, phase) + args.seconds))
+        .sum();
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{elapsed}} of about {total}s  {{msg}}")) {
         bar.set_style(style);
@@ -287,7 +379,15 @@ mod tests {
 
     fn measured(setting: &'static str, light_p50_ms: f64, bulk_bytes_per_s: f64) -> Measured {
         let budget_bytes = (setting != "none").then_some(400 << 10);
-        Measured { setting, budget_bytes, light_p50_ms, light_p99_ms: 50.0, burst_p99_ms: 9.0, bulk_bytes_per_s }
+        Measured {
+            setting,
+            speed: 1.0,
+            budget_bytes,
+            light_p50_ms,
+            light_p99_ms: 50.0,
+            burst_p99_ms: 9.0,
+            bulk_bytes_per_s,
+        }
     }
 
     #[test]
@@ -296,7 +396,7 @@ mod tests {
         let config = Config::parse(&config(folder), "demo").unwrap();
         assert_eq!((config.pools.len(), config.volumes.len()), (SETTINGS.len() + 1, 2 * SETTINGS.len()));
         for setting in &SETTINGS {
-            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, 5), 1).unwrap().len(), 3);
+            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, 1, 5), 1).unwrap().len(), 3);
         }
     }
 
@@ -304,6 +404,32 @@ mod tests {
     fn by_default_it_takes_less_than_a_minute() {
         let seconds: u32 = SETTINGS.iter().map(|setting| setting.warmup_s + 5).sum();
         assert!(seconds < 60, "{seconds} s");
+    }
+
+    #[test]
+    fn over_all_speeds_elastic_is_judged_by_both_figures() {
+        let at =
+            |setting, speed, p99: f64, bulk: f64| Measured { speed, light_p99_ms: p99, ..measured(setting, 1.0, bulk) };
+        let all = |p99, bulk| {
+            vec![
+                at("64K", 1.0, 4.0, 50e6),
+                at("64K", 0.4, 9.0, 30e6),
+                at("elastic", 1.0, p99, bulk),
+                at("elastic", 0.4, 9.0, 30e6),
+            ]
+        };
+        assert!(
+            over_all_speeds(&all(4.0, 100e6))
+                .contains("1.00 times, bulk throughput 1.41 times (geometric means): elastic is better")
+        );
+        assert!(over_all_speeds(&all(8.0, 100e6)).contains("better in one, worse in the other"));
+        assert!(over_all_speeds(&all(8.0, 50e6)).contains("elastic is worse"));
+        assert!(over_all_speeds(&all(4.0, 51e6)).contains("no difference"));
+        assert_eq!(over_all_speeds(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
+        assert_eq!(all(1.0, 1e6)[1].label(), "64K x0.4");
+        let slow = device(0.4).unwrap().params().unwrap();
+        let usual = Emulate::default().params().unwrap();
+        assert_eq!(slow.bandwidth_bytes_per_s * 5 / 2, usual.bandwidth_bytes_per_s);
     }
 
     #[test]

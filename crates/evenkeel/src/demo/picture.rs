@@ -27,7 +27,7 @@ fn most(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
 fn figures(m: &Measured) -> [String; 6] {
     let [p50, p99, burst, mb_per_s] =
         [m.light_p50_ms, m.light_p99_ms, m.burst_p99_ms, m.bulk_bytes_per_s / 1e6].map(|figure| format!("{figure:.1}"));
-    [m.setting.to_string(), m.budget_bytes.map_or_else(|| "unbounded".into(), kib), p50, p99, burst, mb_per_s]
+    [m.label(), m.budget_bytes.map_or_else(|| "unbounded".into(), kib), p50, p99, burst, mb_per_s]
 }
 
 /// A row for each setting: what is inside the device, latencies and throughput.
@@ -35,7 +35,7 @@ pub(super) fn text(measured: &[Measured]) -> String {
     let longest = most(measured, |m| m.light_p99_ms);
     let fastest = most(measured, |m| m.bulk_bytes_per_s);
     let mut out = format!(
-        "{:<9} {:>10} {:>8} {:>8} {:>8}  {:<BAR$} {:>6}  {}\n",
+        "{:<13} {:>10} {:>8} {:>8} {:>8}  {:<BAR$} {:>6}  {}\n",
         "admission", "budget", "p50 ms", "p99 ms", "burst", "light client, p99", "MB/s", "bulk writer"
     );
     for m in measured {
@@ -44,7 +44,7 @@ pub(super) fn text(measured: &[Measured]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{setting:<9} {budget:>10} {p50:>8} {p99:>8} {burst:>8}  {late} {mb_per_s:>6}  {}",
+            "{setting:<13} {budget:>10} {p50:>8} {p99:>8} {burst:>8}  {late} {mb_per_s:>6}  {}",
             fast.trim_end(),
         );
     }
@@ -94,7 +94,7 @@ pub(super) fn html(measured: &[Measured], findings: &str) -> String {
              <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             cx + 10.0,
             cy - 8.0,
-            m.setting
+            m.label()
         );
         let _ = writeln!(rows, "<tr><td>{}</td></tr>", figures(m).join("</td><td>"));
     }
@@ -124,7 +124,7 @@ mod tests {
 
     fn row(setting: &'static str, light_p99_ms: f64) -> Measured {
         let (light_p50_ms, burst_p99_ms, bulk_bytes_per_s) = (0.5, 3.0, 50e6);
-        Measured { setting, budget_bytes: None, light_p50_ms, light_p99_ms, burst_p99_ms, bulk_bytes_per_s }
+        Measured { setting, speed: 1.0, budget_bytes: None, light_p50_ms, light_p99_ms, burst_p99_ms, bulk_bytes_per_s }
     }
 
     #[test]
