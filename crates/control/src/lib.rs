@@ -8,6 +8,7 @@
 //! | [`mclock`] | who goes next? | reservation, weight and limit for each client |
 //! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
+//! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
@@ -22,6 +23,7 @@ pub mod histogram;
 pub mod limits;
 pub mod mclock;
 pub mod pool;
+pub mod response;
 pub mod rng;
 pub mod time;
 pub mod token_bucket;

@@ -1,0 +1,163 @@
+//! What does a millisecond of delay do?
+//!
+//! A client that keeps so much in circulation, waits and asks again obeys Little's law: with load x, response time R and
+//! a delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So
+//! is the sum over all offenders, whatever the others do and however fast the storage is. Two moments with different
+//! delays therefore give k: with X = Σx and Q = Σx·d,
+//!
+//! ```text
+//! X₀·R₀ + k·Q₀ = X₁·R₁ + k·Q₁    ⇒    k·(Q₁ − Q₀) = X₀·R₀ − X₁·R₁
+//! ```
+//!
+//! And k is what the controller needs: while the storage is saturated X does not change, and a millisecond more of mean
+//! delay takes k milliseconds off the response time; when it is no longer, less. A step of error/k does not overshoot.
+//!
+//! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and
+//! forgetting. It depends on the size of requests and of windows: for a request of one window k is 1, more windows in
+//! turn make it larger.
+
+/// Where estimation begins, and how uncertain that is (standard deviation).
+const PRIOR: (f64, f64) = (4.0, 2.5);
+/// k is kept within these bounds.
+const RANGE: (f64, f64) = (0.05, 50.0);
+/// Standard deviation of one comparison, as a part of the response time.
+const NOISE: f64 = 0.15;
+/// What an older comparison counts when a new one comes.
+const FORGETTING: f64 = 0.95;
+/// Less than this, and a delay does nothing worth mention.
+const BITES: f64 = 0.25;
+/// k is known when its standard deviation is less than this part of it.
+const KNOWN: f64 = 0.3;
+/// The estimate is taken for settled below this standard deviation, for the verdict that a throttle does not bite.
+const SURE: f64 = 0.5;
+
+/// A moment, or the mean of several: load X in bytes per second, response time R in ms, Σx·d in bytes per second times ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Point {
+    pub(super) load: f64,
+    pub(super) response_ms: f64,
+    pub(super) load_delay: f64,
+}
+
+/// The estimate of k.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gain {
+    k: f64,
+    variance: f64,
+}
+
+impl Default for Gain {
+    fn default() -> Self {
+        Self { k: PRIOR.0, variance: PRIOR.1 * PRIOR.1 }
+    }
+}
+
+impl Gain {
+    /// Learns from two moments between which nothing but the delay changed.
+    pub(super) fn learn(&mut self, before: &Point, after: &Point) {
+        let scale = 0.5 * (before.load + after.load);
+        if scale <= 0.0 {
+            return;
+        }
+        let moved_ms = (after.load_delay - before.load_delay) / scale;
+        let effect_ms = (before.load * before.response_ms - after.load * after.response_ms) / scale;
+        let noise_ms = NOISE * before.response_ms.max(after.response_ms);
+        let noise = noise_ms * noise_ms;
+        if !(noise > 0.0 && noise.is_finite() && moved_ms.is_finite() && effect_ms.is_finite()) {
+            return;
+        }
+        let prior = (self.variance / FORGETTING).min(PRIOR.1 * PRIOR.1);
+        let weight = prior * moved_ms / (noise + moved_ms * prior * moved_ms);
+        self.k = (self.k + weight * (effect_ms - self.k * moved_ms)).clamp(RANGE.0, RANGE.1);
+        self.variance = (1.0 - weight * moved_ms) * prior;
+    }
+
+    /// How many delays a request meets.
+    pub(super) fn k(&self) -> f64 {
+        self.k
+    }
+
+    /// The least it may well be: for a step that must suffice.
+    pub(super) fn low(&self) -> f64 {
+        (self.k - libm::sqrt(self.variance)).max(0.5 * self.k).max(0.5)
+    }
+
+    /// The most it may well be: for a step that must not be too much.
+    pub(super) fn high(&self) -> f64 {
+        self.k.max(0.5) + libm::sqrt(self.variance)
+    }
+
+    /// Whether k is known well enough to calculate with.
+    pub(super) fn is_known(&self) -> bool {
+        libm::sqrt(self.variance) < KNOWN * self.k
+    }
+
+    /// Whether a delay is known to do nothing.
+    pub(super) fn bites_not(&self) -> bool {
+        self.k < BITES && self.variance < SURE * SURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Twelve clients with 64 KiB each on storage of 18 MB/s that answers in 3 ms at best.
+    fn storage(k: f64, delay_ms: f64) -> Point {
+        let circulation = 12.0 * 65_536.0 * 1e3;
+        let response_ms = (circulation / 18e6 - k * delay_ms).max(3.0);
+        let load = circulation / (response_ms + k * delay_ms);
+        Point { load, response_ms, load_delay: load * delay_ms }
+    }
+
+    #[test]
+    fn a_few_steps_give_k_wherever_they_are() {
+        for k in [1.0, 2.0, 5.0, 9.0] {
+            // Within saturation, across the knee, and beyond it; small steps leave more in doubt.
+            for (delays, part) in [
+                ([0.0, 2.0, 0.5, 3.0, 1.0], 0.9),
+                ([0.0, 12.0, 3.0, 14.0, 2.0], 0.25),
+                ([15.0, 30.0, 15.0, 28.0, 16.0], 0.25),
+            ] {
+                let mut gain = Gain::default();
+                for pair in delays.windows(2) {
+                    gain.learn(&storage(k, pair[0]), &storage(k, pair[1]));
+                }
+                let sd = gain.high() - gain.k();
+                assert!((gain.k() - k).abs() <= 2.0 * sd.max(0.05), "{k} {delays:?}: {gain:?}");
+                assert!((gain.k() - k).abs() < part * k, "{k} {delays:?}: {gain:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_delay_without_effect_is_noticed_and_one_with_effect_is_not() {
+        let idle = Point { load: 18e6, response_ms: 40.0, load_delay: 0.0 };
+        let mut dead = Gain::default();
+        assert!(!dead.bites_not(), "nothing is known yet");
+        dead.learn(&idle, &Point { load_delay: 13.0 * idle.load, ..idle });
+        dead.learn(&Point { load_delay: 13.0 * idle.load, ..idle }, &Point { load_delay: 20.0 * idle.load, ..idle });
+        assert!(dead.bites_not(), "{dead:?}");
+        let mut live = Gain::default();
+        for _ in 0..4 {
+            live.learn(&storage(1.0, 0.0), &storage(1.0, 20.0));
+        }
+        assert!(!live.bites_not(), "{live:?}");
+    }
+
+    #[test]
+    fn nonsense_teaches_nothing() {
+        let mut gain = Gain::default();
+        let good = Point { load: 1e6, response_ms: 10.0, load_delay: 1e6 };
+        for bad in [
+            Point::default(),
+            Point { response_ms: f64::NAN, ..good },
+            Point { load: f64::INFINITY, ..good },
+            Point { load_delay: f64::INFINITY, ..good },
+        ] {
+            gain.learn(&bad, &bad);
+            gain.learn(&Point::default(), &bad);
+        }
+        assert_eq!(gain.k(), PRIOR.0);
+    }
+}

@@ -1,0 +1,390 @@
+//! Response time: how long to hold back a noisy client?
+//!
+//! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
+//! so that its next request comes later. This module decides the delays: for one *resource* (a volume group, a disk)
+//! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
+//! that the mean response time of reads stays below a *goal*.
+//!
+//! | answer | delay |
+//! |---|---|
+//! | [`Method::Pid`] | one for all offenders, by a one-sided PID controller (Bjørgeengen and Haugerud) |
+//! | [`Method::Adaptive`] | by each offender's share of the load; gain, margin and known bursts learned |
+//!
+//! The control interval is the caller's: call [`Controller::observe`] with what happened since the last call, then
+//! [`Controller::tick`]. Ticks without a new sample repeat the decision until the signal counts as lost.
+//!
+//! What "load" means is the caller's too: bytes written for a throttle that delays acknowledgements, bytes read for one
+//! that delays data.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::time::{Duration, Instant};
+
+mod adaptive;
+mod clients;
+mod gain;
+mod memory;
+mod pid;
+mod split;
+
+use adaptive::Adaptive;
+use pid::Pid;
+pub use pid::PidConfig;
+
+/// A decision that is older than this many intervals without a new sample is given up: signal lost.
+const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
+
+/// A client of a resource, by whatever number its owner gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// On which list a client is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// On none: an offender while its load is above the threshold.
+    #[default]
+    Ordinary,
+    /// Held back only when all others are held back as far as they may be. [`Method::Pid`] takes it as [`Self::Never`].
+    Important,
+    /// Never held back.
+    Never,
+    /// An offender whatever its load.
+    Always,
+}
+
+/// What one client did in an interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClientSample {
+    /// Who.
+    pub client: ClientId,
+    /// On which list.
+    pub standing: Standing,
+    /// Load in bytes per second, 0 or more; what is not a number counts as 0.
+    pub bytes_per_s: f64,
+}
+
+/// What happened at a resource since the last sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample<'a> {
+    /// Mean response time of the reads that completed; `None` when none did.
+    pub read_response: Option<Duration>,
+    /// How many completed. With a response time, 0 counts as 1.
+    pub reads: u64,
+    /// The clients of the resource. Who is missing is gone; of several with one number the last counts.
+    pub clients: &'a [ClientSample],
+}
+
+/// How a delay is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// The published controller.
+    Pid(PidConfig),
+    /// Ours.
+    Adaptive,
+}
+
+/// Settings of the controller of one resource.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// How delays are chosen.
+    pub method: Method,
+    /// What the mean response time of reads is to stay below (10 us to 100 s).
+    pub goal: Duration,
+    /// How often the caller observes and ticks (1 ms to 10 s).
+    pub interval: Duration,
+    /// Delays are multiples of this; zero for any delay.
+    pub step: Duration,
+    /// Largest delay (above zero, at most 10 s, at least one step).
+    pub max_delay: Duration,
+    /// Load above which an ordinary client is an offender, in bytes per second.
+    pub offender_bytes_per_s: u64,
+    /// Load that the controller leaves to every client that wants it, in bytes per second. [`Method::Pid`] knows no such
+    /// bound.
+    pub min_bytes_per_s: u64,
+}
+
+impl Config {
+    /// The adaptive method with this goal; interval, step and maximum as published.
+    pub const fn adaptive(goal: Duration) -> Self {
+        Self {
+            method: Method::Adaptive,
+            goal,
+            interval: Duration::from_millis(100),
+            step: Duration::from_micros(500),
+            max_delay: Duration::from_millis(20),
+            offender_bytes_per_s: 256 << 10,
+            min_bytes_per_s: 128 << 10,
+        }
+    }
+
+    /// The published method with this goal.
+    pub const fn pid(goal: Duration) -> Self {
+        Self { method: Method::Pid(PidConfig::DEFAULT), ..Self::adaptive(goal) }
+    }
+
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// The first setting that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
+        let rules = [
+            (within(self.goal, Duration::from_micros(10), Duration::from_secs(100)), "goal", "from 10 us to 100 s"),
+            (within(self.interval, Duration::from_millis(1), Duration::from_secs(10)), "interval", "from 1 ms to 10 s"),
+            (
+                within(self.max_delay, Duration::from_nanos(1), Duration::from_secs(10)),
+                "max_delay",
+                "above 0 and at most 10 s",
+            ),
+            (self.step <= self.max_delay, "step", "at most max_delay"),
+            (self.min_bytes_per_s <= self.offender_bytes_per_s, "min_bytes_per_s", "at most offender_bytes_per_s"),
+        ];
+        if let Some(&(_, setting, must_be)) = rules.iter().find(|(holds, ..)| !holds) {
+            return Err(InvalidConfig { setting, must_be });
+        }
+        match &self.method {
+            Method::Pid(pid) => pid.validate(),
+            Method::Adaptive => Ok(()),
+        }
+    }
+
+    /// The largest multiple of the step that is allowed.
+    fn largest_delay(&self) -> Duration {
+        match self.step.as_nanos() {
+            0 => self.max_delay,
+            step => Duration::from_nanos(self.max_delay.as_nanos() / step * step),
+        }
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidConfig {
+    /// Its name.
+    pub setting: &'static str,
+    /// What it must be.
+    pub must_be: &'static str,
+}
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must be {}", self.setting, self.must_be)
+    }
+}
+
+impl core::error::Error for InvalidConfig {}
+
+/// Why the delays are what they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// No read has been seen yet: nobody is known to wait.
+    NotEnoughData,
+    /// No reads for a while: nobody waits, nobody is held back. What held before is remembered.
+    Idle,
+    /// No samples for a while: nobody is held back on old news.
+    SignalLost,
+    /// Reads are fast enough without a delay.
+    UnderTarget {
+        /// Mean response time of reads, smoothed.
+        measured: Duration,
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// Reads take too long, but there is nobody to hold back: no client's load is above the threshold, or all are on the
+    /// list of those never held back.
+    NoOffenders {
+        /// Mean response time of reads, smoothed.
+        measured: Duration,
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// Reads take too long: the delay grows.
+    ReadsOverTarget {
+        /// Mean response time of reads, smoothed.
+        measured: Duration,
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// Reads are faster than need be: the delay shrinks.
+    ReadsUnderTarget {
+        /// Mean response time of reads, smoothed.
+        measured: Duration,
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// The delay was changed just now, and what is measured is not its effect yet.
+    AwaitingEffect {
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// These offenders are known: the delay that held them back before is in force again.
+    KnownBurst {
+        /// The delay that held, a mean weighted by load.
+        held: Duration,
+    },
+    /// Every offender is held back as far as allowed, and reads still take too long: the goal cannot be kept.
+    Infeasible {
+        /// Mean response time of reads, smoothed.
+        measured: Duration,
+        /// What the controller aims at.
+        target: Duration,
+    },
+    /// Delays were changed, and neither load nor response time followed: the throttle does not bite (acknowledgements
+    /// that travel on data, an uncapped receive window). Delay everything that is sent to these clients, or cap the
+    /// window.
+    DoesNotBite {
+        /// The delay that does nothing, a mean weighted by load.
+        delay: Duration,
+    },
+}
+
+impl Reason {
+    /// Name as shown to people and programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NotEnoughData => "not_enough_data",
+            Self::Idle => "idle",
+            Self::SignalLost => "signal_lost",
+            Self::UnderTarget { .. } => "under_target",
+            Self::NoOffenders { .. } => "no_offenders",
+            Self::ReadsOverTarget { .. } => "reads_over_target",
+            Self::ReadsUnderTarget { .. } => "reads_under_target",
+            Self::AwaitingEffect { .. } => "awaiting_effect",
+            Self::KnownBurst { .. } => "known_burst",
+            Self::Infeasible { .. } => "infeasible",
+            Self::DoesNotBite { .. } => "does_not_bite",
+        }
+    }
+}
+
+/// Why a client's delay is what it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ClientReason {
+    /// All offenders have the same.
+    SameForAll,
+    /// By its share of the offenders' load.
+    ShareOfLoad {
+        /// From 0 to 1.
+        share: f64,
+    },
+    /// More would take it below the least load that is left to everyone.
+    LeastLoad,
+    /// More is not allowed.
+    LargestDelay,
+}
+
+/// A client that is held back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClientDelay {
+    /// Who.
+    pub client: ClientId,
+    /// How long what is sent to it is delayed; above zero, a multiple of the step, at most the maximum.
+    pub delay: Duration,
+    /// Why so long.
+    pub reason: ClientReason,
+}
+
+/// What to do until the next decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision<'a> {
+    /// Why.
+    pub reason: Reason,
+    /// Mean delay of the offenders, weighted by their load.
+    pub mean_delay: Duration,
+    /// Who is held back, in order of client; nobody else is.
+    pub delays: &'a [ClientDelay],
+}
+
+/// The controller of one resource.
+pub struct Controller {
+    interval: Duration,
+    inner: Inner,
+    /// When the last sample came.
+    sampled_at: Option<Instant>,
+    /// Whether a sample has come since the last tick.
+    fresh: bool,
+}
+
+enum Inner {
+    Pid(Box<Pid>),
+    Adaptive(Box<Adaptive>),
+}
+
+impl Controller {
+    /// A controller that holds nobody back yet.
+    ///
+    /// # Errors
+    /// The first setting that makes no sense.
+    pub fn new(config: &Config) -> Result<Self, InvalidConfig> {
+        config.validate()?;
+        let inner = match &config.method {
+            Method::Pid(pid) => Inner::Pid(Box::new(Pid::new(config, pid))),
+            Method::Adaptive => Inner::Adaptive(Box::new(Adaptive::new(config))),
+        };
+        Ok(Self { interval: config.interval, inner, sampled_at: None, fresh: false })
+    }
+
+    /// Takes what happened since the last sample. O(clients · log clients).
+    pub fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
+        // The first sample is about an interval whose beginning nobody told.
+        let length = self.sampled_at.map_or(self.interval, |before| now.since(before));
+        match &mut self.inner {
+            Inner::Pid(pid) => pid.observe(now, sample),
+            Inner::Adaptive(adaptive) => adaptive.observe(now, length, sample),
+        }
+        self.sampled_at = Some(now);
+        self.fresh = true;
+    }
+
+    /// What to do now. Without a new sample the last decision stands until the signal counts as lost.
+    pub fn tick(&mut self, now: Instant) -> Decision<'_> {
+        let patience = Duration::from_nanos(self.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
+        let lost = !self.fresh && self.sampled_at.is_some_and(|at| now.since(at) > patience);
+        let fresh = core::mem::take(&mut self.fresh);
+        match &mut self.inner {
+            Inner::Pid(pid) => {
+                if fresh {
+                    pid.decide(now);
+                } else if lost {
+                    pid.signal_lost();
+                }
+                pid.decision()
+            }
+            Inner::Adaptive(adaptive) => {
+                if fresh {
+                    adaptive.decide(now);
+                } else if lost {
+                    adaptive.signal_lost();
+                }
+                adaptive.decision()
+            }
+        }
+    }
+
+    /// The throttle works in another way from now on (other packets are delayed): what was learned about the effect of a
+    /// delay is void. The published method has learned nothing.
+    pub fn throttle_changed(&mut self) {
+        if let Inner::Adaptive(adaptive) = &mut self.inner {
+            adaptive.throttle_changed();
+        }
+    }
+
+    /// Another goal, from the next decision on. What was learned stays.
+    ///
+    /// # Errors
+    /// When the goal makes no sense; the old one stays.
+    pub fn set_goal(&mut self, goal: Duration) -> Result<(), InvalidConfig> {
+        Config::adaptive(goal).validate()?;
+        match &mut self.inner {
+            Inner::Pid(pid) => pid.set_goal(goal),
+            Inner::Adaptive(adaptive) => adaptive.set_goal(goal),
+        }
+        Ok(())
+    }
+}
+
+/// Milliseconds to a duration; what is negative or not a number is zero.
+fn from_ms(ms: f64) -> Duration {
+    Duration::from_nanos((ms * 1e6) as u64)
+}

@@ -1,0 +1,387 @@
+//! Delays against a goal, on storage that is a formula: what must hold whatever happens, and how well it is held.
+
+use evenkeel_control::response::{
+    ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Standing,
+};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const TICK: Duration = Duration::from_millis(100);
+
+fn ms(n: f64) -> Duration {
+    Duration::from_nanos((n * 1e6) as u64)
+}
+
+/// Clients that keep `bytes` each in circulation, on storage of a given throughput: the response time is what Little's
+/// law leaves, at least `least_ms`.
+#[derive(Clone, Debug)]
+struct Storage {
+    bytes_per_s: f64,
+    least_ms: f64,
+    /// How often a request meets the delay.
+    k: f64,
+    noise: f64,
+    rng: SplitMix64,
+}
+
+impl Storage {
+    fn new(seed: u64) -> Self {
+        Self { bytes_per_s: 18e6, least_ms: 3.0, k: 5.0, noise: 0.1, rng: SplitMix64::new(seed) }
+    }
+
+    fn response_ms(&self, clients: &[Client]) -> f64 {
+        let load = |r: f64| clients.iter().map(|c| 1e3 * c.bytes / (r + self.k * c.delay_ms)).sum::<f64>();
+        let (mut low, mut high) = (self.least_ms, 1e5);
+        for _ in 0..60 {
+            let middle = 0.5 * (low + high);
+            if load(middle) > self.bytes_per_s { low = middle } else { high = middle }
+        }
+        high.max(self.least_ms)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Client {
+    id: u64,
+    standing: Standing,
+    bytes: f64,
+    delay_ms: f64,
+    load: f64,
+}
+
+fn client(id: u64, bytes: f64) -> Client {
+    Client { id, standing: Standing::Ordinary, bytes, delay_ms: 0.0, load: 0.0 }
+}
+
+/// Three hosts with four writers of 64 KiB each.
+fn hosts() -> Vec<Client> {
+    (2..5).map(|id| client(id, 4.0 * 65536.0)).collect()
+}
+
+/// What came of an interval.
+#[derive(Clone, Debug)]
+struct Seen {
+    response_ms: f64,
+    load: f64,
+    mean_delay_ms: f64,
+    reason: Reason,
+}
+
+struct Loop {
+    controller: Controller,
+    storage: Storage,
+    now: Instant,
+    response_ms: f64,
+}
+
+impl Loop {
+    fn new(config: &Config, storage: Storage) -> Self {
+        let response_ms = storage.least_ms;
+        Self { controller: Controller::new(config).unwrap(), storage, now: Instant::ZERO, response_ms }
+    }
+
+    /// An interval: the storage follows the delays with a lag, then the controller decides.
+    fn step(&mut self, clients: &mut [Client]) -> Seen {
+        let settled = self.storage.response_ms(clients);
+        self.response_ms += 0.8 * (settled - self.response_ms);
+        let noise = (self.storage.noise * self.storage.rng.next_normal()).exp();
+        let measured = self.response_ms * noise;
+        for c in clients.iter_mut() {
+            c.load = 1e3 * c.bytes / (self.response_ms + self.storage.k * c.delay_ms);
+        }
+        self.now += TICK;
+        let samples: Vec<ClientSample> = clients.iter().map(sample_of).collect();
+        let sample = Sample { read_response: Some(ms(measured)), reads: 6, clients: &samples };
+        self.controller.observe(self.now, &sample);
+        let decision = self.controller.tick(self.now);
+        apply(&decision, clients);
+        Seen {
+            response_ms: self.response_ms,
+            load: clients.iter().map(|c| c.load).sum(),
+            mean_delay_ms: decision.mean_delay.as_millis_f64(),
+            reason: decision.reason,
+        }
+    }
+
+    fn run(&mut self, clients: &mut [Client], ticks: usize) -> Vec<Seen> {
+        (0..ticks).map(|_| self.step(clients)).collect()
+    }
+}
+
+fn sample_of(c: &Client) -> ClientSample {
+    ClientSample { client: ClientId(c.id), standing: c.standing, bytes_per_s: c.load }
+}
+
+fn apply(decision: &Decision<'_>, clients: &mut [Client]) {
+    for c in clients {
+        let delay = decision.delays.iter().find(|delay| delay.client == ClientId(c.id));
+        c.delay_ms = delay.map_or(0.0, |delay| delay.delay.as_millis_f64());
+    }
+}
+
+fn mean(seen: &[Seen], figure: impl Fn(&Seen) -> f64) -> f64 {
+    seen.iter().map(figure).sum::<f64>() / seen.len() as f64
+}
+
+#[test]
+fn the_published_controller_follows_its_equation() {
+    // K_p 0.3 classes/ms, T/T_i 0.1, weight 1 for a bare look at equation (2): e = 10 ms twice, then −2 ms.
+    let mut config = Config::pid(ms(20.0));
+    let Method::Pid(pid) = &mut config.method else { unreachable!() };
+    pid.newest_weight = 1.0;
+    let mut controller = Controller::new(&config).unwrap();
+    let clients = [ClientSample { client: ClientId(7), standing: Standing::Ordinary, bytes_per_s: 1e7 }];
+    let mut classes = Vec::new();
+    for (tick, response) in [30.0, 30.0, 18.0, 12.0].into_iter().enumerate() {
+        let now = Instant::ZERO + Duration::from_millis(100 * (tick as u64 + 1));
+        controller.observe(now, &Sample { read_response: Some(ms(response)), reads: 1, clients: &clients });
+        classes.push(controller.tick(now).mean_delay.as_millis_f64() / 0.5);
+    }
+    // u = 3 + 0.3 → 4; 3 + 0.6 → 4; −0.6 + 0.54 → 0; −2.4 + 0.3 → 0.
+    assert_eq!(classes, [4.0, 4.0, 0.0, 0.0]);
+}
+
+#[test]
+fn the_published_controller_holds_the_goal_in_the_end() {
+    let mut clients = hosts();
+    let mut l = Loop::new(&Config::pid(ms(20.0)), Storage::new(1));
+    let seen = l.run(&mut clients, 300);
+    let end = mean(&seen[200..], |s| s.response_ms);
+    assert!((17.0..21.5).contains(&end), "{end}");
+    assert!(clients.iter().all(|c| c.delay_ms == clients[0].delay_ms), "one delay for all");
+}
+
+#[test]
+fn ours_settles_in_a_second_and_keeps_the_throughput() {
+    for goal in [20.0, 15.0, 10.0] {
+        for k in [1.0, 2.0, 5.0, 10.0] {
+            let mut config = Config::adaptive(ms(goal));
+            config.max_delay = Duration::from_millis(60);
+            // One step of delay must not be worth half of the goal.
+            config.step = Duration::from_micros(if k > 5.0 { 100 } else { 500 });
+            let mut l = Loop::new(&config, Storage { k, ..Storage::new(7) });
+            let mut clients = hosts();
+            let seen = l.run(&mut clients, 400);
+            let second = mean(&seen[10..20], |s| s.response_ms);
+            assert!(second <= goal, "goal {goal} k {k}: {second} ms in the second second");
+            let worst = seen[10..].chunks(10).map(|w| mean(w, |s| s.response_ms)).fold(0.0, f64::max);
+            assert!(worst <= goal, "goal {goal} k {k}: {worst}");
+            let load = mean(&seen[200..], |s| s.load);
+            assert!(load > 0.97 * l.storage.bytes_per_s, "goal {goal} k {k}: {load}");
+        }
+    }
+}
+
+#[test]
+fn a_burst_that_returns_is_met_with_the_delay_that_held() {
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(3));
+    let (mut burst, mut pause) = (hosts(), hosts());
+    for c in &mut pause {
+        c.bytes = 0.0;
+    }
+    l.run(&mut burst, 200);
+    let held = burst[0].delay_ms;
+    let after = l.run(&mut pause, 50);
+    assert_eq!(after[49].mean_delay_ms, 0.0, "delays end with the load");
+    for c in &mut burst {
+        c.delay_ms = 0.0;
+    }
+    let seen = l.step(&mut burst);
+    assert!(matches!(seen.reason, Reason::KnownBurst { .. }), "{seen:?}");
+    assert!((burst[0].delay_ms - held).abs() <= 1.0, "{} {held}", burst[0].delay_ms);
+    let again = l.run(&mut burst, 20);
+    assert!(again[2..].iter().all(|s| s.response_ms < 15.0), "{again:?}");
+}
+
+#[test]
+fn an_hour_of_an_infeasible_goal_winds_nothing_up() {
+    for config in [Config::adaptive(ms(5.0)), Config::pid(ms(5.0))] {
+        let mut l = Loop::new(&config, Storage { bytes_per_s: 1e6, ..Storage::new(5) });
+        let mut clients = hosts();
+        let seen = l.run(&mut clients, 36_000);
+        assert!(matches!(seen.last().unwrap().reason, Reason::Infeasible { .. }), "{:?}", seen.last());
+        // Then the storage is fast enough: ours lets go within 5 s. The published integral may not exceed 40 classes, and
+        // with an error of −4 ms loses 0.12 in each interval: 33 s, after the moving average has come down.
+        l.storage.bytes_per_s = 1e9;
+        l.storage.least_ms = 1.0;
+        let bound = if matches!(config.method, Method::Adaptive) { 50 } else { 420 };
+        let seen = l.run(&mut clients, bound);
+        assert_eq!(seen[bound - 1].mean_delay_ms, 0.0, "{:?}", seen[bound - 1]);
+    }
+}
+
+#[test]
+fn a_throttle_that_does_not_bite_is_noticed() {
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 0.0, ..Storage::new(11) });
+    let mut clients = hosts();
+    let seen = l.run(&mut clients, 100);
+    assert!(seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "{:?}", seen.last());
+    // Another way of delaying bites, and is learned.
+    l.controller.throttle_changed();
+    l.storage.k = 3.0;
+    let seen = l.run(&mut clients, 100);
+    assert!(mean(&seen[50..], |s| s.response_ms) < 15.0, "{:?}", seen.last());
+    assert!(!seen[50..].iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })));
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(11));
+    let seen = l.run(&mut hosts(), 600);
+    assert!(!seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "one that bites is not accused");
+}
+
+#[test]
+fn the_loudest_bears_most_and_the_others_little() {
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(9));
+    let mut clients = vec![client(1, 10.0 * 65536.0), client(2, 65536.0), client(3, 65536.0)];
+    l.run(&mut clients, 200);
+    assert!(clients[0].delay_ms > 3.0 * clients[1].delay_ms.max(0.5), "{clients:?}");
+    assert!(clients[0].load > clients[1].load, "the order stays: {clients:?}");
+}
+
+#[test]
+fn silence_lets_everyone_go() {
+    for config in [Config::adaptive(ms(15.0)), Config::pid(ms(15.0))] {
+        let mut l = Loop::new(&config, Storage::new(2));
+        let mut clients = hosts();
+        l.run(&mut clients, 100);
+        assert!(clients[0].delay_ms > 0.0);
+        let soon = l.now + Duration::from_millis(300);
+        assert!(l.controller.tick(soon).mean_delay > Duration::ZERO, "a late sample is no reason yet");
+        let late = l.now + Duration::from_secs(2);
+        let decision = l.controller.tick(late);
+        assert_eq!((decision.reason, decision.delays.len()), (Reason::SignalLost, 0));
+    }
+}
+
+#[test]
+fn without_reads_nobody_waits_and_what_held_returns_with_them() {
+    let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(4));
+    let mut clients = hosts();
+    l.run(&mut clients, 200);
+    let held = clients[0].delay_ms;
+    for tick in 0..12 {
+        l.now += TICK;
+        let samples: Vec<ClientSample> = clients.iter().map(sample_of).collect();
+        l.controller.observe(l.now, &Sample { read_response: None, reads: 0, clients: &samples });
+        let decision = l.controller.tick(l.now);
+        assert_eq!(decision.delays.is_empty(), tick >= 9, "{tick}: {:?}", decision.reason);
+        apply(&decision, &mut clients);
+    }
+    let seen = l.step(&mut clients);
+    assert!(matches!(seen.reason, Reason::KnownBurst { .. }), "{seen:?}");
+    assert!((clients[0].delay_ms - held).abs() <= 1.0);
+}
+
+/// Any history.
+#[derive(Clone, Debug)]
+struct Moment {
+    wait_ms: u64,
+    response: Option<u64>,
+    reads: u64,
+    loads: Vec<f64>,
+    ticks: u8,
+}
+
+fn moment() -> impl Strategy<Value = Moment> {
+    let response = prop_oneof![
+        1 => Just(None),
+        4 => (1u64..200_000_000).prop_map(Some),
+        1 => Just(Some(0)),
+        1 => Just(Some(u64::MAX)),
+    ];
+    let load = prop_oneof![
+        4 => 0.0f64..1e8,
+        1 => Just(0.0),
+        1 => Just(f64::NAN),
+        1 => Just(f64::INFINITY),
+        1 => Just(-1.0),
+        1 => Just(1e300),
+    ];
+    let wait = prop_oneof![6 => Just(100u64), 1 => 0u64..5000];
+    (wait, response, 0u64..20, proptest::collection::vec(load, 5), 0u8..3)
+        .prop_map(|(wait_ms, response, reads, loads, ticks)| Moment { wait_ms, response, reads, loads, ticks })
+}
+
+const STANDINGS: [Standing; 5] =
+    [Standing::Ordinary, Standing::Ordinary, Standing::Never, Standing::Always, Standing::Important];
+
+/// Reason, mean delay, and the delay of each client, in ns.
+type Decided = (Reason, u64, Vec<(u64, u64)>);
+
+fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> {
+    let mut controller = Controller::new(config).unwrap();
+    let mut now = Instant::ZERO;
+    let mut decisions = Vec::new();
+    for moment in history {
+        now += Duration::from_millis(moment.wait_ms);
+        let sample_of = |&place: &usize| ClientSample {
+            client: ClientId(place as u64),
+            standing: STANDINGS[place],
+            bytes_per_s: moment.loads[place],
+        };
+        let clients: Vec<ClientSample> = order.iter().map(sample_of).collect();
+        let read_response = moment.response.map(Duration::from_nanos);
+        controller.observe(now, &Sample { read_response, reads: moment.reads, clients: &clients });
+        for _ in 0..moment.ticks {
+            let decision = controller.tick(now);
+            let delays = decision.delays.iter().map(|d| (d.client.0, d.delay.as_nanos())).collect();
+            decisions.push((decision.reason, decision.mean_delay.as_nanos(), delays));
+        }
+    }
+    decisions
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_happens_delays_are_allowed_and_orders_do_not_matter(
+        history in proptest::collection::vec(moment(), 1..80),
+        order in Just((0..5).collect::<Vec<usize>>()).prop_shuffle(),
+        step_us in prop_oneof![Just(0u64), Just(500), 1u64..3000],
+        ours in any::<bool>(),
+    ) {
+        let base = if ours { Config::adaptive(ms(15.0)) } else { Config::pid(ms(15.0)) };
+        let config = Config { step: Duration::from_micros(step_us), ..base };
+        let decisions = replay(&config, &history, &order);
+        for (reason, mean, delays) in &decisions {
+            for &(client, delay) in delays {
+                prop_assert!(STANDINGS[client as usize] != Standing::Never);
+                prop_assert!(delay > 0 && delay <= config.max_delay.as_nanos());
+                // Milliseconds in floating point are good to the nanosecond.
+                let off = if step_us > 0 && ours { delay % (step_us * 1000) } else { 0 };
+                prop_assert!(off <= 1 || off >= step_us * 1000 - 1, "{delay} {step_us}");
+            }
+            prop_assert!(*mean <= config.max_delay.as_nanos());
+            if matches!(reason, Reason::Idle | Reason::SignalLost | Reason::NotEnoughData | Reason::UnderTarget { .. }) {
+                prop_assert!(delays.is_empty(), "{reason:?} {delays:?}");
+            }
+        }
+        let in_order = replay(&config, &history, &[0, 1, 2, 3, 4]);
+        prop_assert_eq!(format!("{decisions:?}"), format!("{in_order:?}"));
+    }
+
+    #[test]
+    fn everyone_keeps_the_least_load(
+        bytes in proptest::collection::vec(20_000.0f64..2e6, 1..6),
+        least in 50_000u64..200_000,
+        k in 1.0f64..8.0,
+        seed in any::<u64>(),
+    ) {
+        // A goal that cannot be kept, and delays long enough to starve anyone.
+        let config = Config {
+            max_delay: Duration::from_secs(2),
+            min_bytes_per_s: least,
+            offender_bytes_per_s: 256 << 10,
+            ..Config::adaptive(ms(4.0))
+        };
+        let storage = Storage { k, noise: 0.03, bytes_per_s: 4e6, least_ms: 5.0, ..Storage::new(seed) };
+        let mut l = Loop::new(&config, storage);
+        let mut clients: Vec<Client> = bytes.iter().zip(0..).map(|(&bytes, id)| client(id, bytes)).collect();
+        l.run(&mut clients, 300);
+        let seen: Vec<Vec<f64>> = (0..100).map(|_| { l.step(&mut clients); clients.iter().map(|c| c.load).collect() }).collect();
+        for place in 0..clients.len() {
+            let mean = seen.iter().map(|loads| loads[place]).sum::<f64>() / seen.len() as f64;
+            prop_assert!(mean >= 0.8 * least as f64, "client {place}: {mean} of {least}, {clients:?}");
+        }
+    }
+}
