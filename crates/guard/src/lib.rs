@@ -11,5 +11,8 @@
 
 pub mod actuator;
 pub mod discovery;
+pub mod error;
 pub mod preflight;
 pub mod sensor;
+
+pub use error::{Error, Fault};

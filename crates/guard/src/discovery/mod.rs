@@ -1,1 +1,102 @@
 //! Which client reaches which device, and which resource they share.
+//!
+//! | module | tells |
+//! |---|---|
+//! | [`topology`], [`lvm`], [`mounts`] | block devices, what they are made of, and the device below a file |
+//! | [`lio`], [`nvmet`], [`tgt`] | SCSI and NVMe targets |
+//! | [`sockets`], [`processes`] | TCP connections, and the NBD servers that hold them |
+//! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ resource |
+//! | [`roots`] | where the trees are |
+//!
+//! [`Survey::read`] reads, [`map::Map::of`] puts together; the second is pure.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+pub mod lio;
+pub mod lvm;
+pub mod map;
+pub mod mounts;
+pub mod nvmet;
+pub mod processes;
+pub mod roots;
+pub mod sockets;
+pub mod tgt;
+pub mod topology;
+
+pub use map::{KnownBy, Link, Map, Note, Server};
+pub use roots::Roots;
+pub use topology::{Device, Resource, Topology};
+
+/// Everything that was read, before it is put together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Block devices.
+    pub topology: Topology,
+    /// Mounted file systems.
+    pub mounts: Vec<mounts::Mount>,
+    /// TCP sockets of this network namespace.
+    pub sockets: Vec<sockets::Socket>,
+    /// LIO's groups.
+    pub lio: Vec<lio::Group>,
+    /// tgt's targets.
+    pub tgt: Vec<tgt::Target>,
+    /// Subsystems of the NVMe target.
+    pub nvmet: Vec<nvmet::Subsystem>,
+    /// NBD servers.
+    pub processes: Vec<processes::Process>,
+    /// What could not be read: the rest stands without it.
+    pub problems: Vec<String>,
+}
+
+impl Survey {
+    /// Reads all there is. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, if tgt runs.
+    pub fn read(roots: &Roots, tgtadm: Option<&str>) -> Self {
+        let mut problems = Vec::new();
+        let topology = kept(Topology::read(roots), &mut problems);
+        let mounts = kept(parsed(&roots.proc.join("self/mountinfo"), mounts::parse), &mut problems);
+        let mut sockets = kept(parsed(&roots.proc.join("net/tcp"), sockets::parse), &mut problems);
+        sockets.extend(kept(parsed(&roots.proc.join("net/tcp6"), sockets::parse), &mut problems));
+        let tgt = tgtadm.map(|text| tgt::parse(text).map_err(|fault| fault.in_file(Path::new("output of tgtadm"))));
+        Self {
+            lio: kept(lio::read(roots), &mut problems),
+            nvmet: kept(nvmet::read(roots), &mut problems),
+            processes: kept(processes::read(roots, &sockets), &mut problems),
+            tgt: tgt.map_or_else(Vec::new, |result| kept(result, &mut problems)),
+            topology,
+            mounts,
+            sockets,
+            problems,
+        }
+    }
+
+    /// The block device at or below `path`.
+    pub fn device(&self, path: &Path) -> Option<&Device> {
+        if path.starts_with("/dev") {
+            return self.topology.by_path(path);
+        }
+        let mount = mounts::holding(&self.mounts, path)?;
+        // File systems without a device of their own still name one they were mounted from.
+        self.topology.by_number(mount.device).or_else(|| self.topology.by_path(&mount.source))
+    }
+}
+
+/// `path` with symbolic links followed, as far as it exists.
+pub fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+fn parsed<T>(path: &Path, parse: impl Fn(&str) -> Result<Vec<T>, crate::Fault>) -> Result<Vec<T>, Error> {
+    match roots::optional(roots::text(path))? {
+        Some(text) => parse(&text).map_err(|fault| fault.in_file(path)),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn kept<T: Default>(result: Result<T, Error>, problems: &mut Vec<String>) -> T {
+    result.unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        T::default()
+    })
+}

@@ -1,1 +1,13 @@
 //! What is measured: files read again and again, and pure parsers of what they hold.
+//!
+//! | module | tells |
+//! |---|---|
+//! | [`diskstats`] | response time, rate, size and number inside of each block device |
+//! | [`retransmits`] | TCP segments sent again, for the whole host |
+//! | [`source`] | a file that stays open |
+
+pub mod diskstats;
+pub mod retransmits;
+pub mod source;
+
+pub use source::Source;

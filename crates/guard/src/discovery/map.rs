@@ -1,0 +1,454 @@
+//! Links from clients to resources, and where they are not certain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Survey;
+use super::processes::Program;
+use super::sockets::{Socket, SocketState};
+use crate::sensor::diskstats::DeviceNumber;
+
+/// Links listed at most; a host with more has a fault in its configuration.
+const MAX_LINKS: usize = 100_000;
+
+/// What serves a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Server {
+    /// The kernel's SCSI target.
+    Lio,
+    /// The SCSI target in user space.
+    Tgt,
+    /// The kernel's NVMe target.
+    Nvmet,
+    /// nbd-server.
+    NbdServer,
+    /// qemu-nbd.
+    QemuNbd,
+    /// `evenkeel serve`.
+    Evenkeel,
+}
+
+impl Server {
+    /// Name as shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Lio => "LIO",
+            Self::Tgt => "tgt",
+            Self::Nvmet => "nvmet",
+            Self::NbdServer => "nbd-server",
+            Self::QemuNbd => "qemu-nbd",
+            Self::Evenkeel => "evenkeel",
+        }
+    }
+}
+
+/// How it is known that a client reaches a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KnownBy {
+    /// The target tells the session and its address.
+    Session,
+    /// The connection belongs to what serves this volume and nothing else.
+    Connection,
+    /// It is the only address that the session can be from.
+    Elimination,
+    /// It is one of several volumes that the client may reach.
+    Candidate,
+    /// Nobody is connected, or nobody tells who.
+    Nobody,
+}
+
+impl KnownBy {
+    /// Name as shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Connection => "connection",
+            Self::Elimination => "elimination",
+            Self::Candidate => "one of several",
+            Self::Nobody => "-",
+        }
+    }
+}
+
+/// A TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Connection {
+    /// Our end.
+    #[schemars(with = "String")]
+    pub local: SocketAddr,
+    /// The client's end.
+    #[schemars(with = "String")]
+    pub remote: SocketAddr,
+}
+
+/// One volume, and one client of it if there is one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Link {
+    /// What serves it.
+    pub server: Server,
+    /// Name of the target, or number of the server's process.
+    pub target: String,
+    /// The volume in the target.
+    pub volume: String,
+    /// Block device or file that holds it.
+    pub path: Option<PathBuf>,
+    /// The kernel's name of the block device at or below it.
+    pub device: Option<String>,
+    /// Number of that device, `MAJOR:MINOR`.
+    #[serde(skip)]
+    pub number: Option<DeviceNumber>,
+    /// The resource that saturates.
+    pub resource: Option<String>,
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// The client's name, if the target knows it.
+    pub client_name: Option<String>,
+    /// Its connections, as far as they can be told.
+    pub connections: Vec<Connection>,
+    /// How the client is known.
+    pub known_by: KnownBy,
+    /// Folder with counters of this client at this volume.
+    pub counters: Option<PathBuf>,
+}
+
+/// Something that an operator should know about the map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Note {
+    /// What it is, for programs: `ambiguous_address`, `several_names`, `several_addresses`, `unknown_device`,
+    /// `unknown_client`, `unreadable`.
+    pub kind: String,
+    /// What it is, what follows, what to do.
+    pub message: String,
+}
+
+/// A resource of the map.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ResourceEntry {
+    /// Its name.
+    pub name: String,
+    /// `volume group`, `array`, `multipath device`, `disk`, or `configured`.
+    pub kind: String,
+    /// Devices on it that are served.
+    pub devices: Vec<String>,
+}
+
+/// Everything that is known about who reaches what.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Map {
+    /// Volumes and their clients.
+    pub links: Vec<Link>,
+    /// The resources they are on.
+    pub resources: Vec<ResourceEntry>,
+    /// What is uncertain or could not be found out.
+    pub notes: Vec<Note>,
+}
+
+/// Resources as configured: name, and the devices on it by path or name.
+pub type Configured = BTreeMap<String, Vec<String>>;
+
+impl Map {
+    /// Puts together what was read. `resolve` follows links in `/dev`.
+    pub fn of(survey: &Survey, configured: &Configured, resolve: impl Fn(&Path) -> PathBuf) -> Self {
+        let mut builder =
+            Builder { survey, configured, resolve, links: Vec::new(), notes: Vec::new(), kinds: BTreeMap::new() };
+        builder.lio();
+        builder.tgt();
+        builder.nvmet();
+        builder.processes();
+        builder.finish()
+    }
+
+    /// Addresses that reach several resources: a delay for one would hold back work on the others.
+    pub fn ambiguous(&self) -> BTreeMap<IpAddr, BTreeSet<&str>> {
+        let mut resources: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
+        for link in &self.links {
+            if let (Some(client), Some(resource)) = (link.client, &link.resource) {
+                resources.entry(client).or_default().insert(resource);
+            }
+        }
+        resources.retain(|_, reached| reached.len() > 1);
+        resources
+    }
+}
+
+struct Builder<'a, R> {
+    survey: &'a Survey,
+    configured: &'a Configured,
+    resolve: R,
+    links: Vec<Link>,
+    notes: Vec<Note>,
+    kinds: BTreeMap<String, String>,
+}
+
+/// Names of a volume: server, target, volume.
+type Names<'n> = (Server, &'n str, &'n str);
+
+impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
+    /// A volume, placed on its device and resource, without a client yet.
+    fn volume(
+        &mut self,
+        (server, target, volume): Names<'_>,
+        path: Option<&Path>,
+        number: Option<DeviceNumber>,
+    ) -> Link {
+        let by_number = number.and_then(|number| self.survey.topology.by_number(number));
+        let device = by_number.or_else(|| {
+            let path = path?;
+            self.survey.device(path).or_else(|| self.survey.device(&(self.resolve)(path)))
+        });
+        let resource = device.map(|device| {
+            let names = |entry: &String| {
+                let found = Path::new(entry).is_absolute().then(|| self.survey.topology.by_path(Path::new(entry)));
+                found.flatten().is_some_and(|found| found == device)
+                    || *entry == device.name
+                    || device.dm.as_ref().is_some_and(|dm| *entry == dm.0)
+            };
+            match self.configured.iter().find(|(_, devices)| devices.iter().any(names)) {
+                Some((name, _)) => (name.clone(), "configured".to_owned()),
+                None => {
+                    let resource = self.survey.topology.resource_of(device);
+                    (resource.name().to_owned(), resource.kind().to_owned())
+                }
+            }
+        });
+        if let Some((name, kind)) = &resource {
+            self.kinds.insert(name.clone(), kind.clone());
+        }
+        Link {
+            server,
+            target: target.to_owned(),
+            volume: volume.to_owned(),
+            path: path.map(Path::to_owned),
+            device: device.map(|device| device.name.clone()),
+            number: device.map(|device| device.number),
+            resource: resource.map(|(name, _)| name),
+            client: None,
+            client_name: None,
+            connections: Vec::new(),
+            known_by: KnownBy::Nobody,
+            counters: None,
+        }
+    }
+
+    fn note(&mut self, kind: &str, message: String) {
+        self.notes.push(Note { kind: kind.to_owned(), message });
+    }
+
+    fn lio(&mut self) {
+        for group in &self.survey.lio {
+            let from = self.unexplained(&group.portals);
+            let known_by = if from.len() == 1 { KnownBy::Elimination } else { KnownBy::Candidate };
+            if group.dynamic.len() > 1 || (!group.dynamic.is_empty() && known_by == KnownBy::Candidate) {
+                let (target, sessions, addresses) = (&group.target, group.dynamic.len(), from.len());
+                self.note("unknown_client", format!(
+                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel tells which is which"
+                ));
+            }
+            for lun in &group.luns {
+                let names = (Server::Lio, group.target.as_str(), lun.name.as_str());
+                let volume = self.volume(names, lun.backing.path.as_deref(), lun.backing.number);
+                let before = self.links.len();
+                for initiator in &group.initiators {
+                    let Some(mapped) = initiator.luns.iter().find(|mapped| mapped.lun == lun.name) else { continue };
+                    let link = Link {
+                        client_name: Some(initiator.name.clone()),
+                        counters: Some(mapped.counters.clone()),
+                        ..volume.clone()
+                    };
+                    if initiator.addresses.is_empty() {
+                        self.links.push(link);
+                        continue;
+                    }
+                    for &address in &initiator.addresses {
+                        let connections = self.connections(&group.portals, Some(address));
+                        let known_by = KnownBy::Session;
+                        self.links.push(Link { client: Some(address), connections, known_by, ..link.clone() });
+                    }
+                }
+                if !group.dynamic.is_empty() {
+                    for &address in &from {
+                        let connections = self.connections(&group.portals, Some(address));
+                        let client_name =
+                            (group.dynamic.len() == 1 && from.len() == 1).then(|| group.dynamic[0].clone());
+                        self.links.push(Link {
+                            client: Some(address),
+                            client_name,
+                            connections,
+                            known_by,
+                            ..volume.clone()
+                        });
+                    }
+                }
+                if self.links.len() == before {
+                    self.links.push(volume);
+                }
+            }
+        }
+    }
+
+    /// Addresses connected to these portals that no access list accounts for.
+    fn unexplained(&self, portals: &[SocketAddr]) -> BTreeSet<IpAddr> {
+        let mut addresses: BTreeSet<IpAddr> =
+            self.connections(portals, None).iter().map(|connection| connection.remote.ip()).collect();
+        for initiator in self.survey.lio.iter().flat_map(|group| &group.initiators) {
+            for address in &initiator.addresses {
+                addresses.remove(address);
+            }
+        }
+        addresses
+    }
+
+    fn tgt(&mut self) {
+        for target in &self.survey.tgt {
+            for (number, path) in &target.luns {
+                let name = format!("lun_{number}");
+                let volume = self.volume((Server::Tgt, &target.name, &name), Some(path), None);
+                let before = self.links.len();
+                for session in &target.sessions {
+                    for &client in &session.addresses {
+                        let client_name = Some(session.initiator.clone());
+                        let known_by = KnownBy::Session;
+                        self.links.push(Link { client: Some(client), client_name, known_by, ..volume.clone() });
+                    }
+                }
+                if self.links.len() == before {
+                    self.links.push(volume);
+                }
+            }
+        }
+    }
+
+    fn nvmet(&mut self) {
+        for subsystem in &self.survey.nvmet {
+            let shares = |portal: &SocketAddr| {
+                self.survey.nvmet.iter().filter(|other| other.portals.contains(portal)).count() > 1
+            };
+            let shared = subsystem.portals.iter().any(shares);
+            let known_by = if shared { KnownBy::Candidate } else { KnownBy::Connection };
+            let connections = self.connections(&subsystem.portals, None);
+            for (number, path) in &subsystem.namespaces {
+                let volume = self.volume((Server::Nvmet, &subsystem.name, number), Some(path), None);
+                self.link_connections(volume, &connections, known_by);
+            }
+        }
+    }
+
+    fn processes(&mut self) {
+        for process in &self.survey.processes {
+            let server = match process.program {
+                Program::NbdServer => Server::NbdServer,
+                Program::QemuNbd => Server::QemuNbd,
+                Program::Evenkeel => Server::Evenkeel,
+            };
+            let known_by = if process.files.len() == 1 { KnownBy::Connection } else { KnownBy::Candidate };
+            let connections: Vec<_> = process.connections.iter().map(connection).collect();
+            let target = format!("process {}", process.id);
+            for path in &process.files {
+                let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+                let volume = self.volume((server, &target, &name), Some(path), None);
+                self.link_connections(volume, &connections, known_by);
+            }
+        }
+    }
+
+    /// A link for each address among the connections, or one without a client.
+    fn link_connections(&mut self, volume: Link, connections: &[Connection], known_by: KnownBy) {
+        let clients: BTreeSet<IpAddr> = connections.iter().map(|connection| connection.remote.ip()).collect();
+        for &client in &clients {
+            let connections = connections.iter().copied().filter(|connection| connection.remote.ip() == client);
+            let connections = connections.collect();
+            self.links.push(Link { client: Some(client), connections, known_by, ..volume.clone() });
+        }
+        if clients.is_empty() {
+            self.links.push(volume);
+        }
+    }
+
+    /// Established connections to these portals, of one address or all.
+    fn connections(&self, portals: &[SocketAddr], from: Option<IpAddr>) -> Vec<Connection> {
+        let to = |socket: &Socket| {
+            let here = |portal: &SocketAddr| {
+                let everywhere = portal.ip().is_unspecified();
+                portal.port() == socket.local.port() && (everywhere || portal.ip().to_canonical() == socket.local.ip())
+            };
+            socket.state == SocketState::Established
+                && from.is_none_or(|from| socket.remote.ip() == from)
+                && portals.iter().any(here)
+        };
+        self.survey.sockets.iter().filter(|socket| to(socket)).map(connection).collect()
+    }
+
+    fn finish(mut self) -> Map {
+        self.links.truncate(MAX_LINKS);
+        for problem in &self.survey.problems {
+            self.notes.push(Note { kind: "unreadable".into(), message: problem.clone() });
+        }
+        let unplaced: BTreeSet<String> = self
+            .links
+            .iter()
+            .filter(|link| link.device.is_none())
+            .map(|link| {
+                let path =
+                    link.path.as_ref().map_or_else(|| "an unknown place".into(), |path| path.display().to_string());
+                format!(
+                    "volume {} of {} {} is on {path}, which is on no block device known here; it is not guarded",
+                    link.volume,
+                    link.server.name(),
+                    link.target
+                )
+            })
+            .collect();
+        for message in unplaced {
+            self.note("unknown_device", message);
+        }
+        let (mut names, mut addresses) = (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::<_, BTreeSet<_>>::new());
+        for link in &self.links {
+            if let (Some(client), Some(name)) = (link.client, &link.client_name) {
+                names.entry(client).or_default().insert(name.clone());
+                addresses.entry(name.clone()).or_default().insert(client);
+            }
+        }
+        for (address, names) in names.iter().filter(|(_, names)| names.len() > 1) {
+            let names = joined(names);
+            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: what is held back is all of them together"));
+        }
+        for (name, addresses) in addresses.iter().filter(|(_, addresses)| addresses.len() > 1) {
+            let addresses = joined(addresses);
+            self.note("several_addresses", format!("{name} comes from several addresses ({addresses}), as with multipath: each is measured and held back by itself"));
+        }
+        let mut devices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for link in &self.links {
+            if let (Some(resource), Some(device)) = (&link.resource, &link.device) {
+                devices.entry(resource.clone()).or_default().insert(device.clone());
+            }
+        }
+        let kind = |name: &String| self.kinds.get(name).cloned().unwrap_or_default();
+        let entry = |(name, devices): (String, BTreeSet<String>)| {
+            let kind = kind(&name);
+            ResourceEntry { name, kind, devices: devices.into_iter().collect() }
+        };
+        let resources = devices.into_iter().map(entry).collect();
+        let mut map = Map { links: self.links, resources, notes: self.notes };
+        let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, resources)| {
+            let resources = joined(resources);
+            let message = format!("{address} reaches several resources ({resources}): a delay for one would hold back work on the others, so it is never held back; give the client an address for each resource");
+            Note { kind: "ambiguous_address".into(), message }
+        }).collect();
+        map.notes.extend(ambiguous);
+        map
+    }
+}
+
+fn connection(socket: &Socket) -> Connection {
+    Connection { local: socket.local, remote: socket.remote }
+}
+
+fn joined(items: &BTreeSet<impl ToString>) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}

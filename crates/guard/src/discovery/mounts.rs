@@ -1,0 +1,93 @@
+//! `/proc/PID/mountinfo`: the block device below a file.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::Fault;
+use crate::sensor::diskstats::DeviceNumber;
+
+/// One mounted file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// The device as the file system shows it; major 0 for one that has none of its own (btrfs, overlay).
+    pub device: DeviceNumber,
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// What it was mounted from, `/dev/sda1` for example.
+    pub source: PathBuf,
+}
+
+/// Reads the file.
+///
+/// # Errors
+/// The first line that is none of the format.
+pub fn parse(text: &str) -> Result<Vec<Mount>, Fault> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(index, line)| parse_line(line).map_err(|problem| Fault::new(index + 1, problem))).collect()
+}
+
+fn parse_line(line: &str) -> Result<Mount, String> {
+    let mut fields = line.split(' ');
+    let device = fields.nth(2).ok_or("ends before the device")?.parse()?;
+    let point = fields.nth(1).ok_or("ends before the mount point")?;
+    // A variable number of tags ends with a lone dash; behind it type and source.
+    let source = fields.skip_while(|&field| field != "-").nth(2).unwrap_or_default();
+    Ok(Mount { device, point: unescaped(point).into(), source: unescaped(source).into() })
+}
+
+/// Spaces, tabs, line ends and backslashes are written as a backslash and three octal digits.
+fn unescaped(field: &str) -> String {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let octal = (first == b'\\').then(|| more.get(..3)).flatten();
+        let code = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The file system that `path` is in: the last of those with the longest mount point above it.
+pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
+    above.max_by_key(|mount| mount.point.components().count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TEXT: &str = "\
+21 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 21 0:26 / /proc rw - proc proc rw
+40 21 252:3 / /srv/my\\040images rw,noatime shared:9 master:2 - xfs /dev/mapper/vg-images rw
+41 40 0:44 /sub /srv/my\\040images/b rw - btrfs /dev/sdc rw
+";
+
+    #[test]
+    fn the_deepest_mount_holds_a_file() {
+        let mounts = parse(TEXT).expect("the kernel's format");
+        let of = |path: &str| holding(&mounts, Path::new(path)).map(|mount| mount.device.to_string());
+        assert_eq!(of("/srv/my images/a.img").as_deref(), Some("252:3"));
+        assert_eq!(of("/srv/my images/b/a.img").as_deref(), Some("0:44"));
+        assert_eq!(of("/srv/my images2").as_deref(), Some("254:0"));
+        assert_eq!(mounts[3].source, Path::new("/dev/sdc"));
+        assert_eq!(parse("1 2\n").expect_err("too short").line, 1);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_does_not_panic(text in "[ -~\n\\\\é]{0,300}") {
+            let _ = parse(&text);
+        }
+    }
+}

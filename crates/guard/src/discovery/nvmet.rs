@@ -1,0 +1,62 @@
+//! The kernel's NVMe target over TCP, as far as configfs tells: ports, subsystems and namespaces, but no hosts.
+//!
+//! ```text
+//! nvmet/ports/1/{addr_trtype, addr_traddr, addr_trsvcid, subsystems/NQN}
+//! nvmet/subsystems/NQN/namespaces/1/{device_path, enable}
+//! ```
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::lio;
+use super::roots::{self, Roots};
+use crate::error::Error;
+
+/// A subsystem that is reachable over TCP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Subsystem {
+    /// Its NQN.
+    pub name: String,
+    /// Where it is reachable.
+    pub portals: Vec<SocketAddr>,
+    /// Namespaces that are enabled: number and path.
+    pub namespaces: Vec<(String, PathBuf)>,
+}
+
+/// Reads all subsystems with a port of type TCP; none if the target is not loaded.
+///
+/// # Errors
+/// When something that is there cannot be read.
+pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
+    let root = roots.configfs().join("nvmet");
+    let mut subsystems: Vec<Subsystem> = Vec::new();
+    for port in roots::names(&root.join("ports"))? {
+        let port = root.join("ports").join(port);
+        let value = |name: &str| Ok::<_, Error>(roots::value(&port.join(name))?.unwrap_or_default());
+        if value("addr_trtype")? != "tcp" {
+            continue;
+        }
+        let (address, service) = (lio::address(&value("addr_traddr")?), value("addr_trsvcid")?.parse().ok());
+        let Some(portal) = address.zip(service).map(|(address, service)| SocketAddr::new(address, service)) else {
+            continue;
+        };
+        for name in roots::names(&port.join("subsystems"))? {
+            match subsystems.iter_mut().find(|subsystem| subsystem.name == name) {
+                Some(known) => known.portals.push(portal),
+                None => subsystems.push(Subsystem { name, portals: vec![portal], namespaces: Vec::new() }),
+            }
+        }
+    }
+    for subsystem in &mut subsystems {
+        let folder = root.join("subsystems").join(&subsystem.name).join("namespaces");
+        for number in roots::names(&folder)? {
+            let namespace = folder.join(&number);
+            let enabled = roots::value(&namespace.join("enable"))?.as_deref() == Some("1");
+            let path = roots::value(&namespace.join("device_path"))?.filter(|path| path.starts_with('/'));
+            if let Some(path) = path.filter(|_| enabled) {
+                subsystem.namespaces.push((number, path.into()));
+            }
+        }
+    }
+    Ok(subsystems)
+}

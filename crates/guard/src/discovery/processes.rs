@@ -1,0 +1,147 @@
+//! Servers that are processes: nbd-server, qemu-nbd, Evenkeel's own. Whose sockets lead to which files?
+
+use std::path::{Path, PathBuf};
+
+use super::roots::{self, Roots};
+use super::sockets::{Socket, SocketState};
+use crate::error::Error;
+
+/// A server that is recognised by the name of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// nbd-server: one process for each connection.
+    NbdServer,
+    /// qemu-nbd: one process for each image.
+    QemuNbd,
+    /// `evenkeel serve`: one process for all volumes.
+    Evenkeel,
+}
+
+impl Program {
+    fn of(command: &[String]) -> Option<Self> {
+        let program = Path::new(command.first()?).file_name()?.to_str()?;
+        match program {
+            "nbd-server" => Some(Self::NbdServer),
+            "qemu-nbd" => Some(Self::QemuNbd),
+            "evenkeel" => command.iter().any(|word| word == "serve").then_some(Self::Evenkeel),
+            _ => None,
+        }
+    }
+}
+
+/// A server process: who is connected to it, and which files it has open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub id: u32,
+    /// What it is.
+    pub program: Program,
+    /// Established connections that it holds.
+    pub connections: Vec<Socket>,
+    /// Where it waits for connections.
+    pub listening: Vec<Socket>,
+    /// Block devices and files that may hold volumes.
+    pub files: Vec<PathBuf>,
+}
+
+/// Finds the servers among all processes.
+///
+/// # Errors
+/// When the list of processes cannot be read. Processes that end meanwhile, or that may not be looked into, are left out.
+pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Vec<Process>, Error> {
+    let mut found = Vec::new();
+    for entry in roots::names(&roots.proc)? {
+        let Ok(id) = entry.parse() else { continue };
+        let folder = roots.proc.join(&entry);
+        let Ok(command) = roots::text(&folder.join("cmdline")) else { continue };
+        let Some(program) = Program::of(&words(&command)) else { continue };
+        let Ok(descriptors) = roots::names(&folder.join("fd")) else { continue };
+        // The first three are standard input and output.
+        let open = descriptors.iter().filter(|fd| fd.parse::<u32>().is_ok_and(|fd| fd > 2));
+        let links: Vec<PathBuf> = open.filter_map(|fd| roots::link(&folder.join("fd").join(fd))).collect();
+        let inodes: Vec<u64> = links.iter().filter_map(|link| socket_inode(link)).collect();
+        let with = |state: SocketState| {
+            let own = sockets.iter().filter(|socket| socket.state == state && inodes.contains(&socket.inode));
+            own.copied().collect()
+        };
+        let mut files: Vec<PathBuf> = links.into_iter().filter(|link| may_hold_data(link)).collect();
+        files.sort();
+        files.dedup();
+        found.push(Process {
+            id,
+            program,
+            connections: with(SocketState::Established),
+            listening: with(SocketState::Listening),
+            files,
+        });
+    }
+    Ok(found)
+}
+
+/// The words of a command line, which are apart by zero bytes.
+fn words(command: &str) -> Vec<String> {
+    command.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// The number in `socket:[123]`.
+fn socket_inode(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok().filter(|&inode| inode > 0)
+}
+
+/// Whether a descriptor's link can be a volume: a file or block device, not a log, not what has been deleted.
+fn may_hold_data(link: &Path) -> bool {
+    const NO_DATA: [&str; 5] = ["log", "pid", "lock", "sock", "conf"];
+    const NO_VOLUMES: [&str; 8] =
+        ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/pts", "/dev/shm"];
+    let text = link.to_string_lossy();
+    let system = ["/proc", "/sys", "/run"].iter().chain(&NO_VOLUMES).any(|folder| link.starts_with(folder));
+    let extension = link.extension().and_then(|extension| extension.to_str());
+    link.is_absolute()
+        && !system
+        && !text.ends_with(" (deleted)")
+        && !extension.is_some_and(|extension| NO_DATA.contains(&extension))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn servers_are_known_by_their_programs() {
+        let of = |command: &str| Program::of(&words(command));
+        assert_eq!(of("/usr/bin/nbd-server\0-d\0"), Some(Program::NbdServer));
+        assert_eq!(of("qemu-nbd\0-t\0/srv/a.img\0"), Some(Program::QemuNbd));
+        assert_eq!(of("/opt/evenkeel\0serve\0"), Some(Program::Evenkeel));
+        assert_eq!(of("/opt/evenkeel\0guard\0run\0"), None);
+        assert_eq!(of("bash\0nbd-server\0"), None);
+        assert_eq!(of(""), None);
+    }
+
+    #[test]
+    fn only_what_can_be_a_volume_counts() {
+        for path in ["/dev/vg1/lv1", "/dev/dm-3", "/srv/a.img", "/srv/disk"] {
+            assert!(may_hold_data(Path::new(path)), "{path}");
+        }
+        for path in [
+            "socket:[12]",
+            "anon_inode:[eventpoll]",
+            "/dev/null",
+            "/dev/pts/3",
+            "/var/x.log",
+            "/srv/a.img (deleted)",
+            "/proc/1/stat",
+        ] {
+            assert!(!may_hold_data(Path::new(path)), "{path}");
+        }
+        assert_eq!(socket_inode(Path::new("socket:[12]")), Some(12));
+        assert_eq!(socket_inode(Path::new("socket:[]")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_does_not_panic(text in ".{0,100}") {
+            let _ = (Program::of(&words(&text)), socket_inode(Path::new(&text)), may_hold_data(Path::new(&text)));
+        }
+    }
+}

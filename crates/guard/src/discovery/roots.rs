@@ -1,0 +1,85 @@
+//! Where the kernel's trees are, and reading them with bounds.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// More than any file read here holds, except `/proc/net/tcp` of a host with very many connections.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// More entries than a folder read here has.
+const MAX_ENTRIES: usize = 65_536;
+
+/// The trees that are read. Every path comes from here, so that a captured tree serves as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roots {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::under(Path::new("/"))
+    }
+}
+
+impl Roots {
+    /// The trees below `root`, as in a captured copy or a container's view of its host.
+    pub fn under(root: &Path) -> Self {
+        Self { proc: root.join("proc"), sys: root.join("sys") }
+    }
+
+    /// Where configfs is mounted by convention.
+    pub fn configfs(&self) -> PathBuf {
+        self.sys.join("kernel/config")
+    }
+}
+
+/// What a file holds, as text; bytes that are no UTF-8 are replaced.
+pub(crate) fn text(path: &Path) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|cause| Error::read(path, cause))?;
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(|cause| Error::read(path, cause))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_FILE_BYTES as usize });
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// As [`text`], without what surrounds the value; `None` if the file is not there.
+pub(crate) fn value(path: &Path) -> Result<Option<String>, Error> {
+    optional(text(path)).map(|text| text.map(|text| text.trim().to_owned()))
+}
+
+/// Names in a folder, in order; none if it is not there.
+pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
+    let fail = |cause| Error::read(folder, cause);
+    let entries = match optional(fs::read_dir(folder).map_err(fail))? {
+        Some(entries) => entries,
+        None => return Ok(Vec::new()),
+    };
+    let mut names = Vec::new();
+    for entry in entries.take(MAX_ENTRIES) {
+        names.push(entry.map_err(fail)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Where a symbolic link leads, as written; `None` if it is not there or no link.
+pub(crate) fn link(path: &Path) -> Option<PathBuf> {
+    fs::read_link(path).ok()
+}
+
+/// What is not there, or ceased to exist while being read, is no error.
+pub(crate) fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.is_absent() || error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,117 @@
+//! `/proc/net/tcp` and `/proc/net/tcp6`: who is connected to which port.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::error::Fault;
+
+/// What a socket is doing, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketState {
+    /// Connected.
+    Established,
+    /// Waiting for connections.
+    Listening,
+    /// Coming or going.
+    Other,
+}
+
+/// One TCP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub remote: SocketAddr,
+    /// What it is doing.
+    pub state: SocketState,
+    /// By which `/proc/PID/fd` names it; 0 for sockets of the kernel itself.
+    pub inode: u64,
+}
+
+/// Reads either file. IPv4 addresses in IPv6 form come out as IPv4.
+///
+/// # Errors
+/// The first line that is none of the format.
+pub fn parse(text: &str) -> Result<Vec<Socket>, Fault> {
+    let lines = text.lines().enumerate().skip(1).filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(index, line)| parse_line(line).map_err(|problem| Fault::new(index + 1, problem))).collect()
+}
+
+fn parse_line(line: &str) -> Result<Socket, String> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let &[_, local, remote, state, _, _, _, _, _, inode, ..] = fields.as_slice() else {
+        return Err("has fewer than 10 fields".into());
+    };
+    let state = match state {
+        "01" => SocketState::Established,
+        "0A" => SocketState::Listening,
+        _ => SocketState::Other,
+    };
+    let inode = inode.parse().map_err(|_| format!("the inode is {inode:?}, not a number"))?;
+    let end = |text: &str| endpoint(text).ok_or_else(|| format!("{text:?} is no address of this file"));
+    Ok(Socket { local: end(local)?, remote: end(remote)?, state, inode })
+}
+
+/// An address is printed as words of 32 bits in the machine's order, each holding bytes in the network's.
+fn endpoint(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let word = |from: usize| Some(u32::from_str_radix(address.get(from..from + 8)?, 16).ok()?.to_ne_bytes());
+    let address = match address.len() {
+        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
+        32 => {
+            let mut bytes = [0; 16];
+            for (n, place) in bytes.chunks_exact_mut(4).enumerate() {
+                place.copy_from_slice(&word(8 * n)?);
+            }
+            IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(address, u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TCP: &str = include_str!("../../tests/fixtures/net_tcp");
+    const TCP6: &str = include_str!("../../tests/fixtures/net_tcp6");
+
+    #[test]
+    fn addresses_ports_and_states() {
+        let sockets = parse(TCP).expect("the kernel's format");
+        assert_eq!(sockets.len(), 3);
+        assert_eq!(sockets[0].local, "10.0.0.1:3260".parse().expect("an address"));
+        assert_eq!(sockets[0].state, SocketState::Listening);
+        assert_eq!(sockets[1].remote, "10.0.0.13:43210".parse().expect("an address"));
+        assert_eq!((sockets[1].state, sockets[1].inode), (SocketState::Established, 0));
+        assert_eq!(sockets[2].inode, 51_234);
+        let sockets = parse(TCP6).expect("the kernel's format");
+        assert_eq!(sockets[0].remote, "10.0.0.12:49153".parse().expect("an address"));
+        assert_eq!(sockets[1].remote, "[fd00::12]:49154".parse().expect("an address"));
+    }
+
+    #[test]
+    fn a_fault_names_its_line() {
+        let fault = parse("head\n  0: 0100007F:07E8 x\n").expect_err("too few");
+        assert_eq!(fault.line, 2);
+        assert!(parse("head\n0: 0100007Fé:07E8 00000000:0000 0A 0 0 0 0 0 7 1\n").is_err());
+    }
+
+    #[test]
+    fn this_machine_is_understood() {
+        for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
+            if let Ok(text) = std::fs::read_to_string(path) {
+                parse(&text).expect("the kernel's format");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_does_not_panic(text in "[0-9A-F: \né]{0,300}") {
+            let _ = parse(&format!("head\n{text}"));
+        }
+    }
+}

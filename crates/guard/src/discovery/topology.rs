@@ -1,0 +1,255 @@
+//! Block devices as sysfs shows them, and the resource each stands on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::lvm;
+use super::roots::{self, Roots};
+use crate::error::{Error, Fault};
+use crate::sensor::diskstats::DeviceNumber;
+
+/// Layers below a device that are followed; deeper stacks are mistakes or loops.
+const MAX_DEPTH: u32 = 16;
+
+/// A block device or partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// The kernel's name: `sda1`, `dm-3`.
+    pub name: String,
+    /// Its number.
+    pub number: DeviceNumber,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// The disk it is a partition of.
+    pub partition_of: Option<String>,
+    /// Its device-mapper name and uuid (empty if it has none).
+    pub dm: Option<(String, String)>,
+    /// The RAID level if it is an md array.
+    pub md_level: Option<String>,
+    /// The file behind a loop device.
+    pub backing_file: Option<String>,
+    /// The devices it is made of.
+    pub slaves: Vec<String>,
+}
+
+impl Device {
+    /// Volume group and volume if LVM made it.
+    pub fn lvm(&self) -> Option<(String, String)> {
+        let (name, uuid) = self.dm.as_ref()?;
+        uuid.starts_with("LVM-").then(|| lvm::split(name)).flatten()
+    }
+}
+
+/// What saturates as one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Resource {
+    /// An LVM volume group, by its name.
+    VolumeGroup(String),
+    /// An md array, by the kernel's name.
+    Array(String),
+    /// A multipath device, by its device-mapper name.
+    Multipath(String),
+    /// A disk, or a device that is made of several others by something unknown.
+    Disk(String),
+}
+
+impl Resource {
+    /// The name, as the configuration uses it.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::VolumeGroup(name) | Self::Array(name) | Self::Multipath(name) | Self::Disk(name) => name,
+        }
+    }
+
+    /// What kind of thing it is, in words.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::VolumeGroup(_) => "volume group",
+            Self::Array(_) => "array",
+            Self::Multipath(_) => "multipath device",
+            Self::Disk(_) => "disk",
+        }
+    }
+}
+
+/// All block devices of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    devices: BTreeMap<String, Device>,
+    by_number: BTreeMap<DeviceNumber, String>,
+}
+
+impl Topology {
+    /// Reads `/sys/block`.
+    ///
+    /// # Errors
+    /// When a file there cannot be read or holds no number where one belongs. Devices that vanish meanwhile are left out.
+    pub fn read(roots: &Roots) -> Result<Self, Error> {
+        let folder = roots.sys.join("block");
+        let mut devices = Vec::new();
+        for disk in roots::names(&folder)? {
+            let path = folder.join(&disk);
+            devices.extend(read_device(&path, &disk, None)?);
+            for name in roots::names(&path)? {
+                // Partitions are folders of their disk with this file.
+                let partition = path.join(&name);
+                if name.starts_with(disk.as_str()) && partition.join("partition").exists() {
+                    devices.extend(read_device(&partition, &name, Some(&disk))?);
+                }
+            }
+        }
+        Ok(Self::of(devices))
+    }
+
+    /// A topology of these devices.
+    pub fn of(devices: impl IntoIterator<Item = Device>) -> Self {
+        let devices: BTreeMap<_, _> = devices.into_iter().map(|device| (device.name.clone(), device)).collect();
+        let by_number = devices.values().map(|device| (device.number, device.name.clone())).collect();
+        Self { devices, by_number }
+    }
+
+    /// A device by the kernel's name.
+    pub fn get(&self, name: &str) -> Option<&Device> {
+        self.devices.get(name)
+    }
+
+    /// A device by its number.
+    pub fn by_number(&self, number: DeviceNumber) -> Option<&Device> {
+        self.get(self.by_number.get(&number)?)
+    }
+
+    /// A device by a path in `/dev`: `/dev/sda1`, `/dev/mapper/vg-lv`, `/dev/vg/lv`.
+    ///
+    /// Other links there (`by-id`) are unknown here; resolve them before.
+    pub fn by_path(&self, path: &Path) -> Option<&Device> {
+        let path = path.strip_prefix("/dev").ok()?.to_str()?;
+        match path.split_once('/') {
+            None => self.get(path),
+            Some(("mapper", name)) => {
+                self.devices.values().find(|device| device.dm.as_ref().is_some_and(|dm| dm.0 == name))
+            }
+            Some((group, volume)) => {
+                self.devices.values().find(|device| device.lvm().is_some_and(|(g, v)| g == group && v == volume))
+            }
+        }
+    }
+
+    /// All devices, by name.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.values()
+    }
+
+    /// The resource that saturates when `device` does: its volume group, array, multipath device or disk.
+    pub fn resource_of(&self, device: &Device) -> Resource {
+        self.resource_at(device, MAX_DEPTH)
+    }
+
+    fn resource_at(&self, device: &Device, depth: u32) -> Resource {
+        let below = || {
+            let parent = device.partition_of.iter();
+            let depth = depth.checked_sub(1)?;
+            let below: BTreeSet<_> = parent
+                .chain(&device.slaves)
+                .filter_map(|name| self.get(name))
+                .map(|slave| self.resource_at(slave, depth))
+                .collect();
+            // What lies on several resources is one of its own.
+            let mut below = below.into_iter();
+            below.next().filter(|_| below.next().is_none())
+        };
+        let own = || match &device.dm {
+            Some((name, _)) => Resource::Disk(name.clone()),
+            None => Resource::Disk(device.name.clone()),
+        };
+        if let Some((group, _)) = device.lvm() {
+            return Resource::VolumeGroup(group);
+        }
+        if device.md_level.is_some() {
+            return Resource::Array(device.name.clone());
+        }
+        match &device.dm {
+            Some((name, uuid)) if uuid.starts_with("mpath-") => Resource::Multipath(name.clone()),
+            _ => below().unwrap_or_else(own),
+        }
+    }
+}
+
+fn read_device(path: &Path, name: &str, disk: Option<&str>) -> Result<Option<Device>, Error> {
+    let file = path.join("dev");
+    let Some(dev) = roots::value(&file)? else { return Ok(None) };
+    let number = dev.parse().map_err(|problem: String| Fault::new(1, problem).in_file(&file))?;
+    let file = path.join("size");
+    let sectors = roots::value(&file)?.unwrap_or_else(|| "0".into());
+    let sectors: u64 =
+        sectors.parse().map_err(|_| Fault::new(1, format!("{sectors:?} is no number of sectors")).in_file(&file))?;
+    let dm = match roots::value(&path.join("dm/name"))? {
+        Some(name) => Some((name, roots::value(&path.join("dm/uuid"))?.unwrap_or_default())),
+        None => None,
+    };
+    Ok(Some(Device {
+        name: name.to_owned(),
+        number,
+        size_bytes: sectors.saturating_mul(512),
+        partition_of: disk.map(str::to_owned),
+        dm,
+        md_level: roots::value(&path.join("md/level"))?,
+        backing_file: roots::value(&path.join("loop/backing_file"))?,
+        slaves: roots::names(&path.join("slaves"))?,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, minor: u32) -> Device {
+        Device { name: name.into(), number: DeviceNumber { major: 252, minor }, ..Device::default() }
+    }
+
+    fn mapped(name: &str, minor: u32, dm: &str, uuid: &str, slaves: &[&str]) -> Device {
+        let slaves = slaves.iter().map(|&slave| slave.to_owned()).collect();
+        Device { dm: Some((dm.into(), uuid.into())), slaves, ..device(name, minor) }
+    }
+
+    fn resource(topology: &Topology, name: &str) -> Resource {
+        topology.resource_of(topology.get(name).expect("is there"))
+    }
+
+    #[test]
+    fn each_device_stands_on_what_saturates() {
+        let topology = Topology::of([
+            device("sda", 0),
+            Device { partition_of: Some("sda".into()), ..device("sda1", 1) },
+            device("sdb", 2),
+            Device { md_level: Some("raid1".into()), slaves: vec!["sda1".into(), "sdb".into()], ..device("md0", 3) },
+            mapped("dm-0", 4, "vg--x-lv--1", "LVM-abc", &["md0"]),
+            mapped("dm-1", 5, "secret", "CRYPT-LUKS2-1", &["sda1"]),
+            mapped("dm-2", 6, "mpatha", "mpath-3600", &["sda", "sdb"]),
+            mapped("dm-3", 7, "both", "", &["sda", "sdb"]),
+            mapped("dm-4", 8, "over-mpath", "", &["dm-2"]),
+        ]);
+        assert_eq!(resource(&topology, "sda1"), Resource::Disk("sda".into()));
+        assert_eq!(resource(&topology, "md0"), Resource::Array("md0".into()));
+        assert_eq!(resource(&topology, "dm-0"), Resource::VolumeGroup("vg-x".into()));
+        assert_eq!(resource(&topology, "dm-1"), Resource::Disk("sda".into()));
+        assert_eq!(resource(&topology, "dm-2"), Resource::Multipath("mpatha".into()));
+        assert_eq!(resource(&topology, "dm-3"), Resource::Disk("both".into()));
+        assert_eq!(resource(&topology, "dm-4"), Resource::Multipath("mpatha".into()));
+    }
+
+    #[test]
+    fn paths_in_dev_are_found_by_all_their_names() {
+        let topology = Topology::of([mapped("dm-0", 4, "vg--x-lv--1", "LVM-abc", &[])]);
+        for path in ["/dev/dm-0", "/dev/mapper/vg--x-lv--1", "/dev/vg-x/lv-1"] {
+            assert_eq!(topology.by_path(Path::new(path)).map(|device| device.name.as_str()), Some("dm-0"), "{path}");
+        }
+        assert_eq!(topology.by_path(Path::new("/dev/sda")), None);
+        assert_eq!(topology.by_path(Path::new("/home/dm-0")), None);
+    }
+
+    #[test]
+    fn a_loop_of_slaves_ends() {
+        let topology = Topology::of([mapped("dm-0", 0, "a", "", &["dm-1"]), mapped("dm-1", 1, "b", "", &["dm-0"])]);
+        assert!(matches!(resource(&topology, "dm-0"), Resource::Disk(_)));
+    }
+}

@@ -1,0 +1,81 @@
+//! What can go wrong while reading what the kernel shows.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A text that is not what the kernel or a tool writes; pure parsers answer with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct Fault {
+    /// The line at fault, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl Fault {
+    pub(crate) fn new(line: usize, problem: impl Into<String>) -> Self {
+        Self { line, problem: problem.into() }
+    }
+
+    /// The same fault with the file it was found in.
+    pub fn in_file(self, path: &Path) -> Error {
+        Error::Parse { path: path.to_owned(), fault: self }
+    }
+}
+
+/// Why something could not be sensed or discovered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder cannot be read.
+    #[error("cannot read {}: {cause}{}", .path.display(), cure(.cause))]
+    Read {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A file holds something else than expected.
+    #[error("{}:{}: {}; this kernel or tool writes a format that is not known here", .path.display(), .fault.line, .fault.problem)]
+    Parse {
+        /// Which file, or which command.
+        path: PathBuf,
+        /// Where and what.
+        fault: Fault,
+    },
+    /// A file is larger than such a file can be.
+    #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+        /// The bound.
+        limit: usize,
+    },
+}
+
+impl Error {
+    /// The error of reading `path`.
+    pub fn read(path: &Path, cause: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), cause }
+    }
+
+    /// Whether the file is not there, which for many of the kernel's files only says that a part is not loaded.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether what was read ceased to exist meanwhile, as processes and sessions do, or is not told for now.
+    pub fn is_gone(&self) -> bool {
+        let gone = [libc::ESRCH, libc::ENODEV, libc::ENXIO, libc::ENOTDIR];
+        matches!(self, Self::Read { cause, .. } if cause.raw_os_error().is_some_and(|code| gone.contains(&code)))
+    }
+}
+
+/// What to do about it, where that is known.
+fn cure(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root, or give the service the capabilities named in docs/guard.md",
+        io::ErrorKind::NotFound => "; `evenkeel guard check` tells what the kernel offers",
+        _ => "",
+    }
+}

@@ -1,0 +1,80 @@
+//! A file of the kernel that is read again and again.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// More than any of the kernel's files here can hold: `/proc/diskstats` has some 120 bytes a device.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// Bytes the buffer starts with, and has free at least for each read.
+const STEP: usize = 16 << 10;
+
+/// A file that stays open and is read from its beginning each time, into a buffer that stays.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    file: File,
+    buffer: Vec<u8>,
+}
+
+impl Source {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|cause| Error::read(path, cause))?;
+        Ok(Self { path: path.to_owned(), file, buffer: vec![0; STEP] })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the file holds now. Allocates only when the file has become larger than ever before.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds more than [`MAX_BYTES`].
+    pub fn read(&mut self) -> Result<&[u8], Error> {
+        let mut filled = 0;
+        loop {
+            if self.buffer.len() - filled < STEP / 4 {
+                if self.buffer.len() >= MAX_BYTES {
+                    return Err(Error::TooLarge { path: self.path.clone(), limit: MAX_BYTES });
+                }
+                self.buffer.resize((self.buffer.len() * 2).min(MAX_BYTES), 0);
+            }
+            // Such files give a piece at a time; the end is told by nothing.
+            match self.file.read_at(&mut self.buffer[filled..], filled as u64) {
+                Ok(0) => return Ok(&self.buffer[..filled]),
+                Ok(n) => filled += n,
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(Error::read(&self.path, cause)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_is_there_now_and_grows() {
+        let path = std::env::temp_dir().join(format!("evenkeel-guard-source-{}", std::process::id()));
+        std::fs::write(&path, "one").expect("written");
+        let mut source = Source::open(&path).expect("opened");
+        assert_eq!(source.read().expect("read"), b"one");
+        let long = vec![b'x'; 100_000];
+        std::fs::write(&path, &long).expect("written");
+        assert_eq!(source.read().expect("read"), long);
+        std::fs::write(&path, "").expect("written");
+        assert_eq!(source.read().expect("read"), b"");
+        std::fs::remove_file(&path).expect("removed");
+        assert!(Source::open(&path).is_err_and(|error| error.is_absent()));
+    }
+}
