@@ -12,7 +12,9 @@
 pub mod actuator;
 pub mod discovery;
 pub mod error;
+pub mod journal;
 pub mod preflight;
 pub mod sensor;
+pub mod sentinel;
 
 pub use error::{Error, Fault};

@@ -1,0 +1,347 @@
+//! The packet delay as a whole: plan, apply, change at every tick, restore.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::error::Error;
+use super::hold::{Client, Hold, Holds, Packets};
+use super::qdisc::{self, Qdiscs};
+use super::table::{self, Classes, Found, ThrottleTable};
+use crate::journal::{Journal, Knob};
+
+/// More classes would still work, but each is a queue of its own, and listing them gets slow.
+const MAX_STEPS: u128 = 1_000;
+/// Clients held at one time. An element takes some 200 bytes of kernel memory; writing all of them some 15 ms.
+pub const MAX_HOLDS: usize = 4_096;
+/// Elements are renewed when this share of their timeout has passed, so that a tick or two may be late.
+const RENEW_AFTER: u32 = 3;
+
+/// How packets are delayed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Network devices by which the clients are reached.
+    pub devices: Vec<String>,
+    /// Ports of the services on this host whose packets may be held (iSCSI: 3260).
+    pub ports: Vec<u16>,
+    /// Difference between neighbouring delay classes.
+    pub step: Duration,
+    /// Longest delay; rounded up to a multiple of the step.
+    pub maximum: Duration,
+    /// A hold that nobody renews ends by itself after this time.
+    pub timeout: Duration,
+    /// Let the kernel remove all holds at once when this process ends, and keep others from changing them, where it
+    /// can do that (Linux 5.12). Without it, holds last until their timeout.
+    pub owned: bool,
+}
+
+impl Default for Settings {
+    /// Steps of 0.5 ms up to 20 ms, after the paper's classes (iSCSI paper, section 4), for iSCSI's port.
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            ports: vec![3260],
+            step: Duration::from_micros(500),
+            maximum: Duration::from_millis(20),
+            timeout: Duration::from_secs(3),
+            owned: true,
+        }
+    }
+}
+
+impl Settings {
+    /// Number of delay classes.
+    fn classes(&self) -> u32 {
+        (self.maximum.as_nanos().div_ceil(self.step.as_nanos().max(1))).min(MAX_STEPS) as u32
+    }
+
+    /// Class for a delay: rounded up, as a delay that is too short does not do what was decided; at most the longest.
+    /// Class 0 is none.
+    fn class(&self, delay: Duration) -> u32 {
+        (delay.as_nanos().div_ceil(self.step.as_nanos().max(1))).min(self.classes().into()) as u32
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |key, problem: String| Err(Error::Settings { key, problem });
+        if self.devices.is_empty() {
+            return wrong("devices", "is empty: name the network devices by which the clients are reached".into());
+        }
+        if self.ports.is_empty() {
+            return wrong("ports", "is empty: name the ports of the services, for iSCSI 3260".into());
+        }
+        if self.step < Duration::from_micros(10) {
+            return wrong("step", format!("is {:?}: the kernel's timers need at least 10us", self.step));
+        }
+        if self.maximum < self.step || self.maximum > Duration::from_secs(1) {
+            return wrong("maximum", format!("is {:?}: must be between the step and 1s", self.maximum));
+        }
+        if self.maximum.as_nanos().div_ceil(self.step.as_nanos()) > MAX_STEPS {
+            return wrong("step", format!("gives more than {MAX_STEPS} classes: choose a longer one"));
+        }
+        if self.timeout < Duration::from_millis(100) || self.timeout > Duration::from_secs(3600) {
+            return wrong("timeout", format!("is {:?}: must be between 100ms and 1h", self.timeout));
+        }
+        Ok(())
+    }
+}
+
+/// What would be done, before anything is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    settings: Settings,
+    devices: Vec<DevicePlan>,
+    replaces_table: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct DevicePlan {
+    name: String,
+    index: u32,
+    found: String,
+    /// An earlier run left ours behind.
+    ours: bool,
+}
+
+impl Plan {
+    /// Looks at the devices and decides; changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::ForeignQdisc`] if a device has a queueing discipline that somebody configured, [`Error::NoDevice`],
+    /// [`Error::Settings`], and what the kernel refuses.
+    pub fn new(settings: Settings) -> Result<Self, Error> {
+        settings.check()?;
+        let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+        let mut devices = Vec::new();
+        for name in &settings.devices {
+            let index = device_index(name)?;
+            let found = qdiscs.list(index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
+            let root = found.iter().find(|q| q.root);
+            if let Some(root) = root.filter(|q| !q.is_default() && !q.is_ours()) {
+                return Err(Error::ForeignQdisc { device: name.clone(), found: root.name() });
+            }
+            devices.push(DevicePlan {
+                name: name.clone(),
+                index,
+                found: root.map_or_else(|| "none".into(), |q| q.kind.clone()),
+                ours: root.is_some_and(super::qdisc::Qdisc::is_ours),
+            });
+        }
+        let replaces_table = match table::exists() {
+            Ok(exists) => exists,
+            Err(e) => return Err(Error::kernel("list nftables tables", e)),
+        };
+        Ok(Self { settings, devices, replaces_table })
+    }
+
+    /// The steps of the plan in words, for `--dry-run`.
+    pub fn steps(&self) -> Vec<String> {
+        let classes = self.settings.classes();
+        let mut steps = Vec::new();
+        for device in &self.devices {
+            let (name, found) = (&device.name, &device.found);
+            steps.push(match device.ours {
+                true => format!("{name}: replace the delay classes that an earlier run left"),
+                false => format!("{name}: put htb with {classes} delay classes in place of the default {found}"),
+            });
+        }
+        let verb = if self.replaces_table { "replace" } else { "create" };
+        steps.push(format!("{verb} the nftables table inet {}, with nobody in it", table::TABLE));
+        steps
+    }
+
+    /// Does it. Everything is written to the journal first.
+    ///
+    /// # Errors
+    /// What the kernel refuses. What had been made before the refusal is removed again.
+    pub fn apply(self, journal: &mut Journal) -> Result<PacketDelay, Error> {
+        let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+        let knobs: Vec<Knob> = self.devices.iter().map(|d| Knob::Qdisc(d.name.clone())).chain([Knob::Table]).collect();
+        for knob in &knobs {
+            journal.intend(knob, None, None)?;
+        }
+        let made = self.make(&qdiscs);
+        match made {
+            Ok(table) => Ok(PacketDelay {
+                settings: self.settings,
+                devices: self.devices,
+                table,
+                qdiscs,
+                knobs,
+                classes: Classes::new(),
+                written: None,
+            }),
+            Err(e) => {
+                // The refusal is what the caller must see. The journal keeps what cannot be undone now.
+                let _ = journal.restore_all();
+                Err(e)
+            }
+        }
+    }
+
+    fn make(&self, qdiscs: &Qdiscs) -> Result<ThrottleTable, Error> {
+        for device in &self.devices {
+            qdiscs.remove(device.index).map_err(|e| Error::kernel("remove old delay classes", e))?;
+            qdiscs.create(device.index, self.settings.step, self.settings.classes()).map_err(|refused| {
+                match (refused.error, refused.what) {
+                    (Errno::NOENT, "netem") => Error::Missing { what: "netem", module: "sch_netem" },
+                    (Errno::NOENT, _) => Error::Missing { what: "htb", module: "sch_htb" },
+                    (e, _) => Error::kernel("make delay classes", e),
+                }
+            })?;
+        }
+        ThrottleTable::create(&self.settings.ports, self.settings.owned).map_err(table_error)
+    }
+}
+
+fn table_error(error: Errno) -> Error {
+    match error {
+        Errno::PERM => Error::AnotherAgent,
+        Errno::OPNOTSUPP | Errno::AFNOSUPPORT => Error::Missing { what: "nf_tables", module: "nf_tables" },
+        e => Error::kernel("change the nftables table inet evenkeel", e),
+    }
+}
+
+fn device_index(name: &str) -> Result<u32, Error> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let missing = || Error::NoDevice { device: name.to_owned() };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(|e| Error::kernel("open a socket", e))?;
+    rustix::net::netdevice::name_to_index(&socket, name).map_err(|_| missing())
+}
+
+/// What a call of [`PacketDelay::set`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// The holds were written; otherwise they were as wanted and not yet due for renewal.
+    pub written: bool,
+    /// Somebody had changed our rules (for example by `nft flush ruleset`), and they were made again.
+    pub repaired: bool,
+}
+
+/// The packet delay in force. Dropping it leaves everything as it is: call [`PacketDelay::restore`], or let the
+/// sentinel do it.
+#[derive(Debug)]
+pub struct PacketDelay {
+    settings: Settings,
+    devices: Vec<DevicePlan>,
+    table: ThrottleTable,
+    qdiscs: Qdiscs,
+    knobs: Vec<Knob>,
+    classes: Classes,
+    /// When the holds were last written.
+    written: Option<Instant>,
+}
+
+impl PacketDelay {
+    /// Makes exactly `holds` be in force. Call it at every tick, also when nothing changed: it renews the timeouts,
+    /// and it mends what others changed. Compares first; all changes are one transaction.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
+    /// in force until their timeout.
+    pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
+        if holds.len() > MAX_HOLDS {
+            let problem = format!("are {}: at most {MAX_HOLDS} clients can be held at one time", holds.len());
+            return Err(Error::Settings { key: "holds", problem });
+        }
+        let timeout = self.settings.timeout;
+        let classes = self.classes_of(holds);
+        let found = self.table.repair(timeout).map_err(table_error)?;
+        let repaired = matches!(found, Found::StructureRepaired | Found::ElementsRepaired);
+        let due = self.written.is_none_or(|at| now.saturating_duration_since(at) >= timeout / RENEW_AFTER);
+        let written = classes != self.classes || (due && !classes.is_empty());
+        if written {
+            self.table.write(&classes, timeout).map_err(table_error)?;
+            self.classes = classes;
+            self.written = Some(now);
+        }
+        Ok(Outcome { written, repaired })
+    }
+
+    /// The delays in force, as rounded to classes.
+    pub fn held(&self) -> BTreeMap<Client, Hold> {
+        let hold = |((client, packets), class): (&(Client, Packets), &u32)| {
+            let delay = self.settings.step * (class & 0xffff);
+            (*client, Hold { packets: *packets, delay })
+        };
+        self.classes.iter().map(hold).collect()
+    }
+
+    /// Whether the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
+    pub fn ends_with_process(&self) -> bool {
+        self.table.is_owned()
+    }
+
+    /// Packets dropped so far in the delay classes of all devices: not one is expected.
+    ///
+    /// # Errors
+    /// What the kernel refuses.
+    pub fn drops(&self) -> Result<u64, Error> {
+        let mut drops = 0;
+        for device in &self.devices {
+            let all = self.qdiscs.list(device.index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
+            drops += all.iter().filter(|q| q.kind == "netem").map(|q| q.drops).sum::<u64>();
+        }
+        Ok(drops)
+    }
+
+    /// Removes everything that was made; the devices get their default queueing discipline back.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the journal keeps it for the next attempt.
+    pub fn restore(self, journal: &mut Journal) -> Result<(), Error> {
+        let Self { table, knobs, .. } = self;
+        // An owned table can be removed by its owner alone, and goes with the socket.
+        drop(table);
+        knobs.iter().try_for_each(|knob| journal.restore(knob).map(|_| ()))
+    }
+
+    fn classes_of(&self, holds: &Holds) -> Classes {
+        let class = |(client, hold): (&Client, &Hold)| {
+            let class = self.settings.class(hold.delay);
+            (class > 0).then(|| ((client.canonical(), hold.packets), qdisc::class_id(class)))
+        };
+        holds.iter().filter_map(class).collect()
+    }
+}
+
+/// Removes our delay classes from a device, if there are any.
+pub(crate) fn remove_classes(device: &str) -> Result<bool, Error> {
+    let Ok(index) = device_index(device) else { return Ok(false) };
+    let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+    qdiscs.remove(index).map_err(|e| Error::kernel("remove delay classes", e))
+}
+
+/// Removes our table, if it is there.
+pub(crate) fn remove_table() -> Result<(), Error> {
+    table::remove().map_err(table_error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_rounded_up_and_bounded() {
+        let settings = Settings { devices: vec!["eth0".into()], ..Settings::default() };
+        let class = |us| settings.class(Duration::from_micros(us));
+        assert_eq!([0, 1, 500, 501, 19_999, 20_000, 99_000].map(class), [0, 1, 1, 2, 40, 40, 40]);
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        let good = Settings { devices: vec!["eth0".into()], ..Settings::default() };
+        assert!(good.check().is_ok());
+        for bad in [
+            Settings { devices: vec![], ..good.clone() },
+            Settings { ports: vec![], ..good.clone() },
+            Settings { step: Duration::ZERO, ..good.clone() },
+            Settings { maximum: Duration::from_micros(100), ..good.clone() },
+            Settings { step: Duration::from_micros(10), maximum: Duration::from_secs(1), ..good.clone() },
+            Settings { timeout: Duration::ZERO, ..good.clone() },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong when something is to be set.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// Why an actuator could not do its work. Nothing is left half done by a refusal: it comes before the first change.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The settings make no sense.
+    #[error("{key} {problem}")]
+    Settings {
+        /// Name of the setting.
+        key: &'static str,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// There is no network device of this name.
+    #[error("there is no network device {device}: see `ip link` for the names")]
+    NoDevice {
+        /// As it was named.
+        device: String,
+    },
+    /// Somebody configured the device's queueing discipline, and we never replace that.
+    #[error(
+        "{device} has the queueing discipline {found}, which somebody configured; Evenkeel does not replace it. Remove \
+         it (`tc qdisc del dev {device} root`) if it is not needed, or leave this device out"
+    )]
+    ForeignQdisc {
+        /// Network device.
+        device: String,
+        /// Kind and number of its root.
+        found: String,
+    },
+    /// The kernel lacks a part.
+    #[error("the kernel has no {what}: load it with `modprobe {module}`, or install the kernel's extra modules")]
+    Missing {
+        /// Name of the part.
+        what: &'static str,
+        /// Module that has it.
+        module: &'static str,
+    },
+    /// Missing privileges.
+    #[error("not allowed to {doing}: run as root or with the capability CAP_NET_ADMIN")]
+    NotAllowed {
+        /// What was tried.
+        doing: &'static str,
+    },
+    /// Another running agent owns the table.
+    #[error("another running process owns the nftables table inet evenkeel: only one agent can run on a host")]
+    AnotherAgent,
+    /// Any other refusal of the kernel.
+    #[error("cannot {doing}: {source}")]
+    Kernel {
+        /// What was tried.
+        doing: &'static str,
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {doing} {path}: {source}")]
+    File {
+        /// What was tried.
+        doing: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The journal is in use.
+    #[error("the journal {path} is in use by another process: an agent is running; stop it first")]
+    JournalInUse {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// The journal was written by another version, or damaged in the middle.
+    #[error(
+        "{path}, line {line}: {problem}. What it lists cannot be restored by this version; use the version that wrote \
+         it, or remove the file once the settings it names are right"
+    )]
+    JournalFormat {
+        /// The journal.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// The error for an answer of the kernel.
+    pub(crate) fn kernel(doing: &'static str, source: Errno) -> Self {
+        match source {
+            Errno::PERM | Errno::ACCESS => Self::NotAllowed { doing },
+            source => Self::Kernel { doing, source },
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Settings that are files: `io.max`, sysfs attributes and the like.
+
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use crate::journal::{Journal, Knob};
+
+/// A file that the kernel, or whoever owns it, reads as a setting.
+#[derive(Debug)]
+pub struct FileKnob {
+    path: PathBuf,
+    /// What the file held after our last write.
+    ours: Option<String>,
+    /// What was there before us.
+    before: Option<String>,
+}
+
+/// What a call of [`FileKnob::set`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// It was so already.
+    Same,
+    /// It is now.
+    Changed,
+    /// Somebody else changed it since our last write. It stays as they want it.
+    Foreign {
+        /// What it holds.
+        found: String,
+    },
+}
+
+impl FileKnob {
+    /// A setting that is left alone until the first [`set`](Self::set).
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), ours: None, before: None }
+    }
+
+    /// Sets it, with what was there before written to the journal first.
+    ///
+    /// # Errors
+    /// [`Error::File`] when the file or the journal cannot be read or written.
+    pub fn set(&mut self, journal: &mut Journal, value: &str) -> Result<Written, Error> {
+        let found = read(&self.path)?;
+        if self.ours.as_ref().is_some_and(|ours| *ours != found) {
+            return Ok(Written::Foreign { found });
+        }
+        if found == value.trim() {
+            return Ok(Written::Same);
+        }
+        let knob = Knob::File(self.path.clone());
+        let before = self.before.get_or_insert_with(|| found.clone()).clone();
+        journal.intend(&knob, Some(&before), Some(value.trim()))?;
+        write(&self.path, value)?;
+        // The kernel may spell it in its own way; that spelling is how we know our value again.
+        let seen = read(&self.path)?;
+        journal.confirm(&knob, &seen)?;
+        self.ours = Some(seen);
+        Ok(Written::Changed)
+    }
+
+    /// Puts back what was there before, unless somebody else changed it meanwhile.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn restore(&mut self, journal: &mut Journal) -> Result<(), Error> {
+        self.ours = None;
+        self.before = None;
+        journal.restore(&Knob::File(self.path.clone())).map(|_| ())
+    }
+}
+
+/// The file's content without the end of the line.
+pub(crate) fn read(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map(|text| text.trim_end().to_owned()).map_err(|source| Error::File {
+        doing: "read",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// One write call, as the kernel's files want it; never creates a file.
+pub(crate) fn write(path: &Path, value: &str) -> Result<(), Error> {
+    use std::io::Write as _;
+    let failed = |source| Error::File { doing: "write", path: path.to_owned(), source };
+    let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(failed)?;
+    file.write_all(format!("{value}\n").as_bytes()).map_err(failed)
+}

@@ -1,0 +1,334 @@
+//! Netlink: messages out, messages in, and the socket between.
+//!
+//! Only what nf_tables and traffic control need. Writing and reading are pure; [`Socket`] does the system calls.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+pub(crate) const REQUEST: u16 = 0x1;
+pub(crate) const ACK: u16 = 0x4;
+pub(crate) const DUMP: u16 = 0x300;
+pub(crate) const EXCLUSIVE: u16 = 0x200;
+pub(crate) const CREATE: u16 = 0x400;
+pub(crate) const APPEND: u16 = 0x800;
+
+const NESTED: u16 = 0x8000;
+/// The top two bits of an attribute's type say how it is encoded.
+const TYPE_MASK: u16 = 0x3fff;
+const HEADER_BYTES: usize = 16;
+const KIND_ERROR: u16 = 2;
+const KIND_DONE: u16 = 3;
+/// The kernel answers within microseconds; longer than this means that it never will.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
+/// The kernel builds dumps in chunks of at most this size when the reader's buffer is as large.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// Room for the largest transaction, a full set of throttles.
+const SEND_BYTES: usize = 2 << 20;
+
+/// Messages under construction, sent as one datagram.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    /// Where each message starts.
+    starts: Vec<usize>,
+}
+
+impl Batch {
+    /// Adds a message: `body` writes what follows the header. Sequence numbers are given when it is sent.
+    pub(crate) fn message(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer<'_>)) {
+        let start = self.bytes.len();
+        self.starts.push(start);
+        self.bytes.extend([0; 4]);
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((flags | REQUEST).to_ne_bytes());
+        self.bytes.extend([0; 8]);
+        body(&mut Writer { bytes: &mut self.bytes });
+        let length = (self.bytes.len() - start) as u32;
+        self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+    }
+
+    /// Asks for an acknowledgement of the last message, and says which it is.
+    pub(crate) fn acknowledge_last(&mut self) -> u32 {
+        if let Some(&start) = self.starts.last() {
+            self.bytes[start + 6] |= ACK.to_ne_bytes()[0];
+            self.bytes[start + 7] |= ACK.to_ne_bytes()[1];
+        }
+        self.len().saturating_sub(1)
+    }
+
+    /// The messages as bytes, with sequence numbers from `first` on.
+    fn numbered(&self, first: u32) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        for (number, start) in self.starts.iter().enumerate() {
+            bytes[start + 8..start + 12].copy_from_slice(&first.wrapping_add(number as u32).to_ne_bytes());
+        }
+        bytes
+    }
+
+    fn len(&self) -> u32 {
+        self.starts.len() as u32
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Writes the body of a message.
+pub(crate) struct Writer<'a> {
+    bytes: &'a mut Vec<u8>,
+}
+
+impl Writer<'_> {
+    /// A fixed header of the subsystem, without attribute header.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes);
+        self.pad();
+    }
+
+    /// An attribute with any content.
+    pub(crate) fn bytes(&mut self, kind: u16, value: &[u8]) {
+        let length = (value.len() + 4) as u16;
+        self.bytes.extend(length.to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend(value);
+        self.pad();
+    }
+
+    /// A string with its closing zero.
+    pub(crate) fn text(&mut self, kind: u16, value: &str) {
+        let mut bytes = value.as_bytes().to_vec();
+        bytes.push(0);
+        self.bytes(kind, &bytes);
+    }
+
+    /// A number in network order, as nf_tables wants them.
+    pub(crate) fn be32(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// A long number in network order.
+    pub(crate) fn be64(&mut self, kind: u16, value: u64) {
+        self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// An attribute that holds attributes. They must not exceed 64 KiB.
+    pub(crate) fn nest(&mut self, kind: u16, body: impl FnOnce(&mut Writer<'_>)) {
+        let start = self.bytes.len();
+        self.bytes.extend([0; 2]);
+        self.bytes.extend((kind | NESTED).to_ne_bytes());
+        body(&mut Writer { bytes: self.bytes });
+        let length = self.bytes.len() - start;
+        debug_assert!(length <= usize::from(u16::MAX), "a nested attribute of {length} bytes");
+        self.bytes[start..start + 2].copy_from_slice(&(length as u16).to_ne_bytes());
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+/// One message out of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    sequence: u32,
+    pub(crate) body: &'a [u8],
+}
+
+/// Splits a datagram into messages; stops at the first that is cut short.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let header = bytes.get(..HEADER_BYTES)?;
+        let length = u32::from_ne_bytes(header[..4].try_into().ok()?) as usize;
+        let body = bytes.get(HEADER_BYTES..length)?;
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let sequence = u32::from_ne_bytes(header[8..12].try_into().ok()?);
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(Message { kind, sequence, body })
+    })
+}
+
+/// The attributes in `bytes` as (type, content); stops at the first that is cut short.
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.get(..4)?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let kind = u16::from_ne_bytes([header[2], header[3]]) & TYPE_MASK;
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// Content of the first attribute of this type.
+pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
+}
+
+/// A string attribute without its closing zero.
+pub(crate) fn text(value: &[u8]) -> &str {
+    let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
+    std::str::from_utf8(&value[..end]).unwrap_or_default()
+}
+
+/// A number in network order.
+pub(crate) fn be32(value: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(value.try_into().ok()?))
+}
+
+/// What an error message of the kernel says: `Ok` is an acknowledgement.
+fn outcome(body: &[u8]) -> Result<(), Errno> {
+    let code = body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
+    if code == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(code.wrapping_neg())) }
+}
+
+/// Which part of the kernel is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subsystem {
+    Route,
+    Netfilter,
+}
+
+/// A netlink socket in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    sequence: Cell<u32>,
+    buffer: RefCell<Vec<u8>>,
+}
+
+impl Socket {
+    pub(crate) fn open(subsystem: Subsystem) -> Result<Self, Errno> {
+        let protocol = match subsystem {
+            Subsystem::Route => None,
+            Subsystem::Netfilter => Some(net::netlink::NETFILTER),
+        };
+        let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+        net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
+        sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(REPLY_LIMIT))?;
+        // Larger than the system's limit needs privileges, which whoever changes rules has; without them the
+        // default is kept.
+        let _ = sockopt::set_socket_send_buffer_size_force(&fd, SEND_BYTES);
+        Ok(Self { fd, sequence: Cell::new(1), buffer: RefCell::new(vec![0; RECEIVE_BYTES]) })
+    }
+
+    /// Sends `batch`, whose last message that can fail asks for an acknowledgement, and waits for that.
+    /// The first error of any message is the result.
+    pub(crate) fn transact(&self, batch: &Batch, acknowledged: u32) -> Result<(), Errno> {
+        let first = self.send(batch)?;
+        let awaited = first.wrapping_add(acknowledged);
+        self.receive(first, |message| match message.kind {
+            KIND_ERROR => match outcome(message.body) {
+                Ok(()) if message.sequence == awaited => Some(Ok(())),
+                Ok(()) => None,
+                Err(e) => Some(Err(e)),
+            },
+            _ => None,
+        })?
+    }
+
+    /// Sends one request and hands every answer to `each`, until the kernel says that it is done.
+    pub(crate) fn query(&self, batch: &Batch, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
+        let first = self.send(batch)?;
+        self.receive(first, |message| match message.kind {
+            KIND_DONE => Some(Ok(())),
+            KIND_ERROR => Some(outcome(message.body)),
+            _ => {
+                each(message);
+                None
+            }
+        })?
+    }
+
+    fn send(&self, batch: &Batch) -> Result<u32, Errno> {
+        let first = self.sequence.get();
+        self.sequence.set(first.wrapping_add(batch.len()));
+        let bytes = batch.numbered(first);
+        net::sendto(&self.fd, &bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        Ok(first)
+    }
+
+    /// Reads messages until `done` says so. What answers an earlier request, which ended with its first error,
+    /// is passed over.
+    fn receive<T>(&self, first: u32, mut done: impl FnMut(Message<'_>) -> Option<T>) -> Result<T, Errno> {
+        let mut buffer = self.buffer.borrow_mut();
+        loop {
+            let (length, _) = rustix::io::retry_on_intr(|| net::recv(&self.fd, &mut buffer[..], RecvFlags::empty()))?;
+            for message in messages(&buffer[..length.min(buffer.len())]) {
+                let age = message.sequence.wrapping_sub(first);
+                if age < 1 << 31
+                    && let Some(value) = done(message)
+                {
+                    return Ok(value);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_and_attributes_are_laid_out_as_netlink_says() {
+        let mut batch = Batch::default();
+        batch.message(0x0a00, ACK, |w| {
+            w.raw(&[1, 0, 0, 0]);
+            w.text(1, "evenkeel");
+            w.nest(2, |w| w.be32(1, 7));
+        });
+        let mut expected = vec![];
+        expected.extend([0; 4]);
+        expected.extend(0x0a00u16.to_ne_bytes());
+        expected.extend(5u16.to_ne_bytes());
+        expected.extend([0; 8]);
+        expected.extend([1, 0, 0, 0]);
+        expected.extend(13u16.to_ne_bytes());
+        expected.extend(1u16.to_ne_bytes());
+        expected.extend(b"evenkeel\0\0\0\0");
+        expected.extend(12u16.to_ne_bytes());
+        expected.extend(0x8002u16.to_ne_bytes());
+        expected.extend(8u16.to_ne_bytes());
+        expected.extend(1u16.to_ne_bytes());
+        expected.extend([0, 0, 0, 7]);
+        let length = expected.len() as u32;
+        expected[0..4].copy_from_slice(&length.to_ne_bytes());
+        assert_eq!(batch.bytes(), expected);
+        let numbered = batch.numbered(9);
+        let message = messages(&numbered).next().unwrap();
+        assert_eq!((message.kind, message.sequence), (0x0a00, 9));
+        let nested = attribute(&message.body[4..], 2).unwrap();
+        assert_eq!(attribute(nested, 1).and_then(be32), Some(7));
+        assert_eq!(attribute(&message.body[4..], 1).map(text), Some("evenkeel"));
+    }
+
+    #[test]
+    fn errors_of_the_kernel_are_told_from_acknowledgements() {
+        assert_eq!(outcome(&0i32.to_ne_bytes()), Ok(()));
+        assert_eq!(outcome(&(-2i32).to_ne_bytes()), Err(Errno::NOENT));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut total = 0;
+            for message in messages(&bytes) {
+                total += HEADER_BYTES + message.body.len();
+                for (_, value) in attributes(message.body) {
+                    let _ = (text(value), be32(value), outcome(value));
+                }
+            }
+            prop_assert!(total <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Delay classes: HTB as a classifier that never limits, and under each of its classes a netem that holds packets for
+//! a fixed time.
+//!
+//! Unclassified packets go past all classes, straight to the device.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::netlink::{ACK, Batch, CREATE, DUMP, EXCLUSIVE, Message, Socket, Subsystem, Writer, attribute, text};
+
+const NEW_QDISC: u16 = 36;
+const DELETE_QDISC: u16 = 37;
+const GET_QDISC: u16 = 38;
+const NEW_CLASS: u16 = 40;
+
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+const STATISTICS: u16 = 7;
+
+const ROOT: u32 = u32::MAX;
+/// Our root's major number: by it we know our own. Outside what the kernel hands out itself (from 0x8001 on).
+pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
+/// Packets that may wait in a class. netem's own default of 1,000 drops at delays that we use.
+const LIMIT: u32 = 100_000;
+/// What HTB lets a class have, 100 GBit/s: it must never be what holds a packet back.
+const RATE: u64 = 12_500_000_000;
+/// Burst of a class at that rate, in units of 64 ns: 10 ms.
+const BURST: u32 = 156_250;
+/// Bytes that a class sends before the next one's turn: a few of the largest packets that TCP hands over.
+const QUANTUM: u32 = 200_000;
+const ETHERNET: u8 = 1;
+const MAX_CLASSES: u32 = 0xfffe;
+
+/// A queueing discipline as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Qdisc {
+    pub(crate) kind: String,
+    pub(crate) handle: u32,
+    pub(crate) root: bool,
+    device: u32,
+    /// Packets dropped so far, it itself and what is under it.
+    pub(crate) drops: u64,
+}
+
+impl Qdisc {
+    /// Made by the kernel as the device's default, so that it comes back when ours is removed. Only a default one has
+    /// no number.
+    pub(crate) fn is_default(&self) -> bool {
+        self.handle == 0
+    }
+
+    /// Made by us.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.handle == MAJOR && self.kind == "htb"
+    }
+
+    /// As `tc` prints it, for example `htb 1:`.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {:x}:", self.kind, self.handle >> 16)
+    }
+}
+
+/// HTB's number of a delay class, as the packet's priority names it; class `n` waits `n` steps.
+pub(crate) fn class_id(class: u32) -> u32 {
+    MAJOR | class
+}
+
+fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32) {
+    let mut bytes = [0; 20];
+    bytes[4..8].copy_from_slice(&device.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&handle.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&parent.to_ne_bytes());
+    w.raw(&bytes);
+}
+
+fn write_root(batch: &mut Batch, device: u32) {
+    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, MAJOR, ROOT);
+        w.text(KIND, "htb");
+        w.nest(OPTIONS, |w| {
+            // Version, divisor for quanta, default class (none: past all classes), debug, packets (output only).
+            let init = [3u32, 10, 0, 0, 0];
+            w.bytes(2, &init.map(u32::to_ne_bytes).concat());
+        });
+    });
+}
+
+fn write_class(batch: &mut Batch, device: u32, class: u32) {
+    batch.message(NEW_CLASS, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, class_id(class), MAJOR);
+        w.text(KIND, "htb");
+        w.nest(OPTIONS, |w| {
+            let mut rate = [0; 12];
+            // With the link layer named, the kernel computes what it once wanted as a table.
+            rate[1] = ETHERNET;
+            rate[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
+            let rest = [BURST, BURST, QUANTUM, 0, 0].map(u32::to_ne_bytes).concat();
+            w.bytes(1, &[&rate[..], &rate[..], &rest[..]].concat());
+            w.bytes(6, &RATE.to_ne_bytes());
+            w.bytes(7, &RATE.to_ne_bytes());
+        });
+    });
+}
+
+fn write_delay(batch: &mut Batch, device: u32, class: u32, delay: Duration) {
+    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, 0, class_id(class));
+        w.text(KIND, "netem");
+        // Latency (given exactly below), limit, loss, gap, duplicates, jitter.
+        let options = [0u32, LIMIT, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
+        let nanoseconds = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
+        let mut inner = options;
+        inner.extend(12u16.to_ne_bytes());
+        inner.extend(10u16.to_ne_bytes());
+        inner.extend(nanoseconds.to_ne_bytes());
+        w.bytes(OPTIONS, &inner);
+    });
+}
+
+fn read(message: Message<'_>) -> Option<Qdisc> {
+    let word = |at: usize| Some(u32::from_ne_bytes(message.body.get(at..at + 4)?.try_into().ok()?));
+    let attributes = message.body.get(20..)?;
+    // Basic numbers, rate, queue: the second word pair of the queue's is drops.
+    let queue = attribute(attributes, STATISTICS).and_then(|s| attribute(s, 3));
+    let drops = queue.and_then(|q| Some(u32::from_ne_bytes(q.get(8..12)?.try_into().ok()?)));
+    Some(Qdisc {
+        kind: text(attribute(attributes, KIND)?).to_owned(),
+        device: word(4)?,
+        handle: word(8)?,
+        root: word(12)? == ROOT,
+        drops: drops.unwrap_or(0).into(),
+    })
+}
+
+/// Traffic control in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Qdiscs {
+    socket: Socket,
+}
+
+/// Which message of the kernel refused, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// What was to be made.
+    pub(crate) what: &'static str,
+    pub(crate) error: Errno,
+}
+
+impl Qdiscs {
+    pub(crate) fn open() -> Result<Self, Errno> {
+        Ok(Self { socket: Socket::open(Subsystem::Route)? })
+    }
+
+    /// All queueing disciplines of a device.
+    pub(crate) fn list(&self, device: u32) -> Result<Vec<Qdisc>, Errno> {
+        let mut batch = Batch::default();
+        batch.message(GET_QDISC, DUMP, |w| header(w, device, 0, 0));
+        let mut found = Vec::new();
+        self.socket.query(&batch, |message| {
+            if message.kind == NEW_QDISC {
+                found.extend(read(message).filter(|q| q.device == device));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Makes our root and `classes` delay classes, each `step` longer than the one before.
+    pub(crate) fn create(&self, device: u32, step: Duration, classes: u32) -> Result<(), Refused> {
+        debug_assert!(classes <= MAX_CLASSES);
+        let refused = |what| move |error| Refused { what, error };
+        let one = |write: &dyn Fn(&mut Batch)| {
+            let mut batch = Batch::default();
+            write(&mut batch);
+            self.socket.transact(&batch, 0)
+        };
+        one(&|batch| write_root(batch, device)).map_err(refused("htb"))?;
+        for class in 1..=classes {
+            one(&|batch| write_class(batch, device, class)).map_err(refused("htb"))?;
+            one(&|batch| write_delay(batch, device, class, step * class)).map_err(refused("netem"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes our root with all under it; whatever else is there stays. The kernel's default comes back.
+    /// The result is whether there was anything of ours.
+    pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
+        if !self.list(device)?.iter().any(|q| q.root && q.is_ours()) {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        batch.message(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT));
+        match self.socket.transact(&batch, 0) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_is_encoded_as_the_kernel_reads_it() {
+        let mut batch = Batch::default();
+        write_delay(&mut batch, 7, 3, Duration::from_micros(1500));
+        let bytes = batch.bytes();
+        assert_eq!(bytes[4..6], NEW_QDISC.to_ne_bytes());
+        assert_eq!(bytes[20..24], 7u32.to_ne_bytes(), "device");
+        assert_eq!(bytes[24..28], [0; 4], "the kernel picks the number");
+        assert_eq!(bytes[28..32], 0x7ee1_0003u32.to_ne_bytes(), "parent");
+        let attributes = &bytes[36..];
+        assert_eq!(attribute(attributes, KIND).map(text), Some("netem"));
+        let options = attribute(attributes, OPTIONS).unwrap();
+        assert_eq!(options[4..8], 100_000u32.to_ne_bytes(), "limit");
+        assert_eq!(attribute(&options[24..], 10).unwrap(), 1_500_000i64.to_ne_bytes(), "latency in nanoseconds");
+    }
+
+    #[test]
+    fn a_class_never_limits() {
+        let mut batch = Batch::default();
+        write_class(&mut batch, 7, 40);
+        let options = attribute(&batch.bytes()[36..], OPTIONS).unwrap();
+        let parameters = attribute(options, 1).unwrap();
+        assert_eq!(parameters.len(), 44, "size of struct tc_htb_opt");
+        assert_eq!(attribute(options, 6).unwrap(), 12_500_000_000u64.to_ne_bytes());
+    }
+
+    #[test]
+    fn default_own_and_foreign_are_told_apart() {
+        let qdisc = |kind: &str, handle| Qdisc { kind: kind.into(), handle, root: true, device: 1, drops: 0 };
+        assert!(qdisc("fq_codel", 0).is_default());
+        assert!(!qdisc("fq_codel", 0x10000).is_default());
+        assert!(qdisc("htb", MAJOR).is_ours());
+        assert!(!qdisc("fq", MAJOR).is_ours());
+        assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
+    }
+}

@@ -1,0 +1,198 @@
+//! With the kernel of this machine, in a network namespace of the test's own; skipped without the privilege for it.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use super::*;
+use crate::actuator::qdisc::class_id;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs `body` in a thread with an empty network of its own.
+fn in_namespace(test: &str, body: fn()) {
+    let ran = std::thread::spawn(move || {
+        // SAFETY: a network namespace changes no descriptor or memory that others share.
+        if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
+            return Some("may not make network namespaces");
+        }
+        if matches!(exists(), Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL)) {
+            return Some("the kernel has no nf_tables");
+        }
+        body();
+        None
+    });
+    if let Some(reason) = ran.join().unwrap() {
+        skip(test, reason);
+    }
+}
+
+fn skip(test: &str, reason: &str) {
+    use std::io::Write as _;
+    println!("SKIPPED: {test}: {reason}");
+    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        writeln!(file, "{test}: {reason}").unwrap();
+    }
+}
+
+/// What nft says, or nothing where it is not installed.
+fn nft(arguments: &str) -> Option<String> {
+    let output = Command::new("nft").args(arguments.split(' ')).stdin(Stdio::null()).output().ok()?;
+    assert!(output.status.success(), "nft {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn classes(list: &[(Client, Packets, u32)]) -> Classes {
+    list.iter().map(|(client, packets, class)| ((*client, *packets), class_id(*class))).collect()
+}
+
+fn address(text: &str) -> Client {
+    Client::Address(text.parse().unwrap())
+}
+
+fn some() -> Classes {
+    let connection = |address: &str| Client::Connection {
+        address: address.parse().unwrap(),
+        client_port: 40_001,
+        service_port: 3260,
+    };
+    classes(&[
+        (address("10.0.0.11"), Packets::Acknowledgements, 1),
+        (address("10.0.0.12"), Packets::Data, 2),
+        (address("fd00::1"), Packets::All, 40),
+        (connection("10.0.0.13"), Packets::All, 7),
+        (connection("fd00::2"), Packets::Acknowledgements, 8),
+    ])
+}
+
+#[test]
+fn what_is_written_is_in_the_kernel() {
+    in_namespace("what_is_written_is_in_the_kernel", || {
+        let mut table = ThrottleTable::create(&[3260, 10809], false).unwrap();
+        table.write(&some(), TIMEOUT).unwrap();
+        assert!(table.elements_agree().unwrap());
+        assert_eq!(table.count_rules().unwrap(), RULES);
+        assert_eq!(table.repair(TIMEOUT).unwrap(), Found::Unchanged);
+        if let Some(list) = nft("-n list table inet evenkeel") {
+            for part in ["10.0.0.11", "10.0.0.12", "fd00::1", "10.0.0.13 . 40001 . 3260", "7ee1:28", "10809"] {
+                assert!(list.contains(part), "{part} is not in\n{list}");
+            }
+            assert!(list.contains("meta priority set ip daddr map @ack4"), "{list}");
+        }
+        table.write(&Classes::new(), TIMEOUT).unwrap();
+        assert!(table.elements_agree().unwrap(), "empty again");
+        remove().unwrap();
+        assert!(!exists().unwrap());
+    });
+}
+
+#[test]
+fn elements_go_away_by_themselves() {
+    in_namespace("elements_go_away_by_themselves", || {
+        let mut table = ThrottleTable::create(&[3260], false).unwrap();
+        table.write(&some(), Duration::from_millis(150)).unwrap();
+        assert!(table.elements_agree().unwrap());
+        let started = Instant::now();
+        while table.elements_agree().unwrap() {
+            assert!(started.elapsed() < Duration::from_secs(10), "the elements stay");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(started.elapsed() > Duration::from_millis(100), "gone after {:?}", started.elapsed());
+    });
+}
+
+#[test]
+fn renewing_keeps_elements_alive() {
+    in_namespace("renewing_keeps_elements_alive", || {
+        let mut table = ThrottleTable::create(&[3260], false).unwrap();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(1500) {
+            table.write(&some(), Duration::from_millis(600)).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(table.elements_agree().unwrap());
+    });
+}
+
+#[test]
+fn a_foreign_flush_is_noticed_and_repaired() {
+    in_namespace("a_foreign_flush_is_noticed_and_repaired", || {
+        let mut table = ThrottleTable::create(&[3260], false).unwrap();
+        table.write(&some(), TIMEOUT).unwrap();
+        // What `nft flush ruleset`, `nft flush chain` and `nft flush map` do, in our own words.
+        remove().unwrap();
+        assert_eq!(table.repair(TIMEOUT).unwrap(), Found::StructureRepaired);
+        assert!(table.elements_agree().unwrap());
+        let flush = |name| {
+            let (batch, last) = nft::transaction(None, |batch| Table(TABLE).flush_set(batch, name));
+            Socket::open(Subsystem::Netfilter).unwrap().transact(&batch, last).unwrap();
+        };
+        flush("ack4");
+        assert_eq!(table.repair(TIMEOUT).unwrap(), Found::ElementsRepaired);
+        assert!(table.elements_agree().unwrap());
+        if nft("flush chain inet evenkeel output").is_some() {
+            assert_eq!(table.repair(TIMEOUT).unwrap(), Found::StructureRepaired);
+            nft("flush ruleset");
+            assert_eq!(table.repair(TIMEOUT).unwrap(), Found::StructureRepaired);
+            nft("add table ip other");
+            assert_eq!(table.repair(TIMEOUT).unwrap(), Found::OthersChanged);
+        }
+        assert_eq!(table.repair(TIMEOUT).unwrap(), Found::Unchanged);
+        // A change of others between two of our own is not lost.
+        flush("ack4");
+        table.write(&classes(&[(address("10.0.0.12"), Packets::Data, 3)]), TIMEOUT).unwrap();
+        assert_ne!(table.repair(TIMEOUT).unwrap(), Found::Unchanged);
+    });
+}
+
+#[test]
+fn an_owned_table_goes_with_its_owner() {
+    in_namespace("an_owned_table_goes_with_its_owner", || {
+        let mut table = ThrottleTable::create(&[3260], true).unwrap();
+        if !table.is_owned() {
+            skip("an_owned_table_goes_with_its_owner", "the kernel has no owned tables");
+            return;
+        }
+        table.write(&some(), TIMEOUT).unwrap();
+        assert_eq!(remove(), Err(Errno::PERM), "others cannot remove it");
+        drop(table);
+        let started = Instant::now();
+        while exists().unwrap() {
+            assert!(started.elapsed() < Duration::from_secs(10), "the table stays");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Loose, as tests run on busy machines; printed for whoever wants the figure.
+#[test]
+fn an_update_is_fast_enough_for_every_tick() {
+    in_namespace("an_update_is_fast_enough_for_every_tick", || {
+        let mut table = ThrottleTable::create(&[3260], true).unwrap();
+        for clients in [20, 1_000, 4_096] {
+            let mut times = Vec::new();
+            for round in 0..20 {
+                let list: Vec<_> = (0..clients)
+                    .map(|n| (address(&format!("10.1.{}.{}", n / 250, n % 250)), Packets::All, round % 40 + 1))
+                    .collect();
+                let classes = classes(&list);
+                let started = Instant::now();
+                table.write(&classes, TIMEOUT).unwrap();
+                times.push(started.elapsed());
+            }
+            times.sort();
+            println!("update of {clients} clients: median {:?}, slowest {:?}", times[10], times[19]);
+            assert!(times[10] < Duration::from_millis(50), "{clients} clients: {:?}", times[10]);
+            assert!(table.elements_agree().unwrap());
+        }
+    });
+}
+
+#[test]
+fn every_length_of_a_bare_segment_is_listed_once() {
+    let v4 = bare_elements(Family::V4);
+    assert_eq!(v4.len(), 11);
+    assert_eq!(v4[0].key, [0, 40, 0, 0, 0x50, 0, 0, 0]);
+    assert_eq!(v4[10].key, [0, 80, 0, 0, 0xf0, 0, 0, 0]);
+    assert_eq!(bare_elements(Family::V6)[3].key, [0, 32, 0, 0, 0x80, 0, 0, 0]);
+}

@@ -1,0 +1,146 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::actuator::{FileKnob, Written};
+
+/// A directory of its own, removed on drop.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-journal-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn knob(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.0.join("journal")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn content(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap().trim_end().to_owned()
+}
+
+#[test]
+fn the_first_value_is_put_back_after_many_changes() {
+    let dir = Dir::new("first");
+    let path = dir.knob("limit", "max\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    let mut knob = FileKnob::new(&path);
+    for value in ["100", "200", "200", "300"] {
+        knob.set(&mut journal, value).unwrap();
+    }
+    assert_eq!(content(&path), "300");
+    drop(journal);
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    assert_eq!(journal.pending().count(), 1);
+    let results = journal.restore_all();
+    assert!(matches!(results[..], [(Knob::File(_), Ok(Restored::Done))]), "{results:?}");
+    assert_eq!(content(&path), "max");
+    assert!(journal.is_clear());
+    assert!(Journal::open(dir.journal()).is_err(), "locked");
+    drop(journal);
+    assert!(Journal::open(dir.journal()).unwrap().is_clear());
+}
+
+#[test]
+fn a_foreign_change_is_noticed_and_respected() {
+    let dir = Dir::new("foreign");
+    let path = dir.knob("limit", "max\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    let mut knob = FileKnob::new(&path);
+    assert_eq!(knob.set(&mut journal, "max").unwrap(), Written::Same);
+    assert!(journal.is_clear(), "nothing was changed, nothing is to be restored");
+    assert_eq!(knob.set(&mut journal, "100").unwrap(), Written::Changed);
+    std::fs::write(&path, "77\n").unwrap();
+    assert_eq!(knob.set(&mut journal, "200").unwrap(), Written::Foreign { found: "77".into() });
+    assert_eq!(journal.restore(&Knob::File(path.clone())).unwrap(), Restored::Foreign { found: "77".into() });
+    assert_eq!(content(&path), "77");
+}
+
+#[test]
+fn a_change_that_was_interrupted_is_put_back_whatever_the_file_holds() {
+    let dir = Dir::new("interrupted");
+    let path = dir.knob("limit", "max\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    journal.intend(&Knob::File(path.clone()), Some("max"), Some("100")).unwrap();
+    // The process dies here, and the kernel had spelled the value in its own way.
+    std::fs::write(&path, "rbps=100\n").unwrap();
+    drop(journal);
+    Journal::open(dir.journal()).unwrap().restore_all();
+    assert_eq!(content(&path), "max");
+}
+
+#[test]
+fn a_torn_last_line_is_passed_over_and_a_damaged_one_is_not() {
+    let dir = Dir::new("torn");
+    let path = dir.knob("limit", "100\n");
+    let line =
+        to_json(&Line::Intend { knob: Knob::File(path.clone()), before: Some("max".into()), set: None }).unwrap();
+    std::fs::write(dir.journal(), format!("{line}{}", &line[..20])).unwrap();
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    journal.restore_all();
+    assert_eq!(content(&path), "max");
+    drop(journal);
+    std::fs::write(dir.journal(), format!("nonsense\n{line}")).unwrap();
+    let error = Journal::open(dir.journal()).unwrap_err().to_string();
+    assert!(error.contains("line 1"), "{error}");
+}
+
+#[test]
+fn the_journal_stays_short_and_loses_nothing() {
+    let dir = Dir::new("compact");
+    let path = dir.knob("limit", "max\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    let mut knob = FileKnob::new(&path);
+    for round in 0..COMPACT_LINES {
+        knob.set(&mut journal, &round.to_string()).unwrap();
+    }
+    let lines = std::fs::read_to_string(dir.journal()).unwrap().lines().count();
+    assert!(lines <= COMPACT_LINES, "{lines} lines");
+    knob.restore(&mut journal).unwrap();
+    assert_eq!(content(&path), "max");
+}
+
+proptest! {
+    #[test]
+    fn a_journal_cut_anywhere_still_puts_back_what_had_been_changed(changes in 1usize..5, cut in 0usize..2000) {
+        let before = Some("max".to_owned());
+        let knob = Knob::File("/limit".into());
+        let mut text = String::new();
+        let mut first_end = 0;
+        for n in 0..changes {
+            let set = Some(n.to_string());
+            text += &to_json(&Line::Intend { knob: knob.clone(), before: before.clone(), set }).unwrap();
+            if n == 0 {
+                first_end = text.len();
+            }
+            text += &to_json(&Line::Confirm { knob: knob.clone(), seen: n.to_string() }).unwrap();
+        }
+        let cut = cut.min(text.len());
+        let states = parse(Path::new("j"), &text.as_bytes()[..cut]).unwrap();
+        if cut >= first_end {
+            prop_assert_eq!(&states[&knob].before, &before);
+        } else {
+            prop_assert!(states.is_empty());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(Path::new("j"), &bytes);
+    }
+}

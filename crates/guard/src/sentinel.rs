@@ -1,0 +1,78 @@
+//! The sentinel: a process that does nothing but wait for the agent's death, and then puts everything back.
+//!
+//! It holds the reading end of a pipe whose other end only the agent has. However the agent ends, the kernel closes
+//! that end. A stopped sentinel is no danger by itself: the agent starts another one.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::actuator::Error;
+use crate::journal::{Journal, Restoration};
+
+/// The dead agent's lock is free as soon as the kernel has closed its files, which it does in any order.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
+/// The agent's end.
+#[derive(Debug)]
+pub struct Sentinel {
+    child: Child,
+    /// Open as long as this process lives.
+    _pipe: ChildStdin,
+}
+
+impl Sentinel {
+    /// Starts `command`, which must call [`watch`] with its standard input, in a process group of its own, so that
+    /// neither Ctrl-C nor a killed process group takes both.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the program cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self, Error> {
+        use std::os::unix::process::CommandExt as _;
+        let program = command.get_program().to_owned();
+        let failed = |source| Error::File { doing: "start the sentinel", path: program.clone().into(), source };
+        let mut child = command.stdin(Stdio::piped()).process_group(0).spawn().map_err(failed)?;
+        let pipe = child.stdin.take().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
+        Ok(Self { child, _pipe: pipe })
+    }
+
+    /// Whether it still runs. If not, start another one.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The sentinel's process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it after everything has been restored; it finds an empty journal. Drop the journal first, as the sentinel
+    /// waits for its lock.
+    pub fn stop(self) {
+        let Self { mut child, _pipe } = self;
+        drop(_pipe);
+        let _ = child.wait();
+    }
+}
+
+/// The sentinel's whole life: waits until `pipe` ends, then puts back what the journal lists. `None` if another
+/// process, a new agent, has taken the journal over, and with it the duty.
+///
+/// # Errors
+/// What [`Journal::open`] says. Errors about single settings are in the list.
+pub fn watch(mut pipe: impl Read, journal: &Path) -> Result<Option<Restoration>, Error> {
+    let mut nothing = [0; 64];
+    // Nobody writes to it; an error means as little good as the end.
+    while let Ok(1..) = pipe.read(&mut nothing) {}
+    let deadline = Instant::now() + LOCK_LIMIT;
+    loop {
+        match Journal::open(journal) {
+            Ok(mut journal) => return Ok(Some(journal.restore_all())),
+            Err(Error::JournalInUse { .. }) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+            Err(Error::JournalInUse { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    }
+}
