@@ -8,6 +8,7 @@
 //! | [`ssd`] | a solid-state drive, SATA or NVMe: dies, garbage collection, fast cells |
 //! | [`disk`] | a disk with seeks, rotation, zones and a cache |
 //! | [`raid`] | stripes over equal members |
+//! | [`link`] | clients of an iSCSI target over TCP, with delays on what is sent back |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
 //!
 //! Every model has the same four verbs: `submit(now, id, io)`, `next_event()`, `poll(now)` until it answers `None`, and
@@ -20,6 +21,7 @@ mod clock;
 pub mod device;
 pub mod disk;
 pub mod jitter;
+pub mod link;
 pub mod params;
 pub mod raid;
 pub mod ssd;
