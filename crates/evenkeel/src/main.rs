@@ -8,6 +8,7 @@ use tracing_subscriber::EnvFilter;
 mod config_cmd;
 mod control;
 mod demo;
+mod guard;
 mod http;
 mod load;
 mod output;
@@ -54,6 +55,9 @@ enum Command {
     Sim(sim::Args),
     /// Repeat the experiments of a paper in virtual time, beside ours
     Reproduce(reproduce::Args),
+    /// Keep the response time of reads on targets that are already there, by holding noisy clients back
+    #[command(subcommand)]
+    Guard(guard::Command),
     /// Check, explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Sim(args) => return sim::run(&args),
         Command::Reproduce(args) => return reproduce::run(&args),
+        Command::Guard(command) => guard::run(command),
         Command::Config(command) => config_cmd::run(&command),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),

@@ -6,7 +6,7 @@ use evenkeel_policy::state::{LatencyState, LimitState, PoolState, State, TenantS
 use evenkeel_policy::units::{Bytes, Rates};
 
 /// Left-aligned first column, right-aligned others.
-fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)

@@ -71,6 +71,19 @@ impl Survey {
         }
     }
 
+    /// Reads this machine, tgt's answers included.
+    pub fn of_this_machine() -> Self {
+        let roots = Roots::default();
+        match tgt::ask(&roots) {
+            Some(Err(problem)) => {
+                let mut survey = Self::read(&roots, None);
+                survey.problems.push(problem);
+                survey
+            }
+            answer => Self::read(&roots, answer.and_then(Result::ok).as_deref()),
+        }
+    }
+
     /// The block device at or below `path`.
     pub fn device(&self, path: &Path) -> Option<&Device> {
         if path.starts_with("/dev") {

@@ -1,9 +1,13 @@
 //! tgt, a SCSI target in user space: the output of `tgtadm --lld iscsi --op show --mode target`.
 
+use std::io::Read;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::lio;
+use super::roots::{self, Roots};
 use crate::error::Fault;
 
 /// A target of tgt.
@@ -24,6 +28,59 @@ pub struct Session {
     pub initiator: String,
     /// Where its connections come from.
     pub addresses: Vec<IpAddr>,
+}
+
+/// The tool answers from memory; a daemon that takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// More than thousands of targets fill.
+const MAX_OUTPUT_BYTES: u64 = 16 << 20;
+
+/// Asks a running tgt by its tool; `None` if no tgt runs here.
+///
+/// # Errors
+/// When the tool cannot be started, fails, or does not answer within 2 s.
+pub fn ask(roots: &Roots) -> Option<Result<String, String>> {
+    let runs = |id: &String| {
+        let name = roots::value(&roots.proc.join(id).join("comm")).ok().flatten();
+        id.parse::<u32>().is_ok() && name.as_deref() == Some("tgtd")
+    };
+    roots::names(&roots.proc)
+        .ok()?
+        .iter()
+        .any(runs)
+        .then(|| run_tool().map_err(|problem| format!("tgt runs, but tgtadm {problem}; its clients are unknown")))
+}
+
+fn run_tool() -> Result<String, String> {
+    let mut command = Command::new("tgtadm");
+    command.args(["--lld", "iscsi", "--op", "show", "--mode", "target"]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| format!("cannot be started: {error}"))?;
+    // Read meanwhile, or a long answer would fill the pipe and block the tool.
+    let reader = child.stdout.take().map(|output| {
+        std::thread::spawn(move || {
+            let mut text = Vec::new();
+            output.take(MAX_OUTPUT_BYTES).read_to_end(&mut text).map(|_| text)
+        })
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("has not answered within {PATIENCE:?}"));
+            }
+        }
+    };
+    if !status.success() {
+        return Err(format!("failed ({status})"));
+    }
+    let text = reader.and_then(|reader| reader.join().ok()).and_then(Result::ok).unwrap_or_default();
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Reads the output.

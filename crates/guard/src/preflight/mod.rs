@@ -1,1 +1,158 @@
 //! What the kernel offers, what is missing, and what is lost by it: as data.
+//!
+//! [`Evidence::read`] reads, [`judge`] concludes; the second is pure. Nothing is loaded, set or tried.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::discovery::roots::{self, Roots};
+
+mod parts;
+
+pub use parts::judge;
+
+/// How far a part is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// In use as it is.
+    Present,
+    /// A module that is installed but not loaded.
+    Loadable,
+    /// Not there.
+    Missing,
+    /// There, but set so that something is lost.
+    Unsuitable,
+}
+
+impl Presence {
+    /// Name as shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Present => "yes",
+            Self::Loadable => "not loaded",
+            Self::Missing => "missing",
+            Self::Unsuitable => "unsuitable",
+        }
+    }
+}
+
+/// What was found out about one part of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// The part, for programs: `netem`.
+    pub part: String,
+    /// What it is needed for.
+    pub purpose: String,
+    /// Whether it is there.
+    pub presence: Presence,
+    /// Where that is known from.
+    pub evidence: String,
+    /// What does not work without it; empty if it is there.
+    pub lost: String,
+    /// What to do; empty if there is nothing to do.
+    pub cure: String,
+}
+
+/// What the agent can do here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Preflight {
+    /// Whether response times can be measured at all.
+    pub can_measure: bool,
+    /// Whether clients can be held back.
+    pub can_act: bool,
+    /// Each part by itself.
+    pub findings: Vec<Finding>,
+}
+
+/// What was read, before anything is concluded from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Those of [`parts::SYMBOLS`] that the running kernel has, built in or as a loaded module.
+    pub symbols: BTreeSet<String>,
+    /// Modules that are loaded, or built in with something to set.
+    pub loaded: BTreeSet<String>,
+    /// Modules that are installed for the running kernel.
+    pub installed: BTreeSet<String>,
+    /// Whether `/proc/diskstats` can be read.
+    pub diskstats: bool,
+    /// Whether configfs is mounted at its place.
+    pub configfs: bool,
+    /// Whether the block layer's tracepoints are there for this process.
+    pub tracepoints: bool,
+    /// Effective capabilities of this process, as bits.
+    pub capabilities: Option<u64>,
+    /// The largest receive window of TCP sockets in bytes.
+    pub tcp_rmem_max: Option<u64>,
+    /// `net.ipv4.tcp_early_retrans`.
+    pub tcp_early_retrans: Option<u64>,
+    /// Block devices that keep no statistics.
+    pub silent_devices: Vec<String>,
+}
+
+impl Evidence {
+    /// Reads what the system tells. What cannot be read counts as not there.
+    pub fn read(roots: &Roots, modules: &Path) -> Self {
+        let sysctl = |name: &str| roots::value(&roots.proc.join("sys/net/ipv4").join(name)).ok().flatten();
+        let tracing = ["kernel/tracing", "kernel/debug/tracing"].map(|folder| roots.sys.join(folder));
+        let silent = |device: &String| {
+            let path = roots.sys.join("block").join(device).join("queue/iostats");
+            roots::value(&path).ok().flatten().as_deref() == Some("0")
+        };
+        let devices = roots::names(&roots.sys.join("block")).unwrap_or_default();
+        let status = roots::text(&roots.proc.join("self/status")).unwrap_or_default();
+        Self {
+            symbols: File::open(roots.proc.join("kallsyms"))
+                .map_or_else(|_| BTreeSet::new(), |file| symbols(BufReader::new(file))),
+            loaded: roots::names(&roots.sys.join("module")).unwrap_or_default().into_iter().collect(),
+            installed: roots::text(&modules.join("modules.dep"))
+                .map_or_else(|_| BTreeSet::new(), |text| installed(&text)),
+            diskstats: roots::text(&roots.proc.join("diskstats")).is_ok(),
+            configfs: roots.configfs().is_dir(),
+            tracepoints: tracing.iter().any(|folder| folder.join("events/block/block_rq_complete").is_dir()),
+            capabilities: capabilities(&status),
+            tcp_rmem_max: sysctl("tcp_rmem").and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
+            tcp_early_retrans: sysctl("tcp_early_retrans").and_then(|text| text.parse().ok()),
+            silent_devices: devices.into_iter().filter(silent).collect(),
+        }
+    }
+}
+
+/// The symbols of interest among those of the kernel, which are many: read line by line.
+fn symbols(mut text: impl BufRead) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut line = Vec::new();
+    while text.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+        let name = line.split(u8::is_ascii_whitespace).nth(2).and_then(|name| std::str::from_utf8(name).ok());
+        if let Some(symbol) = name.filter(|name| parts::SYMBOLS.contains(name)) {
+            found.insert(symbol.to_owned());
+        }
+        line.clear();
+    }
+    found
+}
+
+/// Names of modules in `modules.dep`: each line begins with a path that ends in `NAME.ko` and maybe a compression.
+fn installed(text: &str) -> BTreeSet<String> {
+    let names = text.lines().filter_map(|line| {
+        let file = line.split(':').next()?.rsplit('/').next()?;
+        let (name, _) = file.split_once(".ko")?;
+        Some(name.replace('-', "_"))
+    });
+    names.collect()
+}
+
+/// The bits of `CapEff` in `/proc/self/status`.
+fn capabilities(status: &str) -> Option<u64> {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(bits.trim(), 16).ok()
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,74 @@
+//! Maps and findings as text for a terminal.
+
+use std::fmt::Write as _;
+
+use evenkeel_guard::discovery::map::ResourceEntry;
+use evenkeel_guard::discovery::{Link, Map};
+use evenkeel_guard::preflight::Preflight;
+
+use crate::control::table;
+
+fn or_dash(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
+}
+
+/// The map as tables, with what is uncertain below.
+pub(super) fn map(map: &Map) -> String {
+    let mut text = String::new();
+    if map.links.is_empty() {
+        text.push_str(
+            "no targets found: neither LIO, tgt, nvmet, nbd-server, qemu-nbd nor evenkeel serves a volume here\n",
+        );
+    } else {
+        let head = ["client", "name", "server", "target", "volume", "device", "resource", "known by"];
+        let row = |link: &Link| {
+            vec![
+                link.client.map_or_else(|| "-".into(), |client| client.to_string()),
+                or_dash(link.client_name.as_deref()),
+                link.server.name().to_owned(),
+                link.target.clone(),
+                link.volume.clone(),
+                or_dash(link.device.as_deref()),
+                or_dash(link.resource.as_deref()),
+                link.known_by.name().to_owned(),
+            ]
+        };
+        text += &table(&head, &map.links.iter().map(row).collect::<Vec<_>>());
+        text.push('\n');
+        let row = |entry: &ResourceEntry| vec![entry.name.clone(), entry.kind.clone(), entry.devices.join(" ")];
+        let rows: Vec<_> = map.resources.iter().map(row).collect();
+        text += &table(&["resource", "kind", "devices"], &rows);
+    }
+    for note in &map.notes {
+        let _ = writeln!(text, "\nnote: {}", note.message);
+    }
+    text
+}
+
+/// The findings as a table, with what is lost and what to do below.
+pub(super) fn preflight(preflight: &Preflight) -> String {
+    let row = |finding: &evenkeel_guard::preflight::Finding| {
+        vec![
+            finding.part.clone(),
+            finding.presence.name().to_owned(),
+            finding.purpose.clone(),
+            finding.evidence.clone(),
+        ]
+    };
+    let rows: Vec<_> = preflight.findings.iter().map(row).collect();
+    let mut text = table(&["part", "there", "what for", "known from"], &rows);
+    for finding in preflight.findings.iter().filter(|finding| !finding.lost.is_empty()) {
+        let _ = writeln!(text, "\n{}: {}\n  what to do: {}", finding.part, finding.lost, finding.cure);
+    }
+    let _ = writeln!(
+        text,
+        "\nresponse times can be measured: {}\nclients can be held back: {}",
+        yes_no(preflight.can_measure),
+        yes_no(preflight.can_act)
+    );
+    text
+}
+
+fn yes_no(answer: bool) -> &'static str {
+    if answer { "yes" } else { "no" }
+}

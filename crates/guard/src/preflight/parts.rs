@@ -1,0 +1,219 @@
+//! The parts of the system that matter, and what each is good for.
+
+use super::{Evidence, Finding, Preflight, Presence};
+
+/// A part of the kernel that is there or not.
+struct Part {
+    name: &'static str,
+    /// A symbol that the kernel has if it has the part.
+    symbol: &'static str,
+    module: &'static str,
+    purpose: &'static str,
+    lost: &'static str,
+}
+
+const PARTS: [Part; 7] = [
+    Part {
+        name: "netem",
+        symbol: "netem_enqueue",
+        module: "sch_netem",
+        purpose: "delays packets",
+        lost: "no client can be held back; only --dry-run works",
+    },
+    Part {
+        name: "htb",
+        symbol: "htb_enqueue",
+        module: "sch_htb",
+        purpose: "keeps packets with different delays apart",
+        lost: "no client can be held back; only --dry-run works",
+    },
+    Part {
+        name: "nftables",
+        symbol: "nft_do_chain",
+        module: "nf_tables",
+        purpose: "chooses the delay of each packet, and forgets it when the agent dies",
+        lost: "no client can be held back; only --dry-run works",
+    },
+    Part {
+        name: "fq",
+        symbol: "fq_enqueue",
+        module: "sch_fq",
+        purpose: "delays to the microsecond, without classes",
+        lost: "delays come in steps",
+    },
+    Part {
+        name: "bpf",
+        symbol: "cls_bpf_classify",
+        module: "cls_bpf",
+        purpose: "delays to the microsecond, without classes",
+        lost: "delays come in steps",
+    },
+    Part {
+        name: "lio",
+        symbol: "iscsit_register_transport",
+        module: "iscsi_target_mod",
+        purpose: "the kernel's SCSI target over TCP",
+        lost: "no targets of this kind can be served or found",
+    },
+    Part {
+        name: "nvmet",
+        symbol: "nvmet_tcp_add_port",
+        module: "nvmet_tcp",
+        purpose: "the kernel's NVMe target over TCP",
+        lost: "no targets of this kind can be served or found",
+    },
+];
+
+/// Symbols that are looked for.
+pub(super) const SYMBOLS: [&str; PARTS.len()] = {
+    let mut symbols = [""; PARTS.len()];
+    let mut n = 0;
+    while n < PARTS.len() {
+        symbols[n] = PARTS[n].symbol;
+        n += 1;
+    }
+    symbols
+};
+
+/// Parts without which nobody can be held back.
+const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
+
+/// The bit of `CAP_NET_ADMIN` (`linux/capability.h`).
+const NET_ADMIN: u32 = 12;
+
+/// A receive window up to this makes a writer wait for acknowledgements: in trials 32 KiB did, megabytes did not.
+const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
+
+/// Concludes what the agent can do from what was read.
+pub fn judge(evidence: &Evidence) -> Preflight {
+    let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
+    findings.extend(files(evidence));
+    findings.push(net_admin(evidence));
+    findings.extend(network(evidence));
+    findings.extend(statistics(evidence));
+    let usable = |name: &&str| {
+        let finding = findings.iter().find(|finding| finding.part == **name);
+        finding.is_some_and(|finding| matches!(finding.presence, Presence::Present | Presence::Loadable))
+    };
+    let can_act = TO_ACT.iter().all(|name| usable(&name));
+    Preflight { can_measure: evidence.diskstats, can_act, findings }
+}
+
+fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
+    let module = part.module;
+    let (presence, from, cure) = if evidence.symbols.contains(part.symbol) {
+        (Presence::Present, format!("/proc/kallsyms has {}", part.symbol), String::new())
+    } else if evidence.loaded.contains(module) {
+        (Presence::Present, format!("/sys/module/{module}"), String::new())
+    } else if evidence.installed.contains(module) {
+        (Presence::Loadable, "modules.dep".to_owned(), format!("modprobe {module}"))
+    } else {
+        let cure = format!("use a kernel with {module}; distributions put it into their package of kernel modules");
+        (Presence::Missing, "neither running nor installed".to_owned(), cure)
+    };
+    let lost = if presence == Presence::Present { "" } else { part.lost };
+    Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
+}
+
+/// A part that is there or not, whose absence needs words of its own.
+fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cure: &str) -> Finding {
+    let presence = if there { Presence::Present } else { Presence::Missing };
+    let when_missing = |text: &str| if there { String::new() } else { text.to_owned() };
+    Finding {
+        part: part.into(),
+        purpose: purpose.into(),
+        presence,
+        evidence: evidence.into(),
+        lost: when_missing(lost),
+        cure: when_missing(cure),
+    }
+}
+
+fn files(evidence: &Evidence) -> [Finding; 3] {
+    [
+        simple(
+            "diskstats",
+            "response time, rate and size of the requests of each device",
+            evidence.diskstats,
+            "/proc/diskstats",
+            "nothing can be measured",
+            "mount /proc, and use a kernel with block devices",
+        ),
+        simple(
+            "configfs",
+            "sessions of the kernel's targets",
+            evidence.configfs,
+            "/sys/kernel/config",
+            "clients of LIO and nvmet cannot be found",
+            "mount -t configfs none /sys/kernel/config",
+        ),
+        simple(
+            "tracepoints",
+            "percentiles of the response time",
+            evidence.tracepoints,
+            "/sys/kernel/tracing/events/block",
+            "goals are for means only",
+            "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_BLK_DEV_IO_TRACE; and run as root",
+        ),
+    ]
+}
+
+fn net_admin(evidence: &Evidence) -> Finding {
+    let there = evidence.capabilities.is_some_and(|bits| bits >> NET_ADMIN & 1 == 1);
+    simple(
+        "net_admin",
+        "setting delays",
+        there,
+        "CapEff in /proc/self/status",
+        "no client can be held back; only --dry-run works",
+        "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN",
+    )
+}
+
+fn network(evidence: &Evidence) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(bytes) = evidence.tcp_rmem_max {
+        let capped = bytes <= CAPPED_WINDOW_BYTES;
+        let finding = simple(
+            "receive_window",
+            "writers that wait for acknowledgements",
+            capped,
+            &format!("net.ipv4.tcp_rmem lets windows grow to {bytes} bytes"),
+            "delayed acknowledgements alone do not hold writers back; everything that is sent to them must be delayed",
+            "before the target listens: sysctl net.ipv4.tcp_rmem=\"4096 32768 32768\"; or leave it, at the cost of the clients' other traffic",
+        );
+        let presence = if capped { Presence::Present } else { Presence::Unsuitable };
+        findings.push(Finding { presence, ..finding });
+    }
+    if let Some(setting) = evidence.tcp_early_retrans {
+        let off = setting == 0;
+        let finding = simple(
+            "loss_probes",
+            "no retransmits that a delay causes",
+            off,
+            &format!("net.ipv4.tcp_early_retrans is {setting}"),
+            "a delay that changes quickly may make either end send a segment twice",
+            "sysctl net.ipv4.tcp_early_retrans=0, here and on the clients",
+        );
+        let presence = if off { Presence::Present } else { Presence::Unsuitable };
+        findings.push(Finding { presence, ..finding });
+    }
+    findings
+}
+
+fn statistics(evidence: &Evidence) -> Option<Finding> {
+    let silent = &evidence.silent_devices;
+    if silent.is_empty() {
+        return None;
+    }
+    let devices = silent.join(", ");
+    let finding = simple(
+        "iostats",
+        "statistics of each device",
+        false,
+        &format!("switched off for {devices}"),
+        "these devices look idle, whatever they do",
+        "echo 1 > /sys/block/DEVICE/queue/iostats",
+    );
+    Some(Finding { presence: Presence::Unsuitable, ..finding })
+}

@@ -1,0 +1,88 @@
+//! Evidence and what is concluded from it.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn complete() -> Evidence {
+    Evidence {
+        symbols: parts::SYMBOLS.iter().map(|&symbol| symbol.to_owned()).collect(),
+        diskstats: true,
+        configfs: true,
+        tracepoints: true,
+        capabilities: Some(1 << 12),
+        tcp_rmem_max: Some(32_768),
+        tcp_early_retrans: Some(0),
+        ..Evidence::default()
+    }
+}
+
+fn finding(evidence: &Evidence, part: &str) -> Finding {
+    let findings = judge(evidence).findings;
+    findings.into_iter().find(|finding| finding.part == part).unwrap_or_else(|| panic!("{part} is not judged"))
+}
+
+#[test]
+fn with_everything_nothing_is_lost() {
+    let preflight = judge(&complete());
+    assert!(preflight.can_act && preflight.can_measure);
+    for finding in &preflight.findings {
+        assert_eq!((finding.presence, finding.lost.as_str()), (Presence::Present, ""), "{}", finding.part);
+    }
+}
+
+#[test]
+fn what_is_missing_says_what_is_lost_and_what_to_do() {
+    let preflight = judge(&Evidence { tcp_rmem_max: Some(6 << 20), tcp_early_retrans: Some(3), ..Evidence::default() });
+    assert!(!preflight.can_act && !preflight.can_measure);
+    for finding in &preflight.findings {
+        assert!(!finding.lost.is_empty() && !finding.cure.is_empty(), "{}", finding.part);
+    }
+}
+
+#[test]
+fn one_missing_part_is_enough_not_to_act() {
+    for symbol in ["netem_enqueue", "htb_enqueue", "nft_do_chain"] {
+        let mut evidence = complete();
+        evidence.symbols.remove(symbol);
+        assert!(!judge(&evidence).can_act, "{symbol}");
+    }
+    assert!(!judge(&Evidence { capabilities: Some(!(1 << 12)), ..complete() }).can_act);
+    // The continuous variant is a choice, not a need.
+    let mut evidence = complete();
+    evidence.symbols.remove("fq_enqueue");
+    assert!(judge(&evidence).can_act);
+}
+
+#[test]
+fn an_installed_module_can_be_loaded() {
+    let mut evidence = complete();
+    evidence.symbols.remove("netem_enqueue");
+    evidence.installed =
+        installed("kernel/net/sched/sch_netem.ko.xz:\nkernel/net/sched/sch-fq.ko: kernel/lib/crc.ko\n");
+    assert!(evidence.installed.contains("sch_fq"));
+    let netem = finding(&evidence, "netem");
+    assert_eq!((netem.presence, netem.cure.as_str()), (Presence::Loadable, "modprobe sch_netem"));
+    assert!(judge(&evidence).can_act);
+}
+
+#[test]
+fn devices_without_statistics_are_named() {
+    let evidence = Evidence { silent_devices: vec!["sda".into(), "dm-0".into()], ..complete() };
+    assert!(finding(&evidence, "iostats").evidence.contains("sda, dm-0"));
+}
+
+#[test]
+fn symbols_and_capabilities_are_read_from_the_kernels_formats() {
+    let text = b"0000000000000000 t fq_codel_enqueue\t[sch_fq_codel]\n0000000000000000 T nft_do_chain\n" as &[u8];
+    assert_eq!(symbols(text).into_iter().collect::<Vec<_>>(), ["nft_do_chain"]);
+    assert_eq!(capabilities("Name:\tx\nCapEff:\t0000000000001000\n"), Some(1 << 12));
+    assert_eq!(capabilities(""), None);
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), text in ".{0,200}") {
+        let _ = (symbols(bytes.as_slice()), installed(&text), capabilities(&text));
+    }
+}
