@@ -10,7 +10,7 @@ use crate::process;
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program that a test runs, and the package that has it.
-const NEEDED: [(&str, &str); 13] = [
+const NEEDED: [(&str, &str); 16] = [
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("qemu-nbd", "qemu-utils"),
@@ -24,6 +24,10 @@ const NEEDED: [(&str, &str); 13] = [
     ("zstd", "zstd"),
     ("python3", "python3"),
     ("ip", "iproute2"),
+    ("tc", "iproute2"),
+    ("nft", "nftables"),
+    // The program is not used; its package brings the library of the initiator that the lab drives.
+    ("iscsi-perf", "libiscsi-bin"),
 ];
 
 /// Packages whose programs are missing.

@@ -37,6 +37,8 @@ pub(crate) enum Step {
     Bench,
     /// Power cuts in a virtual machine.
     Durability,
+    /// Packet delay on a real iSCSI target in a virtual machine.
+    Iscsi,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
     /// Failing disks in a virtual machine.
@@ -49,7 +51,7 @@ impl Step {
     }
 
     fn in_quick(self) -> bool {
-        !matches!(self, Self::Bench | Self::Durability | Self::NbdClient | Self::SyncFailure)
+        !matches!(self, Self::Bench | Self::Durability | Self::Iscsi | Self::NbdClient | Self::SyncFailure)
     }
 }
 
@@ -165,6 +167,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             "--smoke",
         ])),
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
+        Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),
     }

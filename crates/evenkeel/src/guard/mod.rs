@@ -9,6 +9,8 @@ use evenkeel_guard::preflight::{self, Evidence};
 
 use crate::output;
 
+mod hold;
+mod restore;
 mod show;
 
 /// What to do.
@@ -28,6 +30,18 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Delay what is sent to some clients, for a while, and put everything back
+    ///
+    /// Shows what a delay does to a client, without any controller. Needs root. However this command ends, also by
+    /// kill -9, the delay ends with it.
+    Hold(hold::Args),
+    /// Put back everything that an agent changed and could not put back itself
+    ///
+    /// For systemd's ExecStopPost, and after both the agent and its sentinel were killed. Refuses while an agent runs.
+    Reset(restore::Args),
+    /// Waits for the agent's death and puts everything back; started by the agent
+    #[command(hide = true)]
+    Sentinel(restore::Args),
 }
 
 /// Runs the command.
@@ -38,6 +52,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Discover { json } => discover(json),
         Command::Check { json } => check(json),
+        Command::Hold(args) => hold::run(&args),
+        Command::Reset(args) => restore::reset(&args),
+        Command::Sentinel(args) => restore::sentinel(&args),
     }
 }
 

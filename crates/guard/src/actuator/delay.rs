@@ -17,6 +17,9 @@ const MAX_STEPS: u128 = 1_000;
 pub const MAX_HOLDS: usize = 4_096;
 /// Elements are renewed when this share of their timeout has passed, so that a tick or two may be late.
 const RENEW_AFTER: u32 = 3;
+/// The kernel closes the files of a killed process within milliseconds.
+const OWNER_LIMIT: Duration = Duration::from_secs(1);
+const OWNER_POLL: Duration = Duration::from_millis(5);
 
 /// How packets are delayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -315,7 +318,14 @@ pub(crate) fn remove_classes(device: &str) -> Result<bool, Error> {
 
 /// Removes our table, if it is there.
 pub(crate) fn remove_table() -> Result<(), Error> {
-    table::remove().map_err(table_error)
+    let started = Instant::now();
+    loop {
+        match table::remove() {
+            // Owned by a process that is dying: its lock on the journal may be gone before its netlink socket is.
+            Err(Errno::PERM) if started.elapsed() < OWNER_LIMIT => std::thread::sleep(OWNER_POLL),
+            result => return result.map_err(table_error),
+        }
+    }
 }
 
 #[cfg(test)]

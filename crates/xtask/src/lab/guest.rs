@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::durability::{FILE_BYTES, Subject};
 use super::pattern::{self, SECTOR};
-use super::{SHARE, nbd_client, sync_failure, writer};
+use super::{SHARE, iscsi_guest, iscsi_load, nbd_client, sync_failure, writer};
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
@@ -41,6 +41,13 @@ pub(crate) enum Guest {
         #[arg(long)]
         server: crate::servers::Server,
     },
+    /// Holds back packets of iSCSI initiators.
+    Iscsi {
+        #[arg(long)]
+        binary: PathBuf,
+    },
+    /// One iSCSI initiator with one request under way.
+    IscsiLoad(iscsi_load::Options),
     /// Serves disks that fail, work again and vanish.
     SyncFailure {
         #[arg(long)]
@@ -55,6 +62,8 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
+        Guest::Iscsi { binary } => iscsi_guest::run(binary),
+        Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
     }
 }

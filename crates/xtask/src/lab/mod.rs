@@ -4,6 +4,9 @@ mod cpio;
 mod device_mapper;
 mod durability;
 pub(crate) mod guest;
+mod iscsi;
+mod iscsi_guest;
+mod iscsi_load;
 mod journal;
 mod kernel;
 mod log_writes;
@@ -31,6 +34,8 @@ const SHARE: &str = "/run/lab";
 pub(crate) enum Name {
     /// Cuts the power under load and looks for broken promises.
     Durability,
+    /// Delays packets of real initiators against a real iSCSI target.
+    Iscsi,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
     /// Takes the device away under load and looks for flushes that hide it.
@@ -42,6 +47,7 @@ impl Name {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Durability => "durability",
+            Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
             Self::SyncFailure => "sync-failure",
         }
@@ -142,6 +148,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Durability => durability::run(&mut lab, &options),
+        Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
     };

@@ -20,6 +20,19 @@ const BOOT_ATTEMPTS: u32 = 5;
 /// Many times what a boot takes on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
+/// Modules of the iSCSI lab, beside those.
+const STORAGE_NETWORK_MODULES: [&str; 10] = [
+    "null_blk",
+    "dm_mod",
+    "veth",
+    "bridge",
+    "sch_htb",
+    "sch_netem",
+    "nf_tables",
+    "target_core_mod",
+    "target_core_iblock",
+    "iscsi_target_mod",
+];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that `lab/init` prints when the host's programs are usable.
@@ -27,12 +40,22 @@ const BOOTED: &str = "lab: booted";
 /// Line that `lab/init` prints with the exit status of the command.
 const ENDED: &str = "lab: ended ";
 
+/// How time passes in the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// As outside. Two processors.
+    Real,
+    /// By instructions executed: the load on the host changes nothing of what is measured inside. One processor.
+    Virtual,
+}
+
 /// Kernel and initial file system, made once for all machines of a run.
 #[derive(Debug)]
 pub(crate) struct Machine {
     kernel: Kernel,
     initramfs: PathBuf,
     share: PathBuf,
+    time: Time,
     verbose: bool,
     boots: u32,
     /// Boots that had to be repeated.
@@ -50,13 +73,23 @@ pub(crate) struct Guest {
 impl Machine {
     /// Fetches what is missing into `build`; the guest sees `scratch` as `/run/lab`.
     pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        Self::make(build, scratch, verbose, "initramfs", &MODULES, Time::Real)
+    }
+
+    /// The same with network and iSCSI target, in virtual time.
+    pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
+    }
+
+    fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {
         let kernel = kernel::prepare(build)?;
         let busybox = kernel::busybox(build)?;
-        let initramfs = build.join("initramfs");
-        kernel.initramfs(&busybox, &MODULES, &MODULES_IF_PRESENT, &initramfs)?;
+        let initramfs = build.join(name);
+        kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();
-        Ok(Self { kernel, initramfs, share, verbose, boots: 0, failed_boots: 0 })
+        Ok(Self { kernel, initramfs, share, time, verbose, boots: 0, failed_boots: 0 })
     }
 
     /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
@@ -84,7 +117,14 @@ impl Machine {
         let control = self.share.join(format!("control-{}", self.boots));
         let mut qemu = Command::new("qemu-system-x86_64");
         // Pure emulation runs everywhere, also inside a virtual machine.
-        qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "2G"]);
+        match self.time {
+            Time::Real => qemu.args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "2G"]),
+            // One instruction counts as 2 ns; when all wait, time jumps to the next timer.
+            Time::Virtual => {
+                qemu.args(["-accel", "tcg,thread=single", "-smp", "1", "-m", "3G", "-icount", "shift=1,sleep=off"])
+            }
+        };
+        qemu.args(["-cpu", "max"]);
         qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
         qemu.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&self.initramfs);
@@ -200,6 +240,9 @@ pub(crate) fn missing() -> Option<String> {
         "nbd-client",
         "qemu-nbd",
         "nbdkit",
+        "ip",
+        "tc",
+        "iscsi-perf",
     ];
     let absent: Vec<&str> = needed.into_iter().filter(|p| process::find_program(p).is_none()).collect();
     (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))

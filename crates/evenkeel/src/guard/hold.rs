@@ -1,0 +1,138 @@
+//! `evenkeel guard hold`: a delay by hand.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::journal::Journal;
+use evenkeel_policy::units::Duration;
+
+use super::restore::{self, JOURNAL};
+
+/// How often the holds are looked after. A timeout must be a few times longer.
+const TICK: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Arguments of `evenkeel guard hold`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Address of a client; may be repeated
+    #[arg(long = "client", required = true, value_name = "ADDRESS")]
+    clients: Vec<IpAddr>,
+    /// How long every packet waits, rounded up to the next step
+    #[arg(long)]
+    delay: Duration,
+    /// Network device by which the clients are reached; may be repeated
+    #[arg(long = "device", required = true)]
+    devices: Vec<String>,
+    /// Which packets wait: acknowledgements slow a client that writes (with a capped receive window), data one that
+    /// reads, all both
+    #[arg(long, value_enum, default_value = "all")]
+    packets: Which,
+    /// Port of the service on this host; may be repeated
+    #[arg(long = "port", default_value = "3260")]
+    ports: Vec<u16>,
+    /// Difference between neighbouring delay classes
+    #[arg(long, default_value = "500us")]
+    step: Duration,
+    /// Longest delay
+    #[arg(long, default_value = "20ms")]
+    maximum: Duration,
+    /// Time after which a hold ends that nobody renews
+    #[arg(long, default_value = "3s")]
+    timeout: Duration,
+    /// End after this time; without it, at Ctrl-C
+    #[arg(long = "for", value_name = "TIME")]
+    time: Option<Duration>,
+    /// Rely on the timeout alone: the table in the kernel does not end with this process
+    #[arg(long)]
+    shared_table: bool,
+    /// The agent's journal
+    #[arg(long, default_value = JOURNAL)]
+    journal: PathBuf,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// As on the command line.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Which {
+    Acknowledgements,
+    Data,
+    All,
+}
+
+fn time(duration: Duration) -> std::time::Duration {
+    std::time::Duration::from_nanos(duration.0.as_nanos())
+}
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let settings = Settings {
+        devices: args.devices.clone(),
+        ports: args.ports.clone(),
+        step: time(args.step),
+        maximum: time(args.maximum),
+        timeout: time(args.timeout),
+        owned: !args.shared_table,
+    };
+    let packets = match args.packets {
+        Which::Acknowledgements => Packets::Acknowledgements,
+        Which::Data => Packets::Data,
+        Which::All => Packets::All,
+    };
+    let hold = Hold { packets, delay: time(args.delay) };
+    let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
+    if args.dry_run {
+        for step in Plan::new(settings)?.steps() {
+            crate::output::print(&format!("would {step}\n"));
+        }
+        return Ok(());
+    }
+    let mut journal = Journal::open(&args.journal)?;
+    if !journal.is_clear() {
+        restore::report(journal.restore_all())?;
+    }
+    let plan = Plan::new(settings)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    // Before the first change: from here on somebody survives us.
+    let mut sentinel = restore::start_sentinel(&args.journal)?;
+    let mut delay = plan.apply(&mut journal)?;
+    let started = Instant::now();
+    let mut announced = false;
+    let outcome = loop {
+        let now = Instant::now();
+        match delay.set(now, &holds) {
+            Ok(outcome) if outcome.repaired => tracing::warn!("somebody changed our nftables rules: made them again"),
+            Ok(_) => {}
+            Err(e) => break Err(e),
+        }
+        if !announced {
+            announced = true;
+            for (client, hold) in delay.held() {
+                crate::output::print(&format!("holding {client:?} for {:?}\n", hold.delay));
+            }
+        }
+        if stop.load(Ordering::Relaxed) || args.time.is_some_and(|t| now.duration_since(started) >= time(t)) {
+            break Ok(());
+        }
+        if !sentinel.is_alive() {
+            tracing::warn!("the sentinel was gone: started another one");
+            sentinel = restore::start_sentinel(&args.journal)?;
+        }
+        std::thread::sleep(TICK);
+    };
+    let drops = delay.drops();
+    delay.restore(&mut journal)?;
+    drop(journal);
+    sentinel.stop();
+    outcome?;
+    crate::output::print(&format!("put back; {} packets were dropped in the delay classes\n", drops?));
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `evenkeel guard reset` and `evenkeel guard sentinel`: the journal put back, by hand or after the agent's death.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::bail;
+use evenkeel_guard::journal::{Journal, Knob, Restoration, Restored};
+use evenkeel_guard::sentinel::{self, Sentinel};
+
+/// Where the journal is unless told otherwise: what it lists does not outlive the system that it was set in.
+pub(crate) const JOURNAL: &str = "/run/evenkeel/guard.journal";
+
+/// Arguments of both.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The agent's journal
+    #[arg(long, default_value = JOURNAL)]
+    journal: PathBuf,
+}
+
+/// `evenkeel guard reset`.
+pub(super) fn reset(args: &Args) -> anyhow::Result<()> {
+    let mut journal = Journal::open(&args.journal)?;
+    if journal.is_clear() {
+        crate::output::print("nothing to put back\n");
+        return Ok(());
+    }
+    report(journal.restore_all())
+}
+
+/// `evenkeel guard sentinel`, with the agent's pipe as standard input.
+pub(super) fn sentinel(args: &Args) -> anyhow::Result<()> {
+    match sentinel::watch(std::io::stdin(), &args.journal)? {
+        Some(results) => report(results),
+        None => Ok(()),
+    }
+}
+
+/// Starts this program as the sentinel of `journal`.
+pub(crate) fn start_sentinel(journal: &Path) -> anyhow::Result<Sentinel> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["guard", "sentinel", "--journal"]).arg(journal);
+    Ok(Sentinel::start(&mut command)?)
+}
+
+/// Prints what happened to each setting.
+pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
+    let mut failures = 0;
+    for (knob, result) in results {
+        let name = match knob {
+            Knob::File(path) => path.display().to_string(),
+            Knob::Qdisc(device) => format!("delay classes on {device}"),
+            Knob::Table => "nftables table inet evenkeel".to_owned(),
+        };
+        let text = match result {
+            Ok(Restored::Done) => format!("{name}: put back"),
+            Ok(Restored::Nothing) => format!("{name}: was as before"),
+            Ok(Restored::Foreign { found }) => format!("{name}: left alone, as somebody else set it to {found:?}"),
+            Err(e) => {
+                failures += 1;
+                format!("{name}: {e}")
+            }
+        };
+        crate::output::print(&format!("{text}\n"));
+    }
+    if failures > 0 {
+        bail!("{failures} settings could not be put back; they stay in the journal for the next `guard reset`");
+    }
+    Ok(())
+}
