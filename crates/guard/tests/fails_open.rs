@@ -1,0 +1,192 @@
+//! Agent, sentinel or both killed with SIGKILL at any moment: no setting stays changed. Real processes, and a file in
+//! place of a kernel setting.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use evenkeel_guard::actuator::{Error, FileKnob};
+use evenkeel_guard::journal::Journal;
+use evenkeel_guard::sentinel::{self, Sentinel};
+
+const ROLE: &str = "EVENKEEL_TEST_ROLE";
+const FOLDER: &str = "EVENKEEL_TEST_FOLDER";
+const ORIGINAL: &str = "max";
+/// Moments at which to kill, counted from the agent's start: before, at and long after its first change.
+const MOMENTS_MS: [u64; 12] = [0, 1, 2, 4, 6, 9, 13, 18, 24, 33, 47, 80];
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Plays the part of another process if this one was started as such.
+fn played(test: &str) -> bool {
+    let Ok(role) = std::env::var(ROLE) else { return false };
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    match role.as_str() {
+        "sentinel" => drop(sentinel::watch(std::io::stdin(), &folder.join("journal")).unwrap()),
+        "agent" => agent(test, &folder),
+        other => panic!("unknown role {other}"),
+    }
+    true
+}
+
+/// This test, started again in another role.
+fn role(test: &str, role: &str, folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(ROLE, role).env(FOLDER, folder).stdout(Stdio::null());
+    command
+}
+
+/// Changes the setting as fast as it can until it is killed, and replaces its sentinel.
+fn agent(test: &str, folder: &Path) {
+    let start = || {
+        let sentinel = Sentinel::start(&mut role(test, "sentinel", folder)).unwrap();
+        std::fs::write(folder.join("pid.part"), sentinel.id().to_string()).unwrap();
+        std::fs::rename(folder.join("pid.part"), folder.join("pid")).unwrap();
+        sentinel
+    };
+    let mut journal = Journal::open(folder.join("journal")).unwrap();
+    journal.restore_all();
+    let mut sentinel = start();
+    let mut knob = FileKnob::new(folder.join("knob"));
+    for round in 0u64.. {
+        if !sentinel.is_alive() {
+            sentinel = start();
+        }
+        knob.set(&mut journal, &format!("limit {round}")).unwrap();
+    }
+}
+
+/// A running agent with its files.
+struct Trial {
+    folder: PathBuf,
+    agent: Child,
+}
+
+impl Trial {
+    fn start(test: &str, moment: u64) -> Self {
+        let folder = std::env::temp_dir().join(format!("evenkeel-{test}-{}-{moment}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("knob"), format!("{ORIGINAL}\n")).unwrap();
+        let agent = role(test, "agent", &folder).stdin(Stdio::null()).spawn().unwrap();
+        Self { folder, agent }
+    }
+
+    /// The sentinel, once there is one.
+    fn sentinel(&self) -> i32 {
+        self.until("a sentinel", || std::fs::read_to_string(self.folder.join("pid")).ok()?.parse().ok())
+    }
+
+    fn knob(&self) -> String {
+        std::fs::read_to_string(self.folder.join("knob")).unwrap().trim().to_owned()
+    }
+
+    fn changed(&self) {
+        self.until("a change", || (self.knob() != ORIGINAL).then_some(()));
+    }
+
+    fn kill_agent(&mut self) {
+        self.agent.kill().unwrap();
+        self.agent.wait().unwrap();
+    }
+
+    /// The journal, once nobody else works on it.
+    fn journal(&self) -> Journal {
+        self.until("the journal", || match Journal::open(self.folder.join("journal")) {
+            Ok(journal) => Some(journal),
+            Err(Error::JournalInUse { .. }) => None,
+            Err(e) => panic!("{e}"),
+        })
+    }
+
+    fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(value) = found() {
+                return value;
+            }
+            assert!(started.elapsed() < LIMIT, "no {what} within {LIMIT:?}; the setting is {:?}", self.knob());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn kill(pid: i32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    // It may have ended by itself meanwhile.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
+
+fn wait(moment: u64) {
+    std::thread::sleep(Duration::from_millis(moment));
+}
+
+#[test]
+fn the_sentinel_puts_back_what_a_killed_agent_had_set() {
+    const TEST: &str = "the_sentinel_puts_back_what_a_killed_agent_had_set";
+    if played(TEST) {
+        return;
+    }
+    let mut seen_changed = 0;
+    for moment in MOMENTS_MS {
+        let mut trial = Trial::start(TEST, moment);
+        if moment > 5 {
+            trial.changed();
+        }
+        wait(moment);
+        trial.kill_agent();
+        seen_changed += usize::from(trial.knob() != ORIGINAL);
+        trial.until("original", || (trial.knob() == ORIGINAL && trial.journal().is_clear()).then_some(()));
+    }
+    assert!(seen_changed > 0, "no agent was killed while the setting was changed");
+}
+
+#[test]
+fn a_killed_sentinel_is_replaced() {
+    const TEST: &str = "a_killed_sentinel_is_replaced";
+    if played(TEST) {
+        return;
+    }
+    for moment in &MOMENTS_MS[..6] {
+        let mut trial = Trial::start(TEST, *moment);
+        let first = trial.sentinel();
+        wait(*moment);
+        kill(first);
+        trial.until("another sentinel", || (trial.sentinel() != first).then_some(()));
+        trial.changed();
+        trial.kill_agent();
+        trial.until("original", || (trial.knob() == ORIGINAL && trial.journal().is_clear()).then_some(()));
+    }
+}
+
+#[test]
+fn the_journal_puts_back_what_is_left_when_both_are_killed() {
+    const TEST: &str = "the_journal_puts_back_what_is_left_when_both_are_killed";
+    if played(TEST) {
+        return;
+    }
+    let mut left = 0;
+    for moment in MOMENTS_MS {
+        let mut trial = Trial::start(TEST, moment);
+        trial.changed();
+        wait(moment);
+        // The agent may replace the first one before it dies itself.
+        kill(trial.sentinel());
+        trial.kill_agent();
+        kill(trial.sentinel());
+        left += usize::from(trial.knob() != ORIGINAL);
+        let mut journal = trial.journal();
+        for (knob, result) in journal.restore_all() {
+            assert!(result.is_ok(), "{knob:?}: {result:?}");
+        }
+        assert_eq!(trial.knob(), ORIGINAL);
+        assert!(journal.is_clear());
+    }
+    assert!(left > 0, "in no trial was anything left to put back");
+}
