@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
-use evenkeel_guard::journal::Journal;
 use evenkeel_policy::units::Duration;
 
-use super::restore::{self, JOURNAL};
+use super::acting::Acting;
+use super::restore::JOURNAL;
 
 /// How often the holds are looked after. A timeout must be a few times longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -92,47 +92,36 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let mut journal = Journal::open(&args.journal)?;
-    if !journal.is_clear() {
-        restore::report(journal.restore_all())?;
-    }
-    let plan = Plan::new(settings)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    // Before the first change: from here on somebody survives us.
-    let mut sentinel = restore::start_sentinel(&args.journal)?;
-    let mut delay = plan.apply(&mut journal)?;
+    let mut acting = Acting::start(settings, &args.journal)?;
     let started = Instant::now();
     let mut announced = false;
     let outcome = loop {
         let now = Instant::now();
-        match delay.set(now, &holds) {
-            Ok(outcome) if outcome.repaired => tracing::warn!("somebody changed our nftables rules: made them again"),
-            Ok(_) => {}
-            Err(e) => break Err(e),
+        if let Err(e) = acting.set(now, &holds) {
+            break Err(e);
         }
         if !announced {
             announced = true;
-            for (client, hold) in delay.held() {
-                crate::output::print(&format!("holding {client:?} for {:?}\n", hold.delay));
+            for (client, hold) in acting.held() {
+                let name = match client {
+                    Client::Address(address) => address.to_string(),
+                    Client::Connection { address, client_port, .. } => format!("{address} port {client_port}"),
+                };
+                crate::output::print(&format!("holding {name} for {:?}\n", hold.delay));
             }
         }
         if stop.load(Ordering::Relaxed) || args.time.is_some_and(|t| now.duration_since(started) >= time(t)) {
             break Ok(());
         }
-        if !sentinel.is_alive() {
-            tracing::warn!("the sentinel was gone: started another one");
-            sentinel = restore::start_sentinel(&args.journal)?;
-        }
         std::thread::sleep(TICK);
     };
-    let drops = delay.drops();
-    delay.restore(&mut journal)?;
-    drop(journal);
-    sentinel.stop();
+    let drops = acting.stop()?;
     outcome?;
-    crate::output::print(&format!("put back; {} packets were dropped in the delay classes\n", drops?));
+    let drops = drops.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
+    crate::output::print(&format!("put back; {drops} packets were dropped in the delay classes\n"));
     Ok(())
 }

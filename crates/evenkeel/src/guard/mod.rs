@@ -9,6 +9,7 @@ use evenkeel_guard::preflight::{self, Evidence};
 
 use crate::output;
 
+mod acting;
 mod hold;
 mod restore;
 mod show;

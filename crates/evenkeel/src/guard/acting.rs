@@ -1,0 +1,73 @@
+//! Acting on what was decided: delay classes, the table of who waits, the journal and the sentinel as one thing.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use evenkeel_guard::actuator::{Holds, Outcome, PacketDelay, Plan, Settings};
+use evenkeel_guard::journal::Journal;
+use evenkeel_guard::sentinel::Sentinel;
+
+use super::restore;
+
+/// In force until [`Acting::stop`], or until this process ends in whatever way.
+pub(crate) struct Acting {
+    path: PathBuf,
+    journal: Journal,
+    sentinel: Sentinel,
+    delay: PacketDelay,
+}
+
+impl Acting {
+    /// Puts back what an earlier run left, starts the sentinel, and makes the classes. Nobody is held yet.
+    ///
+    /// # Errors
+    /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
+    /// changed then.
+    pub(crate) fn start(settings: Settings, journal_path: &Path) -> anyhow::Result<Self> {
+        let mut journal = Journal::open(journal_path)?;
+        if !journal.is_clear() {
+            tracing::warn!("an earlier run did not put everything back: doing it now");
+            restore::report(journal.restore_all())?;
+        }
+        let plan = Plan::new(settings)?;
+        // Before the first change: from here on somebody survives us.
+        let sentinel = restore::start_sentinel(journal_path)?;
+        let delay = plan.apply(&mut journal)?;
+        Ok(Self { path: journal_path.to_owned(), journal, sentinel, delay })
+    }
+
+    /// Makes exactly `holds` be in force; call it at every tick, several times within the timeout of a hold.
+    ///
+    /// # Errors
+    /// What the kernel refuses; earlier holds last until their timeout then.
+    pub(crate) fn set(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<Outcome> {
+        if !self.sentinel.is_alive() {
+            tracing::warn!("the sentinel was gone: starting another one");
+            self.sentinel = restore::start_sentinel(&self.path)?;
+        }
+        let outcome = self.delay.set(now, holds)?;
+        if outcome.repaired {
+            tracing::warn!("somebody changed the nftables table inet evenkeel: made it again");
+        }
+        Ok(outcome)
+    }
+
+    /// What is in force, as rounded to classes.
+    pub(crate) fn held(&self) -> Holds {
+        self.delay.held()
+    }
+
+    /// Puts everything back. The result is how many packets the delay classes dropped, where the kernel tells.
+    ///
+    /// # Errors
+    /// What could not be put back; the journal keeps it.
+    pub(crate) fn stop(self) -> anyhow::Result<Option<u64>> {
+        let Self { mut journal, sentinel, delay, .. } = self;
+        let drops = delay.drops().ok();
+        delay.restore(&mut journal)?;
+        // The sentinel waits for the lock.
+        drop(journal);
+        sentinel.stop();
+        Ok(drops)
+    }
+}
