@@ -113,6 +113,39 @@ pub(crate) fn simulate<R: Send>(
     collect(results, stop)
 }
 
+/// Applies `work` to each item on `threads` threads and answers in the order given. For items that take well below a
+/// second: an interrupt waits for those under way.
+///
+/// # Errors
+/// When `stop` was set.
+pub(crate) fn each<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    stop: &AtomicBool,
+    work: impl Fn(&T) -> R + Sync,
+) -> Result<Vec<R>, Stopped> {
+    let next = AtomicUsize::new(0);
+    let complete = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        let take = || {
+            while !stop.load(Ordering::Relaxed) {
+                let place = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = items.get(place) else { return };
+                let result = work(item);
+                *results[place].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
+                complete.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let workers: Vec<_> = (0..threads.clamp(1, items.len().max(1))).map(|_| scope.spawn(take)).collect();
+        let done = || complete.load(Ordering::Relaxed) as u64 * PARTS;
+        show_until(&|| workers.iter().all(|worker| worker.is_finished()), &done, items.len());
+    });
+    let results = results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let results: Option<Vec<R>> = results.collect();
+    results.ok_or(Stopped::Interrupted { done: complete.load(Ordering::Relaxed), of: items.len() })
+}
+
 /// Puts the results in order.
 fn collect<R>(results: Vec<Mutex<Option<Result<R, Failure>>>>, stop: &AtomicBool) -> Result<Vec<R>, Stopped> {
     let of = results.len();
@@ -206,6 +239,15 @@ mod tests {
         let (one, four) = (of(1), of(4));
         assert!(one == four, "threads must not change results");
         assert!(one.iter().enumerate().all(|(i, (place, run))| *place == i && run.seed == i as u64 + 1));
+    }
+
+    #[test]
+    fn each_item_is_worked_on_once_in_order_until_an_interrupt() {
+        let items: Vec<u64> = (0..50).collect();
+        let go = AtomicBool::new(false);
+        assert_eq!(each(&items, 4, &go, |n| n * n).unwrap(), items.iter().map(|n| n * n).collect::<Vec<_>>());
+        let stopped = each(&items, 2, &AtomicBool::new(true), |n| *n);
+        assert!(matches!(stopped, Err(Stopped::Interrupted { done: 0, of: 50 })), "{stopped:?}");
     }
 
     #[test]

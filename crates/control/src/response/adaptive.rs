@@ -40,15 +40,18 @@ const SURPRISE: f64 = 3.0;
 const OUTLIER: f64 = 0.3;
 /// Length over which means are to stay below the goal.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The margin in standard deviations of such means: one in 200 of a normal distribution lies above.
-const MARGIN: f64 = 2.6;
+/// The margin in standard deviations of such means. Waits in a queue are skewed: of a normal distribution one in 1,400 would
+/// lie above.
+const MARGIN: f64 = 3.2;
 /// Bounds of the margin, and where it begins, as parts of the goal.
 const MARGIN_RANGE: (f64, f64) = (0.03, 0.35);
-const MARGIN_INITIAL: f64 = 0.10;
+const MARGIN_INITIAL: f64 = 0.15;
 /// Weight of the newest window in the variance of means.
 const NEWEST_WINDOW: f64 = 0.08;
 /// Below this part of their usual load the offenders pause: nothing is learned.
 const PAUSES_BELOW: f64 = 0.2;
+/// Delays stay while their mean is within this part of a step of the wanted one.
+const KEEP_WITHIN: f64 = 0.2;
 /// Weight of the present delay in the one to be remembered.
 const NEWEST_HELD: f64 = 0.05;
 /// A delay is worth remembering after so many intervals near the target.
@@ -486,19 +489,44 @@ impl Adaptive {
         split::capacity(&self.parts)
     }
 
+    /// The mean of the delays in force if they are what rounding could have made of the wanted ones: shares change a little
+    /// all the time, and delays should not change with them.
+    fn still_good(&self) -> Option<f64> {
+        let mut mean_ms = 0.0;
+        for (part, client) in self.parts.iter().zip(self.clients.offenders()) {
+            let off = libm::fabs(client.delay_ms - part.delay_ms);
+            if client.delay_ms <= 0.0 || client.delay_ms > part.cap_ms || off >= self.step_ms {
+                return None;
+            }
+            mean_ms += part.share * client.delay_ms;
+        }
+        (libm::fabs(mean_ms - self.demand_ms) <= KEEP_WITHIN * self.step_ms).then_some(mean_ms)
+    }
+
     /// Turns the mean delay into one for each offender.
     fn publish(&mut self) {
         self.delays.clear();
-        for client in self.clients.all_mut() {
-            client.delay_ms = 0.0;
-        }
-        self.applied_ms = 0.0;
         if self.demand_ms <= 0.0 {
+            for client in self.clients.all_mut() {
+                client.delay_ms = 0.0;
+            }
+            self.applied_ms = 0.0;
             return;
         }
         self.capacity_ms();
         split::split(&mut self.parts, self.demand_ms, &mut self.order);
-        self.applied_ms = split::round(&mut self.parts, self.step_ms);
+        self.applied_ms = match self.still_good() {
+            Some(mean_ms) => {
+                for (part, client) in self.parts.iter_mut().zip(self.clients.offenders()) {
+                    part.delay_ms = client.delay_ms;
+                }
+                mean_ms
+            }
+            None => split::round(&mut self.parts, self.step_ms),
+        };
+        for client in self.clients.all_mut() {
+            client.delay_ms = 0.0;
+        }
         let (step_ms, largest_ms) = (self.step_ms, self.largest_ms);
         for (client, part) in self.clients.offenders_mut().zip(&self.parts) {
             client.delay_ms = part.delay_ms;

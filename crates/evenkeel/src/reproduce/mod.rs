@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -25,6 +25,8 @@ use crate::parallel::{self, Stopped};
 enum Experiment {
     /// Admission control: the SlowFast CoDel paper, and every method against the best fixed budget
     Bufferbloat,
+    /// Response time on a shared iSCSI target: the packet-delay paper, goals against bursts of writers
+    Iscsi,
 }
 
 /// Arguments of `evenkeel reproduce`.
@@ -112,5 +114,13 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
+        Experiment::Iscsi => iscsi::run(&options, &mut |name, runs| {
+            let begun = Instant::now();
+            let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| {
+                iscsi::world::simulate(setup, *seed).map_err(anyhow::Error::msg)
+            });
+            tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
+            outcomes?.into_iter().collect::<anyhow::Result<Vec<_>>>()
+        })?,
     })
 }

@@ -2,16 +2,28 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section};
+use evenkeel_sim::experiment::{Report, Row, Section, iscsi};
 
 use crate::report::short;
 
 /// What the columns are.
-const ABOUT: &str = "
+fn about(experiment: &str) -> &'static str {
+    match experiment {
+        iscsi::NAME => {
+            "
+baseline: no control, or as the section says. faithful: the published PID controller.
+evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --json and --report.
+"
+        }
+        _ => {
+            "
 baseline: no admission control; for steps the best fixed budget of the old state, kept.
 faithful: SlowFast CoDel as published. evenkeel: elastic, mean over seeds ± 95 % confidence.
 All other methods: --json and --report.
-";
+"
+        }
+    }
+}
 
 /// Columns of a line.
 const WIDTH: usize = 100;
@@ -22,7 +34,7 @@ pub(super) fn text(report: &Report) -> String {
     for section in &report.sections {
         write_section(&mut text, section);
     }
-    text.push_str(ABOUT);
+    text.push_str(about(report.experiment));
     let rows = || report.sections.iter().flat_map(|section| &section.rows);
     let (met, judged) = rows().filter_map(Row::is_met).fold((0, 0), |(met, all), is| (met + u32::from(is), all + 1));
     let _ = writeln!(text, "\nBARS: {met} of {judged} met");

@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
+//! | [`iscsi`] | the packet-delay paper: response-time goals on a shared iSCSI target |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
 //!
 //! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to whoever
@@ -11,6 +12,7 @@
 mod batch;
 pub mod bufferbloat;
 mod digest;
+pub mod iscsi;
 pub mod oracle;
 mod report;
 

@@ -1,0 +1,121 @@
+//! How a run with bursts is judged.
+
+use evenkeel_control::{Duration, Instant};
+
+use super::world::{Outcome, TICK, read_ms, written_mb_per_s};
+
+/// Length of a window: means over it are held against the goal.
+const WINDOW: Duration = Duration::from_secs(1);
+/// From so long after the beginning of a burst on, windows count as settled: the bar for settling.
+const SETTLED_AFTER: Duration = Duration::from_secs(1);
+/// Settled is who keeps the goal for so many windows in a row.
+const SETTLED_WINDOWS: u32 = 3;
+/// How long after the beginning of a burst an excess counts as overshoot.
+const OVERSHOOT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A run in figures.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Windows of 1 s, one after the other from 1 s after the beginning of each burst on.
+    pub windows: u32,
+    /// How many of them have a mean above the goal.
+    pub above: u32,
+    /// Of each burst: from its beginning to the first moment from which three windows in a row keep the goal, in s; its
+    /// length if there is none.
+    pub settle_s: Vec<f64>,
+    /// Of each burst: largest mean over any 1 s that begins in its first 5 s, as a multiple of the goal.
+    pub overshoot_ratio: Vec<f64>,
+    /// Mean response time in the second halves of all bursts, as a multiple of the goal.
+    pub late_ratio: f64,
+    /// Payload written in the settled time of all bursts, in MB/s.
+    pub written_mb_per_s: f64,
+}
+
+impl Verdict {
+    /// Share of windows above the goal, in per cent.
+    pub fn above_percent(&self) -> f64 {
+        100.0 * f64::from(self.above) / f64::from(self.windows.max(1))
+    }
+}
+
+/// Judges `outcome` by `goal_ms`; `bursts` are when the writers begin and end.
+pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], goal_ms: f64) -> Verdict {
+    let mut verdict = Verdict::default();
+    let (mut settled, mut late) = (Vec::new(), Vec::new());
+    let keeps = |from: Instant| read_ms(outcome.between(from, from + WINDOW)).is_none_or(|mean| mean <= goal_ms);
+    for &(begin, end) in bursts {
+        let mut from = begin + SETTLED_AFTER;
+        settled.extend_from_slice(outcome.between(from, end));
+        let half = Duration::from_nanos(end.since(begin).as_nanos() / 2);
+        late.extend_from_slice(outcome.between(begin + half, end));
+        while from + WINDOW <= end {
+            verdict.windows += 1;
+            verdict.above += u32::from(!keeps(from));
+            from += WINDOW;
+        }
+        let all = |from: Instant| (0..u64::from(SETTLED_WINDOWS)).all(|n| keeps(from + Duration::from_secs(n)));
+        let last = end - Duration::from_secs(u64::from(SETTLED_WINDOWS));
+        let first = moments(begin, last).find(|&from| all(from)).unwrap_or(end);
+        verdict.settle_s.push(first.since(begin).as_secs_f64());
+        let worst = moments(begin, begin + OVERSHOOT_WITHIN)
+            .filter_map(|from| read_ms(outcome.between(from, from + WINDOW)))
+            .fold(0.0, f64::max);
+        verdict.overshoot_ratio.push(worst / goal_ms);
+    }
+    verdict.late_ratio = read_ms(&late).unwrap_or(0.0) / goal_ms;
+    verdict.written_mb_per_s = written_mb_per_s(&settled);
+    verdict
+}
+
+/// The beginnings of intervals from `from` to `until`.
+fn moments(from: Instant, until: Instant) -> impl Iterator<Item = Instant> {
+    (0..=until.since(from).as_nanos() / TICK.as_nanos()).map(move |n| from + Duration::from_nanos(n * TICK.as_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::world::Tick;
+    use super::*;
+
+    /// Reads that take `ms(s)` at second `s`, and 1 MB/s.
+    fn outcome(seconds: u64, ms: impl Fn(f64) -> f64) -> Outcome {
+        let tick = |n: u64| Tick {
+            at: Instant::ZERO + Duration::from_nanos((n + 1) * TICK.as_nanos()),
+            reads: 5,
+            read_ms: 5.0 * ms(n as f64 * 0.1),
+            read_bytes: vec![0],
+            written_bytes: vec![100_000],
+            delay_ms: vec![0.0],
+            reason: None,
+        };
+        Outcome { ticks: (0..seconds * 10).map(tick).collect() }
+    }
+
+    fn at(s: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(s)
+    }
+
+    #[test]
+    fn a_settling_response_is_judged_by_its_windows() {
+        // 30 ms for 2.5 s of the burst, then 8 ms, with one bad second.
+        let slow = |s: f64| if s < 12.45 || (20.0..20.95).contains(&s) { 30.0 } else { 8.0 };
+        let verdict = judge(&outcome(40, slow), &[(at(10), at(30))], 10.0);
+        // Windows from 11 s: that of 11 and that of 12 (half slow) and that of 20.
+        assert_eq!((verdict.windows, verdict.above), (19, 3));
+        // Nine fast intervals to one slow one is 10.2 ms, so only from 2.5 s on.
+        assert!((verdict.settle_s[0] - 2.5).abs() < 0.01, "{verdict:?}");
+        assert_eq!(verdict.overshoot_ratio, [3.0]);
+        // Ten of the hundred last intervals take 30 ms.
+        assert!((verdict.late_ratio - 1.02).abs() < 0.03, "{verdict:?}");
+        assert!((verdict.written_mb_per_s - 1.0).abs() < 1e-9);
+        assert!((verdict.above_percent() - 100.0 * 3.0 / 19.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_never_settles_takes_the_whole_burst() {
+        let verdict = judge(&outcome(40, |_| 30.0), &[(at(10), at(30))], 10.0);
+        assert_eq!((verdict.settle_s[0], verdict.above), (20.0, verdict.windows));
+        let good = judge(&outcome(40, |_| 9.0), &[(at(10), at(20)), (at(25), at(35))], 10.0);
+        assert_eq!((good.settle_s, good.above, good.windows), (vec![0.0, 0.0], 0, 18));
+    }
+}

@@ -1,0 +1,47 @@
+//! Response time of a shared iSCSI target: the figures of the packet-delay paper, and control compared.
+//!
+//! J. Bjørgeengen and H. Haugerud, *Using TCP/IP traffic shaping to achieve iSCSI service predictability*. The paper's
+//! appliance is the model [`evenkeel_model::link`] here, with the figures of another, smaller target; what the paper
+//! leaves open (gains, moving average) is chosen and said.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`world`] | hosts, target, sensors and controller in virtual time |
+//! | [`judge`] | what counts as settled, above the goal, overshoot |
+//! | `delays` | figures 5 to 11: what a delay does |
+//! | `goals` | figures 12 to 16: goals held against bursts |
+
+mod delays;
+mod goals;
+pub mod judge;
+pub mod world;
+
+use super::{Options, Report};
+use world::{Outcome, Setup};
+
+/// Name on the command line and in results.
+pub const NAME: &str = "iscsi";
+
+/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
+pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+
+/// Runs everything.
+///
+/// # Errors
+/// What `execute` answers.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let mut claims = Vec::new();
+    let mut sections =
+        vec![delays::request_time(options, execute, &mut claims)?, delays::competition(options, execute, &mut claims)?];
+    sections.extend(goals::run(options, execute, &mut claims)?);
+    let intro = vec![
+        "Many hosts share one target; the one that reads a little waits behind those that write a lot. Nobody there owns \
+         the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \
+         A controller chooses the delay so that reads stay below a goal: none, the best constant delay, the published PID \
+         controller, and Evenkeel's."
+            .to_owned(),
+        "Everything happens in virtual time on a modelled target; the same seed gives the same figures on every machine."
+            .to_owned(),
+    ];
+    Ok(Report { experiment: NAME, seed: options.seed, intro, sections, claims })
+}

@@ -1,0 +1,180 @@
+//! The experiment on the shared iSCSI target: its bounds, and what must hold on targets it was not made for.
+
+use evenkeel_control::response::Config;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::jitter::Jitter;
+use evenkeel_model::link::{Delayed, LinkParams};
+use evenkeel_sim::experiment::iscsi::judge::{Verdict, judge};
+use evenkeel_sim::experiment::iscsi::world::{Control, Host, Outcome, Setup, simulate, written_mb_per_s};
+use evenkeel_sim::experiment::iscsi::{self};
+use evenkeel_sim::experiment::{Options, Report, Row};
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn reproduce(seed: u64) -> Report {
+    iscsi::run(&Options { seed, quick: true }, &mut |_, runs: &[(Setup, u64)]| {
+        runs.iter().map(|(setup, seed)| simulate(setup, *seed)).collect::<Result<Vec<_>, _>>()
+    })
+    .unwrap()
+}
+
+#[test]
+fn goals_are_held_and_the_paper_is_reproduced() {
+    // Not a seed that constants were looked at with.
+    let report = reproduce(8200);
+    let rows = || report.sections.iter().flat_map(|section| &section.rows);
+    let judged: Vec<&Row> = rows().filter(|row| row.bar.is_some()).collect();
+    assert_eq!(judged.len(), 3 * 4, "three goals; above, settled, settled again, written");
+    for row in judged {
+        let ours = row.evenkeel.unwrap();
+        // Five seeds of 28 windows: a single one above the goal is 0.7 %, so that 1 % leaves no room for chance.
+        let bound = match row.metric.as_str() {
+            "above_goal_percent" => ours <= 2.2,
+            "write_throughput_vs_best_constant_percent" => ours >= 97.0,
+            _ => ours <= 1.0,
+        };
+        assert!(bound, "{row:?}");
+    }
+    for goal in ["20 ms", "15 ms", "10 ms"] {
+        let of =
+            |metric: &str| rows().find(|row| row.case == goal && row.metric == metric && row.method.is_none()).unwrap();
+        let above = of("above_goal_percent");
+        assert!(above.baseline.unwrap() > 90.0 && above.faithful.unwrap() > 20.0, "{above:?}");
+        let late = of("late_mean_ratio");
+        assert!((0.9..1.1).contains(&late.faithful.unwrap()), "the published controller holds the mean: {late:?}");
+        assert!(of("settle_s").faithful.unwrap() > 2.0, "and takes its time");
+    }
+    let unfavourable = report.claims.iter().filter(|claim| claim.source.contains("unfavourable"));
+    assert!(unfavourable.clone().count() == 2 && unfavourable.into_iter().all(|claim| !claim.reproduced));
+    let favourable: Vec<_> = report.claims.iter().filter(|claim| !claim.source.contains("unfavourable")).collect();
+    assert!(favourable.len() > 10 && favourable.iter().all(|claim| claim.reproduced), "{favourable:#?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_report() {
+    let small = |seed| {
+        let setup = bursts(LinkParams::shared(), &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
+        simulate(&Setup { duration: Duration::from_secs(15), ..setup }, seed).unwrap()
+    };
+    assert_eq!(small(5), small(5));
+    assert_ne!(small(5), small(6));
+}
+
+const BURSTS: [(u64, u64); 2] = [(5, 35), (40, 70)];
+
+/// Hosts with so many writers each, on and off, and the reader.
+fn bursts(link: LinkParams, writers: &[usize], config: Config) -> Setup {
+    let reader = Host {
+        id: 1,
+        kind: Kind::Read,
+        bytes: 4096,
+        streams: 1,
+        pace: Duration::from_micros(15_625),
+        active: vec![(at(0), at(75))],
+    };
+    let active: Vec<_> = BURSTS.iter().map(|&(begin, end)| (at(begin), at(end))).collect();
+    let writer = |(&streams, id): (&usize, u64)| Host {
+        id,
+        kind: Kind::Write,
+        bytes: 64 << 10,
+        streams,
+        pace: Duration::ZERO,
+        active: active.clone(),
+    };
+    let hosts = std::iter::once(reader).chain(writers.iter().zip(2..).map(writer)).collect();
+    let control = Control::Controller(config);
+    Setup { link, hosts, on: Delayed::Acknowledgements, control, duration: Duration::from_secs(75) }
+}
+
+fn verdict(setup: &Setup, goal_ms: f64, seed: u64) -> (Verdict, Outcome) {
+    let outcome = simulate(setup, seed).unwrap();
+    (judge(&outcome, &BURSTS.map(|(begin, end)| (at(begin), at(end))), goal_ms), outcome)
+}
+
+#[test]
+fn targets_it_was_not_made_for() {
+    let shared = LinkParams::shared();
+    let cases = [
+        ("a large window: two delays for a write", LinkParams { target_window_bytes: 24 << 10, ..shared }, 15),
+        ("a small window: ten", LinkParams { target_window_bytes: 6 << 10, ..shared }, 20),
+        ("service times without variation", LinkParams { jitter: Jitter::None, ..shared }, 15),
+        ("unsteady service times", LinkParams { jitter: Jitter::LogNormal { sigma: 0.7 }, ..shared }, 20),
+        (
+            "four slow servers instead of one",
+            LinkParams {
+                servers: 4,
+                read_time: Duration::from_millis(8),
+                write_time: Duration::from_millis(12),
+                ..shared
+            },
+            20,
+        ),
+    ];
+    for (name, link, goal_ms) in cases {
+        let setup = bursts(link, &[4, 4, 4], Config::adaptive(Duration::from_millis(goal_ms)));
+        let (mut above, mut windows) = (0, 0);
+        for seed in 31..34 {
+            let (verdict, _) = verdict(&setup, goal_ms as f64, seed);
+            println!("{name}: {verdict:?}");
+            assert!(verdict.settle_s.iter().all(|&settle| settle <= 2.0), "{name}: {verdict:?}");
+            (above, windows) = (above + verdict.above, windows + verdict.windows);
+        }
+        assert!(above * 33 <= windows, "{name}: {above} of {windows} windows above the goal");
+    }
+}
+
+#[test]
+fn the_loudest_host_gives_up_most() {
+    let setup = bursts(LinkParams::shared(), &[8, 2, 2], Config::adaptive(Duration::from_millis(15)));
+    let (verdict, outcome) = verdict(&setup, 15.0, 9);
+    assert!(verdict.above * 20 <= verdict.windows, "{verdict:?}");
+    let settled = outcome.between(at(15), at(35));
+    let mean = |host: usize| settled.iter().map(|tick| tick.delay_ms[host]).sum::<f64>() / settled.len() as f64;
+    let bytes = |host: usize| settled.iter().map(|tick| tick.written_bytes[host]).sum::<u64>();
+    assert!(mean(1) > 2.0 * mean(2).max(mean(3)), "{} {} {}", mean(1), mean(2), mean(3));
+    assert!(bytes(1) < 4 * bytes(2) && bytes(1) > bytes(2), "{} {}", bytes(1), bytes(2));
+}
+
+#[test]
+fn delays_end_with_the_load_and_idle_costs_nothing() {
+    let setup = bursts(LinkParams::shared(), &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
+    let (_, outcome) = verdict(&setup, 15.0, 12);
+    let delayed =
+        |from, until| outcome.between(at(from), at(until)).iter().any(|tick| tick.delay_ms.iter().any(|&d| d > 0.0));
+    assert!(!delayed(0, 5), "before the first burst");
+    assert!(delayed(6, 35));
+    assert!(!delayed(37, 40), "2 s after the first burst");
+    assert!(!delayed(72, 75), "2 s after the second");
+}
+
+#[test]
+fn an_open_window_is_noticed_and_all_packets_bite() {
+    let open = LinkParams { target_window_bytes: 1 << 20, ..LinkParams::shared() };
+    let mut setup = bursts(open, &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
+    let (_, outcome) = verdict(&setup, 15.0, 3);
+    let said = |outcome: &Outcome, from, until| {
+        outcome.between(at(from), at(until)).iter().any(|tick| tick.reason == Some("does_not_bite"))
+    };
+    assert!(said(&outcome, 5, 15), "within 10 s");
+    setup.on = Delayed::Everything;
+    // One delay for each write: it takes a longer one.
+    let long = Config { max_delay: Duration::from_millis(60), ..Config::adaptive(Duration::from_millis(15)) };
+    setup.control = Control::Controller(long);
+    let (everything, outcome) = verdict(&setup, 15.0, 3);
+    assert!(!said(&outcome, 0, 75));
+    assert!(everything.above * 20 <= everything.windows, "{everything:?}");
+}
+
+#[test]
+fn what_is_moved_is_what_is_counted() {
+    let setup = bursts(LinkParams::shared(), &[4], Config::adaptive(Duration::from_millis(15)));
+    let (_, outcome) = verdict(&setup, 15.0, 2);
+    assert_eq!(outcome.ticks.len(), 750);
+    assert!(outcome.ticks.iter().all(|tick| tick.written_bytes.iter().all(|bytes| bytes % 65_536 == 0)));
+    assert_eq!(written_mb_per_s(outcome.between(at(36), at(40))), 0.0, "nothing is written in the pause");
+    let reads: u64 = outcome.between(at(36), at(40)).iter().map(|tick| tick.reads).sum();
+    assert_eq!(reads, 4 * 64, "the reader keeps its pace");
+}
