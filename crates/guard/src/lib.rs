@@ -10,6 +10,8 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod actuator;
+pub mod agent;
+pub mod config;
 pub mod discovery;
 pub mod error;
 pub mod journal;
@@ -17,4 +19,6 @@ pub mod preflight;
 pub mod sensor;
 pub mod sentinel;
 
+pub use agent::Agent;
+pub use config::Config;
 pub use error::{Error, Fault};

@@ -1,6 +1,7 @@
 //! HTTP/1.1 over a Unix socket, as much of it as our own server speaks: one request, one answer, one connection.
 
 use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use serde_json::Value;
 
 /// Removing a volume waits for its device; nothing else takes long.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Nobody who listens takes longer to accept.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The state of thousands of tenants fits.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
@@ -20,7 +23,7 @@ pub(super) struct Client {
 }
 
 /// `prefix` and a name, percent-encoded.
-pub(super) fn path(prefix: &str, name: &str) -> String {
+pub(crate) fn path(prefix: &str, name: &str) -> String {
     let encoded = name.bytes().map(|byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
         _ => format!("%{byte:02X}"),
@@ -40,6 +43,7 @@ impl Client {
     /// Sends a request; the body of a good answer.
     pub(super) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(&self.socket).map_err(|error| self.explain(error))?;
+        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)))?;
         let answer = exchange(&mut stream, &request(method, path, body)).context("the server did not answer")?;
         let (status, body) = parse(&answer)?;
         if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
@@ -68,9 +72,21 @@ fn request(method: &str, path: &str, body: Option<&Value>) -> String {
     )
 }
 
-fn exchange(stream: &mut UnixStream, request: &str) -> io::Result<String> {
+/// Reads a path of the read-only API at a TCP address.
+///
+/// # Errors
+/// When nobody answers there, or the answer is a refusal.
+pub(crate) fn get_over_tcp(address: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
+        .with_context(|| format!("nothing answers on {address}; is it running, and is this its status address?"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let answer = exchange(&mut stream, &request("GET", path, None)).context("the agent did not answer")?;
+    let (status, body) = parse(&answer)?;
+    if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
+}
+
+fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::Result<String> {
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;

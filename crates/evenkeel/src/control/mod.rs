@@ -16,6 +16,7 @@ mod show;
 
 use crate::output;
 use client::Client;
+pub(crate) use client::{get_over_tcp, path};
 pub(crate) use show::table;
 
 /// Which server to talk to.

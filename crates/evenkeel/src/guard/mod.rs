@@ -1,24 +1,38 @@
 //! `evenkeel guard`: keep the response time of reads on storage that is already there.
 
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
-use evenkeel_guard::discovery::{Map, Survey, resolved};
-use evenkeel_guard::preflight::{self, Evidence};
+use evenkeel_guard::discovery::{Map, Roots, Survey, resolved};
+use evenkeel_guard::preflight::{self, Evidence, Preflight};
+use evenkeel_policy::config::Status;
+use serde::de::DeserializeOwned;
 
+use crate::control::{get_over_tcp, path};
 use crate::output;
 
+mod act;
 mod acting;
 mod hold;
+mod http;
 mod restore;
+mod run;
 mod show;
 
 /// What to do.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
+    /// Measure, decide and hold back, until told to stop
+    Run(run::Args),
     /// Show which client reaches which volume, device and resource
     Discover {
+        /// A configuration whose resources have devices of their own
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Print the map as JSON
         #[arg(long)]
         json: bool,
@@ -30,6 +44,30 @@ pub(crate) enum Command {
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Check and explain the agent's configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show what a running agent measures and does
+    Status {
+        /// Print the whole record as JSON, as /api/v1/state does
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        connect: Connect,
+    },
+    /// Tell why clients are or are not held back: the newest decisions, newest first
+    Why {
+        /// The resource; all if left out
+        resource: Option<String>,
+        /// How many decisions
+        #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
+        count: usize,
+        /// Print the records as JSON, as /api/v1/decisions does
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        connect: Connect,
     },
     /// Delay what is sent to some clients, for a while, and put everything back
     ///
@@ -45,40 +83,122 @@ pub(crate) enum Command {
     Sentinel(restore::Args),
 }
 
+/// What to do with configurations.
+#[derive(clap::Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check a configuration file; every error with line, key and cure
+    Check {
+        /// The file; "-" reads standard input
+        file: PathBuf,
+    },
+    /// Print a configuration that shows every key, commented
+    Example,
+}
+
+/// Which agent to ask.
+#[derive(clap::Args)]
+pub(crate) struct Connect {
+    /// Its status address
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9810")]
+    status: SocketAddr,
+}
+
+impl Connect {
+    fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        let text = get_over_tcp(self.status, path)?;
+        serde_json::from_str(&text).context("the agent speaks another version of the API")
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// What kept it from doing what was asked.
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Discover { json } => discover(json),
+        Command::Run(args) => run::run(&args),
+        Command::Discover { config, json } => discover(config.as_deref(), json),
         Command::Check { json } => check(json),
+        Command::Config(ConfigCommand::Check { file }) => check_config(&file),
+        Command::Config(ConfigCommand::Example) => {
+            output::print(EXAMPLE);
+            Ok(())
+        }
+        Command::Status { json, connect } => {
+            let state = connect.get("/api/v1/state")?;
+            output::print(&if json { in_json(&state)? } else { show::state(&state) });
+            Ok(())
+        }
+        Command::Why { resource, count, json, connect } => {
+            let asked = resource.as_ref().map_or_else(String::new, |name| path("&resource=", name));
+            let decisions: http::Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
+            output::print(&if json { in_json(&decisions)? } else { show::decisions(&decisions.decisions) });
+            Ok(())
+        }
         Command::Hold(args) => hold::run(&args),
         Command::Reset(args) => restore::reset(&args),
         Command::Sentinel(args) => restore::sentinel(&args),
     }
 }
 
-fn discover(json: bool) -> anyhow::Result<()> {
-    let map = Map::of(&Survey::of_this_machine(), &Configured::new(), resolved);
+fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
+    let configured =
+        config.map_or_else(|| Ok(Configured::new()), |file| read(file).map(|config| config.configured()))?;
+    let map = Map::of(&Survey::of_this_machine(), &configured, resolved);
     output::print(&if json { in_json(&map)? } else { show::map(&map) });
     Ok(())
 }
 
 fn check(json: bool) -> anyhow::Result<()> {
-    let preflight = preflight::judge(&Evidence::read(&evenkeel_guard::discovery::Roots::default(), &modules_folder()));
+    let preflight = judged();
     output::print(&if json { in_json(&preflight)? } else { show::preflight(&preflight) });
-    anyhow::ensure!(
-        preflight.can_act,
-        "clients cannot be held back here; --dry-run works as far as things can be measured"
-    );
+    if preflight.can_act {
+        return Ok(());
+    }
+    Err(anyhow!("clients cannot be held back here; --dry-run works as far as things can be measured"))
+}
+
+fn check_config(file: &Path) -> anyhow::Result<()> {
+    let config = if file.as_os_str() == "-" {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text)?;
+        Config::parse(&text, "<stdin>", abilities())
+            .map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?
+    } else {
+        read(file)?
+    };
+    output::print(&format!("usable: {} resources with a goal\n", config.resources.len()));
     Ok(())
+}
+
+fn read(file: &Path) -> anyhow::Result<Config> {
+    Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
+}
+
+fn evidence() -> Evidence {
+    Evidence::read(&Roots::default(), &modules_folder())
+}
+
+fn judged() -> Preflight {
+    preflight::judge(&evidence())
+}
+
+fn abilities() -> Abilities {
+    Abilities { tracepoints: evidence().tracepoints }
 }
 
 /// Where the modules of the running kernel are.
 fn modules_folder() -> PathBuf {
     let kernel = rustix::system::uname();
     PathBuf::from("/lib/modules").join(kernel.release().to_string_lossy().as_ref())
+}
+
+/// Where a configuration says the API is.
+fn address(status: Status) -> Option<SocketAddr> {
+    match status {
+        Status::Off => None,
+        Status::At(address) => Some(address),
+    }
 }
 
 fn in_json(record: &impl serde::Serialize) -> anyhow::Result<String> {

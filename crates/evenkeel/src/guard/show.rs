@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use evenkeel_guard::agent::record::{ClientState, Record, State};
 use evenkeel_guard::discovery::map::ResourceEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::preflight::Preflight;
@@ -71,4 +72,73 @@ pub(super) fn preflight(preflight: &Preflight) -> String {
 
 fn yes_no(answer: bool) -> &'static str {
     if answer { "yes" } else { "no" }
+}
+
+/// What the agent measures and does.
+pub(super) fn state(state: &State) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "evenkeel guard {}, up {:.0} s, every {} ms, {} late, {} errors\n{}",
+        state.version,
+        state.uptime_s,
+        state.interval_ms,
+        state.late_ticks_total,
+        state.errors_total,
+        state.acting_reason
+    );
+    if let Some(error) = &state.last_error {
+        let _ = writeln!(text, "last error: {error}");
+    }
+    for resource in &state.resources {
+        let reads = resource.read_response_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
+        let _ = writeln!(
+            text,
+            "\n{}: goal {} ms, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} inside\n  why: {}",
+            resource.name,
+            resource.goal_ms,
+            resource.read_bytes_per_s / 1e6,
+            resource.write_bytes_per_s / 1e6,
+            resource.in_flight,
+            resource.because
+        );
+        let head = ["client", "name", "standing", "MB/s", "delay ms", "because"];
+        let rows: Vec<_> = resource.clients.iter().map(client).collect();
+        text += &if rows.is_empty() { "  no clients found\n".into() } else { table(&head, &rows) };
+    }
+    for note in &state.notes {
+        let _ = writeln!(text, "\nnote: {}", note.message);
+    }
+    text
+}
+
+fn client(client: &ClientState) -> Vec<String> {
+    let about = if client.load_is_estimated { "about " } else { "" };
+    vec![
+        client.address.clone(),
+        client.names.join(" "),
+        client.standing.clone(),
+        format!("{about}{:.2}", client.bytes_per_s / 1e6),
+        format!("{:.1}", client.delay_ms),
+        client.exempt_because.clone().unwrap_or_else(|| client.because.clone()),
+    ]
+}
+
+/// Decisions, newest first.
+pub(super) fn decisions(records: &[Record]) -> String {
+    let mut text = String::new();
+    for record in records {
+        let _ = writeln!(
+            text,
+            "{:.1} s to {:.1} s, {}: {} ({} times)",
+            record.from_s, record.until_s, record.resource, record.because, record.times
+        );
+        for held in &record.held {
+            let _ = writeln!(text, "  {} waits {:.1} ms: {}", held.client, held.delay_ms, held.because);
+        }
+    }
+    if records.is_empty() {
+        text.push_str("nothing has been decided yet\n");
+    }
+    text
 }

@@ -17,7 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::serve::Manager;
 
 /// The format that [`text::encode`] writes.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Bucket bounds are the powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s): bounds of the server's own finer
 /// histogram, so that the counts are exact.
@@ -46,7 +46,7 @@ pub(super) fn render(state: State) -> String {
 struct Snapshot(State);
 
 /// A figure that was counted elsewhere.
-enum Figure<'a> {
+pub(crate) enum Figure<'a> {
     Counter(f64),
     Gauge(f64),
     Histogram(&'a LatencyState),
@@ -88,17 +88,17 @@ fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
 }
 
 /// One sample: its labels and its figure.
-type Sample<'a> = (Vec<(&'static str, String)>, Figure<'a>);
+pub(crate) type Sample<'a> = (Vec<(&'static str, String)>, Figure<'a>);
 
 /// A metric that every `T` has, or lacks at the moment.
-struct Metric<T> {
-    name: &'static str,
-    help: &'static str,
-    unit: Option<Unit>,
-    figure: for<'a> fn(&'a T) -> Option<Figure<'a>>,
+pub(crate) struct Metric<T> {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) unit: Option<Unit>,
+    pub(crate) figure: for<'a> fn(&'a T) -> Option<Figure<'a>>,
 }
 
-const fn metric<T>(
+pub(crate) const fn metric<T>(
     name: &'static str,
     help: &'static str,
     unit: Option<Unit>,
@@ -250,7 +250,7 @@ impl Snapshot {
 }
 
 /// Writes every metric of `all`.
-fn each<'a, T: 'a>(
+pub(crate) fn each<'a, T: 'a>(
     encoder: &mut DescriptorEncoder<'_>,
     metrics: &[Metric<T>],
     all: impl IntoIterator<Item = &'a T> + Clone,
@@ -264,7 +264,7 @@ fn each<'a, T: 'a>(
 }
 
 /// Writes one metric with all its samples; a metric without samples is left out.
-fn family(
+pub(crate) fn family(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

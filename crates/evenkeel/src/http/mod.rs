@@ -3,6 +3,7 @@
 //! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
 //! and whoever reaches the Unix socket has the file permission to do so. Runs on its own thread, away from the data path.
 
+use std::future::IntoFuture;
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -16,7 +17,7 @@ use crate::serve::Manager;
 mod api;
 mod bounded;
 mod guard;
-mod metrics;
+pub(crate) mod metrics;
 mod page;
 
 use bounded::Bounded;
@@ -59,6 +60,25 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
             // Neither ends by itself: errors of single connections are handled inside.
             tokio::join!(shown, controlled);
         });
+    })?;
+    Ok(())
+}
+
+/// Serves what only shows, on a thread of its own for as long as the process lives.
+///
+/// # Errors
+/// When the socket cannot be used or no thread can be started.
+pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
+    listener.set_nonblocking(true)?;
+    let loopback = listener.local_addr()?.ip().is_loopback();
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let router = guard::read_only(router, loopback);
+    thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
+        let _ = runtime.block_on(axum::serve(Bounded::new(listener, MAX_CONNECTIONS), router).into_future());
     })?;
     Ok(())
 }

@@ -24,7 +24,7 @@ mod banner;
 mod holder;
 mod manager;
 mod source;
-mod systemd;
+pub(crate) mod systemd;
 
 pub(crate) use manager::{Manager, Refusal};
 use source::{Flags, Source};
@@ -94,7 +94,7 @@ impl Drop for SocketFile {
     }
 }
 
-fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             let by = holder::of_tcp(address).map_or_else(String::new, |holder| format!(" by {holder}"));

@@ -91,11 +91,11 @@ pub fn judge(evidence: &Evidence) -> Preflight {
     findings.push(net_admin(evidence));
     findings.extend(network(evidence));
     findings.extend(statistics(evidence));
-    let usable = |name: &&str| {
-        let finding = findings.iter().find(|finding| finding.part == **name);
+    let usable = |name: &str| {
+        let finding = findings.iter().find(|finding| finding.part == name);
         finding.is_some_and(|finding| matches!(finding.presence, Presence::Present | Presence::Loadable))
     };
-    let can_act = TO_ACT.iter().all(|name| usable(&name));
+    let can_act = TO_ACT.iter().all(|name| usable(name));
     Preflight { can_measure: evidence.diskstats, can_act, findings }
 }
 

@@ -1,0 +1,80 @@
+//! Making decisions take effect, or saying why not.
+
+use std::time::Instant;
+
+use anyhow::Context;
+use evenkeel_guard::actuator::{Holds, Settings};
+use evenkeel_guard::config::Config;
+
+use super::acting::Acting;
+
+/// What decisions lead to.
+pub(super) enum Actor {
+    /// Nothing: why.
+    Watching(String),
+    /// Packets wait.
+    Acting(Box<Acting>),
+}
+
+impl Actor {
+    /// Prepares to act; changes something only when it answers with [`Actor::Acting`].
+    ///
+    /// # Errors
+    /// When acting was asked for and is not possible.
+    pub(super) fn start(config: &Config, dry_run: bool) -> anyhow::Result<Self> {
+        if dry_run {
+            return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
+        }
+        if config.guard.interfaces.is_empty() {
+            let why = "the configuration names no interfaces by which clients are reached, so nobody is held back";
+            return Ok(Self::Watching(why.into()));
+        }
+        let settings = Settings {
+            devices: config.guard.interfaces.clone(),
+            ports: config.guard.ports.clone(),
+            step: config.guard.step.into(),
+            maximum: config.guard.max_delay.into(),
+            timeout: config.guard.timeout.into(),
+            ..Settings::default()
+        };
+        let acting = Acting::start(settings, &config.guard.journal);
+        let acting = acting.context("clients cannot be held back; with --dry-run nothing is changed")?;
+        Ok(Self::Acting(Box::new(acting)))
+    }
+
+    /// How decisions take effect, or why not.
+    pub(super) fn explain(&self) -> String {
+        match self {
+            Self::Watching(why) => why.clone(),
+            Self::Acting(_) => "packets to clients wait; delays that are not renewed end by themselves".into(),
+        }
+    }
+
+    pub(super) fn is_acting(&self) -> bool {
+        matches!(self, Self::Acting(_))
+    }
+
+    /// Makes exactly these holds be in force.
+    ///
+    /// # Errors
+    /// What the kernel refuses; earlier holds end by themselves.
+    pub(super) fn hold(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<()> {
+        match self {
+            Self::Watching(_) => Ok(()),
+            Self::Acting(acting) => acting.set(now, holds).map(drop),
+        }
+    }
+
+    /// Puts everything back.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the journal keeps it.
+    pub(super) fn stop(self) -> anyhow::Result<()> {
+        let Self::Acting(acting) = self else { return Ok(()) };
+        let drops = acting.stop().context("not everything could be put back; run `evenkeel guard reset`")?;
+        if let Some(drops) = drops.filter(|&drops| drops > 0) {
+            tracing::warn!("{drops} packets were dropped in the delay classes, where none should be");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! The agent's own port: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use evenkeel_guard::agent::record::{self, ClientState, DeviceState, Record, ResourceState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, text};
+use prometheus_client::registry::{Registry, Unit};
+use serde::{Deserialize, Serialize};
+
+use super::run::{Shared, lock};
+use crate::http::metrics::{CONTENT_TYPE, Figure, Metric, each, family, metric};
+
+type Agent = State<Arc<Mutex<Shared>>>;
+
+/// Answer of `/api/v1/decisions`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Decisions {
+    /// Newest first.
+    pub(super) decisions: Vec<Record>,
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    resource: Option<String>,
+    count: Option<usize>,
+}
+
+/// Everything that can be read.
+pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
+    Router::new()
+        .route("/api/v1/state", get(async |State(agent): Agent| Json(lock(&agent).state())))
+        .route("/api/v1/decisions", get(decisions))
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .with_state(shared)
+}
+
+async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Response {
+    let shared = lock(&agent);
+    let agent = shared.agent();
+    if let Some(name) = wanted.resource.as_ref().filter(|name| !agent.resources().any(|known| known == *name)) {
+        let known: Vec<&str> = agent.resources().collect();
+        let message = evenkeel_policy::unknown("resource", name, &known);
+        let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
+        return (StatusCode::NOT_FOUND, Json(serde_json::json!({ "error": error }))).into_response();
+    }
+    let records = agent.records(wanted.resource.as_deref()).take(wanted.count.unwrap_or(usize::MAX)).cloned();
+    Json(Decisions { decisions: records.collect() }).into_response()
+}
+
+/// 200 while measuring works.
+async fn health(State(agent): Agent) -> Response {
+    let state = lock(&agent).state();
+    let lost = state.resources.iter().any(|resource| resource.reason == "signal_lost");
+    if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }
+}
+
+async fn metrics(State(agent): Agent) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], render(lock(&agent).state())).into_response()
+}
+
+fn render(state: record::State) -> String {
+    let mut registry = Registry::with_prefix("evenkeel_guard");
+    registry.register_collector(Box::new(Snapshot(state)));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Snapshot(record::State);
+
+const SECONDS: Option<Unit> = Some(Unit::Seconds);
+
+fn seconds(ms: f64) -> Option<Figure<'static>> {
+    Some(Figure::Gauge(ms / 1e3))
+}
+
+const AGENT: &[Metric<record::State>] = &[
+    metric("uptime", "Time since the start.", SECONDS, |s| Some(Figure::Gauge(s.uptime_s))),
+    metric("acting", "1 if decisions take effect.", None, |s| Some(Figure::Gauge(f64::from(u8::from(s.acting))))),
+    metric("ticks", "Decisions taken, each for all resources.", None, |s| Some(Figure::Counter(s.ticks_total as f64))),
+    metric("late_ticks", "Decisions that came late.", None, |s| Some(Figure::Counter(s.late_ticks_total as f64))),
+    metric("errors", "Measurements and changes that failed.", None, |s| Some(Figure::Counter(s.errors_total as f64))),
+];
+
+const RESOURCE: &[Metric<ResourceState>] = &[
+    metric("goal", "What the response time of reads is to stay below.", SECONDS, |r| seconds(r.goal_ms)),
+    metric("read_response_time", "Mean of the last interval; absent without reads.", SECONDS, |r| {
+        r.read_response_ms.and_then(seconds)
+    }),
+    metric("delay", "Mean delay of those held back.", SECONDS, |r| seconds(r.mean_delay_ms)),
+    metric("in_flight_requests", "Requests inside the devices.", None, |r| Some(Figure::Gauge(r.in_flight as f64))),
+];
+
+const DEVICE: &[Metric<DeviceState>] = &[
+    metric("device_read_response_time", "Mean of the last interval; absent without reads.", SECONDS, |d| {
+        d.read_response_ms.and_then(seconds)
+    }),
+    metric("device_write_response_time", "Mean of the last interval; absent without writes.", SECONDS, |d| {
+        d.write_response_ms.and_then(seconds)
+    }),
+];
+
+const CLIENT: &[Metric<ClientState>] = &[
+    metric("client_delay", "How long what is sent to a client waits.", SECONDS, |c| seconds(c.delay_ms)),
+    metric("client_load_bytes_per_second", "What a client moves.", None, |c| Some(Figure::Gauge(c.bytes_per_s))),
+];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = &self.0;
+        each(&mut encoder, AGENT, [state], |_| Vec::new())?;
+        each(&mut encoder, RESOURCE, &state.resources, |resource| vec![("resource", resource.name.clone())])?;
+        for metric in DEVICE {
+            let samples = state.resources.iter().flat_map(|resource| {
+                resource.devices.iter().filter_map(|device| {
+                    let labels = vec![("resource", resource.name.clone()), ("device", device.name.clone())];
+                    Some((labels, (metric.figure)(device)?))
+                })
+            });
+            family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+        }
+        for metric in CLIENT {
+            let samples = state.resources.iter().flat_map(|resource| {
+                resource.clients.iter().filter_map(|client| {
+                    let labels = vec![("resource", resource.name.clone()), ("client", client.address.clone())];
+                    Some((labels, (metric.figure)(client)?))
+                })
+            });
+            family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! `evenkeel guard run`: the loop with its clock, its files and its end.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use evenkeel_guard::Agent;
+use evenkeel_guard::agent::record::State;
+use evenkeel_guard::config::Config;
+use evenkeel_guard::discovery::map::Configured;
+use evenkeel_guard::discovery::{Map, Survey, resolved};
+use evenkeel_guard::sensor::Source;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::act::Actor;
+use crate::output;
+use crate::serve::systemd::{self, Condition};
+
+/// Where the kernel keeps the statistics of all block devices.
+const DISKSTATS: &str = "/proc/diskstats";
+
+/// Options of `evenkeel guard run`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Configuration file; see `evenkeel guard config example`
+    #[arg(long, short, value_name = "FILE")]
+    config: PathBuf,
+
+    /// Decide and record, but hold nobody back
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What the loop and the API share.
+pub(super) struct Shared {
+    agent: Agent,
+    acting: bool,
+    acting_reason: String,
+    late_ticks: u64,
+    errors: u64,
+    last_error: Option<String>,
+}
+
+/// A record that a panic left half written is still worth showing.
+pub(super) fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    pub(super) fn state(&self) -> State {
+        State {
+            acting: self.acting,
+            acting_reason: self.acting_reason.clone(),
+            late_ticks_total: self.late_ticks,
+            errors_total: self.errors,
+            last_error: self.last_error.clone(),
+            ..self.agent.state(evenkeel_control::Instant::ZERO)
+        }
+    }
+
+    fn failed(&mut self, error: &anyhow::Error) {
+        let text = format!("{error:#}");
+        // Ten times a second the same is nothing to log.
+        if self.last_error.as_ref() != Some(&text) {
+            tracing::error!("{text}");
+        }
+        self.errors += 1;
+        self.last_error = Some(text);
+    }
+}
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let config = super::read(&args.config)?;
+    if config.resources.is_empty() {
+        return Err(anyhow!(
+            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it"
+        ));
+    }
+    let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let status = super::address(config.guard.status).map(crate::serve::listen_status).transpose()?;
+    let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
+
+    let mut agent = Agent::new(config.clone())?;
+    let first = survey(&config.configured());
+    let goals: Vec<String> = agent.resources().map(str::to_owned).collect();
+    for name in goals.iter().filter(|name| !first.resources.iter().any(|entry| entry.name == **name)) {
+        tracing::warn!(
+            "nothing that is served now is on {name}; it is looked for every {}",
+            config.guard.discover_every
+        );
+    }
+    agent.follow(&first);
+    let mut actor = Actor::start(&config, args.dry_run)?;
+    let shared = Shared {
+        agent,
+        acting: actor.is_acting(),
+        acting_reason: actor.explain(),
+        late_ticks: 0,
+        errors: 0,
+        last_error: None,
+    };
+    let shared = Arc::new(Mutex::new(shared));
+    if let Some(listener) = status {
+        crate::http::spawn_read_only(super::http::router(Arc::clone(&shared)), listener)
+            .context("cannot serve the API")?;
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::clone(&stop);
+    thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
+        signals.forever().next();
+        stopping.store(true, Ordering::Relaxed);
+    })?;
+    let (found, maps) = channel();
+    let (_alive, ended) = channel::<()>();
+    let (configured, every) = (config.configured(), config.guard.discover_every.into());
+    thread::Builder::new()
+        .name("evenkeel-discover".into())
+        .spawn(move || discover(&configured, every, &found, &ended))?;
+
+    output::print(&format!("guarding {}: {}\n", goals.join(", "), actor.explain()));
+    if let Some(address) = address {
+        output::print(&format!("http://{address}/api/v1/state\n"));
+    }
+    systemd::notify(Condition::Ready);
+    keep(&config, &shared, &mut diskstats, &mut actor, &maps, &stop);
+    systemd::notify(Condition::Stopping);
+    tracing::info!("stopping: putting everything back");
+    actor.stop()
+}
+
+/// Ticks until told to stop.
+fn keep(
+    config: &Config,
+    shared: &Mutex<Shared>,
+    diskstats: &mut Source,
+    actor: &mut Actor,
+    maps: &Receiver<Map>,
+    stop: &AtomicBool,
+) {
+    let interval: Duration = config.guard.interval.into();
+    let started = Instant::now();
+    let mut due = started + interval;
+    while !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        if now < due {
+            // Short naps, so that a stop with a long interval is heard soon.
+            thread::sleep((due - now).min(Duration::from_millis(100)));
+            continue;
+        }
+        let late = now - due > interval / 2;
+        // After a long delay the ticks that were missed are not made up for.
+        due = if late { now + interval } else { due + interval };
+        let read = diskstats.read();
+        let mut shared = lock(shared);
+        shared.late_ticks += u64::from(late);
+        match maps.try_recv() {
+            Ok(map) => shared.agent.follow(&map),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+        let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();
+        // Without a reading an empty file: every device is gone, and controllers let go after a while.
+        let (text, failure) = match read {
+            Ok(text) => (text, None),
+            Err(error) => (&[] as &[u8], Some(anyhow::Error::from(error))),
+        };
+        let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
+        let failure = failure.or(ticked.err().map(anyhow::Error::from));
+        let acted = actor.hold(now, shared.agent.holds());
+        for error in failure.into_iter().chain(acted.err()) {
+            shared.failed(&error);
+        }
+    }
+}
+
+/// Looks around again and again, away from the loop: a large machine takes its time.
+fn discover(configured: &Configured, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
+    while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        if found.send(survey(configured)).is_err() {
+            return;
+        }
+    }
+}
+
+fn survey(configured: &Configured) -> Map {
+    Map::of(&Survey::of_this_machine(), configured, resolved)
+}

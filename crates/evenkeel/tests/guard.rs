@@ -1,0 +1,124 @@
+//! `evenkeel guard` as a program: configuration, a dry run, and what can be asked of it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
+
+fn guard(arguments: &[&str]) -> Output {
+    Command::new(EVENKEEL).arg("guard").args(arguments).output().expect("runs")
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+/// A configuration file, removed with the value.
+struct File(std::path::PathBuf);
+
+impl File {
+    fn new(name: &str, content: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-guard-{}-{name}.toml", std::process::id()));
+        std::fs::write(&path, content).expect("written");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("UTF-8")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A running agent, killed with the value.
+struct Agent {
+    child: Child,
+    status: String,
+}
+
+impl Agent {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(EVENKEEL);
+        command.args(["guard", "run"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = lines.map_while(Result::ok).find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
+        Self { child, status: address.expect("an address") }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        guard(&[arguments, &["--status", &self.status]].concat())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const GOAL: &str = "[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+
+#[test]
+fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
+    let example = guard(&["config", "example"]);
+    let file = File::new("example", &text(&example.stdout));
+    let checked = guard(&["config", "check", file.path()]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    assert_eq!(text(&checked.stdout), "usable: 1 resources with a goal\n");
+
+    let file = File::new("fault", "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"p99\"\n");
+    let refused = guard(&["config", "check", file.path()]);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains(&format!("{}:3:1: resources.a.statistic", file.path())), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn check_and_discover_answer_in_json() {
+    let check = guard(&["check", "--json"]);
+    let findings: Value = serde_json::from_slice(&check.stdout).expect("JSON");
+    assert_eq!(findings["can_act"].as_bool(), Some(check.status.success()));
+    assert!(findings["findings"].as_array().is_some_and(|all| all.iter().any(|finding| finding["part"] == "netem")));
+    let discover = guard(&["discover", "--json"]);
+    let map: Value = serde_json::from_slice(&discover.stdout).expect("JSON");
+    assert!(map["links"].is_array() && map["notes"].is_array(), "{map}");
+}
+
+#[test]
+fn a_dry_run_decides_answers_and_stops() {
+    let file = File::new("dry", GOAL);
+    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while state()["ticks_total"].as_u64().is_none_or(|ticks| ticks < 5) {
+        assert!(std::time::Instant::now() < deadline, "no ticks: {}", state());
+    }
+    let state = state();
+    assert_eq!((&state["acting"], &state["resources"][0]["goal_ms"]), (&Value::from(false), &Value::from(15.0)));
+    assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
+    let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
+    assert!(why.contains("nothing-served: no read has been seen yet"), "{why}");
+    let unknown = agent.ask(&["why", "nothing-serve"]);
+    assert!(text(&unknown.stderr).contains("did you mean \"nothing-served\"?"), "{}", text(&unknown.stderr));
+    let metrics = Command::new(EVENKEEL).args(["guard", "status", "--status", "127.0.0.1:1"]).output().expect("runs");
+    assert!(text(&metrics.stderr).contains("nothing answers on 127.0.0.1:1"));
+
+    let pid = agent.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
+    assert!(agent.child.wait().expect("ends").success());
+}
+
+#[test]
+fn without_a_goal_there_is_nothing_to_run() {
+    let file = File::new("empty", "");
+    let refused = guard(&["run", "--config", file.path(), "--dry-run"]);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("[resources.NAME]"), "{}", text(&refused.stderr));
+}

@@ -1,0 +1,237 @@
+//! What is shown: the state of the agent, and its decisions with their reasons.
+//!
+//! Units are last in the names. What does not apply is `null`.
+
+use std::fmt;
+
+use evenkeel_control::response::{ClientReason, Reason};
+use evenkeel_control::{Duration, Instant};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::discovery::Note;
+
+/// The agent at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct State {
+    /// Version of the program.
+    pub version: String,
+    /// Time since the start.
+    pub uptime_s: f64,
+    /// Decisions taken, each for all resources.
+    pub ticks_total: u64,
+    /// Time between them.
+    pub interval_ms: f64,
+    /// Whether decisions take effect.
+    pub acting: bool,
+    /// Why not, or how.
+    pub acting_reason: String,
+    /// Ticks that came more than half an interval late.
+    pub late_ticks_total: u64,
+    /// Measurements and changes that failed.
+    pub errors_total: u64,
+    /// What the last one said.
+    pub last_error: Option<String>,
+    /// Resources with a goal.
+    pub resources: Vec<ResourceState>,
+    /// What is uncertain about the map of clients and devices.
+    pub notes: Vec<Note>,
+}
+
+/// A resource with a goal.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ResourceState {
+    /// Its name.
+    pub name: String,
+    /// What the mean response time of reads is to stay below.
+    pub goal_ms: f64,
+    /// Mean response time of the reads of the last interval; `null` if none completed.
+    pub read_response_ms: Option<f64>,
+    /// Bytes read per second in the last interval.
+    pub read_bytes_per_s: f64,
+    /// Bytes written per second in the last interval.
+    pub write_bytes_per_s: f64,
+    /// Requests inside its devices.
+    pub in_flight: u64,
+    /// Mean delay of those held back, weighted by their load.
+    pub mean_delay_ms: f64,
+    /// Why, for programs.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+    /// Which packets wait: `acknowledgements`, `data` or `all`.
+    pub packets: String,
+    /// Devices measured.
+    pub devices: Vec<DeviceState>,
+    /// Clients that reach it.
+    pub clients: Vec<ClientState>,
+}
+
+/// A device of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeviceState {
+    /// The kernel's name.
+    pub name: String,
+    /// Mean response time of the reads of the last interval; `null` if none completed.
+    pub read_response_ms: Option<f64>,
+    /// Mean response time of the writes of the last interval; `null` if none completed.
+    pub write_response_ms: Option<f64>,
+    /// Bytes read per second.
+    pub read_bytes_per_s: f64,
+    /// Bytes written per second.
+    pub write_bytes_per_s: f64,
+    /// Requests inside.
+    pub in_flight: u64,
+}
+
+/// A client of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientState {
+    /// Its address.
+    pub address: String,
+    /// Names that targets know it by.
+    pub names: Vec<String>,
+    /// `ordinary`, `important`, `never` or `always`.
+    pub standing: String,
+    /// Why it is never held back, if not because an operator said so.
+    pub exempt_because: Option<String>,
+    /// Its load.
+    pub bytes_per_s: f64,
+    /// Whether the load is its own, or an equal part of what a device shared with others did.
+    pub load_is_estimated: bool,
+    /// How long what is sent to it waits.
+    pub delay_ms: f64,
+    /// Why so long; empty if it is not held back.
+    pub because: String,
+}
+
+/// A client that is held back by a decision.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HeldClient {
+    /// Its address.
+    pub client: String,
+    /// How long what is sent to it waits.
+    pub delay_ms: f64,
+    /// Why so long.
+    pub because: String,
+}
+
+/// A decision for one resource, for as long as it stayed the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// For which resource.
+    pub resource: String,
+    /// When it was taken, since the start.
+    pub from_s: f64,
+    /// When it was taken last.
+    pub until_s: f64,
+    /// How many times.
+    pub times: u64,
+    /// Why, for programs.
+    pub reason: String,
+    /// Why, as a sentence, with the figures of the last time.
+    pub because: String,
+    /// What was measured the last time.
+    pub measured_ms: Option<f64>,
+    /// What the controller aims at.
+    pub target_ms: Option<f64>,
+    /// Who is held back.
+    pub held: Vec<HeldClient>,
+}
+
+impl Record {
+    /// Whether the decision is the same, whatever was measured.
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
+        let delays = |record: &Self| -> Vec<(String, u64)> {
+            record.held.iter().map(|held| (held.client.clone(), held.delay_ms.to_bits())).collect()
+        };
+        self.reason == other.reason && delays(self) == delays(other)
+    }
+
+    /// Takes in the same decision, taken once more.
+    pub fn continue_with(&mut self, newer: &Self) {
+        self.until_s = newer.until_s;
+        self.times += 1;
+        self.because.clone_from(&newer.because);
+        (self.measured_ms, self.target_ms) = (newer.measured_ms, newer.target_ms);
+    }
+}
+
+/// Seconds of an instant, for records.
+pub(super) fn seconds(at: Instant) -> f64 {
+    at.since(Instant::ZERO).as_secs_f64()
+}
+
+/// What a reason measured, and what was aimed at.
+pub(super) fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
+    let both = |measured: &Duration, target: &Duration| (Some(measured.as_millis_f64()), Some(target.as_millis_f64()));
+    match reason {
+        Reason::UnderTarget { measured, target }
+        | Reason::NoOffenders { measured, target }
+        | Reason::ReadsOverTarget { measured, target }
+        | Reason::ReadsUnderTarget { measured, target }
+        | Reason::Infeasible { measured, target } => both(measured, target),
+        Reason::AwaitingEffect { target } => (None, Some(target.as_millis_f64())),
+        _ => (None, None),
+    }
+}
+
+/// A reason as a sentence.
+pub(super) struct Sentence<'a>(pub(super) &'a Reason);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |duration: &Duration| format!("{:.2} ms", duration.as_millis_f64());
+        match self.0 {
+            Reason::NotEnoughData => f.write_str("no read has been seen yet, so nobody is known to wait"),
+            Reason::Idle => f.write_str("nobody has read for a while, so nobody waits"),
+            Reason::SignalLost => f.write_str("nothing has been measured for a while; nobody is held back on old news"),
+            Reason::UnderTarget { measured, target } => {
+                write!(f, "reads take {}, below {}, without a delay", ms(measured), ms(target))
+            }
+            Reason::NoOffenders { measured, target } => write!(
+                f,
+                "reads take {}, above {}, but no client that may be held back moves enough to be the cause",
+                ms(measured),
+                ms(target)
+            ),
+            Reason::ReadsOverTarget { measured, target } => {
+                write!(f, "reads take {}, above {}: the delay grows", ms(measured), ms(target))
+            }
+            Reason::ReadsUnderTarget { measured, target } => {
+                write!(f, "reads take {}, below {}: the delay shrinks", ms(measured), ms(target))
+            }
+            Reason::AwaitingEffect { target } => {
+                write!(
+                    f,
+                    "the delay was changed just now; what is measured is not its effect yet (target {})",
+                    ms(target)
+                )
+            }
+            Reason::KnownBurst { held } => {
+                write!(f, "these clients are known: the delay that held before, {}, is in force again", ms(held))
+            }
+            Reason::Infeasible { measured, target } => write!(
+                f,
+                "reads take {}, above {}, although every offender is held back as far as allowed: raise max_delay or the goal, or move load away",
+                ms(measured),
+                ms(target)
+            ),
+            Reason::DoesNotBite { delay } => write!(
+                f,
+                "a delay of {} changes neither load nor response time: cap the target's receive window, or let all packets wait",
+                ms(delay)
+            ),
+        }
+    }
+}
+
+/// A client's reason as a sentence.
+pub(super) fn client_sentence(reason: &ClientReason) -> String {
+    match reason {
+        ClientReason::SameForAll => "all offenders wait alike".into(),
+        ClientReason::ShareOfLoad { share } => format!("{:.0} % of the offenders' load is its own", 100.0 * share),
+        ClientReason::LeastLoad => "more would leave it less than everyone is left".into(),
+        ClientReason::LargestDelay => "more is not allowed".into(),
+    }
+}

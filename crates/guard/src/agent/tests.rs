@@ -1,0 +1,241 @@
+//! The loop in virtual time, over a modelled device whose reads slow down with what is written to it.
+
+use evenkeel_control::Duration;
+
+use super::*;
+use crate::actuator::Packets;
+use crate::config::Abilities;
+use crate::discovery::map::{Connection, Link};
+use crate::discovery::{KnownBy, Server};
+use crate::sensor::diskstats::DeviceNumber;
+
+const CONFIG: &str = r#"
+[guard]
+never = ["10.0.0.9"]
+[resources.vg]
+read_response_time = "15ms"
+"#;
+
+fn config(text: &str) -> Config {
+    Config::parse(text, "guard.toml", Abilities { tracepoints: false }).expect("a configuration")
+}
+
+fn link(client: &str, minor: u32, resource: &str, port: u16) -> Link {
+    let remote = format!("{client}:{port}").parse().expect("an address");
+    Link {
+        server: Server::Lio,
+        target: "t".into(),
+        volume: format!("lun_{minor}"),
+        path: None,
+        device: Some(format!("dm-{minor}")),
+        number: Some(DeviceNumber { major: 252, minor }),
+        resource: Some(resource.into()),
+        client: Some(client.parse().expect("an address")),
+        client_name: Some(format!("iqn.{client}")),
+        connections: vec![Connection { local: "10.0.0.1:3260".parse().expect("an address"), remote }],
+        known_by: KnownBy::Session,
+        counters: None,
+    }
+}
+
+fn map(links: Vec<Link>) -> Map {
+    Map { links, ..Map::default() }
+}
+
+/// A reader on dm-0 and writers on the others. A write takes 3 ms and twice its delay; reads take 4 ms and the more
+/// the more is written.
+struct Plant {
+    writers: Vec<(u32, &'static str, f64)>,
+    totals: Vec<[f64; 3]>,
+    read_ms: f64,
+}
+
+impl Plant {
+    fn new(writers: &[(u32, &'static str, f64)]) -> Self {
+        Self { writers: writers.to_vec(), totals: vec![[0.0; 3]; writers.len() + 1], read_ms: 4.0 }
+    }
+
+    /// Runs for `seconds` under these holds and tells the file at its end.
+    fn step(&mut self, holds: &Holds, seconds: f64) -> String {
+        let mut total = 0.0;
+        for (n, (_, address, requests)) in self.writers.iter().enumerate() {
+            let client = Client::Address(address.parse().expect("an address"));
+            let delay_s = holds.get(&client).map_or(0.0, |hold| hold.delay.as_secs_f64());
+            let per_s = requests / (0.003 + 2.0 * delay_s);
+            total += per_s;
+            let place = &mut self.totals[n + 1];
+            place[0] += per_s * seconds;
+            place[1] += per_s * seconds * 128.0;
+            place[2] += per_s * seconds * 3.0;
+        }
+        self.read_ms = 4.0 + total / 50.0;
+        let reads = 60.0 * seconds;
+        let place = &mut self.totals[0];
+        place[0] += reads;
+        place[1] += reads * 8.0;
+        place[2] += reads * self.read_ms;
+        let [reads, sectors, ms] = self.totals[0].map(|total| total as u64);
+        let mut text = format!("252 0 dm-0 {reads} 0 {sectors} {ms} 0 0 0 0 0 0 0\n");
+        for (n, (minor, ..)) in self.writers.iter().enumerate() {
+            let [writes, sectors, ms] = self.totals[n + 1].map(|total| total as u64);
+            text += &format!("252 {minor} dm-{minor} 0 0 0 0 {writes} 0 {sectors} {ms} 0 0 0\n");
+        }
+        text
+    }
+
+    /// Runs the agent on it for so many ticks from `from`; mean response time over the last half.
+    fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
+        let mut sum = 0.0;
+        for n in 0..ticks {
+            let text = self.step(&agent.holds().clone(), 0.1);
+            agent.tick(at(from + n), text.as_bytes()).expect("lines of the format");
+            if n >= ticks / 2 {
+                sum += self.read_ms;
+            }
+        }
+        sum / (ticks - ticks / 2) as f64
+    }
+}
+
+fn at(tick: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(100 * tick)
+}
+
+fn agent(text: &str, links: Vec<Link>) -> Agent {
+    let mut agent = Agent::new(config(text)).expect("valid");
+    agent.follow(&map(links));
+    agent
+}
+
+fn four_clients() -> Vec<Link> {
+    vec![
+        link("10.0.0.11", 0, "vg", 1),
+        link("10.0.0.12", 1, "vg", 2),
+        link("10.0.0.13", 2, "vg", 3),
+        link("10.0.0.9", 3, "vg", 4),
+    ]
+}
+
+#[test]
+fn writers_are_held_back_until_reads_are_fast_enough() {
+    for method in ["adaptive", "pid"] {
+        let text = CONFIG.replace("[guard]", &format!("[guard]\nmethod = \"{method}\""));
+        let mut agent = agent(&text, four_clients());
+        let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
+        let mean = plant.run(&mut agent, 0, 400);
+        // Unheld it is 4 + 1333 / 50 = 31 ms.
+        assert!(mean < 16.5, "{method}: {mean} ms");
+        let holds = agent.holds();
+        let delay = |client: &str| holds.get(&Client::Address(client.parse().expect("one"))).map(|hold| hold.delay);
+        assert!(delay("10.0.0.12").is_some_and(|delay| delay > std::time::Duration::ZERO), "{method}: {holds:?}");
+        assert_eq!(delay("10.0.0.11"), None, "{method}: the reader");
+        let state = agent.state(Instant::ZERO);
+        assert_eq!(state.resources[0].clients.iter().filter(|client| client.delay_ms > 0.0).count(), 2);
+        assert!(state.resources[0].read_response_ms.is_some());
+        assert!(
+            agent.records(Some("vg")).any(|record| record.reason == "reads_over_target" && !record.held.is_empty())
+        );
+        assert_eq!(agent.records(Some("other")).count(), 0);
+    }
+}
+
+#[test]
+fn when_the_writers_stop_nobody_is_held_back() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
+    plant.run(&mut agent, 0, 100);
+    assert!(!agent.holds().is_empty());
+    plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
+    plant.run(&mut agent, 100, 50);
+    assert!(agent.holds().is_empty(), "{:?}", agent.holds());
+}
+
+#[test]
+fn those_on_the_never_list_are_left_alone() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(3, "10.0.0.9", 4.0)]);
+    plant.run(&mut agent, 0, 100);
+    assert!(agent.holds().is_empty());
+    assert_eq!(agent.records(None).next().map(|record| record.reason.as_str()), Some("no_offenders"));
+}
+
+#[test]
+fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
+    let two = format!("{CONFIG}\n[resources.other]\nread_response_time = \"15ms\"\n");
+    let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];
+    let mut by_connection = agent(&two, apart);
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 4.0)]);
+    plant.run(&mut by_connection, 0, 100);
+    let address = "10.0.0.12".parse().expect("an address");
+    let key = Client::Connection { address, client_port: 2, service_port: 3260 };
+    assert_eq!(by_connection.holds().keys().collect::<Vec<_>>(), [&key]);
+
+    let same = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 2)];
+    let mut left_alone = agent(&two, same);
+    Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut left_alone, 0, 100);
+    assert!(left_alone.holds().is_empty());
+    let state = left_alone.state(Instant::ZERO);
+    let vg = state.resources.iter().find(|resource| resource.name == "vg").expect("has a goal");
+    let client = vg.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
+    assert_eq!(client.standing, "never");
+    assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("several resources")));
+}
+
+#[test]
+fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
+    let none = Holds::new();
+    let switched = (0..600).find(|&n| {
+        let acknowledgements = agent.holds().values().all(|hold| hold.packets == Packets::Acknowledgements);
+        let text = plant.step(if acknowledgements { &none } else { agent.holds() }, 0.1);
+        agent.tick(at(n), text.as_bytes()).expect("lines of the format");
+        agent.state(Instant::ZERO).resources[0].packets == "all"
+    });
+    assert!(switched.is_some(), "{:?}", agent.records(None).take(5).collect::<Vec<_>>());
+    assert!(agent.records(None).any(|record| record.because.contains("from now on all packets wait")));
+}
+
+#[test]
+fn a_device_from_which_nothing_comes_is_not_idle() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0)]);
+    plant.writers[0].2 = 4.0;
+    plant.run(&mut agent, 0, 100);
+    let held = agent.holds().clone();
+    assert!(!held.is_empty());
+    let stuck = plant.step(&held, 0.1).replace(" 0 0 0\n", " 9 0 0\n");
+    agent.tick(at(100), stuck.as_bytes()).expect("lines of the format");
+    agent.tick(at(101), stuck.as_bytes()).expect("lines of the format");
+    assert_eq!(agent.holds(), &held);
+    // For long it cannot be told from a lost signal.
+    for n in 102..140 {
+        agent.tick(at(n), stuck.as_bytes()).expect("lines of the format");
+    }
+    assert!(agent.holds().is_empty());
+    assert_eq!(agent.records(None).next().map(|record| record.reason.as_str()), Some("signal_lost"));
+}
+
+#[test]
+fn the_same_decision_is_one_record_and_records_are_bounded() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 0.0)]);
+    plant.run(&mut agent, 0, 500);
+    let newest = agent.records(None).next().expect("a record");
+    assert!(newest.times > 100, "{newest:?}");
+    assert!((newest.until_s - 49.9).abs() < 1e-9);
+
+    let mut records = VecDeque::new();
+    for n in 0..3_000u32 {
+        let held = vec![record::HeldClient { client: "c".into(), delay_ms: f64::from(n), because: String::new() }];
+        remember(&mut records, Record { held, ..newest.clone() });
+    }
+    assert_eq!(records.len(), MAX_RECORDS);
+}
+
+#[test]
+fn damaged_statistics_are_an_error_and_no_decision() {
+    let mut agent = agent(CONFIG, four_clients());
+    assert_eq!(agent.tick(at(0), b"nonsense\n").expect_err("nonsense").line, 1);
+    assert!(agent.holds().is_empty());
+}

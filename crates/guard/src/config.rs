@@ -1,0 +1,345 @@
+//! The agent's configuration: which resources have a goal, and how it may be kept.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use evenkeel_control::response;
+use evenkeel_policy::check::{Errors, Problem};
+use evenkeel_policy::config::Status;
+use evenkeel_policy::document::Document;
+use evenkeel_policy::units::{Bytes, Cidr, Duration};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::actuator::Packets;
+
+/// A configuration that shows every key with its default, commented.
+pub const EXAMPLE: &str = include_str!("../guard.example.toml");
+
+/// More resources than a host has; each costs work at every tick.
+const MAX_RESOURCES: usize = 1_000;
+
+/// Everything an operator says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The agent.
+    pub guard: Guard,
+    /// Resources with a goal, by the names that `evenkeel guard discover` shows.
+    pub resources: BTreeMap<String, ResourceConfig>,
+}
+
+/// The agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guard {
+    /// TCP address of the read-only API and metrics, or "off".
+    pub status: Status,
+    /// How often is measured and decided.
+    pub interval: Duration,
+    /// How often clients, targets and devices are looked for.
+    pub discover_every: Duration,
+    /// Network devices by which clients are reached.
+    pub interfaces: Vec<String>,
+    /// TCP ports of the targets whose packets may wait.
+    pub ports: Vec<u16>,
+    /// Distance between delays.
+    pub step: Duration,
+    /// Longest delay.
+    pub max_delay: Duration,
+    /// A delay that is not renewed ends after this.
+    pub timeout: Duration,
+    /// What was there before, so that it can be put back.
+    pub journal: PathBuf,
+    /// How a delay is chosen.
+    pub method: Method,
+    /// Which packets wait.
+    pub packets: PacketChoice,
+    /// Clients that are never held back: addresses, blocks of addresses, or names that targets know them by.
+    pub never: Vec<Who>,
+    /// Clients that are held back first, whatever they do.
+    pub always: Vec<Who>,
+    /// Clients that are held back only when nothing else helps.
+    pub important: Vec<Who>,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            status: Status::At(SocketAddr::from(([127, 0, 0, 1], 9810))),
+            interval: Duration::from_millis(100),
+            discover_every: Duration::from_secs(10),
+            interfaces: Vec::new(),
+            ports: vec![3260, 4420, 10809],
+            step: Duration::from_micros(500),
+            max_delay: Duration::from_millis(20),
+            timeout: Duration::from_secs(3),
+            journal: "/run/evenkeel/guard.journal".into(),
+            method: Method::Adaptive,
+            packets: PacketChoice::Acknowledgements,
+            never: Vec::new(),
+            always: Vec::new(),
+            important: Vec::new(),
+        }
+    }
+}
+
+/// How a delay is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Each offender by its share of the load; gain learned.
+    #[default]
+    Adaptive,
+    /// The published controller: one delay for all offenders.
+    Pid,
+}
+
+/// Which packets wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketChoice {
+    /// Those without payload, which holds writers back; all, should that have no effect.
+    #[default]
+    Acknowledgements,
+    /// Those with payload, which holds readers back.
+    Data,
+    /// All that is sent to the client.
+    All,
+}
+
+impl PacketChoice {
+    /// In the actuator's words.
+    pub const fn packets(self) -> Packets {
+        match self {
+            Self::Acknowledgements => Packets::Acknowledgements,
+            Self::Data => Packets::Data,
+            Self::All => Packets::All,
+        }
+    }
+}
+
+/// A resource with a goal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceConfig {
+    /// What the response time of reads is to stay below.
+    pub read_response_time: Duration,
+    /// Which figure of the response times: "mean".
+    #[serde(default)]
+    pub statistic: Statistic,
+    /// Devices that belong to it, by path or name; default: those that stand on what has this name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
+    /// Bytes per second above which a client counts as an offender.
+    #[serde(default = "default_offenders_above")]
+    pub offenders_above: Bytes,
+    /// Bytes per second that are left to every client.
+    #[serde(default = "default_at_least")]
+    pub at_least: Bytes,
+    /// As for the whole agent, for this resource alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub never: Vec<Who>,
+    /// As for the whole agent, for this resource alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub always: Vec<Who>,
+    /// As for the whole agent, for this resource alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub important: Vec<Who>,
+}
+
+const fn default_offenders_above() -> Bytes {
+    Bytes(256 << 10)
+}
+
+const fn default_at_least() -> Bytes {
+    Bytes(128 << 10)
+}
+
+/// A figure of many response times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Statistic {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// A percentile (above 0, below 100).
+    Percentile(f64),
+}
+
+impl TryFrom<String> for Statistic {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let percentile = text.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
+        match percentile.filter(|&percentile| percentile > 0.0 && percentile < 100.0) {
+            Some(percentile) => Ok(Self::Percentile(percentile)),
+            None if text == "mean" => Ok(Self::Mean),
+            None => Err(format!("{text:?} is no figure of response times; write \"mean\"")),
+        }
+    }
+}
+
+impl From<Statistic> for String {
+    fn from(statistic: Statistic) -> Self {
+        match statistic {
+            Statistic::Mean => "mean".into(),
+            Statistic::Percentile(percentile) => format!("p{percentile}"),
+        }
+    }
+}
+
+/// A client, or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Who {
+    /// By address.
+    Addresses(Cidr),
+    /// By the name that a target knows it by.
+    Name(String),
+}
+
+impl From<String> for Who {
+    fn from(text: String) -> Self {
+        Cidr::from_str(&text).map_or(Self::Name(text), Self::Addresses)
+    }
+}
+
+impl From<Who> for String {
+    fn from(who: Who) -> Self {
+        match who {
+            Who::Addresses(block) => block.to_string(),
+            Who::Name(name) => name,
+        }
+    }
+}
+
+impl Who {
+    /// Whether a client with this address and these names is meant.
+    pub fn is(&self, address: IpAddr, names: &[String]) -> bool {
+        match self {
+            Self::Addresses(block) => block.contains(address),
+            Self::Name(name) => names.contains(name),
+        }
+    }
+}
+
+/// What can be measured here, as far as goals depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// Whether the kernel shows the block layer's tracepoints.
+    pub tracepoints: bool,
+}
+
+impl Config {
+    /// Reads a configuration; `origin` names the text in errors.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn parse(text: &str, origin: &str, abilities: Abilities) -> Result<Self, Errors> {
+        let (document, mut errors) = Document::parse(text, origin);
+        let (config, more) = document.read::<Self>();
+        errors.extend(more);
+        if let Some(config) = &config {
+            errors.extend(config.faults(&document, abilities));
+        }
+        errors.sort_by_key(|problem| problem.position);
+        match config.filter(|_| errors.is_empty()) {
+            Some(config) => Ok(config),
+            None => Err(Errors(errors)),
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// That it cannot be read, or all that is wrong with it.
+    pub fn read(path: &Path, abilities: Abilities) -> Result<Self, Errors> {
+        let origin = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &origin, abilities),
+            Err(error) => {
+                let message = format!("cannot read the configuration: {error}");
+                Err(Errors(vec![Problem { origin, position: None, key: String::new(), message }]))
+            }
+        }
+    }
+
+    /// Devices of resources that were not left to discovery.
+    pub fn configured(&self) -> crate::discovery::map::Configured {
+        let named = self.resources.iter().filter(|(_, resource)| !resource.devices.is_empty());
+        named.map(|(name, resource)| (name.clone(), resource.devices.clone())).collect()
+    }
+
+    /// The settings of a resource's controller.
+    pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
+        let goal = resource.read_response_time.into();
+        let published = match self.guard.method {
+            Method::Adaptive => response::Config::adaptive(goal),
+            Method::Pid => response::Config::pid(goal),
+        };
+        response::Config {
+            interval: self.guard.interval.into(),
+            step: self.guard.step.into(),
+            max_delay: self.guard.max_delay.into(),
+            offender_bytes_per_s: resource.offenders_above.0,
+            min_bytes_per_s: resource.at_least.0,
+            ..published
+        }
+    }
+
+    fn faults(&self, document: &Document<'_>, abilities: Abilities) -> Vec<Problem> {
+        let mut faults = Vec::new();
+        let mut fault = |path: &[&str], message: String| faults.push(document.complain(path, message));
+        let guard = &self.guard;
+        if guard.ports.is_empty() {
+            fault(&["guard", "ports"], "is empty; name the targets' ports, for iSCSI 3260".into());
+        }
+        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
+        if !(least..=most).contains(&guard.discover_every) {
+            fault(&["guard", "discover_every"], format!("is {}; write \"1s\" to \"1h\"", guard.discover_every));
+        }
+        // A delay must outlast a few ticks that come late.
+        let renewed = Duration(evenkeel_control::Duration::from_nanos(guard.interval.0.as_nanos().saturating_mul(3)));
+        if guard.timeout < renewed || guard.timeout > most {
+            fault(
+                &["guard", "timeout"],
+                format!("is {}; write at least three intervals ({renewed}) and at most \"1h\"", guard.timeout),
+            );
+        }
+        if guard.step.is_zero() {
+            fault(&["guard", "step"], "is 0; write for example \"500us\"".into());
+        }
+        if self.resources.len() > MAX_RESOURCES {
+            fault(&["resources"], format!("are more than {MAX_RESOURCES}; name those that matter"));
+        }
+        for (name, resource) in &self.resources {
+            if let Statistic::Percentile(percentile) = resource.statistic {
+                let reason = if abilities.tracepoints {
+                    "this version does not read the block layer's tracepoints"
+                } else {
+                    "the kernel tells single response times by tracepoints only, and shows none here (`evenkeel guard check`)"
+                };
+                fault(
+                    &["resources", name, "statistic"],
+                    format!("p{percentile} cannot be measured: {reason}; write \"mean\", with a goal for the mean"),
+                );
+            }
+            if let Err(invalid) = self.controller(resource).validate() {
+                let (table, key): (&[&str], _) = match invalid.setting {
+                    "goal" => (&["resources", name], "read_response_time"),
+                    "min_bytes_per_s" => (&["resources", name], "at_least"),
+                    other => (&["guard"], other),
+                };
+                let path: Vec<&str> = table.iter().copied().chain([key]).collect();
+                fault(&path, format!("must be {}", invalid.must_be.replace("offender_bytes_per_s", "offenders_above")));
+            }
+        }
+        faults.dedup();
+        faults
+    }
+}

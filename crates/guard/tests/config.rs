@@ -1,0 +1,88 @@
+//! What a configuration must be, and what is said about one that is not.
+
+use evenkeel_guard::Config;
+use evenkeel_guard::config::{Abilities, EXAMPLE, Guard, Method, Who};
+use proptest::prelude::*;
+
+const NONE: Abilities = Abilities { tracepoints: false };
+
+fn complaints(text: &str) -> String {
+    Config::parse(text, "guard.toml", NONE).expect_err("a fault").to_string()
+}
+
+#[test]
+fn the_example_is_valid_and_its_comments_are_the_defaults() {
+    let example = Config::parse(EXAMPLE, "example", NONE).expect("valid");
+    assert_eq!(example.resources.len(), 1);
+    // With every commented key made real, nothing changes but what has no default.
+    let line = |line: &str| match line.strip_prefix('#') {
+        Some(key) if key.contains(" = ") && key.starts_with(|c: char| c.is_ascii_lowercase()) => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    let spelled: String = EXAMPLE.lines().map(line).map(|line| line + "\n").collect();
+    let mut spelled = Config::parse(&spelled, "example", NONE).expect("valid");
+    spelled.resources.get_mut("vg1").expect("is there").devices.clear();
+    assert_eq!(spelled, example);
+    let expected = Guard { interfaces: vec!["eth0".into()], never: example.guard.never.clone(), ..Guard::default() };
+    assert_eq!(example.guard, expected);
+}
+
+#[test]
+fn an_empty_text_is_a_configuration_without_goals() {
+    let config = Config::parse("", "guard.toml", NONE).expect("valid");
+    assert_eq!(config, Config::default());
+    assert_eq!(config.guard.method, Method::Adaptive);
+}
+
+#[test]
+fn faults_name_file_line_key_and_cure() {
+    let cases = [
+        (
+            "[guard]\nintervall = \"1s\"\n",
+            "guard.toml:2:1: guard.intervall: unknown key \"intervall\"; did you mean \"interval\"?",
+        ),
+        ("[resources.a]\n", "the key `read_response_time` is missing"),
+        ("[resources.a]\nread_response_time = 15\n", "guard.toml:2:"),
+        ("[resources.a]\nread_response_time = \"0\"\n", "resources.a.read_response_time: must be from 10 us"),
+        (
+            "[resources.a]\nread_response_time = \"15ms\"\nat_least = \"1MiB\"\n",
+            "resources.a.at_least: must be at most offenders_above",
+        ),
+        ("[guard]\nports = []\n", "guard.toml:2:1: guard.ports: is empty"),
+        ("[guard]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
+        ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),
+        ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
+        ("[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n", "no figure of response times"),
+    ];
+    for (text, expected) in cases {
+        let complaints = complaints(text);
+        assert!(complaints.contains(expected), "{text}: {complaints}");
+    }
+}
+
+#[test]
+fn percentiles_are_refused_with_the_reason() {
+    let text = "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"p99\"\n";
+    let without = complaints(text);
+    assert!(without.contains("guard.toml:3:1: resources.a.statistic: p99 cannot be measured"), "{without}");
+    assert!(without.contains("shows none here"), "{without}");
+    let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect_err("not built").to_string();
+    assert!(with.contains("this version does not read"), "{with}");
+}
+
+#[test]
+fn clients_are_meant_by_block_or_name() {
+    let address = "10.0.0.9".parse().expect("an address");
+    let who = |text: &str| Who::from(text.to_owned());
+    assert!(who("10.0.0.0/24").is(address, &[]));
+    assert!(!who("10.0.1.0/24").is(address, &[]));
+    assert!(who("iqn.x").is(address, &["iqn.x".into()]));
+    assert!(!who("iqn.x").is(address, &["iqn.xy".into()]));
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(text in "(\\[guard\\]\n|\\[resources.a\\]\n)?[ -~\né]{0,200}") {
+        let _ = Config::parse(&text, "guard.toml", NONE);
+    }
+}
