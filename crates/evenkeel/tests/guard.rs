@@ -48,7 +48,9 @@ impl Agent {
         command.args(["guard", "run"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        let address = lines.map_while(Result::ok).find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
+        let address = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
         Self { child, status: address.expect("an address") }
     }
 
@@ -77,7 +79,11 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     let file = File::new("fault", "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"p99\"\n");
     let refused = guard(&["config", "check", file.path()]);
     assert!(!refused.status.success());
-    assert!(text(&refused.stderr).contains(&format!("{}:3:1: resources.a.statistic", file.path())), "{}", text(&refused.stderr));
+    assert!(
+        text(&refused.stderr).contains(&format!("{}:3:1: resources.a.statistic", file.path())),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]
