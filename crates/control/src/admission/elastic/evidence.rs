@@ -10,6 +10,8 @@ const CERTAIN_ALONE: f64 = 3.0;
 const CLOSE: f64 = 1.0;
 /// Smallest variance of one comparison: drift spoils what looks more precise (0.1 %).
 const MIN_VARIANCE: f64 = 1e-6;
+/// Standard errors from all before that make a comparison a sign of another time.
+const CONTRADICTION: f64 = 4.0;
 /// What each new comparison leaves of the weight of those before.
 const MEMORY: f64 = 0.95;
 
@@ -35,10 +37,25 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Adds ln(`upper` / `lower`).
+    /// Adds ln(`upper` / `lower`) of the bytes.
     pub(super) fn add(&mut self, lower: Rate, upper: Rate) {
-        let weight = 1.0 / (lower.variance + upper.variance).max(MIN_VARIANCE);
-        let ratio = libm::log(upper.rate / lower.rate);
+        self.add_ratio(libm::log(upper.rate / lower.rate), lower.variance + upper.variance);
+    }
+
+    /// Adds ln(`upper` / `lower`) of the requests.
+    pub(super) fn add_requests(&mut self, lower: Rate, upper: Rate) {
+        self.add_ratio(libm::log(upper.requests / lower.requests), lower.requests_variance + upper.requests_variance);
+    }
+
+    fn add_ratio(&mut self, ratio: f64, variance: f64) {
+        let weight = 1.0 / variance.max(MIN_VARIANCE);
+        if self.comparisons > 1.5 {
+            let error = libm::sqrt(self.variance() + self.excess() / weight);
+            if libm::fabs(ratio - self.mean()) > CONTRADICTION * error {
+                // What was true before is not any longer.
+                *self = Self::default();
+            }
+        }
         self.comparisons = self.comparisons * MEMORY + 1.0;
         self.weight = self.weight * MEMORY + weight;
         self.sum = self.sum * MEMORY + weight * ratio;
@@ -69,12 +86,26 @@ impl Evidence {
         if self.weight <= 0.0 {
             return f64::INFINITY;
         }
-        let excess = if self.comparisons > 1.5 {
-            (self.squares - self.sum * self.sum / self.weight) / (self.comparisons - 1.0)
+        self.excess() / self.weight
+    }
+
+    /// By how much comparisons scatter more than their variances say; at least 1.
+    fn excess(&self) -> f64 {
+        if self.comparisons > 1.5 {
+            ((self.squares - self.sum * self.sum / self.weight) / (self.comparisons - 1.0)).max(1.0)
         } else {
             1.0
-        };
-        excess.max(1.0) / self.weight
+        }
+    }
+
+    /// The mean plus its standard error.
+    pub(super) fn at_most(&self) -> f64 {
+        self.mean() + libm::sqrt(self.variance())
+    }
+
+    /// Whether the ratio may be above the bound: it is not certain to be below.
+    pub(super) fn allows(&self, bound: f64) -> bool {
+        self.mean() + self.margin() >= bound
     }
 
     /// What counts as certain, in units of the ratio.

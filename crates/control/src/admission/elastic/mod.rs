@@ -28,20 +28,30 @@ const INITIAL_BYTES: f64 = 262_144.0;
 /// First step downwards and finest step, as ln φ: half an octave and an eighth.
 const FIRST_STEP: f64 = LN_2 / 2.0;
 const FINEST_STEP: f64 = LN_2 / 8.0;
-/// Blocks of the shortest and of the longest measurement.
+/// Blocks of the shortest measurement and of the longest upwards and downwards. Upwards many short ones are better than
+/// few long ones: while one lasts, whoever is light waits longer.
 const MIN_BLOCKS: u32 = 4;
-const MAX_BLOCKS: u32 = 32;
-/// Share of time for experiments: at first; while the outcome stays open; when it is known.
+const MAX_BLOCKS_UP: u32 = 8;
+const MAX_BLOCKS_DOWN: u32 = 32;
+/// Share of time for experiments: at first, at most and at least; while the outcome stays open; when it is known.
 const FIRST_SHARE: f64 = 0.5;
-const UP: Shares = Shares { open: 0.01, known: 0.004 };
-const DOWN: Shares = Shares { open: 0.08, known: 0.05 };
+const LEAST_FIRST_SHARE: f64 = 0.1;
+const UP: Shares = Shares { open: 0.01, known: 0.004, max_blocks: MAX_BLOCKS_UP, patience: PATIENCE_UP };
+const DOWN: Shares = Shares { open: 0.08, known: 0.05, max_blocks: MAX_BLOCKS_DOWN, patience: PATIENCE_DOWN };
 /// Experiments without an outcome until the share of time falls, and what each further one leaves of it.
-const PATIENCE: u32 = 4;
+const PATIENCE_UP: u32 = 8;
+const PATIENCE_DOWN: u32 = 4;
 const IMPATIENCE: f64 = 0.9;
 /// Change of throughput (of its logarithm) that calls what was learned in question, and the standard errors that make
 /// it certain.
-const CHANGE: f64 = 0.05;
-const CHANGE_ERRORS: f64 = 5.0;
+const CHANGE: f64 = 0.03;
+const CHANGE_ERRORS: f64 = 3.5;
+/// The same for what the last measurements say together.
+const DRIFT_ERRORS: f64 = 5.0;
+/// A larger budget has room for so many large requests: two, and some small ones beside them.
+const ROOM: f64 = 2.5;
+/// Share of time for trials of twice the budget, for each unit of ln(throughput) that it might gain.
+const SHARE_PER_GAIN: f64 = 4.0;
 /// Bounds of the tolerance.
 const MIN_TOLERANCE: f64 = 0.001;
 const MAX_TOLERANCE: f64 = 0.5;
@@ -99,6 +109,10 @@ enum Phase {
 struct Shares {
     open: f64,
     known: f64,
+    /// Blocks of the longest.
+    max_blocks: u32,
+    /// How many may stay open before the share falls.
+    patience: u32,
 }
 
 /// One kind of experiment: what it has shown, and when the next one is due.
@@ -125,15 +139,16 @@ impl Trial {
     /// The outcome is known for now; the experiment took `took`.
     fn settle(&mut self, now: Instant, took: Duration) {
         self.undecided = 0;
+        self.blocks = MIN_BLOCKS;
         self.pause(now, took, self.shares.known);
     }
 
     /// The outcome is open: often at first, then less each time.
-    fn go_on(&mut self, now: Instant, took: Duration) {
+    fn go_on(&mut self, now: Instant, took: Duration, share: f64) {
         self.undecided = self.undecided.saturating_add(1);
-        self.blocks = (self.blocks * 2).min(MAX_BLOCKS);
-        let share = match self.undecided.saturating_sub(PATIENCE) {
-            0 => FIRST_SHARE,
+        self.blocks = (self.blocks * 2).min(self.shares.max_blocks);
+        let share = match self.undecided.saturating_sub(self.shares.patience) {
+            0 => share.clamp(LEAST_FIRST_SHARE, FIRST_SHARE),
             waited => (self.shares.open * libm::pow(IMPATIENCE, f64::from(waited))).max(self.shares.known),
         };
         self.pause(now, took, share);
@@ -156,10 +171,16 @@ pub(super) struct Elastic {
     base: Option<Rate>,
     /// What the base gives in the long run.
     usual: Option<Rate>,
+    /// What it has given lately.
+    recent: Option<Rate>,
     /// The last measurement disagreed with that.
     doubted: bool,
     /// ln T(2B)/T(B).
     up: Trial,
+    /// The same counted in requests: where sizes differ widely, it scatters far less.
+    up_by_requests: Evidence,
+    /// The last trial went up: next time it is the other's turn.
+    went_up: bool,
     /// ln T(B)/T(B/φ).
     down: Trial,
     /// ln φ.
@@ -186,8 +207,11 @@ impl Elastic {
             meter: Meter::new(now),
             base: None,
             usual: None,
+            recent: None,
             doubted: false,
             up: Trial::new(UP),
+            up_by_requests: Evidence::default(),
+            went_up: false,
             down: Trial::new(DOWN),
             step: FIRST_STEP,
             bracketed: false,
@@ -270,14 +294,25 @@ impl Elastic {
                 self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(change) });
                 return true;
             }
+            let recent = self.recent.map_or(rate, |recent| recent.smoothed_with(rate));
+            self.recent = Some(recent);
+            let drift = libm::log(recent.rate / usual.rate);
+            let error = libm::sqrt(recent.variance + usual.variance);
+            if libm::fabs(drift) > CHANGE.max(DRIFT_ERRORS * error) {
+                self.search_again(rate);
+                self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(drift) });
+                return true;
+            }
         }
         self.doubted = false;
         self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
         self.base = Some(rate);
         let reason = self.decision.reason;
-        if now >= self.up.due_at {
+        let up_due = now >= self.up.due_at;
+        let down_due = now >= self.down.due_at && self.budget > self.meter.mean_cost().max(MIN_BUDGET as f64);
+        if up_due && !(down_due && self.went_up) {
             self.enter(Phase::Up, now, reason);
-        } else if now >= self.down.due_at && self.budget > self.meter.mean_cost().max(MIN_BUDGET as f64) {
+        } else if down_due {
             self.enter(Phase::Down, now, reason);
         } else {
             self.meter.carry_on();
@@ -289,12 +324,18 @@ impl Elastic {
     fn up_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
         let took = now.since(self.phase_began);
         self.up.evidence.add(base, rate);
-        let gain = self.up.evidence.mean();
-        match self.up.evidence.is_above(self.tolerance) {
-            Verdict::Move if self.budget * 2.0 <= MAX_BUDGET as f64 => {
-                self.budget *= 2.0;
+        self.up_by_requests.add_requests(base, rate);
+        let (mut gain, mut verdict) = (self.up.evidence.mean(), self.up.evidence.is_above(self.tolerance));
+        let by_requests = self.up_by_requests.is_above(self.tolerance);
+        if verdict == Verdict::Open && by_requests == Verdict::Move && self.up.evidence.allows(self.tolerance) {
+            (gain, verdict) = (self.up_by_requests.mean(), by_requests);
+        }
+        match verdict {
+            Verdict::Move if self.larger() <= MAX_BUDGET as f64 => {
+                self.budget = self.larger();
                 self.moved_to(rate);
                 self.up.begin_anew();
+                self.up_by_requests = Evidence::default();
                 self.bracketed = true;
                 self.step = FIRST_STEP;
                 self.enter(Phase::Up, now, Reason::DoublingPays { gain });
@@ -304,10 +345,19 @@ impl Elastic {
                 self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
             }
             Verdict::Open => {
-                self.up.go_on(now, took);
+                let hope = match by_requests {
+                    Verdict::Stay => 0.0,
+                    Verdict::Move | Verdict::Open => self.up.evidence.at_most() - self.tolerance,
+                };
+                self.up.go_on(now, took, hope * SHARE_PER_GAIN);
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
+    }
+
+    /// The budget of a trial upwards. Below the cost of two requests all budgets are alike: one at a time.
+    fn larger(&self) -> f64 {
+        (self.budget * 2.0).max(self.meter.large_cost() * ROOM)
     }
 
     fn down_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
@@ -320,6 +370,7 @@ impl Elastic {
             Verdict::Move => {
                 self.budget *= libm::exp(-self.step);
                 self.up.evidence.shift(&self.down.evidence);
+                self.up_by_requests = Evidence::default();
                 self.moved_to(rate);
                 self.step =
                     if self.bracketed { (self.step / 2.0).max(FINEST_STEP) } else { (self.step * 2.0).min(LN_2) };
@@ -336,7 +387,7 @@ impl Elastic {
                 self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
             }
             Verdict::Open => {
-                self.down.go_on(now, took);
+                self.down.go_on(now, took, FIRST_SHARE);
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
@@ -344,7 +395,7 @@ impl Elastic {
 
     /// The base has moved to where `rate` was measured.
     fn moved_to(&mut self, rate: Rate) {
-        (self.base, self.usual) = (Some(rate), Some(rate));
+        (self.base, self.usual, self.recent) = (Some(rate), Some(rate), Some(rate));
         self.down.begin_anew();
         (self.up.undecided, self.up.blocks) = (0, MIN_BLOCKS);
     }
@@ -353,6 +404,7 @@ impl Elastic {
     fn search_again(&mut self, rate: Rate) {
         self.moved_to(rate);
         self.up.begin_anew();
+        self.up_by_requests = Evidence::default();
         self.step = FIRST_STEP;
         self.bracketed = false;
         self.doubted = false;
@@ -361,10 +413,11 @@ impl Elastic {
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
         self.phase = phase;
         self.phase_began = now;
+        self.went_up = phase == Phase::Up || (phase == Phase::Base && self.went_up);
         self.budget = self.budget.clamp(MIN_BUDGET as f64, MAX_BUDGET as f64);
         let in_force = match phase {
             Phase::Base => self.budget,
-            Phase::Up => self.budget * 2.0,
+            Phase::Up => self.larger(),
             Phase::Down => self.budget * libm::exp(-self.step),
         };
         let budget_bytes = (in_force as u64).clamp(MIN_BUDGET, MAX_BUDGET);
