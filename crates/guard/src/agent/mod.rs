@@ -5,7 +5,7 @@
 //!  diskstats ▶ tick   ──▶ control::response::Controller of each resource ──▶ Holds, Records
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evenkeel_control::response::{ClientId, InvalidConfig};
@@ -13,7 +13,7 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::actuator::{Client, Hold, Holds};
 use crate::config::Config;
-use crate::discovery::{Map, Note};
+use crate::discovery::{Link, Map, Note};
 use crate::error::Fault;
 use crate::sensor::diskstats::Tracker;
 
@@ -23,9 +23,11 @@ mod resource;
 use record::{Record, State};
 use resource::Guarded;
 
-/// Decisions kept: at one change in a tick of 100 ms they reach back 100 s at least, and mostly for hours, because a
-/// decision that stays the same is one record.
+/// Decisions kept of all resources together: with one resource that changes its mind at every tick of 100 ms they
+/// reach back 100 s, and mostly for hours, because a decision that stays the same is one record.
 const MAX_RECORDS: usize = 1_000;
+/// Decisions kept of each resource at least.
+const MIN_RECORDS: usize = 4;
 
 /// The agent's mind.
 pub struct Agent {
@@ -34,7 +36,6 @@ pub struct Agent {
     resources: Vec<Guarded>,
     ids: Identities,
     map_notes: Vec<Note>,
-    records: VecDeque<Record>,
     ticks: u64,
     ticked_at: Instant,
     holds: Holds,
@@ -57,7 +58,8 @@ impl Agent {
     /// # Errors
     /// A setting that the controllers refuse; a configuration that was read has none.
     pub fn new(config: Config) -> Result<Self, InvalidConfig> {
-        let resources = config.resources.iter().map(|(name, resource)| Guarded::new(name, resource, &config));
+        let records = (MAX_RECORDS / config.resources.len().max(1)).max(MIN_RECORDS);
+        let resources = config.resources.iter().map(|(name, resource)| Guarded::new(name, resource, &config, records));
         let resources = resources.collect::<Result<_, _>>()?;
         Ok(Self {
             config,
@@ -65,7 +67,6 @@ impl Agent {
             resources,
             ids: Identities::default(),
             map_notes: Vec::new(),
-            records: VecDeque::new(),
             ticks: 0,
             ticked_at: Instant::ZERO,
             holds: Holds::new(),
@@ -74,9 +75,21 @@ impl Agent {
 
     /// Takes over who reaches what. Controllers keep what they have learned.
     pub fn follow(&mut self, map: &Map) {
+        let ambiguous = map.ambiguous();
+        let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
+        let mut of_ambiguous = Vec::new();
+        for link in &map.links {
+            if let Some(resource) = &link.resource {
+                links.entry(resource).or_default().push(link);
+            }
+            if link.client.is_some_and(|client| ambiguous.contains_key(&client)) {
+                of_ambiguous.push(link);
+            }
+        }
         for resource in &mut self.resources {
+            let links = links.remove(resource.name()).unwrap_or_default();
             let ids = &mut self.ids;
-            resource.follow(map, &self.config.guard, |address| ids.of(address));
+            resource.follow(&links, &of_ambiguous, &self.config.guard, |address| ids.of(address));
         }
         self.map_notes.clone_from(&map.notes);
     }
@@ -94,11 +107,10 @@ impl Agent {
             if observed.is_ok() {
                 resource.observe(now, &self.tracker);
             }
-            let record = resource.decide(now);
+            resource.decide(now);
             for (client, hold) in resource.holds() {
                 keep_longer(&mut self.holds, client, hold);
             }
-            remember(&mut self.records, record);
         }
         observed
     }
@@ -126,8 +138,11 @@ impl Agent {
     }
 
     /// The newest decisions, newest first, of one resource or all.
-    pub fn records(&self, resource: Option<&str>) -> impl Iterator<Item = &Record> {
-        self.records.iter().rev().filter(move |record| resource.is_none_or(|resource| record.resource == resource))
+    pub fn records(&self, resource: Option<&str>) -> Vec<&Record> {
+        let wanted = self.resources.iter().filter(|known| resource.is_none_or(|name| name == known.name()));
+        let mut records: Vec<&Record> = wanted.flat_map(Guarded::records).collect();
+        records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s));
+        records
     }
 
     /// Names of the resources that have a goal.
@@ -143,20 +158,6 @@ fn keep_longer(holds: &mut Holds, client: Client, hold: Hold) {
         entry.packets = crate::actuator::Packets::All;
     }
     entry.delay = entry.delay.max(hold.delay);
-}
-
-/// A decision that stays the same lengthens the record there is.
-fn remember(records: &mut VecDeque<Record>, record: Record) {
-    let same = records.iter_mut().rev().find(|known| known.resource == record.resource);
-    match same.filter(|known| known.says_the_same_as(&record)) {
-        Some(known) => known.continue_with(&record),
-        None => {
-            if records.len() == MAX_RECORDS {
-                records.pop_front();
-            }
-            records.push_back(record);
-        }
-    }
 }
 
 /// In the actuator's units.

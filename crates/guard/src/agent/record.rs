@@ -139,24 +139,6 @@ pub struct Record {
     pub held: Vec<HeldClient>,
 }
 
-impl Record {
-    /// Whether the decision is the same, whatever was measured.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
-        let delays = |record: &Self| -> Vec<(String, u64)> {
-            record.held.iter().map(|held| (held.client.clone(), held.delay_ms.to_bits())).collect()
-        };
-        self.reason == other.reason && delays(self) == delays(other)
-    }
-
-    /// Takes in the same decision, taken once more.
-    pub fn continue_with(&mut self, newer: &Self) {
-        self.until_s = newer.until_s;
-        self.times += 1;
-        self.because.clone_from(&newer.because);
-        (self.measured_ms, self.target_ms) = (newer.measured_ms, newer.target_ms);
-    }
-}
-
 /// Seconds of an instant, for records.
 pub(super) fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()

@@ -1,6 +1,6 @@
 //! One resource with a goal: its devices, its clients, its controller.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use evenkeel_control::Instant;
@@ -13,7 +13,7 @@ use super::record::{
 };
 use crate::actuator::{Client, Hold, Packets};
 use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
-use crate::discovery::{Link, Map};
+use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
 
 /// A resource with a goal.
@@ -31,6 +31,11 @@ pub(super) struct Guarded {
     last: diskstats::Sample,
     reason: Reason,
     mean_delay_ms: f64,
+    /// Newest last.
+    records: VecDeque<Record>,
+    max_records: usize,
+    /// What the newest record says, for a comparison without text.
+    recorded: Vec<(ClientId, evenkeel_control::Duration)>,
 }
 
 struct Device {
@@ -53,7 +58,12 @@ struct GuardedClient {
 }
 
 impl Guarded {
-    pub(super) fn new(name: &str, resource: &ResourceConfig, config: &Config) -> Result<Self, InvalidConfig> {
+    pub(super) fn new(
+        name: &str,
+        resource: &ResourceConfig,
+        config: &Config,
+        max_records: usize,
+    ) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
             config: resource.clone(),
@@ -66,6 +76,9 @@ impl Guarded {
             last: diskstats::Sample::default(),
             reason: Reason::NotEnoughData,
             mean_delay_ms: 0.0,
+            records: VecDeque::new(),
+            max_records,
+            recorded: Vec::new(),
         })
     }
 
@@ -73,12 +86,17 @@ impl Guarded {
         &self.name
     }
 
-    /// Takes over who reaches it.
-    pub(super) fn follow(&mut self, map: &Map, guard: &Guard, mut id_of: impl FnMut(IpAddr) -> ClientId) {
-        let links: Vec<&Link> = map.links.iter().filter(|link| link.resource.as_ref() == Some(&self.name)).collect();
+    /// Takes over who reaches it: its own links, and all links of clients that reach several resources.
+    pub(super) fn follow(
+        &mut self,
+        links: &[&Link],
+        of_ambiguous: &[&Link],
+        guard: &Guard,
+        mut id_of: impl FnMut(IpAddr) -> ClientId,
+    ) {
         let mut addresses: BTreeMap<IpAddr, Vec<&Link>> = BTreeMap::new();
         let mut devices = BTreeMap::new();
-        for link in &links {
+        for link in links {
             if let Some((number, name)) = link.number.zip(link.device.clone()) {
                 devices.entry(number).or_insert(Device { name, shared_by: 0, sample: None });
             }
@@ -86,7 +104,6 @@ impl Guarded {
                 addresses.entry(address).or_default().push(link);
             }
         }
-        let ambiguous = map.ambiguous();
         let clients = addresses.into_iter().map(|(address, links)| {
             let names: BTreeSet<String> = links.iter().filter_map(|link| link.client_name.clone()).collect();
             let reached: BTreeSet<DeviceNumber> = links.iter().filter_map(|link| link.number).collect();
@@ -95,9 +112,9 @@ impl Guarded {
                     device.shared_by += 1;
                 }
             }
-            let keys = match ambiguous.contains_key(&address) {
+            let keys = match of_ambiguous.iter().any(|link| link.client == Some(address)) {
                 false => vec![Client::Address(address)],
-                true => self.own_connections(map, address),
+                true => self.own_connections(of_ambiguous, address),
             };
             let (standing, exempt_because) = self.standing(guard, address, &names, &keys);
             GuardedClient {
@@ -116,16 +133,15 @@ impl Guarded {
     }
 
     /// Connections of an address that lead to this resource and to no other.
-    fn own_connections(&self, map: &Map, address: IpAddr) -> Vec<Client> {
+    fn own_connections(&self, links: &[&Link], address: IpAddr) -> Vec<Client> {
+        let links = || links.iter().filter(|link| link.client == Some(address));
         let of = |here: bool| {
-            let links = map.links.iter().filter(move |link| {
-                link.client == Some(address) && (link.resource.as_ref() == Some(&self.name)) == here
-            });
+            let links = links().filter(move |link| (link.resource.as_ref() == Some(&self.name)) == here);
             links.flat_map(|link| link.connections.iter().copied())
         };
         let elsewhere: BTreeSet<_> = of(false).collect();
         // A link whose connections are not told may be any of them.
-        let untold = map.links.iter().any(|link| link.client == Some(address) && link.connections.is_empty());
+        let untold = links().any(|link| link.connections.is_empty());
         let own: BTreeSet<_> = of(true).filter(|connection| !untold && !elsewhere.contains(connection)).collect();
         let key = |connection: crate::discovery::map::Connection| Client::Connection {
             address,
@@ -190,11 +206,19 @@ impl Guarded {
         self.controller.observe(now, &sample);
     }
 
-    /// Decides, and says why.
-    pub(super) fn decide(&mut self, now: Instant) -> Record {
+    /// Decides, and records why.
+    pub(super) fn decide(&mut self, now: Instant) {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
         self.mean_delay_ms = decision.mean_delay.as_millis_f64();
+        let delays = || decision.delays.iter().map(|delay| (delay.client, delay.delay));
+        let newest = self.records.back();
+        let same = newest.is_some_and(|record| record.reason == self.reason.name())
+            && delays().eq(self.recorded.iter().copied());
+        if !same {
+            self.recorded.clear();
+            self.recorded.extend(delays());
+        }
         for client in &mut self.clients {
             let found = decision.delays.binary_search_by_key(&client.id, |delay| delay.client);
             client.delay = found.ok().map(|place| (decision.delays[place].delay, decision.delays[place].reason));
@@ -208,12 +232,19 @@ impl Guarded {
             because += "; from now on all packets wait, not acknowledgements alone";
         }
         let (measured_ms, target_ms) = figures(&self.reason);
+        // A decision that stays the same lengthens the record there is.
+        if let Some(record) = self.records.back_mut().filter(|_| same) {
+            record.until_s = seconds(now);
+            record.times += 1;
+            (record.because, record.measured_ms, record.target_ms) = (because, measured_ms, target_ms);
+            return;
+        }
         let held = self.clients.iter().filter_map(|client| {
             let (delay, reason) = client.delay.as_ref()?;
             let (delay_ms, because) = (delay.as_millis_f64(), client_sentence(reason));
             Some(HeldClient { client: client.address.to_string(), delay_ms, because })
         });
-        Record {
+        let record = Record {
             resource: self.name.clone(),
             from_s: seconds(now),
             until_s: seconds(now),
@@ -223,7 +254,16 @@ impl Guarded {
             measured_ms,
             target_ms,
             held: held.collect(),
+        };
+        if self.records.len() == self.max_records {
+            self.records.pop_front();
         }
+        self.records.push_back(record);
+    }
+
+    /// Its decisions, oldest first.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter()
     }
 
     /// What is to be held back for it.

@@ -1,0 +1,92 @@
+//! What a tick of the agent costs: reading a file of statistics, deciding, recording; without the kernel's part.
+//!
+//! Each resource has one reader and 99 writers on devices of their own, every writer an offender, so that all are held
+//! back. The statistics come from a file that is kept open, as in `evenkeel guard run`.
+//!
+//! ```text
+//! cargo bench -p evenkeel-guard --bench tick
+//! ```
+//!
+//! Under `cargo test`, which passes no `--bench`, the largest case is left out.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::time::Instant as Clock;
+
+use evenkeel_control::{Duration, Instant};
+use evenkeel_guard::config::Abilities;
+use evenkeel_guard::discovery::{KnownBy, Link, Map, Server};
+use evenkeel_guard::sensor::Source;
+use evenkeel_guard::sensor::diskstats::DeviceNumber;
+use evenkeel_guard::{Agent, Config};
+
+const CLIENTS: u32 = 100;
+const TICKS: u64 = 60;
+
+fn map(resources: u32) -> Map {
+    let link = |n: u32| Link {
+        server: Server::Lio,
+        target: format!("t{n}"),
+        volume: "lun_0".into(),
+        path: None,
+        device: Some(format!("dm-{n}")),
+        number: Some(DeviceNumber { major: 252, minor: n }),
+        resource: Some(format!("vg{}", n / CLIENTS)),
+        client: Some(std::net::Ipv4Addr::from(0x0a00_0000 + n).into()),
+        client_name: Some(format!("iqn.2026-01.example:{n}")),
+        connections: Vec::new(),
+        known_by: KnownBy::Session,
+        counters: None,
+    };
+    Map { links: (0..resources * CLIENTS).map(link).collect(), ..Map::default() }
+}
+
+fn statistics(resources: u32, tick: u64) -> String {
+    let mut text = String::new();
+    for n in 0..resources * CLIENTS {
+        let (reads, writes) = if n.is_multiple_of(CLIENTS) { (tick * 6, 0) } else { (0, tick * 60) };
+        let (read_ms, sectors) = (reads * 40, writes * 128);
+        let _ = writeln!(
+            text,
+            "252 {n} dm-{n} {reads} 0 {reads} {read_ms} {writes} 0 {sectors} {writes} 3 0 0 0 0 0 0 0 0"
+        );
+    }
+    text
+}
+
+fn main() {
+    let path = std::env::temp_dir().join(format!("evenkeel-guard-tick-{}", std::process::id()));
+    println!("resources x clients   tick, mean ms   of a core at 100 ms   following a map, ms");
+    let smoke = !std::env::args().any(|argument| argument == "--bench");
+    for resources in [1, 100, 1_000].into_iter().filter(|&resources| !smoke || resources < 1_000) {
+        let mut text = String::new();
+        for n in 0..resources {
+            let _ = writeln!(text, "[resources.vg{n}]\nread_response_time = \"15ms\"");
+        }
+        let config = Config::parse(&text, "bench", Abilities { tracepoints: false }).expect("valid");
+        let mut agent = Agent::new(config).expect("valid");
+        let map = map(resources);
+        let started = Clock::now();
+        agent.follow(&map);
+        let follow = started.elapsed();
+        std::fs::write(&path, "").expect("written");
+        let mut source = Source::open(&path).expect("opened");
+        let mut spent = std::time::Duration::ZERO;
+        for tick in 0..TICKS {
+            // In place: the file that is open stays the same.
+            std::fs::write(&path, statistics(resources, tick)).expect("written");
+            let started = Clock::now();
+            let now = Instant::ZERO + Duration::from_millis(100 * tick);
+            agent.tick(now, source.read().expect("read")).expect("the kernel's format");
+            black_box(agent.holds());
+            spent += started.elapsed();
+        }
+        assert!(agent.holds().len() as u32 > resources * CLIENTS / 2, "most clients are held back");
+        let mean_ms = spent.as_secs_f64() * 1e3 / TICKS as f64;
+        println!(
+            "{resources:>9} x {CLIENTS}   {mean_ms:>13.3}   {mean_ms:>17.1} %   {:>18.1}",
+            follow.as_secs_f64() * 1e3
+        );
+    }
+    let _ = std::fs::remove_file(&path);
+}
