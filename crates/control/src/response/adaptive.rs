@@ -203,6 +203,7 @@ impl Adaptive {
 
     /// Takes the sample into account.
     pub(super) fn decide(&mut self, _now: Instant) {
+        self.parts.clear();
         match self.sampled {
             Some((measured_ms, reads)) => {
                 self.without_reads = Duration::ZERO;
@@ -513,7 +514,9 @@ impl Adaptive {
             self.applied_ms = 0.0;
             return;
         }
-        self.capacity_ms();
+        if self.parts.is_empty() {
+            self.capacity_ms();
+        }
         split::split(&mut self.parts, self.demand_ms, &mut self.order);
         self.applied_ms = match self.still_good() {
             Some(mean_ms) => {

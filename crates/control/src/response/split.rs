@@ -26,7 +26,7 @@ pub(super) fn capacity(parts: &[Part]) -> f64 {
 }
 
 /// Gives each part its delay so that their mean, weighted by share, is `mean_ms`, or as near as the caps allow.
-/// O(n log n); `order` is scratch space.
+/// O(n), or O(n log n) when a cap is reached; `order` is scratch space.
 pub(super) fn split(parts: &mut [Part], mean_ms: f64, order: &mut Vec<usize>) {
     let mut left = mean_ms;
     for spared in [false, true] {
@@ -36,12 +36,20 @@ pub(super) fn split(parts: &mut [Part], mean_ms: f64, order: &mut Vec<usize>) {
 
 /// The same among those who are spared or those who are not; answers what of the mean is left.
 fn fill(parts: &mut [Part], spared: bool, mean_ms: f64, order: &mut Vec<usize>) -> f64 {
+    let group = |part: &&mut Part| part.spared == spared;
+    let squares: f64 = parts.iter().filter(|part| part.spared == spared).map(|part| part.share * part.share).sum();
+    let slope = if squares > 0.0 { mean_ms.max(0.0) / squares } else { 0.0 };
+    if parts.iter().filter(|part| part.spared == spared).all(|part| slope * part.share <= part.cap_ms) {
+        // The usual case: nobody reaches a cap, so nothing has to be sorted.
+        parts.iter_mut().filter(group).for_each(|part| part.delay_ms = slope * part.share);
+        return if squares > 0.0 { 0.0 } else { mean_ms.max(0.0) };
+    }
     order.clear();
     order.extend((0..parts.len()).filter(|&place| parts[place].spared == spared));
     // With delay = slope · share, who has the smallest cap for its share reaches it first.
     let reached = |part: &Part| if part.share > 0.0 { part.cap_ms / part.share } else { f64::INFINITY };
     order.sort_by(|&a, &b| reached(&parts[a]).total_cmp(&reached(&parts[b])));
-    let mut squares: f64 = order.iter().map(|&place| parts[place].share * parts[place].share).sum();
+    let mut squares = squares;
     let mut left = mean_ms.max(0.0);
     for &place in &*order {
         let part = &mut parts[place];
