@@ -45,6 +45,8 @@ pub(crate) enum Guest {
     Iscsi {
         #[arg(long)]
         binary: PathBuf,
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// One iSCSI initiator with one request under way.
     IscsiLoad(iscsi_load::Options),
@@ -62,7 +64,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
-        Guest::Iscsi { binary } => iscsi_guest::run(binary),
+        Guest::Iscsi { binary, only } => iscsi_guest::run(binary, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
     }

@@ -18,7 +18,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         scratch.keep();
     }
     let mut machine = Machine::storage_network(&options.build, &scratch, options.verbose)?;
-    let guest = machine.boot(&options.guest_script("iscsi", &[])?, &[])?;
+    let guest = machine.boot(&options.guest_script("iscsi", &["--only".into(), options.only.clone()])?, &[])?;
     let mut steps = 0;
     let ended = guest.finish(LIMIT, |line| {
         let passed = line.strip_prefix("lab: passed ");
@@ -34,6 +34,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         println!("lab: {} boots had to be repeated", machine.failed_boots);
     }
     ended.context("in the machine")?;
-    ensure!(steps == iscsi_guest::steps(), "{steps} of {} steps were reported", iscsi_guest::steps());
+    let expected = iscsi_guest::steps(&options.only);
+    ensure!(steps == expected, "{steps} of {expected} steps were reported");
     Ok(())
 }

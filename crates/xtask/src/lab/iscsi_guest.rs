@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::tool;
+use super::iscsi_control;
 use crate::process::{self, Running};
 
 /// Initiator hosts.
@@ -27,7 +28,9 @@ const VOLUME_SECTORS: usize = 262_144;
 const SERVICE_NS: u32 = 3_000_000;
 /// Receive window of the target. Without a cap, delayed acknowledgements slow nobody down, because responses carry
 /// them along.
-const TARGET_WINDOW: &str = "4096 32768 32768";
+const TARGET_WINDOW: &str = "4096 16384 16384";
+/// The kernel's default: as large as it gets.
+const UNCAPPED: &str = "4096 131072 6291456";
 const INITIATOR_WINDOW: &str = "4096 65536 65536";
 const CONFIG: &str = "/sys/kernel/config";
 /// How long each measurement of one delay takes.
@@ -141,7 +144,7 @@ fn parse_load(line: &str) -> Option<(&str, Measured)> {
 }
 
 /// An initiator on `host`.
-fn load_command(host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
+pub(super) fn load_command(host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
     let mut command = process::program("ip");
     command.args(["netns", "exec", &format!("b{host}")]).arg(std::env::current_exe()?);
     command.args(["guest", "iscsi-load", "--portal", "10.0.0.1:3260", "--target", &target(host)]);
@@ -157,15 +160,18 @@ fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
 }
 
 /// `evenkeel guard hold` under way.
-struct Holding {
+pub(super) struct Holding {
     running: Running,
     lines: std::io::Lines<BufReader<Box<dyn std::io::Read + Send>>>,
 }
 
 impl Holding {
-    fn start(binary: &Path, host: usize, delay_us: u64, packets: &str, more: &[&str]) -> Result<Self> {
+    pub(super) fn start(binary: &Path, hosts: &[usize], delay_us: u64, packets: &str, more: &[&str]) -> Result<Self> {
         let mut command = Command::new(binary);
-        command.args(["guard", "hold", "--device", "br0", "--client", &address(host)]);
+        command.args(["guard", "hold", "--device", "br0"]);
+        for &host in hosts {
+            command.args(["--client", &address(host)]);
+        }
         command.args(["--delay", &format!("{delay_us}us"), "--packets", packets, "--journal", "/run/hold.journal"]);
         command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut running = Running::spawn(&mut command)?;
@@ -177,7 +183,7 @@ impl Holding {
     }
 
     /// Ends it as Ctrl-C does; the result is how many packets it dropped.
-    fn stop(mut self) -> Result<u64> {
+    pub(super) fn stop(mut self) -> Result<u64> {
         signal(self.running.id(), libc::SIGTERM);
         let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
         ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard hold failed");
@@ -186,13 +192,13 @@ impl Holding {
     }
 }
 
-fn signal(pid: u32, signal: i32) {
+pub(super) fn signal(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects; the process is a child that has not been reaped.
     unsafe { libc::kill(pid as i32, signal) };
 }
 
 /// TCP segments sent again since the start, on the target and on all hosts.
-fn retransmits() -> Result<u64> {
+pub(super) fn retransmits() -> Result<u64> {
     let mut total = parse_retransmits(&std::fs::read_to_string("/proc/net/snmp")?)?;
     for host in 1..=HOSTS {
         total += parse_retransmits(&tool("ip", &["netns", "exec", &format!("b{host}"), "cat", "/proc/net/snmp"])?)?;
@@ -222,29 +228,33 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Path) -> Result<String>;
 
 /// In this order.
-const STEPS: [(&str, Step); 7] = [
+const STEPS: [(&str, Step); 11] = [
     ("a_configured_qdisc_is_refused", refuses_foreign),
     ("writes_slow_down_with_the_delay_of_acknowledgements", |binary| sweep(binary, "acknowledgements", true)),
     ("reads_slow_down_with_the_delay_of_data", |binary| sweep(binary, "data", false)),
     ("without_a_window_cap_all_packets_must_wait", uncapped),
     ("other_clients_are_not_touched", others),
+    ("a_constant_delay_of_writers_helps_the_reads", iscsi_control::constant),
+    ("the_agent_holds_20_ms", |binary| iscsi_control::agent(binary, 20)),
+    ("the_agent_holds_15_ms", |binary| iscsi_control::agent(binary, 15)),
+    ("the_agent_holds_10_ms", |binary| iscsi_control::agent(binary, 10)),
     ("the_agent_killed_ends_the_delay_at_once", |binary| killed(binary, false)),
     ("agent_and_sentinel_killed_end_the_delay_after_its_timeout", |binary| killed(binary, true)),
 ];
 
-/// Number of steps, for the host.
-pub(super) fn steps() -> usize {
-    STEPS.len()
+/// Number of steps whose name has `only` in it, for the host.
+pub(super) fn steps(only: &str) -> usize {
+    STEPS.iter().filter(|(name, _)| name.contains(only)).count()
 }
 
 /// In the guest: builds everything and takes the steps.
-pub(super) fn run(binary: &PathBuf) -> Result<()> {
+pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
     build()?;
     // Everything that is measured later comes over from the host once.
     load(1, &["--seconds", "0.2", "--write"])?;
     Command::new(binary).args(["guard", "hold", "--help"]).stdout(Stdio::null()).status()?;
     println!("lab: ready");
-    for (name, step) in STEPS {
+    for (name, step) in STEPS.into_iter().filter(|(name, _)| name.contains(only)) {
         match step(binary) {
             Ok(detail) => println!("lab: passed {name} {detail}"),
             Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
@@ -281,7 +291,7 @@ fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
     let mut dropped = 0;
     for delay in SWEEP_US {
         // Without any delay nothing of ours is in force, not even the classes.
-        let holding = (delay > 0).then(|| Holding::start(binary, 1, delay, packets, &[])).transpose()?;
+        let holding = (delay > 0).then(|| Holding::start(binary, &[1], delay, packets, &[])).transpose()?;
         let measured = load(1, &arguments)?;
         if let Some(holding) = holding {
             dropped += holding.stop()?;
@@ -308,33 +318,27 @@ fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
     Ok(detail)
 }
 
-/// A target whose window is not capped: the window counts when the connection is made.
+/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the cap of the moment, so
+/// that it counts for connections that are made meanwhile.
+fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    const SETTING: &str = "/proc/sys/net/ipv4/tcp_rmem";
+    put(SETTING, window)?;
+    let result = body();
+    put(SETTING, TARGET_WINDOW)?;
+    result
+}
+
 fn uncapped(binary: &Path) -> Result<String> {
-    let window = |text: &str| put("/proc/sys/net/ipv4/tcp_rmem", text);
     let measure = |packets: &str| -> Result<Measured> {
-        let holding = Holding::start(binary, 1, 9_500, packets, &[])?;
+        let holding = Holding::start(binary, &[1], 9_500, packets, &[])?;
         let measured = load(1, &["--seconds", MEASURE_SECONDS, "--write"]);
         holding.stop()?;
         measured
     };
-    window("4096 4194304 6291456")?;
-    // The listening socket hands its own settings down: a new portal takes up the new window.
-    let portal = format!("{CONFIG}/target/iscsi/{}/tpgt_1/np/10.0.0.1:3260", target(1));
-    let renew = || -> Result<()> {
-        std::fs::remove_dir(&portal)?;
-        make_dir(&portal)
-    };
-    renew()?;
-    let results = (|| {
-        Ok::<_, anyhow::Error>((
-            load(1, &["--seconds", MEASURE_SECONDS, "--write"])?,
-            measure("acknowledgements")?,
-            measure("all")?,
-        ))
-    })();
-    window(TARGET_WINDOW)?;
-    renew()?;
-    let (free, bare, all) = results?;
+    let (free, bare, all) = with_window(UNCAPPED, || {
+        let free = load(1, &["--seconds", MEASURE_SECONDS, "--write"])?;
+        Ok((free, measure("acknowledgements")?, measure("all")?))
+    })?;
     let detail = format!(
         "{:.2} MB/s free, {:.2} with acknowledgements delayed by 9.5 ms, {:.2} with all packets",
         free.mb_per_s, bare.mb_per_s, all.mb_per_s
@@ -347,7 +351,7 @@ fn uncapped(binary: &Path) -> Result<String> {
 
 fn others(binary: &Path) -> Result<String> {
     let free = load(2, &["--seconds", MEASURE_SECONDS, "--write"])?;
-    let holding = Holding::start(binary, 1, 9_500, "all", &[])?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
     let beside = load(2, &["--seconds", MEASURE_SECONDS, "--write"])?;
     holding.stop()?;
     let detail = format!(
@@ -377,7 +381,7 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     const TIMEOUT: Duration = Duration::from_secs(6);
     let free = load(1, &["--seconds", "1", "--write"])?;
     let more: &[&str] = if both { &["--shared-table", "--timeout", "6s"] } else { &[] };
-    let holding = Holding::start(binary, 1, 9_500, "all", more)?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", more)?;
     let held = load(1, &["--seconds", "1", "--write"])?;
     ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay does not bite: {free:?}, {held:?}");
     let killed_at = Instant::now();

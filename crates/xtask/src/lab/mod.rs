@@ -5,6 +5,7 @@ mod device_mapper;
 mod durability;
 pub(crate) mod guest;
 mod iscsi;
+mod iscsi_control;
 mod iscsi_guest;
 mod iscsi_load;
 mod journal;
@@ -71,6 +72,9 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
+    /// Only steps whose name has this in it (iscsi).
+    #[arg(long, default_value = "")]
+    only: String,
 }
 
 /// Settings of a run.
@@ -81,6 +85,7 @@ struct Options {
     build: PathBuf,
     keep: bool,
     verbose: bool,
+    only: String,
 }
 
 impl Options {
@@ -133,7 +138,7 @@ pub(crate) fn run(args: Args) -> Result<bool> {
 
 /// One lab as a step of `cargo xtask test`.
 pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
-    run_lab(Args { name, server: Server::Evenkeel, binary: None, keep, verbose: false })
+    run_lab(Args { name, server: Server::Evenkeel, binary: None, keep, verbose: false, only: String::new() })
 }
 
 fn run_lab(args: Args) -> Result<Tally> {
@@ -144,7 +149,8 @@ fn run_lab(args: Args) -> Result<Tally> {
         None => PathBuf::from("evenkeel"),
     };
     let build = build::workspace().join("lab/build");
-    let options = Options { server: args.server, binary, build, keep: args.keep, verbose: args.verbose };
+    let options =
+        Options { server: args.server, binary, build, keep: args.keep, verbose: args.verbose, only: args.only };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Durability => durability::run(&mut lab, &options),
