@@ -228,6 +228,23 @@ fn a_throttle_that_does_not_bite_is_noticed() {
     assert!(!seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "one that bites is not accused");
 }
 
+/// Every newcomer makes the comparison of before and after worthless, and when the last has come the delay is at its
+/// longest already: nothing moves any more that could be learned from.
+#[test]
+fn a_throttle_that_does_not_bite_is_noticed_although_the_offenders_came_one_by_one() {
+    for seed in 1..=10 {
+        let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 0.0, ..Storage::new(seed) });
+        let all: Vec<Client> = (2..8).map(|id| client(id, 2.0 * 65536.0)).collect();
+        let mut clients: Vec<Client> = Vec::new();
+        for newcomer in &all {
+            clients.push(newcomer.clone());
+            l.run(&mut clients, 3);
+        }
+        let seen = l.run(&mut clients, 50);
+        assert!(seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "seed {seed}: {:?}", seen.last());
+    }
+}
+
 #[test]
 fn the_loudest_bears_most_and_the_others_little() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(9));

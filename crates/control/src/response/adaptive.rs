@@ -34,6 +34,9 @@ const RELEASE_GROWTH: f64 = 1.5;
 const MODEL_TRUST: f64 = 0.8;
 /// After a change of offenders a large step waits for one interval that is all theirs, but no longer than so many.
 const WAIT_AT_MOST: u32 = 3;
+/// Intervals at the longest delay, with reads above the target and the effect of a delay unknown, after which everyone is
+/// let go for a moment to learn it. Long enough that whoever comes one after the other has come.
+const TRY_AFTER: u32 = 15;
 /// Errors of more than so many standard deviations are no chance.
 const SURPRISE: f64 = 3.0;
 /// and so are such of more than this part of the response time.
@@ -121,6 +124,8 @@ pub(super) struct Adaptive {
     mixed: bool,
     /// Intervals in a row that would have deserved a large step.
     due: u32,
+    /// Intervals in a row at the longest delay without knowing whether it does anything.
+    stuck: u32,
     /// By how much more than error/k the next large step down is.
     release: f64,
     /// Load of the offenders while reads take longer than they should: what the storage gives.
@@ -164,6 +169,7 @@ impl Adaptive {
             sums: Sums::default(),
             mixed: false,
             due: 0,
+            stuck: 0,
             release: RELEASE,
             saturated_load: None,
             before: None,
@@ -406,7 +412,13 @@ impl Adaptive {
         if error > -band {
             self.release = RELEASE;
         }
+        // At its longest the delay moves no more, so that nothing would ever be learned of one that does not bite.
+        let stuck =
+            error > band && self.demand_ms > 0.0 && self.demand_ms >= 0.95 * capacity && !self.gain.is_settled();
+        self.stuck = if stuck { self.stuck + 1 } else { 0 };
+        let trial = self.stuck >= TRY_AFTER;
         let move_ms = match (large, error > 0.0) {
+            _ if trial => -self.demand_ms,
             (true, true) => error / self.gain.low(),
             (true, false) => self.step_down_ms(error, target_ms),
             (false, _) => FINE * error.clamp(-band, band) / self.gain.k().max(self.gain.low()),
@@ -431,7 +443,10 @@ impl Adaptive {
             () if self.demand_ms > 0.0 || moved_ms < 0.0 => Reason::ReadsUnderTarget { measured, target },
             () => Reason::UnderTarget { measured, target },
         };
-        if large && libm::fabs(moved_ms) >= self.step_ms.max(0.05 * before_ms).max(1e-6) {
+        if trial {
+            self.stuck = 0;
+        }
+        if (large || trial) && libm::fabs(moved_ms) >= self.step_ms.max(0.05 * before_ms).max(1e-6) {
             // What is under way now meets the new delay after the response it waits for, then k times.
             let lag_ms = response_ms + self.gain.k() * libm::fabs(moved_ms);
             let skip = libm::ceil(lag_ms / self.interval.as_millis_f64()).clamp(1.0, 3.0);

@@ -92,6 +92,11 @@ impl Gain {
         libm::sqrt(self.variance) < KNOWN * self.k
     }
 
+    /// Whether it is known what a delay does, be it nothing.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_known() || self.bites_not()
+    }
+
     /// Whether a delay is known to do nothing.
     pub(super) fn bites_not(&self) -> bool {
         self.k < BITES && self.variance < SURE * SURE
