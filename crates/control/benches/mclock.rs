@@ -127,7 +127,7 @@ impl Loaded {
                 black_box(payload.0);
                 self.push(client);
             }
-            Pull::Refused | Pull::Wait(_) | Pull::Idle => panic!("a client without limit waits"),
+            Pull::Refused(_) | Pull::Wait(_) | Pull::Idle => panic!("a client without limit waits"),
         }
     }
 }

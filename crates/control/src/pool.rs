@@ -378,7 +378,7 @@ impl<R> Pool<R> {
                 let pulled = self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request));
                 match pulled.map_err(|entry| entry.request)? {
                     Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
-                    Pull::Refused => return Ok(Next::Wait(self.admission.next_tick())),
+                    Pull::Refused(until) => return Ok(Next::Wait(until.min(self.admission.next_tick()))),
                     Pull::Wait(until) => return Ok(Next::Wait(until)),
                     Pull::Idle => return Ok(Next::Wait(Instant::FAR_FUTURE)),
                 }

@@ -293,8 +293,8 @@ impl Pair {
                 assert_eq!((work, payload), (expected_work, (client, sequence)));
                 None
             }
-            Pull::Refused => {
-                assert!(!admit);
+            Pull::Refused(until) => {
+                assert!(!admit && until > self.now());
                 let chosen = asked.map(|(id, _)| id);
                 assert!(candidates.iter().any(|&(id, _)| Some(id) == chosen), "{chosen:?} is none of {candidates:?}");
                 None

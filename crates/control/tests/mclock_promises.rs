@@ -114,7 +114,7 @@ impl Device {
                 }
                 Pull::Wait(until) => self.now = until.as_nanos().min(end),
                 Pull::Idle => self.now = end,
-                Pull::Refused => panic!("nothing is refused"),
+                Pull::Refused(_) => panic!("nothing is refused"),
             }
         }
         self.log[first..].to_vec()

@@ -59,6 +59,24 @@ fn latency_is_counted_in_two_parts() {
 }
 
 #[test]
+fn who_is_let_in_by_a_limit_does_not_wait_for_a_request_that_does_not_fit() {
+    const LARGE: Work = Work { kind: Kind::Read, bytes: 65536 };
+    let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 100_000 }, ..config() });
+    let bulk = pool.join(at(0), Qos::default());
+    let limit = Rates { iops: 100, bytes_per_s: 0 };
+    let light = pool.join(at(0), Qos { weight: 1000, limit, burst: Duration::ZERO, ..Qos::default() });
+    for request in 0..3 {
+        pool.submit(at(0), bulk, LARGE, request).unwrap();
+        pool.submit(at(0), light, READ, 100 + request).unwrap();
+    }
+    let inside: Vec<u64> = drain(&mut pool, at(0)).into_iter().map(|(request, _)| request).collect();
+    assert_eq!(inside, [100, 0], "another large request does not fit, the next light one has to wait for its limit");
+    let Next::Wait(until) = pool.dispatch(at(0)) else { panic!("nothing fits") };
+    assert_eq!(until, at(10_000), "when the limit lets go");
+    let Next::Run(101, _) = pool.dispatch(until) else { panic!("the light one fits") };
+}
+
+#[test]
 fn the_smallest_of_all_owners_limits_binds_and_its_owner_is_told() {
     let mut pool = pool(config());
     let tenant = pool.join(at(0), Qos { limit: Rates { iops: 1000, bytes_per_s: 0 }, ..Qos::default() });

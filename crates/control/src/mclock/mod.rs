@@ -124,8 +124,9 @@ pub enum Pull<R> {
         /// The request itself.
         payload: R,
     },
-    /// A request is due, but `admit` refused it.
-    Refused,
+    /// A request is due, but `admit` refused it. Until this instant the same one would be asked about again, unless
+    /// something else is called in between; then a limit lets somebody else in, or a reservation falls due.
+    Refused(Instant),
     /// Every waiting client is held back by its limit until this instant.
     Wait(Instant),
     /// Nothing waits, or all that waits is blocked.
@@ -316,7 +317,7 @@ impl<R> Queue<R> {
             return Pull::Idle;
         };
         if !admit(id, &work) {
-            return Pull::Refused;
+            return Pull::Refused(self.next_change(now));
         }
         let Some(payload) = self.requests.pop(&mut client.fifo) else { return Pull::Idle };
         self.charge(now, choice, &work, cost);
@@ -379,6 +380,13 @@ impl<R> Queue<R> {
             }
             (None, None) => None,
         }
+    }
+
+    /// When somebody else may have to be chosen.
+    fn next_change(&self, now: Instant) -> Instant {
+        let reserved = self.reserved.peek().map(|(due, _)| due).filter(|&due| due > now.as_nanos());
+        let held = self.held.peek().map(|(due, _)| due);
+        reserved.into_iter().chain(held).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
     }
 
     /// The answer when nobody may be served now.
