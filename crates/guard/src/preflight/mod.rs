@@ -73,7 +73,7 @@ pub struct Preflight {
 /// What was read, before anything is concluded from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Those of [`parts::SYMBOLS`] that the running kernel has, built in or as a loaded module.
+    /// Those symbols that tell of a part and that the running kernel has, built in or as a loaded module.
     pub symbols: BTreeSet<String>,
     /// Modules that are loaded, or built in with something to set.
     pub loaded: BTreeSet<String>,
