@@ -32,42 +32,60 @@ pub(super) struct Client {
     present: bool,
 }
 
+impl Client {
+    fn new(sample: &ClientSample) -> Self {
+        let mut new = Self {
+            id: sample.client,
+            standing: sample.standing,
+            now_bytes_per_s: 0.0,
+            bytes_per_s: 0.0,
+            offends: false,
+            quiet: Duration::ZERO,
+            circulation: 0.0,
+            delay_ms: 0.0,
+            present: true,
+        };
+        new.take(sample, 1.0);
+        new
+    }
+
+    /// Takes the load of an interval, with this weight in the smoothed one.
+    fn take(&mut self, sample: &ClientSample, weight: f64) {
+        let told = sample.bytes_per_s;
+        let load = if told.is_nan() { 0.0 } else { told.clamp(0.0, MOST_BYTES_PER_S) };
+        self.bytes_per_s += weight * (load - self.bytes_per_s);
+        (self.standing, self.now_bytes_per_s, self.present) = (sample.standing, load, true);
+    }
+}
+
 /// The clients in order of their numbers, so that the order in which they are told changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Clients(Vec<Client>);
 
 impl Clients {
-    /// Takes the loads of an interval of this length.
+    /// Takes the loads of an interval of this length. O(clients) if they are the same as before and in order.
     pub(super) fn observe(&mut self, length: Duration, samples: &[ClientSample]) {
+        let weight = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
+        let same =
+            samples.len() == self.0.len() && self.0.iter().zip(samples).all(|(known, told)| known.id == told.client);
+        if same {
+            for (client, sample) in self.0.iter_mut().zip(samples) {
+                client.take(sample, weight);
+            }
+            return;
+        }
         for client in &mut self.0 {
             client.present = false;
         }
-        let weight = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
         for sample in samples {
-            let load = if sample.bytes_per_s.is_nan() { 0.0 } else { sample.bytes_per_s.clamp(0.0, MOST_BYTES_PER_S) };
             match self.0.binary_search_by_key(&sample.client, |client| client.id) {
                 Ok(place) => {
                     let client = &mut self.0[place];
-                    // Of several samples of one client only the last may enter the smoothed load.
-                    if !client.present {
-                        client.bytes_per_s += weight * (load - client.bytes_per_s);
-                    }
-                    (client.standing, client.now_bytes_per_s, client.present) = (sample.standing, load, true);
+                    // Of several samples of one client only the first may enter the smoothed load.
+                    let weight = if client.present { 0.0 } else { weight };
+                    client.take(sample, weight);
                 }
-                Err(place) => {
-                    let client = Client {
-                        id: sample.client,
-                        standing: sample.standing,
-                        now_bytes_per_s: load,
-                        bytes_per_s: load,
-                        offends: false,
-                        quiet: Duration::ZERO,
-                        circulation: 0.0,
-                        delay_ms: 0.0,
-                        present: true,
-                    };
-                    self.0.insert(place, client);
-                }
+                Err(place) => self.0.insert(place, Client::new(sample)),
             }
         }
         self.0.retain(|client| client.present);

@@ -51,9 +51,8 @@ async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Respons
         let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
         return (StatusCode::NOT_FOUND, Json(serde_json::json!({ "error": error }))).into_response();
     }
-    let records =
-        agent.records(wanted.resource.as_deref()).into_iter().take(wanted.count.unwrap_or(usize::MAX)).cloned();
-    Json(Decisions { decisions: records.collect() }).into_response()
+    let records = agent.records(wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
+    Json(Decisions { decisions: records }).into_response()
 }
 
 /// 200 while measuring works.

@@ -1,22 +1,20 @@
 //! The packet delay as a whole: plan, apply, change at every tick, restore.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::error::Error;
-use super::hold::{Client, Hold, Holds, Packets};
+use super::hold::{Client, Hold, Holds};
 use super::qdisc::{self, Qdiscs};
-use super::table::{self, Classes, Found, ThrottleTable};
+use super::table::{self, Class, Classes, Found, ThrottleTable};
 use crate::journal::{Journal, Knob};
 
 /// More classes would still work, but each is a queue of its own, and listing them gets slow.
 const MAX_STEPS: u128 = 1_000;
-/// Clients held at one time. An element takes some 200 bytes of kernel memory; writing all of them some 15 ms.
-pub const MAX_HOLDS: usize = 4_096;
-/// Elements are renewed when this share of their timeout has passed, so that a tick or two may be late.
-const RENEW_AFTER: u32 = 3;
+/// Clients held at one time. An element takes some 200 bytes of kernel memory and 3 us to write; all of them are renewed
+/// once in a third of the timeout.
+pub const MAX_HOLDS: usize = 131_072;
 /// The kernel closes the files of a killed process within milliseconds.
 const OWNER_LIMIT: Duration = Duration::from_secs(1);
 const OWNER_POLL: Duration = Duration::from_millis(5);
@@ -62,7 +60,8 @@ impl Settings {
     /// Class for a delay: rounded up, as a delay that is too short does not do what was decided; at most the longest.
     /// Class 0 is none.
     fn class(&self, delay: Duration) -> u32 {
-        (delay.as_nanos().div_ceil(self.step.as_nanos().max(1))).min(self.classes().into()) as u32
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        nanoseconds(delay).div_ceil(nanoseconds(self.step).max(1)).min(self.classes().into()) as u32
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -172,7 +171,6 @@ impl Plan {
                 qdiscs,
                 knobs,
                 classes: Classes::new(),
-                written: None,
             }),
             Err(e) => {
                 // The refusal is what the caller must see. The journal keeps what cannot be undone now.
@@ -231,9 +229,8 @@ pub struct PacketDelay {
     table: ThrottleTable,
     qdiscs: Qdiscs,
     knobs: Vec<Knob>,
+    /// Scratch space.
     classes: Classes,
-    /// When the holds were last written.
-    written: Option<Instant>,
 }
 
 impl PacketDelay {
@@ -244,31 +241,31 @@ impl PacketDelay {
     /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
     /// in force until their timeout.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
-        if holds.len() > MAX_HOLDS {
-            let problem = format!("are {}: at most {MAX_HOLDS} clients can be held at one time", holds.len());
+        let settings = &self.settings;
+        let class = |(client, hold): (&Client, &Hold)| {
+            let class = qdisc::class_id(settings.class(hold.delay));
+            Class { client: *client, packets: hold.packets, class }
+        };
+        self.classes.clear();
+        self.classes.extend(holds.iter().map(class));
+        if self.classes.len() > MAX_HOLDS {
+            let problem = format!("are {}: at most {MAX_HOLDS} clients can be held at one time", self.classes.len());
             return Err(Error::Settings { key: "holds", problem });
         }
         let timeout = self.settings.timeout;
-        let classes = self.classes_of(holds);
-        let found = self.table.repair(timeout).map_err(table_error)?;
+        let found = self.table.repair(now, timeout).map_err(table_error)?;
         let repaired = matches!(found, Found::StructureRepaired | Found::ElementsRepaired);
-        let due = self.written.is_none_or(|at| now.saturating_duration_since(at) >= timeout / RENEW_AFTER);
-        let written = classes != self.classes || (due && !classes.is_empty());
-        if written {
-            self.table.write(&classes, timeout).map_err(table_error)?;
-            self.classes = classes;
-            self.written = Some(now);
-        }
+        let written = self.table.write(now, &self.classes, timeout).map_err(table_error)?;
         Ok(Outcome { written, repaired })
     }
 
     /// The delays in force, as rounded to classes.
-    pub fn held(&self) -> BTreeMap<Client, Hold> {
-        let hold = |((client, packets), class): (&(Client, Packets), &u32)| {
+    pub fn held(&self) -> Holds {
+        let hold = |Class { client, packets, class }: &Class| {
             let delay = self.settings.step * (class & 0xffff);
             (*client, Hold { packets: *packets, delay })
         };
-        self.classes.iter().map(hold).collect()
+        self.table.held().iter().map(hold).collect()
     }
 
     /// Whether the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
@@ -298,14 +295,6 @@ impl PacketDelay {
         // An owned table can be removed by its owner alone, and goes with the socket.
         drop(table);
         knobs.iter().try_for_each(|knob| journal.restore(knob).map(|_| ()))
-    }
-
-    fn classes_of(&self, holds: &Holds) -> Classes {
-        let class = |(client, hold): (&Client, &Hold)| {
-            let class = self.settings.class(hold.delay);
-            (class > 0).then(|| ((client.canonical(), hold.packets), qdisc::class_id(class)))
-        };
-        holds.iter().filter_map(class).collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! What is held back, and how: the vocabulary of the packet delay.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -59,5 +58,116 @@ pub struct Hold {
     pub delay: Duration,
 }
 
-/// All that is held back at one time.
-pub type Holds = BTreeMap<Client, Hold>;
+impl Hold {
+    const NONE: Self = Self { packets: Packets::All, delay: Duration::ZERO };
+
+    /// Of two holds for one client the longer, and of all packets if they differ in that.
+    pub(crate) fn or_longer(self, other: Self) -> Self {
+        if self.delay.is_zero() {
+            return other;
+        }
+        if other.delay.is_zero() {
+            return self;
+        }
+        let packets = if self.packets == other.packets { self.packets } else { Packets::All };
+        Self { packets, delay: self.delay.max(other.delay) }
+    }
+}
+
+/// All that is held back at one time, in the order of clients.
+///
+/// Places for clients who might be held stay the same while delays change, so that a decision about a hundred thousand
+/// writes what it changes and moves nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holds(Vec<(Client, Hold)>);
+
+impl Holds {
+    /// Nobody is held.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Places for these clients, none of whom is held yet.
+    pub(crate) fn places(clients: impl IntoIterator<Item = Client>) -> Self {
+        clients.into_iter().map(|client| (client, Hold::NONE)).collect()
+    }
+
+    /// Where a client's place is.
+    pub(crate) fn place(&self, client: &Client) -> Option<usize> {
+        self.0.binary_search_by(|(held, _)| held.cmp(client)).ok()
+    }
+
+    /// Changes the hold at a place.
+    pub(crate) fn at(&mut self, place: usize) -> Option<&mut Hold> {
+        self.0.get_mut(place).map(|(_, hold)| hold)
+    }
+
+    /// Nobody is held any more; the places stay.
+    pub(crate) fn let_go(&mut self) {
+        self.0.iter_mut().for_each(|(_, hold)| *hold = Hold::NONE);
+    }
+
+    /// How a client is held; `None` if it is not.
+    pub fn get(&self, client: &Client) -> Option<&Hold> {
+        let hold = self.place(client).and_then(|place| self.0.get(place)).map(|(_, hold)| hold);
+        hold.filter(|hold| !hold.delay.is_zero())
+    }
+
+    /// Who is held, and how, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Client, &Hold)> {
+        self.0.iter().filter(|(_, hold)| !hold.delay.is_zero()).map(|(client, hold)| (client, hold))
+    }
+
+    /// How many are held. O(n).
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether nobody is held.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+}
+
+impl FromIterator<(Client, Hold)> for Holds {
+    /// Of several holds for one client the longest counts, and of all packets if they differ in that.
+    fn from_iter<I: IntoIterator<Item = (Client, Hold)>>(holds: I) -> Self {
+        let mut all: Vec<_> = holds.into_iter().map(|(client, hold)| (client.canonical(), hold)).collect();
+        all.sort_by_key(|(client, _)| *client);
+        all.dedup_by(|(client, hold), (kept, longer)| {
+            let same = client == kept;
+            if same {
+                *longer = longer.or_longer(*hold);
+            }
+            same
+        });
+        Self(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hold(packets: Packets, ms: u64) -> Hold {
+        Hold { packets, delay: Duration::from_millis(ms) }
+    }
+
+    #[test]
+    fn of_two_holds_the_longer_counts_and_nobody_is_held_by_nothing() {
+        let client = |text: &str| Client::Address(text.parse().unwrap());
+        let holds: Holds = [
+            (client("10.0.0.2"), hold(Packets::Data, 3)),
+            (client("::ffff:10.0.0.1"), hold(Packets::Acknowledgements, 5)),
+            (client("10.0.0.1"), hold(Packets::Data, 2)),
+            (client("10.0.0.3"), hold(Packets::All, 0)),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(holds.len(), 2);
+        assert_eq!(holds.get(&client("10.0.0.1")), Some(&hold(Packets::All, 5)));
+        assert_eq!(holds.get(&client("10.0.0.3")), None);
+        assert!(holds.iter().map(|(client, _)| *client).eq([client("10.0.0.1"), client("10.0.0.2")]));
+        assert!(Holds::places([client("10.0.0.1")]).is_empty());
+    }
+}

@@ -153,9 +153,18 @@ impl Table<'_> {
         });
     }
 
+    /// Removes elements, all of which must be there.
+    pub(crate) fn delete_elements(self, batch: &mut Batch, set: &str, elements: &[Element]) {
+        self.change_elements(batch, DELETE_ELEMENT, 0, set, elements);
+    }
+
     pub(crate) fn add_elements(self, batch: &mut Batch, set: &str, elements: &[Element]) {
+        self.change_elements(batch, NEW_ELEMENT, CREATE, set, elements);
+    }
+
+    fn change_elements(self, batch: &mut Batch, kind: u16, flags: u16, set: &str, elements: &[Element]) {
         for chunk in elements.chunks(ELEMENTS_PER_MESSAGE) {
-            batch.message(NEW_ELEMENT, CREATE, |w| {
+            batch.message(kind, flags, |w| {
                 header(w, FAMILY_INET, 0);
                 w.text(1, self.0);
                 w.text(2, set);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -28,8 +28,32 @@ const ATTEMPTS: u32 = 8;
 /// ERESTART, which the headers of user space do not have: somebody else was faster.
 const RESTART: Errno = Errno::from_raw_os_error(85);
 
-/// Class of a client: HTB's major and minor number.
-pub(crate) type Classes = BTreeMap<(Client, Packets), u32>;
+/// Elements that one transaction changes: the kernel works on it for some 50 ms, and nobody else's rules change meanwhile.
+const PER_TRANSACTION: usize = 16_384;
+/// Elements are renewed when this part of their timeout has passed, so that a tick or two may be late;
+const RENEW_AFTER: u32 = 3;
+/// and so many at a time, so that those made together are soon renewed apart from each other,
+const RENEW_AT_ONCE: usize = 4_096;
+/// unless they are so old. Beyond that they may be gone before they are renewed.
+const RENEW_AT_LATEST: (u32, u32) = (2, 3);
+
+/// A client and its class: which packets, and HTB's major and minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) client: Client,
+    pub(crate) packets: Packets,
+    pub(crate) class: u32,
+}
+
+/// Classes in the order of clients, each client once.
+pub(crate) type Classes = Vec<Class>;
+
+/// What is different for a client; nothing but the time if both are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Change {
+    old: Option<Class>,
+    new: Option<Class>,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Family {
@@ -94,16 +118,21 @@ impl Family {
     }
 }
 
-impl Map {
-    fn takes(self, client: &Client, packets: Packets) -> bool {
-        let (address, connection) = match client {
-            Client::Address(address) => (address, false),
-            Client::Connection { address, .. } => (address, true),
-        };
-        let family = if address.is_ipv4() { Family::V4 } else { Family::V6 };
-        self.packets == packets && self.family == family && self.connection == connection
-    }
+/// Which of the maps a client is in.
+fn place(Class { client, packets, .. }: &Class) -> usize {
+    let (address, connection) = match client {
+        Client::Address(address) => (address, false),
+        Client::Connection { address, .. } => (address, true),
+    };
+    let packets = match packets {
+        Packets::All => 0,
+        Packets::Acknowledgements => 1,
+        Packets::Data => 2,
+    };
+    usize::from(!connection) * 6 + usize::from(address.is_ipv6()) * 3 + packets
+}
 
+impl Map {
     fn set(self, id: u32) -> Set<'static> {
         let (kind, bytes, _) = self.family.address();
         let (key_type, key_bytes) = match self.connection {
@@ -179,15 +208,9 @@ fn key(client: &Client) -> Vec<u8> {
     key
 }
 
-fn elements(map: Map, classes: &Classes, timeout: Duration) -> Vec<Element> {
-    let of = |((client, packets), class): (&(Client, Packets), &u32)| {
-        map.takes(client, *packets).then(|| Element {
-            key: key(client),
-            value: Some(class.to_ne_bytes().to_vec()),
-            timeout_ms: Some((timeout.as_millis() as u64).max(1)),
-        })
-    };
-    classes.iter().filter_map(of).collect()
+fn element(Class { client, class, .. }: &Class, timeout: Duration) -> Element {
+    let timeout_ms = Some((timeout.as_millis() as u64).max(1));
+    Element { key: key(client), value: Some(class.to_ne_bytes().to_vec()), timeout_ms }
 }
 
 /// Table, sets, chain and rules, with no client in it.
@@ -229,18 +252,91 @@ fn write_structure(batch: &mut Batch, ports: &[u16], owned: bool) {
     }
 }
 
-/// Makes the maps that differ hold exactly `new`, whatever they held; all maps when `old` is unknown.
-fn write_classes(batch: &mut Batch, old: Option<&Classes>, new: &Classes, timeout: Duration) {
-    let table = Table(TABLE);
-    for map in MAPS {
-        let fresh = elements(map, new, timeout);
-        let stale = old.is_none_or(|old| old.keys().any(|(client, packets)| map.takes(client, *packets)));
-        // Emptying and filling in one transaction is one change for the packets, needs no knowledge of what has timed
-        // out meanwhile, and renews the timeouts on kernels that cannot change one in place.
-        if stale {
-            table.flush_set(batch, map.name);
+/// Sorted by map.
+fn by_map(elements: impl Iterator<Item = (usize, Element)>) -> [Vec<Element>; MAPS.len()] {
+    let mut maps = [const { Vec::new() }; MAPS.len()];
+    elements.for_each(|(place, element)| maps[place].push(element));
+    maps
+}
+
+/// Adds clients to the maps, which do not have them.
+fn write_classes(batch: &mut Batch, classes: &[Class], timeout: Duration) {
+    let new = by_map(classes.iter().map(|class| (place(class), element(class, timeout))));
+    for (map, elements) in MAPS.iter().zip(&new) {
+        Table(TABLE).add_elements(batch, map.name, elements);
+    }
+}
+
+/// Changes elements; the old ones must still be there. Removing and adding in one transaction is one change for the
+/// packets, and renews the timeout on kernels that cannot change one in place.
+fn write_changes(batch: &mut Batch, changes: &[Change], timeout: Duration) {
+    let stale = |class: &Class| (place(class), Element { key: key(&class.client), value: None, timeout_ms: None });
+    let old = by_map(changes.iter().filter_map(|change| change.old.as_ref().map(stale)));
+    for (map, elements) in MAPS.iter().zip(&old) {
+        Table(TABLE).delete_elements(batch, map.name, elements);
+    }
+    let new: Classes = changes.iter().filter_map(|change| change.new).collect();
+    write_classes(batch, &new, timeout);
+}
+
+/// What the table holds, as far as it has not timed out.
+#[derive(Debug, Default)]
+struct HeldClasses {
+    classes: Classes,
+    /// When each was written.
+    written: Vec<Instant>,
+    /// An attempt to write failed half-way, so that nobody knows.
+    uncertain: bool,
+}
+
+impl HeldClasses {
+    /// What must be written for `wanted` to be in force and to stay so; `None` for everything.
+    fn changes(&self, now: Instant, wanted: &[Class], timeout: Duration) -> Option<Vec<Change>> {
+        let (numerator, denominator) = RENEW_AT_LATEST;
+        let (renew, latest) = (timeout / RENEW_AFTER, timeout * numerator / denominator);
+        let mut changes = Vec::new();
+        let mut renewed = 0;
+        let mut wanted = wanted.iter().peekable();
+        let new = |class: &Class| Change { old: None, new: Some(*class) };
+        for (old, written) in self.classes.iter().zip(&self.written) {
+            while let Some(class) = wanted.next_if(|class| class.client < old.client) {
+                changes.push(new(class));
+            }
+            let age = now.saturating_duration_since(*written);
+            if self.uncertain || age >= timeout - (timeout - latest) / 2 {
+                return None;
+            }
+            let same = wanted.next_if(|class| class.client == old.client);
+            if same == Some(old) {
+                if age < renew || (renewed >= RENEW_AT_ONCE && age < latest) {
+                    continue;
+                }
+                renewed += 1;
+            }
+            changes.push(Change { old: Some(*old), new: same.copied() });
         }
-        table.add_elements(batch, map.name, &fresh);
+        changes.extend(wanted.map(new));
+        Some(changes)
+    }
+
+    /// These changes have been made.
+    fn take(&mut self, now: Instant, wanted: &[Class], changes: &[Change]) {
+        let mut written = Vec::with_capacity(wanted.len());
+        let mut before = self.classes.iter().zip(&self.written).peekable();
+        let mut changed = changes.iter().filter_map(|change| change.new).peekable();
+        for class in wanted {
+            while before.next_if(|(old, _)| old.client < class.client).is_some() {}
+            let kept = before.next_if(|(old, _)| old.client == class.client).map(|(_, written)| *written);
+            let rewritten = changed.next_if(|new| new.client == class.client).is_some();
+            written.push(kept.filter(|_| !rewritten).unwrap_or(now));
+        }
+        self.replace(wanted, written);
+    }
+
+    fn replace(&mut self, classes: &[Class], written: Vec<Instant>) {
+        self.classes.clear();
+        self.classes.extend_from_slice(classes);
+        (self.written, self.uncertain) = (written, false);
     }
 }
 
@@ -252,8 +348,7 @@ pub(crate) struct ThrottleTable {
     owned: bool,
     /// Number of the last transaction known to leave our table as we want it.
     generation: u32,
-    /// What the maps hold, as far as it has not timed out.
-    held: Classes,
+    held: HeldClasses,
 }
 
 /// What was found and done by [`ThrottleTable::repair`].
@@ -273,8 +368,8 @@ impl ThrottleTable {
     /// this process ends and keeps others from changing it, where it can do that (Linux 5.12).
     pub(crate) fn create(ports: &[u16], owned: bool) -> Result<Self, Errno> {
         let socket = Socket::open(Subsystem::Netfilter)?;
-        let mut table = Self { socket, ports: ports.to_vec(), owned, generation: 0, held: Classes::new() };
-        table.rebuild(&Classes::new(), Duration::ZERO)?;
+        let mut table = Self { socket, ports: ports.to_vec(), owned, generation: 0, held: HeldClasses::default() };
+        table.rebuild(Instant::now(), Duration::ZERO)?;
         Ok(table)
     }
 
@@ -283,26 +378,78 @@ impl ThrottleTable {
         self.owned
     }
 
-    /// Replaces what is held back, and starts all timeouts anew. One transaction.
-    pub(crate) fn write(&mut self, classes: &Classes, timeout: Duration) -> Result<(), Errno> {
-        let (before, after) = self.commit(|batch| write_classes(batch, Some(&self.held), classes, timeout))?;
-        self.held.clone_from(classes);
-        // If others were active since the last look, that look is still due.
-        if before == self.generation {
-            self.generation = after;
+    /// What is in the maps, as far as it has not timed out.
+    pub(crate) fn held(&self) -> &[Class] {
+        &self.held.classes
+    }
+
+    /// Makes exactly `wanted` be held back, and renews what would time out. Writes what is different, in one
+    /// transaction unless that is very much. Tells whether anything was written.
+    pub(crate) fn write(&mut self, now: Instant, wanted: &[Class], timeout: Duration) -> Result<bool, Errno> {
+        let Some(changes) = self.held.changes(now, wanted, timeout) else {
+            self.write_all(now, wanted, timeout)?;
+            return Ok(true);
+        };
+        for chunk in changes.chunks(PER_TRANSACTION) {
+            match self.commit(|batch| write_changes(batch, chunk, timeout)) {
+                Ok(transaction) => self.follow(transaction),
+                // What was to be replaced is gone, or there is what was to be made.
+                Err(Errno::NOENT | Errno::EXIST | Errno::BUSY) => {
+                    self.write_all(now, wanted, timeout)?;
+                    return Ok(true);
+                }
+                Err(e) => {
+                    self.held.uncertain = true;
+                    return Err(e);
+                }
+            }
+        }
+        if !changes.is_empty() {
+            self.held.take(now, wanted, &changes);
+        }
+        Ok(!changes.is_empty())
+    }
+
+    /// The same, whatever the maps hold.
+    fn write_all(&mut self, now: Instant, wanted: &[Class], timeout: Duration) -> Result<(), Errno> {
+        self.held.uncertain = true;
+        let flush = |batch: &mut Batch| MAPS.iter().for_each(|map| Table(TABLE).flush_set(batch, map.name));
+        self.write_new(wanted, timeout, flush)?;
+        self.held.replace(wanted, vec![now; wanted.len()]);
+        Ok(())
+    }
+
+    /// Fills empty maps, with `first` in the same transaction as the first clients.
+    fn write_new(&mut self, wanted: &[Class], timeout: Duration, first: impl Fn(&mut Batch)) -> Result<(), Errno> {
+        let (begin, rest) = wanted.split_at(wanted.len().min(PER_TRANSACTION));
+        let transaction = self.commit(|batch| {
+            first(batch);
+            write_classes(batch, begin, timeout);
+        })?;
+        self.follow(transaction);
+        for chunk in rest.chunks(PER_TRANSACTION) {
+            let transaction = self.commit(|batch| write_classes(batch, chunk, timeout))?;
+            self.follow(transaction);
         }
         Ok(())
     }
 
+    /// Takes over the generation after our own transaction. If others were active since the last look, that look is still
+    /// due.
+    fn follow(&mut self, (before, after): (u32, u32)) {
+        if before == self.generation {
+            self.generation = after;
+        }
+    }
+
     /// Looks whether somebody changed our rules, and mends them. `timeout` is for elements that are written again.
-    pub(crate) fn repair(&mut self, timeout: Duration) -> Result<Found, Errno> {
+    pub(crate) fn repair(&mut self, now: Instant, timeout: Duration) -> Result<Found, Errno> {
         let generation = self.read_generation()?;
         if generation == self.generation {
             return Ok(Found::Unchanged);
         }
-        let held = self.held.clone();
         if self.count_rules()? != RULES {
-            self.rebuild(&held, timeout)?;
+            self.rebuild(now, timeout)?;
             return Ok(Found::StructureRepaired);
         }
         match self.elements_agree() {
@@ -311,11 +458,13 @@ impl ThrottleTable {
                 Ok(Found::OthersChanged)
             }
             Ok(false) => {
-                (_, self.generation) = self.commit(|batch| write_classes(batch, None, &held, timeout))?;
+                self.generation = generation;
+                let held = self.held.classes.clone();
+                self.write_all(now, &held, timeout)?;
                 Ok(Found::ElementsRepaired)
             }
             Err(Errno::NOENT) => {
-                self.rebuild(&held, timeout)?;
+                self.rebuild(now, timeout)?;
                 Ok(Found::StructureRepaired)
             }
             Err(e) => Err(e),
@@ -326,9 +475,9 @@ impl ThrottleTable {
     fn elements_agree(&self) -> Result<bool, Errno> {
         let mut agree = true;
         let mut found = 0;
-        for map in MAPS {
-            let wanted: BTreeMap<Vec<u8>, Option<Vec<u8>>> =
-                elements(map, &self.held, Duration::ZERO).into_iter().map(|e| (e.key, e.value)).collect();
+        let wanted = by_map(self.held.classes.iter().map(|class| (place(class), element(class, Duration::ZERO))));
+        for (map, wanted) in MAPS.iter().zip(wanted) {
+            let wanted: BTreeMap<Vec<u8>, Option<Vec<u8>>> = wanted.into_iter().map(|e| (e.key, e.value)).collect();
             self.socket.query(&Table(TABLE).list_elements(map.name), |message| {
                 if message.kind == NEW_ELEMENT {
                     for (key, value) in nft::read_elements(message.body) {
@@ -338,7 +487,7 @@ impl ThrottleTable {
                 }
             })?;
         }
-        Ok(agree && found == self.held.len())
+        Ok(agree && found == self.held.classes.len())
     }
 
     fn count_rules(&self) -> Result<usize, Errno> {
@@ -353,24 +502,23 @@ impl ThrottleTable {
         }
     }
 
-    fn rebuild(&mut self, classes: &Classes, timeout: Duration) -> Result<(), Errno> {
+    /// Makes the table anew, with what it held.
+    fn rebuild(&mut self, now: Instant, timeout: Duration) -> Result<(), Errno> {
         remove_with(&self.socket)?;
+        self.generation = self.read_generation()?;
         let ports = self.ports.clone();
-        let write = |batch: &mut Batch, owned| {
-            write_structure(batch, &ports, owned);
-            write_classes(batch, Some(&Classes::new()), classes, timeout);
-        };
+        let held = self.held.classes.clone();
+        self.held.uncertain = true;
         let owned = self.owned;
-        let committed = match self.commit(|batch| write(batch, owned)) {
+        match self.write_new(&held, timeout, |batch| write_structure(batch, &ports, owned)) {
             // The kernel does not know the flag.
             Err(Errno::INVAL | Errno::OPNOTSUPP) if owned => {
                 self.owned = false;
-                self.commit(|batch| write(batch, false))
+                self.write_new(&held, timeout, |batch| write_structure(batch, &ports, false))?;
             }
-            other => other,
-        };
-        (_, self.generation) = committed?;
-        self.held.clone_from(classes);
+            other => other?,
+        }
+        self.held.replace(&held, vec![now; held.len()]);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use evenkeel_control::response::{ClientId, InvalidConfig};
 use evenkeel_control::{Duration, Instant};
 
-use crate::actuator::{Client, Hold, Holds};
+use crate::actuator::{Client, Holds};
 use crate::config::Config;
 use crate::discovery::{Link, Map, Note};
 use crate::error::Fault;
@@ -39,6 +39,8 @@ pub struct Agent {
     ticks: u64,
     ticked_at: Instant,
     holds: Holds,
+    /// Whether two resources may hold back the same client.
+    overlap: bool,
 }
 
 /// Numbers of clients, the same as long as the process lives.
@@ -70,10 +72,11 @@ impl Agent {
             ticks: 0,
             ticked_at: Instant::ZERO,
             holds: Holds::new(),
+            overlap: false,
         })
     }
 
-    /// Takes over who reaches what. Controllers keep what they have learned.
+    /// Takes over who reaches what. Controllers keep what they have learned; nobody is held before the next tick.
     pub fn follow(&mut self, map: &Map) {
         let ambiguous = map.ambiguous();
         let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
@@ -91,6 +94,14 @@ impl Agent {
             let ids = &mut self.ids;
             resource.follow(&links, &of_ambiguous, &self.config.guard, |address| ids.of(address));
         }
+        let keys: Vec<Client> = self.resources.iter().flat_map(Guarded::keys).collect();
+        self.holds = Holds::places(keys.iter().copied());
+        for resource in &mut self.resources {
+            resource.place(&self.holds);
+        }
+        let mut seen: Vec<Client> = keys.into_iter().map(Client::canonical).collect();
+        seen.sort_unstable();
+        self.overlap = seen.windows(2).any(|pair| pair[0] == pair[1]);
         self.map_notes.clone_from(&map.notes);
     }
 
@@ -102,15 +113,17 @@ impl Agent {
         let observed = self.tracker.observe(now, diskstats);
         self.ticks += 1;
         self.ticked_at = now;
-        self.holds.clear();
         for resource in &mut self.resources {
             if observed.is_ok() {
                 resource.observe(now, &self.tracker);
             }
-            resource.decide(now);
-            for (client, hold) in resource.holds() {
-                keep_longer(&mut self.holds, client, hold);
+            if resource.decide(now) && !self.overlap {
+                resource.hold(&mut self.holds);
             }
+        }
+        if self.overlap {
+            self.holds.let_go();
+            self.resources.iter().for_each(|resource| resource.hold_longer(&mut self.holds));
         }
         observed
     }
@@ -132,32 +145,24 @@ impl Agent {
             late_ticks_total: 0,
             errors_total: 0,
             last_error: None,
-            resources: self.resources.iter().map(Guarded::state).collect(),
+            resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
             notes: self.map_notes.clone(),
         }
     }
 
-    /// The newest decisions, newest first, of one resource or all.
-    pub fn records(&self, resource: Option<&str>) -> Vec<&Record> {
+    /// The newest `count` decisions, newest first, of one resource or all.
+    pub fn records(&self, resource: Option<&str>, count: usize) -> Vec<Record> {
         let wanted = self.resources.iter().filter(|known| resource.is_none_or(|name| name == known.name()));
-        let mut records: Vec<&Record> = wanted.flat_map(Guarded::records).collect();
-        records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s));
-        records
+        let mut decisions: Vec<_> =
+            wanted.flat_map(|resource| resource.decisions().map(move |decision| (resource, decision))).collect();
+        decisions.sort_by_key(|(_, decision)| std::cmp::Reverse(decision.until));
+        decisions.into_iter().take(count).map(|(resource, decision)| decision.record(resource.name())).collect()
     }
 
     /// Names of the resources that have a goal.
     pub fn resources(&self) -> impl Iterator<Item = &str> {
         self.resources.iter().map(Guarded::name)
     }
-}
-
-/// Of two holds for one client the longer, and of all packets if either is.
-fn keep_longer(holds: &mut Holds, client: Client, hold: Hold) {
-    let entry = holds.entry(client).or_insert(hold);
-    if entry.packets != hold.packets {
-        entry.packets = crate::actuator::Packets::All;
-    }
-    entry.delay = entry.delay.max(hold.delay);
 }
 
 /// In the actuator's units.

@@ -3,6 +3,7 @@
 //! Units are last in the names. What does not apply is `null`.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use evenkeel_control::response::{ClientReason, Reason};
 use evenkeel_control::{Duration, Instant};
@@ -139,13 +140,51 @@ pub struct Record {
     pub held: Vec<HeldClient>,
 }
 
+/// A decision as it is kept: its text is made when somebody asks, which is seldom beside ten times a second.
+#[derive(Clone, Debug)]
+pub(super) struct Decided {
+    pub(super) from: Instant,
+    pub(super) until: Instant,
+    pub(super) times: u64,
+    /// As of the last time.
+    pub(super) reason: Reason,
+    /// What else was done about it.
+    pub(super) also: Option<&'static str>,
+    /// Who is held back.
+    pub(super) held: Vec<(IpAddr, Duration, ClientReason)>,
+}
+
+impl Decided {
+    /// As it is shown, for a resource of this name.
+    pub(super) fn record(&self, resource: &str) -> Record {
+        let (measured_ms, target_ms) = figures(&self.reason);
+        let held = |(client, delay, reason): &(IpAddr, Duration, ClientReason)| HeldClient {
+            client: client.to_string(),
+            delay_ms: delay.as_millis_f64(),
+            because: client_sentence(reason),
+        };
+        let because = Sentence(&self.reason);
+        Record {
+            resource: resource.to_owned(),
+            from_s: seconds(self.from),
+            until_s: seconds(self.until),
+            times: self.times,
+            reason: self.reason.name().to_owned(),
+            because: self.also.map_or_else(|| because.to_string(), |also| format!("{because}; {also}")),
+            measured_ms,
+            target_ms,
+            held: self.held.iter().map(held).collect(),
+        }
+    }
+}
+
 /// Seconds of an instant, for records.
-pub(super) fn seconds(at: Instant) -> f64 {
+fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
 }
 
 /// What a reason measured, and what was aimed at.
-pub(super) fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
+fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
     let both = |measured: &Duration, target: &Duration| (Some(measured.as_millis_f64()), Some(target.as_millis_f64()));
     match reason {
         Reason::UnderTarget { measured, target }

@@ -3,20 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use evenkeel_control::Instant;
 use evenkeel_control::response::{
     ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
 };
+use evenkeel_control::{Duration, Instant};
 
-use super::record::{
-    ClientState, DeviceState, HeldClient, Record, ResourceState, Sentence, client_sentence, figures, seconds,
-};
-use crate::actuator::{Client, Hold, Packets};
+use super::record::{ClientState, Decided, DeviceState, ResourceState, Sentence, client_sentence};
+use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
 
+const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
+
 /// A resource with a goal.
+///
+/// What every tick touches lies side by side, apart from names and addresses that only people ask for.
 pub(super) struct Guarded {
     name: String,
     config: ResourceConfig,
@@ -24,25 +26,38 @@ pub(super) struct Guarded {
     choice: PacketChoice,
     /// Which packets wait now: the choice, or all after it had no effect.
     packets: Packets,
-    devices: BTreeMap<DeviceNumber, Device>,
+    /// In order of number, and with them their names.
+    devices: Vec<Device>,
+    names: Vec<(DeviceNumber, String)>,
+    /// The tracker's arrangement that the devices' places are of.
+    arrangement: Option<u64>,
+    /// In the order of their numbers, as the controller answers.
     clients: Vec<GuardedClient>,
     /// For the controller, in the clients' order.
     samples: Vec<ClientSample>,
+    /// How each is held, in the clients' order; zero for not at all.
+    delays: Vec<(Duration, ClientReason)>,
+    /// Which client reaches which device, by their places here.
+    reach: Vec<(u32, u32)>,
+    /// Places among the holds for which client.
+    places: Vec<(u32, u32)>,
     last: diskstats::Sample,
     reason: Reason,
     mean_delay_ms: f64,
     /// Newest last.
-    records: VecDeque<Record>,
-    max_records: usize,
-    /// What the newest record says, for a comparison without text.
-    recorded: Vec<(ClientId, evenkeel_control::Duration)>,
+    decisions: VecDeque<Decided>,
+    max_decisions: usize,
 }
 
+/// What every tick needs of a device.
+#[derive(Clone, Copy)]
 struct Device {
-    name: String,
+    /// Where the tracker has it, or beyond.
+    place: u32,
     /// Clients that reach it.
-    shared_by: usize,
-    sample: Option<diskstats::Sample>,
+    shared_by: u32,
+    /// A client's part of its load, in bytes per second.
+    load: f64,
 }
 
 struct GuardedClient {
@@ -51,10 +66,8 @@ struct GuardedClient {
     names: BTreeSet<String>,
     standing: Standing,
     exempt_because: Option<String>,
-    devices: BTreeSet<DeviceNumber>,
     /// What its packets are told by.
     keys: Vec<Client>,
-    delay: Option<(evenkeel_control::Duration, ClientReason)>,
 }
 
 impl Guarded {
@@ -62,7 +75,7 @@ impl Guarded {
         name: &str,
         resource: &ResourceConfig,
         config: &Config,
-        max_records: usize,
+        max_decisions: usize,
     ) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
@@ -70,15 +83,19 @@ impl Guarded {
             controller: Controller::new(&config.controller(resource))?,
             choice: config.guard.packets,
             packets: config.guard.packets.packets(),
-            devices: BTreeMap::new(),
+            devices: Vec::new(),
+            names: Vec::new(),
+            arrangement: None,
             clients: Vec::new(),
             samples: Vec::new(),
+            delays: Vec::new(),
+            reach: Vec::new(),
+            places: Vec::new(),
             last: diskstats::Sample::default(),
             reason: Reason::NotEnoughData,
             mean_delay_ms: 0.0,
-            records: VecDeque::new(),
-            max_records,
-            recorded: Vec::new(),
+            decisions: VecDeque::new(),
+            max_decisions,
         })
     }
 
@@ -94,22 +111,29 @@ impl Guarded {
         guard: &Guard,
         mut id_of: impl FnMut(IpAddr) -> ClientId,
     ) {
-        let mut addresses: BTreeMap<IpAddr, Vec<&Link>> = BTreeMap::new();
-        let mut devices = BTreeMap::new();
+        let mut by_client: BTreeMap<ClientId, Vec<&Link>> = BTreeMap::new();
+        let mut names = BTreeMap::new();
         for link in links {
-            if let Some((number, name)) = link.number.zip(link.device.clone()) {
-                devices.entry(number).or_insert(Device { name, shared_by: 0, sample: None });
+            if let Some((number, name)) = link.number.zip(link.device.as_ref()) {
+                names.entry(number).or_insert(name);
             }
             if let Some(address) = link.client {
-                addresses.entry(address).or_default().push(link);
+                by_client.entry(id_of(address)).or_default().push(link);
             }
         }
-        let clients = addresses.into_iter().map(|(address, links)| {
+        self.names = names.into_iter().map(|(number, name): (_, &String)| (number, name.clone())).collect();
+        self.devices = vec![Device { place: u32::MAX, shared_by: 0, load: 0.0 }; self.names.len()];
+        self.arrangement = None;
+        self.clients.clear();
+        self.reach.clear();
+        for (id, links) in by_client {
+            let Some(address) = links.iter().find_map(|link| link.client) else { continue };
             let names: BTreeSet<String> = links.iter().filter_map(|link| link.client_name.clone()).collect();
             let reached: BTreeSet<DeviceNumber> = links.iter().filter_map(|link| link.number).collect();
             for number in &reached {
-                if let Some(device) = devices.get_mut(number) {
-                    device.shared_by += 1;
+                if let Ok(place) = self.names.binary_search_by_key(number, |(number, _)| *number) {
+                    self.devices[place].shared_by += 1;
+                    self.reach.push((self.clients.len() as u32, place as u32));
                 }
             }
             let keys = match of_ambiguous.iter().any(|link| link.client == Some(address)) {
@@ -117,19 +141,26 @@ impl Guarded {
                 true => self.own_connections(of_ambiguous, address),
             };
             let (standing, exempt_because) = self.standing(guard, address, &names, &keys);
-            GuardedClient {
-                id: id_of(address),
-                address,
-                names,
-                standing,
-                exempt_because,
-                devices: reached,
-                keys,
-                delay: None,
-            }
+            self.clients.push(GuardedClient { id, address, names, standing, exempt_because, keys });
+        }
+        let sample =
+            |client: &GuardedClient| ClientSample { client: client.id, standing: client.standing, bytes_per_s: 0.0 };
+        self.samples = self.clients.iter().map(sample).collect();
+        self.delays = vec![NOT_HELD; self.clients.len()];
+    }
+
+    /// What the packets of its clients are told by.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
+        self.clients.iter().flat_map(|client| client.keys.iter().copied())
+    }
+
+    /// Notes where its clients are among the holds.
+    pub(super) fn place(&mut self, holds: &Holds) {
+        let places = self.clients.iter().zip(0u32..).flat_map(|(client, number)| {
+            let place = move |key: &Client| Some((number, holds.place(&key.canonical())? as u32));
+            client.keys.iter().filter_map(place)
         });
-        self.clients = clients.collect();
-        self.devices = devices;
+        self.places = places.collect();
     }
 
     /// Connections of an address that lead to this resource and to no other.
@@ -182,23 +213,45 @@ impl Guarded {
 
     /// Tells the controller what its devices did.
     pub(super) fn observe(&mut self, now: Instant, tracker: &Tracker) {
-        for (number, device) in &mut self.devices {
-            device.sample = tracker.get(*number).and_then(Reading::sample).copied();
+        if self.arrangement != Some(tracker.arrangement()) {
+            for (device, (number, _)) in self.devices.iter_mut().zip(&self.names) {
+                device.place = tracker.place(*number).map_or(u32::MAX, |place| place as u32);
+            }
+            self.arrangement = Some(tracker.arrangement());
         }
-        let known = || self.devices.values().filter_map(|device| device.sample.as_ref());
-        if known().next().is_none() {
-            // No measurement is not the same as no reads: the controller notices that nothing comes.
-            return;
+        let mut sum = None;
+        // Devices are read together, so that nearly always their intervals are the same.
+        let (mut interval, mut per_s) = (Duration::ZERO, 0.0);
+        for device in &mut self.devices {
+            let Some(sample) = tracker.at(device.place as usize).and_then(Reading::sample) else {
+                device.load = 0.0;
+                continue;
+            };
+            sum = Some(sum.map_or(*sample, |sum: diskstats::Sample| sum.plus(sample)));
+            let flow = match self.packets {
+                Packets::Data => sample.reads,
+                // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
+                Packets::Acknowledgements | Packets::All => sample.writes,
+            };
+            // On its own devices a client's load is known, of shared ones an equal part, because nobody tells more.
+            if sample.interval != interval {
+                (interval, per_s) = (sample.interval, 1.0 / sample.interval.as_secs_f64().max(1e-9));
+            }
+            device.load = flow.bytes as f64 * per_s;
+            if device.shared_by > 1 {
+                device.load /= f64::from(device.shared_by);
+            }
         }
-        self.last = diskstats::together(known());
+        // No measurement is not the same as no reads: the controller notices that nothing comes.
+        let Some(sum) = sum else { return };
+        self.last = sum;
         if self.last.is_stuck() {
             // Nothing comes out of a device that holds requests: that is no idleness to let everyone go.
             return;
         }
-        self.samples.clear();
-        for client in &self.clients {
-            let bytes_per_s = client.load(&self.devices, self.packets);
-            self.samples.push(ClientSample { client: client.id, standing: client.standing, bytes_per_s });
+        self.samples.iter_mut().for_each(|sample| sample.bytes_per_s = 0.0);
+        for &(client, device) in &self.reach {
+            self.samples[client as usize].bytes_per_s += self.devices[device as usize].load;
         }
         let reads = &self.last.reads;
         let sample =
@@ -206,83 +259,83 @@ impl Guarded {
         self.controller.observe(now, &sample);
     }
 
-    /// Decides, and records why.
-    pub(super) fn decide(&mut self, now: Instant) {
+    /// Decides, and records why. Tells whether anybody is held differently now.
+    pub(super) fn decide(&mut self, now: Instant) -> bool {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
         self.mean_delay_ms = decision.mean_delay.as_millis_f64();
-        let delays = || decision.delays.iter().map(|delay| (delay.client, delay.delay));
-        let newest = self.records.back();
-        let same = newest.is_some_and(|record| record.reason == self.reason.name())
-            && delays().eq(self.recorded.iter().copied());
-        if !same {
-            self.recorded.clear();
-            self.recorded.extend(delays());
+        let mut changed = false;
+        let mut decided = decision.delays.iter().peekable();
+        for (sample, held) in self.samples.iter().zip(&mut self.delays) {
+            // Who is gone may still be in the decision.
+            while decided.next_if(|delay| delay.client < sample.client).is_some() {}
+            let new = decided.next_if(|delay| delay.client == sample.client);
+            let new = new.map_or(NOT_HELD, |new| (new.delay, new.reason));
+            changed |= held.0 != new.0;
+            *held = new;
         }
-        for client in &mut self.clients {
-            let found = decision.delays.binary_search_by_key(&client.id, |delay| delay.client);
-            client.delay = found.ok().map(|place| (decision.delays[place].delay, decision.delays[place].reason));
-        }
-        let mut because = Sentence(&self.reason).to_string();
+        let mut also = None;
         let without_effect = matches!(self.reason, Reason::DoesNotBite { .. });
         if without_effect && self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements
         {
             self.packets = Packets::All;
             self.controller.throttle_changed();
-            because += "; from now on all packets wait, not acknowledgements alone";
+            also = Some("from now on all packets wait, not acknowledgements alone");
+            changed = true;
         }
-        let (measured_ms, target_ms) = figures(&self.reason);
         // A decision that stays the same lengthens the record there is.
-        if let Some(record) = self.records.back_mut().filter(|_| same) {
-            record.until_s = seconds(now);
-            record.times += 1;
-            (record.because, record.measured_ms, record.target_ms) = (because, measured_ms, target_ms);
-            return;
+        if let Some(newest) = self.decisions.back_mut()
+            && !changed
+            && newest.reason.name() == self.reason.name()
+        {
+            (newest.until, newest.reason) = (now, self.reason);
+            newest.times += 1;
+            return false;
         }
-        let held = self.clients.iter().filter_map(|client| {
-            let (delay, reason) = client.delay.as_ref()?;
-            let (delay_ms, because) = (delay.as_millis_f64(), client_sentence(reason));
-            Some(HeldClient { client: client.address.to_string(), delay_ms, because })
-        });
-        let record = Record {
-            resource: self.name.clone(),
-            from_s: seconds(now),
-            until_s: seconds(now),
-            times: 1,
-            reason: self.reason.name().to_owned(),
-            because,
-            measured_ms,
-            target_ms,
-            held: held.collect(),
-        };
-        if self.records.len() == self.max_records {
-            self.records.pop_front();
-        }
-        self.records.push_back(record);
+        // The memory of the oldest record serves the newest one.
+        let oldest = if self.decisions.len() >= self.max_decisions { self.decisions.pop_front() } else { None };
+        let mut held = oldest.map_or_else(Vec::new, |oldest| oldest.held);
+        held.clear();
+        let clients = self.clients.iter().zip(&self.delays).filter(|(_, (delay, _))| *delay > Duration::ZERO);
+        held.extend(clients.map(|(client, (delay, reason))| (client.address, *delay, *reason)));
+        let reason = self.reason;
+        self.decisions.push_back(Decided { from: now, until: now, times: 1, reason, also, held });
+        changed
     }
 
     /// Its decisions, oldest first.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
-        self.records.iter()
+    pub(super) fn decisions(&self) -> impl Iterator<Item = &Decided> {
+        self.decisions.iter()
     }
 
-    /// What is to be held back for it.
-    pub(super) fn holds(&self) -> impl Iterator<Item = (Client, Hold)> {
-        self.clients.iter().flat_map(|client| {
-            let delay = client.delay.as_ref().map(|(delay, _)| super::std_duration(*delay));
-            let hold = delay.map(|delay| Hold { packets: self.packets, delay });
-            client.keys.iter().filter_map(move |key| Some((*key, hold?)))
-        })
+    /// Writes how its clients are held.
+    pub(super) fn hold(&self, holds: &mut Holds) {
+        self.each_hold(holds, |held, hold| *held = hold);
+    }
+
+    /// The same, where others may hold back the same clients.
+    pub(super) fn hold_longer(&self, holds: &mut Holds) {
+        self.each_hold(holds, |held, hold| *held = held.or_longer(hold));
+    }
+
+    fn each_hold(&self, holds: &mut Holds, take: impl Fn(&mut Hold, Hold)) {
+        for &(client, place) in &self.places {
+            let (delay, _) = self.delays[client as usize];
+            if let Some(held) = holds.at(place as usize) {
+                take(held, Hold { packets: self.packets, delay: super::std_duration(delay) });
+            }
+        }
     }
 
     /// What is known about it.
-    pub(super) fn state(&self) -> ResourceState {
+    pub(super) fn state(&self, tracker: &Tracker) -> ResourceState {
         let sample = &self.last;
-        let ms = |duration: Option<evenkeel_control::Duration>| duration.map(evenkeel_control::Duration::as_millis_f64);
-        let device = |device: &Device| {
-            let sample = device.sample.unwrap_or_default();
+        let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);
+        let device = |(number, name): &(DeviceNumber, String)| {
+            let reading = tracker.get(*number);
+            let sample = reading.and_then(Reading::sample).copied().unwrap_or_default();
             DeviceState {
-                name: device.name.clone(),
+                name: name.clone(),
                 read_response_ms: ms(sample.reads.mean_response_time()),
                 write_response_ms: ms(sample.writes.mean_response_time()),
                 read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
@@ -290,6 +343,13 @@ impl Guarded {
                 in_flight: sample.in_flight,
             }
         };
+        let mut clients: Vec<(IpAddr, ClientState)> = self
+            .clients
+            .iter()
+            .zip(0..)
+            .map(|(client, place)| (client.address, self.client_state(client, place)))
+            .collect();
+        clients.sort_by_key(|(address, _)| *address);
         ResourceState {
             name: self.name.clone(),
             goal_ms: self.config.read_response_time.0.as_millis_f64(),
@@ -306,46 +366,30 @@ impl Guarded {
                 Packets::All => "all",
             }
             .to_owned(),
-            devices: self.devices.values().map(device).collect(),
-            clients: self.clients.iter().map(|client| client.state(&self.devices, self.packets)).collect(),
+            devices: self.names.iter().map(device).collect(),
+            clients: clients.into_iter().map(|(_, client)| client).collect(),
         }
     }
-}
 
-impl GuardedClient {
-    /// Its load in bytes per second: what a delay of these packets holds back, on its own devices whole, on shared ones
-    /// an equal part, because nobody tells more.
-    fn load(&self, devices: &BTreeMap<DeviceNumber, Device>, packets: Packets) -> f64 {
-        let loads = self.devices.iter().filter_map(|number| {
-            let device = devices.get(number)?;
-            let sample = device.sample.as_ref()?;
-            let flow = match packets {
-                Packets::Data => sample.reads,
-                // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
-                Packets::Acknowledgements | Packets::All => sample.writes,
-            };
-            Some(flow.bytes_per_s(sample.interval) / device.shared_by.max(1) as f64)
-        });
-        loads.sum()
-    }
-
-    fn state(&self, devices: &BTreeMap<DeviceNumber, Device>, packets: Packets) -> ClientState {
-        let shared = |number: &DeviceNumber| devices.get(number).is_some_and(|device| device.shared_by > 1);
+    fn client_state(&self, client: &GuardedClient, place: usize) -> ClientState {
+        let (delay, reason) = &self.delays[place];
+        let reached = &self.reach[self.reach.partition_point(|(client, _)| (*client as usize) < place)..];
+        let mut reached = reached.iter().take_while(|(client, _)| *client as usize == place);
         ClientState {
-            address: self.address.to_string(),
-            names: self.names.iter().cloned().collect(),
-            standing: match self.standing {
+            address: client.address.to_string(),
+            names: client.names.iter().cloned().collect(),
+            standing: match client.standing {
                 Standing::Ordinary => "ordinary",
                 Standing::Important => "important",
                 Standing::Never => "never",
                 Standing::Always => "always",
             }
             .to_owned(),
-            exempt_because: self.exempt_because.clone(),
-            bytes_per_s: self.load(devices, packets),
-            load_is_estimated: self.devices.iter().any(shared),
-            delay_ms: self.delay.as_ref().map_or(0.0, |(delay, _)| delay.as_millis_f64()),
-            because: self.delay.as_ref().map_or_else(String::new, |(_, reason)| client_sentence(reason)),
+            exempt_because: client.exempt_because.clone(),
+            bytes_per_s: self.samples[place].bytes_per_s,
+            load_is_estimated: reached.any(|&(_, device)| self.devices[device as usize].shared_by > 1),
+            delay_ms: delay.as_millis_f64(),
+            because: if *delay > Duration::ZERO { client_sentence(reason) } else { String::new() },
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::io::BufRead as _;
 
 use evenkeel_control::{Duration, Instant};
 
@@ -77,48 +78,158 @@ pub struct Line<'a> {
 /// # Errors
 /// The first line that is none of the file's format; the lines before it have been handed out.
 pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), Fault> {
-    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
+    let mut rest = text;
+    let mut index = 0;
+    while !rest.is_empty() {
+        index += 1;
+        let mut fields = Fields { text: rest, at: 0 };
+        fields.skip_blanks();
+        if !matches!(rest.get(fields.at), None | Some(b'\n')) {
+            match fields.line() {
+                Some(line) => each(line),
+                None => return Err(Fault::new(index, explain(rest))),
+            }
         }
-        each(parse_line(line).map_err(|problem| Fault::new(index + 1, problem))?);
+        rest = &rest[fields.at..];
+        // What else a newer kernel tells. Reading from memory does not fail.
+        let _ = rest.skip_until(b'\n');
     }
     Ok(())
 }
 
-fn parse_line(line: &[u8]) -> Result<Line<'_>, String> {
-    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
-    let mut number = |what: &str| {
-        let field = fields.next().ok_or_else(|| format!("ends before {what}"))?;
-        decimal(field).ok_or_else(|| format!("{what} is {:?}, not a number", String::from_utf8_lossy(field)))
-    };
-    let device_part = |n: u64, what: &str| u32::try_from(n).map_err(|_| format!("{what} is {n}, which is too large"));
-    let major = device_part(number("the major number")?, "the major number")?;
-    let minor = device_part(number("the minor number")?, "the minor number")?;
-    let name = fields.next().ok_or("ends before the name")?;
-    let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
-    let mut number = |what: &str| {
-        let field = fields.next().ok_or_else(|| format!("ends before {what} of {name}"))?;
-        decimal(field).ok_or_else(|| format!("{what} of {name} is {:?}, not a number", String::from_utf8_lossy(field)))
-    };
-    let mut totals = |kind: &str| {
-        let completed = number(kind)?;
-        number("requests merged")?;
-        Ok::<_, String>(Totals { completed, sectors: number("sectors")?, time_ms: number("time")? })
-    };
-    let (reads, writes) = (totals("reads completed")?, totals("writes completed")?);
-    let in_flight = number("requests in flight")?;
-    // Kernels before 5.5 could show a moment of -1 as a large number.
-    let in_flight = if in_flight > i32::MAX as u64 { 0 } else { in_flight };
-    Ok(Line { number: DeviceNumber { major, minor }, name, reads, writes, in_flight })
+/// A place in the text. A host may have a hundred thousand devices and is asked ten times a second, so that each byte is
+/// looked at once, and what is wrong with a line is found out only when something is.
+struct Fields<'a> {
+    text: &'a [u8],
+    at: usize,
 }
 
-fn decimal(field: &[u8]) -> Option<u64> {
-    let digit = |n: u64, &byte: &u8| {
-        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
-        n.checked_mul(10)?.checked_add(digit)
+const POWERS_OF_TEN: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// The number that the digits at a place make, of at most eight bytes, and how many they are. All at once: where a number
+/// ends cannot be predicted, and a wrong guess at every field would cost more than all the rest.
+fn leading_digits(text: &[u8], at: usize) -> (u64, usize) {
+    let word = match text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        Some(bytes) => u64::from_le_bytes(*bytes),
+        None => {
+            let rest = text.get(at..).unwrap_or_default();
+            let mut bytes = [b' '; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            u64::from_le_bytes(bytes)
+        }
     };
-    field.iter().try_fold(0, digit)
+    let values = word ^ 0x3030_3030_3030_3030;
+    // The top bit of a byte that is above 9. What is carried over only reaches bytes after the first of those.
+    let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
+    let digits = others.trailing_zeros() as usize / 8;
+    if digits == 0 {
+        return (0, 0);
+    }
+    // The first digit is in the lowest byte: zeros before it, then neighbours are put together, three times.
+    let ones = values << (64 - 8 * digits);
+    let pairs = ones.wrapping_mul(10 << 8 | 1) >> 8 & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_ffff_0000_ffff;
+    (fours.wrapping_mul(10_000 << 32 | 1) >> 32, digits)
+}
+
+const fn is_blank(byte: u8) -> bool {
+    byte != b'\n' && byte.is_ascii_whitespace()
+}
+
+impl<'a> Fields<'a> {
+    fn skip_blanks(&mut self) {
+        while self.text.get(self.at).is_some_and(|&byte| is_blank(byte)) {
+            self.at += 1;
+        }
+    }
+
+    fn line(&mut self) -> Option<Line<'a>> {
+        let number = DeviceNumber { major: self.device_part()?, minor: self.device_part()? };
+        let name = std::str::from_utf8(self.field()?).ok()?;
+        let (reads, writes, in_flight) = (self.totals()?, self.totals()?, self.number()?);
+        // Kernels before 5.5 could show a moment of -1 as a large number.
+        let in_flight = if in_flight > i32::MAX as u64 { 0 } else { in_flight };
+        Some(Line { number, name, reads, writes, in_flight })
+    }
+
+    fn totals(&mut self) -> Option<Totals> {
+        let completed = self.number()?;
+        let _merged = self.number()?;
+        Some(Totals { completed, sectors: self.number()?, time_ms: self.number()? })
+    }
+
+    fn device_part(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    #[inline]
+    fn number(&mut self) -> Option<u64> {
+        /// Numbers of so many digits fit into 64 bits, whatever they are.
+        const SAFE_DIGITS: usize = 19;
+        self.skip_blanks();
+        let begin = self.at;
+        let mut n = 0u64;
+        loop {
+            let (value, digits) = leading_digits(self.text, self.at);
+            n = n.wrapping_mul(POWERS_OF_TEN[digits]).wrapping_add(value);
+            self.at += digits;
+            if digits < 8 {
+                break;
+            }
+        }
+        if self.text.get(self.at).is_some_and(|byte| !byte.is_ascii_whitespace()) {
+            return None;
+        }
+        match self.at - begin {
+            1..=SAFE_DIGITS => Some(n),
+            _ => decimal(&self.text[begin..self.at]),
+        }
+    }
+
+    /// What comes before the next blank; `None` at the end of the line.
+    fn field(&mut self) -> Option<&'a [u8]> {
+        self.skip_blanks();
+        let begin = self.at;
+        while self.text.get(self.at).is_some_and(|byte| !byte.is_ascii_whitespace()) {
+            self.at += 1;
+        }
+        (self.at > begin).then(|| &self.text[begin..self.at])
+    }
+}
+
+/// A number of at least one digit that fits into 64 bits.
+fn decimal(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok().filter(|field| !field.starts_with('+'))?.parse().ok()
+}
+
+/// What is wrong with the first line of `text`.
+#[cold]
+fn explain(text: &[u8]) -> String {
+    const TOTALS: [&str; 4] = ["completed", "requests merged", "sectors", "time"];
+    let mut fields = Fields { text, at: 0 };
+    for what in ["the major number", "the minor number"] {
+        match fields.field().map(|field| (decimal(field), field)) {
+            None => return format!("ends before {what}"),
+            Some((None, field)) => return format!("{what} is {:?}, not a number", String::from_utf8_lossy(field)),
+            Some((Some(n), _)) if u32::try_from(n).is_err() => return format!("{what} is {n}, which is too large"),
+            Some(_) => {}
+        }
+    }
+    let Some(name) = fields.field() else { return "ends before the name".into() };
+    let Ok(name) = std::str::from_utf8(name) else { return "the name is not UTF-8".into() };
+    for kind in ["reads", "writes"] {
+        for what in TOTALS {
+            match fields.field().map(|field| (decimal(field), field)) {
+                None => return format!("ends before {what} ({kind}) of {name}"),
+                Some((None, field)) => {
+                    let field = String::from_utf8_lossy(field);
+                    return format!("{what} ({kind}) of {name} is {field:?}, not a number");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    format!("the number of requests in flight of {name} is missing or no number")
 }
 
 /// How far a total moved: across a wrap of 32 or 64 bits if that is what happened, `None` if it was reset.
@@ -195,6 +306,16 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// Two devices together: what completed reads shapes the mean, the others say nothing about response times.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            interval: self.interval.max(other.interval),
+            reads: self.reads.plus(other.reads),
+            writes: self.writes.plus(other.writes),
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+        }
+    }
+
     /// Whether requests are inside and none came out: not idle, but nothing to measure either.
     pub fn is_stuck(&self) -> bool {
         self.in_flight > 0 && self.reads.completed == 0 && self.writes.completed == 0
@@ -223,12 +344,13 @@ impl Reading {
 #[derive(Debug)]
 struct Device {
     number: DeviceNumber,
-    name: String,
+    name: Box<str>,
     reads: Totals,
     writes: Totals,
     read_at: Instant,
+    /// Line at the last reading that had it, and which reading that was.
+    line: u32,
     seen: u64,
-    reading: Reading,
 }
 
 /// Device numbers are few and not chosen by an adversary.
@@ -252,10 +374,16 @@ impl Hasher for NumberHasher {
 }
 
 /// Differences between readings of the file, for every device.
+///
+/// Devices are kept in the file's order, which hardly ever changes: then a line is found where it was the last time. What
+/// others ask for lies apart from what only the next reading needs.
 #[derive(Debug, Default)]
 pub struct Tracker {
-    devices: HashMap<DeviceNumber, Device, BuildHasherDefault<NumberHasher>>,
+    devices: Vec<Device>,
+    readings: Vec<Reading>,
+    places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
     reading: u64,
+    arrangement: u64,
 }
 
 impl Tracker {
@@ -266,63 +394,97 @@ impl Tracker {
     pub fn observe(&mut self, now: Instant, text: &[u8]) -> Result<(), Fault> {
         self.reading += 1;
         let reading = self.reading;
-        let devices = &mut self.devices;
-        parse(text, |line| match devices.get_mut(&line.number) {
-            Some(device) => device.observe(now, reading, &line),
-            None => drop(devices.insert(line.number, Device::new(now, reading, &line))),
-        })?;
-        self.devices.retain(|_, device| device.seen == reading);
+        let known = self.devices.len();
+        let Self { devices, readings, places, .. } = self;
+        let mut in_order = true;
+        let mut count = 0;
+        let result = parse(text, |line| {
+            let place = count;
+            count += 1;
+            let found = match devices.get(place) {
+                Some(device) if device.number == line.number => place,
+                _ => {
+                    in_order = false;
+                    let found = *places.entry(line.number).or_insert(devices.len() as u32) as usize;
+                    if found == devices.len() {
+                        devices.push(Device::new(now, reading, place as u32, &line));
+                        return readings.push(Reading::First);
+                    }
+                    found
+                }
+            };
+            readings[found] = devices[found].observe(now, reading, place as u32, &line);
+        });
+        self.arrangement += u64::from(self.devices.len() != known);
+        result?;
+        if !in_order || count != self.devices.len() {
+            let mut all: Vec<_> = self.devices.drain(..).zip(self.readings.drain(..)).collect();
+            all.retain(|(device, _)| device.seen == reading);
+            all.sort_unstable_by_key(|(device, _)| device.line);
+            (self.devices, self.readings) = all.into_iter().unzip();
+            let place = |(place, device): (usize, &Device)| (device.number, place as u32);
+            self.places.clear();
+            self.places.extend(self.devices.iter().enumerate().map(place));
+            self.arrangement += 1;
+        }
         Ok(())
     }
 
     /// What a device did last; `None` if it is not there.
     pub fn get(&self, number: DeviceNumber) -> Option<&Reading> {
-        self.devices.get(&number).map(|device| &device.reading)
+        self.place(number).and_then(|place| self.at(place))
     }
 
-    /// All devices, in no particular order.
+    /// Where a device is, until [`Self::arrangement`] changes.
+    pub fn place(&self, number: DeviceNumber) -> Option<usize> {
+        self.places.get(&number).map(|&place| place as usize)
+    }
+
+    /// What the device at a place did last.
+    pub fn at(&self, place: usize) -> Option<&Reading> {
+        self.readings.get(place)
+    }
+
+    /// Changes whenever places do.
+    pub fn arrangement(&self) -> u64 {
+        self.arrangement
+    }
+
+    /// All devices, in the file's order.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, &Reading)> {
-        self.devices.values().map(|device| (device.number, device.name.as_str(), &device.reading))
+        let both = self.devices.iter().zip(&self.readings);
+        both.map(|(device, reading)| (device.number, &*device.name, reading))
     }
 }
 
 impl Device {
-    fn new(now: Instant, seen: u64, line: &Line<'_>) -> Self {
+    fn new(now: Instant, seen: u64, place: u32, line: &Line<'_>) -> Self {
         Self {
             number: line.number,
-            name: line.name.to_owned(),
+            name: line.name.into(),
             reads: line.reads,
             writes: line.writes,
             read_at: now,
+            line: place,
             seen,
-            reading: Reading::First,
         }
     }
 
-    fn observe(&mut self, now: Instant, seen: u64, line: &Line<'_>) {
-        if self.name != line.name {
+    fn observe(&mut self, now: Instant, seen: u64, place: u32, line: &Line<'_>) -> Reading {
+        if *self.name != *line.name {
             // Another device under a number that was given back.
-            *self = Self::new(now, seen, line);
-            return;
+            *self = Self::new(now, seen, place, line);
+            return Reading::First;
         }
-        let flows = Flow::between(&self.reads, &line.reads).zip(Flow::between(&self.writes, &line.writes));
+        self.line = place;
         let interval = now.since(self.read_at);
-        self.reading = match flows {
+        let flows = Flow::between(&self.reads, &line.reads).zip(Flow::between(&self.writes, &line.writes));
+        (self.reads, self.writes, self.read_at, self.seen) = (line.reads, line.writes, now, seen);
+        match flows {
             Some((reads, writes)) => Reading::Sample(Sample { interval, reads, writes, in_flight: line.in_flight }),
             None => Reading::First,
-        };
-        (self.reads, self.writes, self.read_at, self.seen) = (line.reads, line.writes, now, seen);
+        }
     }
-}
-
-/// Reads of several devices together: those that completed any count, the others say nothing about response times.
-pub fn together<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Sample {
-    samples.into_iter().fold(Sample::default(), |sum, sample| Sample {
-        interval: sum.interval.max(sample.interval),
-        reads: sum.reads.plus(sample.reads),
-        writes: sum.writes.plus(sample.writes),
-        in_flight: sum.in_flight.saturating_add(sample.in_flight),
-    })
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn only_devices_with_completed_reads_shape_the_mean() {
         ..Sample::default()
     };
     let idle = Sample { interval: Duration::from_millis(100), in_flight: 7, ..Sample::default() };
-    let both = together([&active, &idle]);
+    let both = active.plus(&idle);
     assert_eq!(both.reads.mean_response_time(), Some(Duration::from_millis(20)));
     assert_eq!(both.in_flight, 7);
 }
@@ -112,7 +112,7 @@ fn only_devices_with_completed_reads_shape_the_mean() {
 #[test]
 fn a_fault_names_its_line() {
     let fault = parse(b"8 0 sda 1 0 8 1 0 0 0 0 0 0 0\n8 1 sda1 1 0 x\n", |_| {}).expect_err("a letter");
-    assert_eq!(fault.to_string(), "line 2: sectors of sda1 is \"x\", not a number");
+    assert_eq!(fault.to_string(), "line 2: sectors (reads) of sda1 is \"x\", not a number");
     assert!(parse(b"8 0 sda 1 0 8", |_| {}).is_err_and(|fault| fault.problem.contains("ends before time")));
     assert!(parse(b"8 0 sda 99999999999999999999 0", |_| {}).is_err());
 }
@@ -144,6 +144,17 @@ proptest! {
         let mut tracker = Tracker::default();
         let _ = tracker.observe(at(0), TEXT);
         let _ = tracker.observe(at(100), &text);
+    }
+
+    #[test]
+    fn digits_make_the_number_that_they_are(n in any::<u64>(), digits in 1..21usize, after in "[ a\t-]?.{0,9}") {
+        let number = n.to_string();
+        let number = &number[..digits.min(number.len())];
+        let text = format!("{number}{after}");
+        let end = text.find(|c: char| c.is_ascii_whitespace()).unwrap_or(text.len());
+        let mut fields = Fields { text: text.as_bytes(), at: 0 };
+        let expected = text[..end].bytes().all(|byte| byte.is_ascii_digit()).then(|| text[..end].parse().ok());
+        prop_assert_eq!(fields.number(), expected.flatten(), "{}", text);
     }
 
     #[test]
