@@ -106,7 +106,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         }
         if !announced {
             announced = true;
-            for (client, hold) in acting.held() {
+            for (client, hold) in acting.held().iter() {
                 let name = match client {
                     Client::Address(address) => address.to_string(),
                     Client::Connection { address, client_port, .. } => format!("{address} port {client_port}"),

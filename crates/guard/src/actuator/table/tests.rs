@@ -195,7 +195,8 @@ fn an_update_is_fast_enough_for_every_tick() {
             }
             times.sort();
             let started = Instant::now();
-            assert!(!table.write(Instant::now(), &table.held().to_vec(), TIMEOUT).unwrap());
+            let held = table.held().to_vec();
+            assert!(!table.write(Instant::now(), &held, TIMEOUT).unwrap());
             println!(
                 "update of {clients} clients: median {:?}, slowest {:?}; without change {:?}",
                 times[10],
