@@ -73,7 +73,7 @@ fn main() {
         let mut agent = Agent::new(config).expect("valid");
         let map = map(resources);
         let started = cpu_time();
-        agent.follow(&map);
+        agent.follow(map);
         let follow = cpu_time() - started;
         std::fs::write(&path, "").expect("written");
         let mut source = Source::open(&path).expect("opened");

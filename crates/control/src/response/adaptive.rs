@@ -13,6 +13,7 @@ use super::clients::{Client, Clients};
 use super::gain::{Gain, Point};
 use super::memory::Memory;
 use super::split::{self, Part};
+use super::trial::{Trial, Verdict};
 use super::{ClientDelay, ClientId, ClientReason, Config, Decision, Reason, Sample, Standing, from_ms};
 use crate::time::{Duration, Instant};
 
@@ -34,9 +35,13 @@ const RELEASE_GROWTH: f64 = 1.5;
 const MODEL_TRUST: f64 = 0.8;
 /// After a change of offenders a large step waits for one interval that is all theirs, but no longer than so many.
 const WAIT_AT_MOST: u32 = 3;
-/// Intervals at the longest delay, with reads above the target and the effect of a delay unknown, after which everyone is
-/// let go for a moment to learn it. Long enough that whoever comes one after the other has come.
+/// Intervals at the longest delay, with reads above the target, after which it is tried whether it does anything. Long
+/// enough that whoever comes one after the other has come.
 const TRY_AFTER: u32 = 15;
+/// A trial lets reads wait longer for some seconds: what came of it counts for so long, or until the throttle changes;
+const VERDICT_HOLDS: Duration = Duration::from_secs(600);
+/// for so long if nothing did.
+const UNKNOWN_HOLDS: Duration = Duration::from_secs(60);
 /// Errors of more than so many standard deviations are no chance.
 const SURPRISE: f64 = 3.0;
 /// and so are such of more than this part of the response time.
@@ -124,8 +129,12 @@ pub(super) struct Adaptive {
     mixed: bool,
     /// Intervals in a row that would have deserved a large step.
     due: u32,
-    /// Intervals in a row at the longest delay without knowing whether it does anything.
+    /// Intervals at the longest delay with reads above the target, less those without.
     stuck: u32,
+    /// Whether the delay does anything: a trial, and until when the last one need not be repeated.
+    trial: Option<Trial>,
+    tried_until: Instant,
+    bites_not: bool,
     /// By how much more than error/k the next large step down is.
     release: f64,
     /// Load of the offenders while reads take longer than they should: what the storage gives.
@@ -170,6 +179,9 @@ impl Adaptive {
             mixed: false,
             due: 0,
             stuck: 0,
+            trial: None,
+            tried_until: Instant::ZERO,
+            bites_not: false,
             release: RELEASE,
             saturated_load: None,
             before: None,
@@ -194,7 +206,17 @@ impl Adaptive {
         self.held_for = 0;
     }
 
+    pub(super) fn limit_delay(&mut self, most: Duration) {
+        let most_ms = most.as_millis_f64();
+        self.largest_ms = match self.step_ms {
+            0.0 => most_ms,
+            step_ms => (libm::floor(most_ms / step_ms + 1e-9) * step_ms).max(step_ms),
+        };
+        self.demand_ms = self.demand_ms.min(self.largest_ms);
+    }
+
     pub(super) fn throttle_changed(&mut self) {
+        (self.trial, self.tried_until, self.bites_not) = (None, Instant::ZERO, false);
         self.gain = Gain::default();
         self.memory.clear();
         self.held_for = 0;
@@ -208,12 +230,12 @@ impl Adaptive {
     }
 
     /// Takes the sample into account.
-    pub(super) fn decide(&mut self, _now: Instant) {
+    pub(super) fn decide(&mut self, now: Instant) {
         self.parts.clear();
         match self.sampled {
             Some((measured_ms, reads)) => {
                 self.without_reads = Duration::ZERO;
-                self.control(measured_ms, reads);
+                self.control(now, measured_ms, reads);
             }
             None => {
                 self.without_reads = self.without_reads + self.length;
@@ -259,13 +281,14 @@ impl Adaptive {
     /// What was measured so far says nothing about what comes after the next `skip` intervals.
     fn begin_anew(&mut self, skip: u32) {
         self.skip = skip;
+        self.trial = None;
         (self.response_ms, self.samples, self.outlier) = (None, 0.0, None);
         self.sums = Sums::default();
         self.before = None;
         self.window = Window::default();
     }
 
-    fn control(&mut self, measured_ms: f64, reads: f64) {
+    fn control(&mut self, at: Instant, measured_ms: f64, reads: f64) {
         let changed = self.converge(measured_ms);
         let target_ms = self.target_ms();
         let target = from_ms(target_ms);
@@ -292,8 +315,11 @@ impl Adaptive {
             }
             return;
         }
-        let response_ms = self.smooth(measured_ms);
+        if changed || self.offenders_pause() {
+            self.trial = None;
+        }
         if self.offenders_pause() {
+            self.smooth(measured_ms);
             return;
         }
         let now = self.clients.offenders().fold(Point::default(), |sum, client| Point {
@@ -301,6 +327,11 @@ impl Adaptive {
             load_delay: sum.load_delay + client.now_bytes_per_s * client.delay_ms,
             response_ms: measured_ms,
         });
+        if self.trial.is_some() {
+            self.go_on_trying(at, &now);
+            return;
+        }
+        let response_ms = self.smooth(measured_ms);
         if !core::mem::take(&mut self.mixed) {
             self.sums.add(&now);
             if let (Some(before), Some(after)) = (self.before, self.sums.mean()) {
@@ -312,8 +343,22 @@ impl Adaptive {
                 *peak += NEWEST * (now.load - *peak);
             }
         }
-        self.adjust(response_ms, target_ms);
+        self.adjust(at, response_ms, target_ms);
         self.watch_scatter(measured_ms, reads, target_ms);
+    }
+
+    /// An interval of a trial.
+    fn go_on_trying(&mut self, now: Instant, point: &Point) {
+        let Some(verdict) = self.trial.as_mut().and_then(|trial| trial.take(point)) else { return };
+        self.tried_until = now + if verdict == Verdict::Unknown { UNKNOWN_HOLDS } else { VERDICT_HOLDS };
+        self.bites_not = verdict == Verdict::BitesNot;
+        if let Verdict::Bites { k, error } = verdict {
+            self.gain.measured(k, error);
+        }
+        let delay = from_ms(self.demand_ms);
+        self.begin_anew(2);
+        let target = from_ms(self.target_ms());
+        self.reason = if self.bites_not { Reason::DoesNotBite { delay } } else { Reason::AwaitingEffect { target } };
     }
 
     /// Brings clients and offenders up to date; tells whether the set changed.
@@ -400,7 +445,7 @@ impl Adaptive {
         }
     }
 
-    fn adjust(&mut self, response_ms: f64, target_ms: f64) {
+    fn adjust(&mut self, now: Instant, response_ms: f64, target_ms: f64) {
         let (measured, target) = (from_ms(response_ms), from_ms(target_ms));
         let error = response_ms - target_ms;
         // A mean of few samples scatters more.
@@ -412,13 +457,20 @@ impl Adaptive {
         if error > -band {
             self.release = RELEASE;
         }
-        // At its longest the delay moves no more, so that nothing would ever be learned of one that does not bite.
-        let stuck =
-            error > band && self.demand_ms > 0.0 && self.demand_ms >= 0.95 * capacity && !self.gain.is_settled();
-        self.stuck = if stuck { self.stuck + 1 } else { 0 };
-        let trial = self.stuck >= TRY_AFTER;
+        if now >= self.tried_until {
+            self.bites_not = false;
+        }
+        let stuck = error > band && self.demand_ms > 0.0 && self.demand_ms >= 0.95 * capacity;
+        self.stuck = if stuck { self.stuck + 1 } else { self.stuck.saturating_sub(1) };
+        if self.stuck >= TRY_AFTER && now >= self.tried_until {
+            self.stuck = 0;
+            self.begin_anew(0);
+            self.trial = Some(Trial::default());
+            self.held_for = 0;
+            self.reason = Reason::TestingEffect { delay: from_ms(self.demand_ms) };
+            return;
+        }
         let move_ms = match (large, error > 0.0) {
-            _ if trial => -self.demand_ms,
             (true, true) => error / self.gain.low(),
             (true, false) => self.step_down_ms(error, target_ms),
             (false, _) => FINE * error.clamp(-band, band) / self.gain.k().max(self.gain.low()),
@@ -435,18 +487,13 @@ impl Adaptive {
             self.held_for = self.held_for.saturating_add(1);
         }
         self.reason = match () {
-            () if self.demand_ms > 0.0 && self.gain.bites_not() => {
-                Reason::DoesNotBite { delay: from_ms(self.demand_ms) }
-            }
+            () if self.demand_ms > 0.0 && self.bites_not => Reason::DoesNotBite { delay: from_ms(self.demand_ms) },
             () if error > 0.0 && self.demand_ms >= capacity => Reason::Infeasible { measured, target },
             () if error > 0.0 => Reason::ReadsOverTarget { measured, target },
             () if self.demand_ms > 0.0 || moved_ms < 0.0 => Reason::ReadsUnderTarget { measured, target },
             () => Reason::UnderTarget { measured, target },
         };
-        if trial {
-            self.stuck = 0;
-        }
-        if (large || trial) && libm::fabs(moved_ms) >= self.step_ms.max(0.05 * before_ms).max(1e-6) {
+        if large && libm::fabs(moved_ms) >= self.step_ms.max(0.05 * before_ms).max(1e-6) {
             // What is under way now meets the new delay after the response it waits for, then k times.
             let lag_ms = response_ms + self.gain.k() * libm::fabs(moved_ms);
             let skip = libm::ceil(lag_ms / self.interval.as_millis_f64()).clamp(1.0, 3.0);
@@ -522,7 +569,7 @@ impl Adaptive {
     /// Turns the mean delay into one for each offender.
     fn publish(&mut self) {
         self.delays.clear();
-        if self.demand_ms <= 0.0 {
+        if self.demand_ms <= 0.0 || self.trial.as_ref().is_some_and(|trial| !trial.holds()) {
             for client in self.clients.all_mut() {
                 client.delay_ms = 0.0;
             }

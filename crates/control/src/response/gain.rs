@@ -24,13 +24,8 @@ const RANGE: (f64, f64) = (0.05, 50.0);
 const NOISE: f64 = 0.15;
 /// What an older comparison counts when a new one comes.
 const FORGETTING: f64 = 0.95;
-/// Less than this, and a delay does nothing worth mention.
-const BITES: f64 = 0.25;
 /// k is known when its standard deviation is less than this part of it.
 const KNOWN: f64 = 0.3;
-/// The estimate is taken for settled below this standard deviation, for the verdict that a throttle does not bite.
-const SURE: f64 = 0.5;
-
 /// A moment, or the mean of several: load X in bytes per second, response time R in ms, Σx·d in bytes per second times ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
@@ -92,14 +87,10 @@ impl Gain {
         libm::sqrt(self.variance) < KNOWN * self.k
     }
 
-    /// Whether it is known what a delay does, be it nothing.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_known() || self.bites_not()
-    }
-
-    /// Whether a delay is known to do nothing.
-    pub(super) fn bites_not(&self) -> bool {
-        self.k < BITES && self.variance < SURE * SURE
+    /// Takes over what a trial measured, with its standard error.
+    pub(super) fn measured(&mut self, k: f64, error: f64) {
+        self.k = k.clamp(RANGE.0, RANGE.1);
+        self.variance = (error * error).min(PRIOR.1 * PRIOR.1);
     }
 }
 
@@ -133,21 +124,6 @@ mod tests {
                 assert!((gain.k() - k).abs() < part * k, "{k} {delays:?}: {gain:?}");
             }
         }
-    }
-
-    #[test]
-    fn a_delay_without_effect_is_noticed_and_one_with_effect_is_not() {
-        let idle = Point { load: 18e6, response_ms: 40.0, load_delay: 0.0 };
-        let mut dead = Gain::default();
-        assert!(!dead.bites_not(), "nothing is known yet");
-        dead.learn(&idle, &Point { load_delay: 13.0 * idle.load, ..idle });
-        dead.learn(&Point { load_delay: 13.0 * idle.load, ..idle }, &Point { load_delay: 20.0 * idle.load, ..idle });
-        assert!(dead.bites_not(), "{dead:?}");
-        let mut live = Gain::default();
-        for _ in 0..4 {
-            live.learn(&storage(1.0, 0.0), &storage(1.0, 20.0));
-        }
-        assert!(!live.bites_not(), "{live:?}");
     }
 
     #[test]

@@ -29,20 +29,25 @@ impl Memory {
         self.0.push((set, delay_ms));
     }
 
-    /// What held this set, or else the one most like it; and whether it is this very set.
+    /// What held this set, or else the one most like it, or else the longest that held a set which all of these belong to:
+    /// those who came together will come together. Also whether it is this very set.
     pub(super) fn find(&self, offenders: &[ClientId]) -> Option<(f64, bool)> {
         let mut best: Option<(f64, f64)> = None;
+        let mut whole: Option<f64> = None;
         for (known, delay_ms) in self.0.iter().rev() {
             if known == offenders {
                 return Some((*delay_ms, true));
             }
             let common = known.iter().filter(|client| offenders.binary_search(client).is_ok()).count();
+            if common == offenders.len() && common > 0 {
+                whole = Some(whole.map_or(*delay_ms, |longest| longest.max(*delay_ms)));
+            }
             let alike = common as f64 / (known.len() + offenders.len() - common).max(1) as f64;
             if alike >= ALIKE && best.is_none_or(|(most, _)| alike > most) {
                 best = Some((alike, *delay_ms));
             }
         }
-        best.map(|(_, delay_ms)| (delay_ms, false))
+        best.map(|(_, delay_ms)| delay_ms).or(whole).map(|delay_ms| (delay_ms, false))
     }
 
     /// Forgets everything.
@@ -66,7 +71,8 @@ mod tests {
         memory.store(&set(&[7]), 1.0);
         assert_eq!(memory.find(&set(&[1, 2, 3])), Some((5.0, true)));
         assert_eq!(memory.find(&set(&[1, 2])), Some((5.0, false)));
-        assert_eq!(memory.find(&set(&[1])), None, "a third is not alike");
+        assert_eq!(memory.find(&set(&[1])), Some((5.0, false)), "the first of three");
+        assert_eq!(memory.find(&set(&[1, 8, 9])), None, "a fifth is not alike");
         memory.store(&set(&[1, 2, 3]), 6.0);
         assert_eq!(memory.find(&set(&[1, 2, 3])), Some((6.0, true)));
         memory.store(&[], 9.0);

@@ -121,6 +121,10 @@ impl Pid {
         self.goal_ms = goal.as_millis_f64();
     }
 
+    pub(super) fn limit_delay(&mut self, most: Duration) {
+        self.classes = (most.as_nanos() / self.step.as_nanos()).max(1) as f64;
+    }
+
     pub(super) fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
         let length = self.sampled_at.map_or(from_ms(self.interval_s * 1e3), |before| now.since(before));
         self.sampled_at = Some(now);

@@ -14,6 +14,7 @@ use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Survey, resolved};
 use evenkeel_guard::sensor::Source;
+use evenkeel_guard::sensor::retransmits::{self, Segments};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -23,6 +24,9 @@ use crate::serve::systemd::{self, Condition};
 
 /// Where the kernel keeps the statistics of all block devices.
 const DISKSTATS: &str = "/proc/diskstats";
+/// And how many TCP segments were sent again.
+const SNMP: &str = "/proc/net/snmp";
+const SNMP_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
@@ -103,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             config.guard.discover_every
         );
     }
-    agent.follow(&first);
+    agent.follow(first);
     let mut actor = Actor::start(&config, args.dry_run)?;
     let shared = Shared {
         agent,
@@ -155,6 +159,8 @@ fn keep(
     let interval: Duration = config.guard.interval.into();
     let started = Instant::now();
     let mut due = started + interval;
+    let mut snmp = Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok();
+    let mut snmp_due = started;
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
         if now < due {
@@ -169,7 +175,7 @@ fn keep(
         let mut shared = lock(shared);
         shared.late_ticks += u64::from(late);
         match maps.try_recv() {
-            Ok(map) => shared.agent.follow(&map),
+            Ok(map) => shared.agent.follow(map),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();
@@ -181,10 +187,22 @@ fn keep(
         let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let failure = failure.or(ticked.err().map(anyhow::Error::from));
         let acted = actor.hold(now, shared.agent.holds());
+        if now >= snmp_due {
+            snmp_due = now + SNMP_EVERY;
+            if let Some(total) = snmp.as_mut().and_then(segments) {
+                shared.agent.watch_retransmits(at, total);
+            }
+        }
         for error in failure.into_iter().chain(acted.err()) {
             shared.failed(&error);
         }
     }
+}
+
+/// TCP's totals, where the kernel tells them.
+fn segments(snmp: &mut Source) -> Option<Segments> {
+    let text = std::str::from_utf8(snmp.read().ok()?).ok()?;
+    retransmits::parse(text).ok()
 }
 
 /// Looks around again and again, away from the loop: a large machine takes its time.

@@ -5,7 +5,7 @@
 //!  diskstats ▶ tick   ──▶ control::response::Controller of each resource ──▶ Holds, Records
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use evenkeel_control::response::{ClientId, InvalidConfig};
@@ -16,11 +16,16 @@ use crate::config::Config;
 use crate::discovery::{Link, Map, Note};
 use crate::error::Fault;
 use crate::sensor::diskstats::Tracker;
+use crate::sensor::retransmits::Segments;
 
+mod absent;
 pub mod record;
+mod resent;
 mod resource;
 
+use absent::Absent;
 use record::{Record, State};
+use resent::Resent;
 use resource::Guarded;
 
 /// Decisions kept of all resources together: with one resource that changes its mind at every tick of 100 ms they
@@ -35,7 +40,9 @@ pub struct Agent {
     tracker: Tracker,
     resources: Vec<Guarded>,
     ids: Identities,
-    map_notes: Vec<Note>,
+    map: Map,
+    absent: Absent,
+    resent: Resent,
     ticks: u64,
     ticked_at: Instant,
     holds: Holds,
@@ -43,14 +50,19 @@ pub struct Agent {
     overlap: bool,
 }
 
-/// Numbers of clients, the same as long as the process lives.
+/// Numbers of clients, the same as long as they are known.
 #[derive(Debug, Default)]
-struct Identities(BTreeMap<IpAddr, ClientId>);
+struct Identities {
+    known: BTreeMap<IpAddr, ClientId>,
+    next: u64,
+}
 
 impl Identities {
     fn of(&mut self, address: IpAddr) -> ClientId {
-        let next = ClientId(self.0.len() as u64);
-        *self.0.entry(address).or_insert(next)
+        *self.known.entry(address).or_insert_with(|| {
+            self.next += 1;
+            ClientId(self.next)
+        })
     }
 }
 
@@ -68,7 +80,9 @@ impl Agent {
             tracker: Tracker::default(),
             resources,
             ids: Identities::default(),
-            map_notes: Vec::new(),
+            map: Map::default(),
+            absent: Absent::default(),
+            resent: Resent::default(),
             ticks: 0,
             ticked_at: Instant::ZERO,
             holds: Holds::new(),
@@ -77,18 +91,24 @@ impl Agent {
     }
 
     /// Takes over who reaches what. Controllers keep what they have learned; nobody is held before the next tick.
-    pub fn follow(&mut self, map: &Map) {
+    pub fn follow(&mut self, map: Map) {
+        let before = std::mem::replace(&mut self.map, map);
+        let map = &self.map;
+        self.absent.follow(self.ticked_at, before, map);
         let ambiguous = map.ambiguous();
         let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
         let mut of_ambiguous = Vec::new();
-        for link in &map.links {
+        let mut addresses = BTreeSet::new();
+        for link in map.links.iter().chain(self.absent.links()) {
             if let Some(resource) = &link.resource {
                 links.entry(resource).or_default().push(link);
             }
             if link.client.is_some_and(|client| ambiguous.contains_key(&client)) {
                 of_ambiguous.push(link);
             }
+            addresses.extend(link.client);
         }
+        self.ids.known.retain(|address, _| addresses.contains(address));
         for resource in &mut self.resources {
             let links = links.remove(resource.name()).unwrap_or_default();
             let ids = &mut self.ids;
@@ -102,7 +122,6 @@ impl Agent {
         let mut seen: Vec<Client> = keys.into_iter().map(Client::canonical).collect();
         seen.sort_unstable();
         self.overlap = seen.windows(2).any(|pair| pair[0] == pair[1]);
-        self.map_notes.clone_from(&map.notes);
     }
 
     /// Measures and decides; `diskstats` is what the file holds at `now`. [`Agent::holds`] is the result.
@@ -128,6 +147,21 @@ impl Agent {
         observed
     }
 
+    /// Takes how many TCP segments this host has sent, and sent again, until `now`. Call it about once a second: a delay
+    /// that makes TCP send again is shortened, and [`Agent::state`] says so.
+    pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
+        let guard = &self.config.guard;
+        let (most, step) = (guard.max_delay.into(), guard.step.into());
+        let held = self.holds.iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
+        if self.resent.observe(now, total, held.into(), most, step) {
+            let limit = self.resent.limit().unwrap_or(most);
+            self.resources.iter_mut().for_each(|resource| resource.limit(limit));
+            if let Some(because) = self.resent.because() {
+                tracing::warn!("{because}");
+            }
+        }
+    }
+
     /// All that is to be held back from the last tick to the next.
     pub fn holds(&self) -> &Holds {
         &self.holds
@@ -135,6 +169,7 @@ impl Agent {
 
     /// What is known and decided at the last tick. `started` is the zero of the times in it.
     pub fn state(&self, started: Instant) -> State {
+        let resent = self.resent.because().map(|message| Note { kind: "retransmits".into(), message });
         State {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.ticked_at.since(started).as_secs_f64(),
@@ -146,7 +181,7 @@ impl Agent {
             errors_total: 0,
             last_error: None,
             resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
-            notes: self.map_notes.clone(),
+            notes: self.map.notes.iter().cloned().chain(resent).collect(),
         }
     }
 

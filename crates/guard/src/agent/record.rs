@@ -238,9 +238,14 @@ impl fmt::Display for Sentence<'_> {
                 ms(measured),
                 ms(target)
             ),
+            Reason::TestingEffect { delay } => write!(
+                f,
+                "reads stay slow with all offenders held back by {}: for some seconds the delay is lifted and put back in turn, to see whether it does anything",
+                ms(delay)
+            ),
             Reason::DoesNotBite { delay } => write!(
                 f,
-                "a delay of {} changes neither load nor response time: cap the target's receive window, or let all packets wait",
+                "a delay of {}, lifted and put back in turn, changed neither load nor response time",
                 ms(delay)
             ),
         }

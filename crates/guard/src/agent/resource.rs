@@ -14,6 +14,11 @@ use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
 
+/// What to do when no delay of packets has an effect.
+const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
+     net.ipv4.tcp_rmem='4096 32768 32768' before the target's portal is made or clients log in again; or raise max_delay if \
+     requests are few and large";
+
 const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
 
 /// A resource with a goal.
@@ -211,6 +216,11 @@ impl Guarded {
         (standing, None)
     }
 
+    /// No delay may be longer than this from now on.
+    pub(super) fn limit(&mut self, most: Duration) {
+        self.controller.limit_delay(most);
+    }
+
     /// Tells the controller what its devices did.
     pub(super) fn observe(&mut self, now: Instant, tracker: &Tracker) {
         if self.arrangement != Some(tracker.arrangement()) {
@@ -275,13 +285,16 @@ impl Guarded {
             *held = new;
         }
         let mut also = None;
-        let without_effect = matches!(self.reason, Reason::DoesNotBite { .. });
-        if without_effect && self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements
-        {
-            self.packets = Packets::All;
-            self.controller.throttle_changed();
-            also = Some("from now on all packets wait, not acknowledgements alone");
-            changed = true;
+        let before = self.decisions.back().map(|decision| decision.reason);
+        if matches!(self.reason, Reason::DoesNotBite { .. }) && !matches!(before, Some(Reason::DoesNotBite { .. })) {
+            if self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements {
+                self.packets = Packets::All;
+                self.controller.throttle_changed();
+                also = Some("from now on all packets wait, not acknowledgements alone");
+                changed = true;
+            } else {
+                also = Some(CURE);
+            }
         }
         // A decision that stays the same lengthens the record there is.
         if let Some(newest) = self.decisions.back_mut()

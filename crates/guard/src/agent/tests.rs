@@ -103,7 +103,7 @@ fn at(tick: u64) -> Instant {
 
 fn agent(text: &str, links: Vec<Link>) -> Agent {
     let mut agent = Agent::new(config(text)).expect("valid");
-    agent.follow(&map(links));
+    agent.follow(map(links));
     agent
 }
 
@@ -168,7 +168,8 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
     let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];
     let mut by_connection = agent(&two, apart);
     let mut plant = Plant::new(&[(1, "10.0.0.12", 4.0)]);
-    plant.run(&mut by_connection, 0, 100);
+    // The plant knows no connections, so that before long it would be tried whether the delay does anything.
+    plant.run(&mut by_connection, 0, 15);
     let address = "10.0.0.12".parse().expect("an address");
     let key = Client::Connection { address, client_port: 2, service_port: 3260 };
     assert_eq!(by_connection.holds().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
@@ -199,6 +200,53 @@ fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
     assert!(
         agent.records(None, usize::MAX).iter().any(|record| record.because.contains("from now on all packets wait"))
     );
+}
+
+#[test]
+fn who_logs_in_again_is_held_before_it_is_discovered() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
+    plant.run(&mut agent, 0, 200);
+    let held = agent.holds().clone();
+    assert_eq!(held.len(), 2);
+    plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
+    agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1)]));
+    plant.run(&mut agent, 200, 50);
+    assert!(agent.holds().is_empty());
+    plant.writers.iter_mut().for_each(|writer| writer.2 = 2.0);
+    plant.run(&mut agent, 250, 1);
+    assert_eq!(agent.holds().len(), 2, "{:?}", agent.records(None, 3));
+
+    // Whoever takes its device over is the client; and nobody is remembered for ever.
+    plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
+    agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.14", 1, "vg", 5)]));
+    let clients = |agent: &Agent| -> Vec<String> {
+        agent.state(Instant::ZERO).resources[0].clients.iter().map(|client| client.address.clone()).collect()
+    };
+    plant.run(&mut agent, 251, 1);
+    assert_eq!(clients(&agent), ["10.0.0.9", "10.0.0.11", "10.0.0.13", "10.0.0.14"]);
+    plant.run(&mut agent, 252, 6_100);
+    agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1)]));
+    assert_eq!(clients(&agent), ["10.0.0.11", "10.0.0.14"]);
+}
+
+#[test]
+fn a_delay_that_makes_tcp_send_again_is_shortened() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 40.0), (2, "10.0.0.13", 40.0)]);
+    let mut total = Segments::default();
+    let longest = |agent: &Agent| agent.holds().iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
+    for tick in 0..400 {
+        plant.run(&mut agent, tick, 1);
+        if tick % 10 == 0 {
+            total.sent += 10_000;
+            total.resent += if longest(&agent) > std::time::Duration::from_millis(10) { 100 } else { 0 };
+            agent.watch_retransmits(at(tick), total);
+        }
+    }
+    assert!(longest(&agent) <= std::time::Duration::from_millis(10), "{:?}", agent.holds());
+    assert!(!agent.holds().is_empty());
+    assert!(agent.state(Instant::ZERO).notes.iter().any(|note| note.kind == "retransmits"));
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! Clients that were here a moment ago.
+//!
+//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So whoever reached a
+//! device last stays known for it until somebody else does: its load counts as its own from the first tick on, and nobody
+//! is hurt by holding back an address to which nothing is sent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use evenkeel_control::{Duration, Instant};
+
+use crate::discovery::{Link, Map};
+use crate::sensor::diskstats::DeviceNumber;
+
+/// For so long: pauses between bursts, not hosts that were taken away.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+/// And so many at most: more than initiators log out and in again within that time.
+const MAX_ABSENT: usize = 10_000;
+
+/// Links of clients that are not connected now, and when they were.
+#[derive(Debug, Default)]
+pub(super) struct Absent(Vec<(Link, Instant)>);
+
+impl Absent {
+    /// Takes over that `before` was in force until `now`, when `map` took its place.
+    pub(super) fn follow(&mut self, now: Instant, before: Map, map: &Map) {
+        let present: BTreeSet<IpAddr> = map.links.iter().filter_map(|link| link.client).collect();
+        let taken: BTreeSet<DeviceNumber> =
+            map.links.iter().filter(|link| link.client.is_some()).filter_map(|link| link.number).collect();
+        // Newest first, so that of several who reached a device the last one stays.
+        let gone = before.links.into_iter().map(|link| (link, now)).chain(self.0.drain(..));
+        let mut reached: BTreeMap<DeviceNumber, IpAddr> = BTreeMap::new();
+        let kept = gone.filter(|(link, until)| {
+            let (Some(client), Some(number)) = (link.client, link.number) else { return false };
+            link.resource.is_some()
+                && !present.contains(&client)
+                && !taken.contains(&number)
+                && now.since(*until) < KEPT_FOR
+                && *reached.entry(number).or_insert(client) == client
+        });
+        self.0 = kept.take(MAX_ABSENT).collect();
+        // Who reached several resources is told by its connections, and those are gone.
+        let mut resources: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
+        for (link, _) in &self.0 {
+            if let (Some(client), Some(resource)) = (link.client, &link.resource) {
+                resources.entry(client).or_default().insert(resource.clone());
+            }
+        }
+        self.0.retain(|(link, _)| link.client.is_some_and(|client| resources[&client].len() == 1));
+    }
+
+    pub(super) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.0.iter().map(|(link, _)| link)
+    }
+}

@@ -1,0 +1,172 @@
+//! Does the delay make TCP send again?
+//!
+//! What waits too long counts as lost. The kernel tells for all connections together how many segments were sent again
+//! ([`crate::sensor::retransmits`]), so that this compares times in which somebody is held with times in which nobody is:
+//! a count that is far above what the usual share would give shortens the longest delay.
+
+use evenkeel_control::{Duration, Instant};
+
+use crate::sensor::retransmits::Segments;
+
+/// Length of a comparison.
+const WINDOW: Duration = Duration::from_secs(1);
+/// By Chernoff's bound a Poisson count is so far above its mean with a probability below e to the minus this: less than
+/// once in ten days of windows.
+const SURPRISE: f64 = 14.0;
+/// A mean is never taken to be less than this in a window: a path that has been free of losses so far may not stay so.
+const LEAST_EXPECTED: f64 = 1.0;
+/// What an older window counts when a new one comes: the usual share is that of some minutes.
+const FORGETTING: f64 = 0.99;
+/// By what the longest delay is shortened, and by what it grows again after a quiet time.
+const SHORTEN: f64 = 0.7;
+const GROW: f64 = 1.1;
+const QUIET: Duration = Duration::from_secs(60);
+
+/// Watches over segments sent again.
+#[derive(Debug, Default)]
+pub(super) struct Resent {
+    window: Option<(Instant, Segments)>,
+    /// Longest delay in the window under way.
+    held: Duration,
+    /// Sent, and sent again, while nobody was held.
+    usual: (f64, f64),
+    limit: Option<Duration>,
+    changed: Instant,
+    /// What was seen when the limit was set last: sent again, expected, with which delay.
+    seen: (u64, f64, Duration),
+}
+
+impl Resent {
+    /// The longest delay that may be, if less than was configured.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+
+    /// Why, as a sentence.
+    pub(super) fn because(&self) -> Option<String> {
+        let limit = self.limit?;
+        let (resent, expected, delay) = self.seen;
+        Some(format!(
+            "{resent} TCP segments were sent again within 1 s while clients were held back by up to {:.1} ms, where {expected:.1} are usual: \
+             the longest delay is {:.1} ms for now, and grows again when that stops",
+            delay.as_millis_f64(),
+            limit.as_millis_f64()
+        ))
+    }
+
+    /// Takes the totals at `now`, with the longest delay since the last call; `most` is the longest that is configured, `step`
+    /// the shortest. Tells whether the limit changed.
+    pub(super) fn observe(
+        &mut self,
+        now: Instant,
+        total: Segments,
+        held: Duration,
+        most: Duration,
+        step: Duration,
+    ) -> bool {
+        self.held = self.held.max(held);
+        let Some((since, before)) = self.window else {
+            self.window = Some((now, total));
+            return false;
+        };
+        if now.since(since) < WINDOW {
+            return false;
+        }
+        let held = std::mem::replace(&mut self.held, Duration::ZERO);
+        self.window = Some((now, total));
+        let moved = total.sent.checked_sub(before.sent).zip(total.resent.checked_sub(before.resent));
+        // Totals that went back were reset.
+        let Some((sent, resent)) = moved else { return false };
+        let (usually_sent, usually_resent) = self.usual;
+        if held == Duration::ZERO {
+            self.usual = (FORGETTING * usually_sent + sent as f64, FORGETTING * usually_resent + resent as f64);
+            return self.grow(now, most);
+        }
+        let share = usually_resent / usually_sent.max(1.0);
+        let expected = (share * sent as f64).max(LEAST_EXPECTED);
+        let count = resent as f64;
+        if count > expected && count * (count / expected).ln() - count + expected > SURPRISE {
+            let shorter = Duration::from_nanos((held.as_nanos() as f64 * SHORTEN) as u64).max(step);
+            self.limit = Some(self.limit.map_or(shorter, |limit| limit.min(shorter)));
+            self.changed = now;
+            self.seen = (resent, expected, held);
+            return true;
+        }
+        self.grow(now, most)
+    }
+
+    fn grow(&mut self, now: Instant, most: Duration) -> bool {
+        let Some(limit) = self.limit.filter(|_| now.since(self.changed) >= QUIET) else { return false };
+        let longer = Duration::from_nanos((limit.as_nanos() as f64 * GROW) as u64);
+        self.limit = (longer < most).then_some(longer);
+        self.changed = now;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_control::rng::SplitMix64;
+
+    const MOST: Duration = Duration::from_millis(20);
+    const STEP: Duration = Duration::from_micros(500);
+
+    struct Path {
+        resent: Resent,
+        total: Segments,
+        now: Instant,
+        rng: SplitMix64,
+    }
+
+    impl Path {
+        fn new(seed: u64) -> Self {
+            Self {
+                resent: Resent::default(),
+                total: Segments::default(),
+                now: Instant::ZERO,
+                rng: SplitMix64::new(seed),
+            }
+        }
+
+        /// Windows of 10,000 segments of which each is sent again with this probability; how often the limit changed.
+        fn run(&mut self, windows: usize, share: f64, held: Duration) -> usize {
+            let changed = (0..windows).filter(|_| {
+                self.now += WINDOW;
+                self.total.sent += 10_000;
+                self.total.resent += (0..10_000).filter(|_| self.rng.next_f64() < share).count() as u64;
+                self.resent.observe(self.now, self.total, held, MOST, STEP)
+            });
+            changed.count()
+        }
+    }
+
+    #[test]
+    fn more_than_usual_shortens_the_longest_delay_until_it_stops() {
+        let mut path = Path::new(1);
+        path.run(60, 0.0005, Duration::ZERO);
+        assert_eq!(path.run(1, 0.01, MOST), 1);
+        let limit = path.resent.limit().unwrap();
+        assert_eq!(limit, Duration::from_millis(14));
+        assert!(path.resent.because().unwrap().contains("14.0 ms"));
+        path.run(60 * 5, 0.0005, limit);
+        assert_eq!(path.resent.limit(), None, "it has grown back");
+    }
+
+    #[test]
+    fn what_is_usual_is_no_reason() {
+        for (seed, share) in [(2, 0.0), (3, 0.0005), (4, 0.01)] {
+            let mut path = Path::new(seed);
+            path.run(60, share, Duration::ZERO);
+            assert_eq!(path.run(500, share, MOST), 0, "{share}");
+        }
+    }
+
+    #[test]
+    fn totals_that_go_back_say_nothing() {
+        let mut path = Path::new(5);
+        path.run(60, 0.01, Duration::ZERO);
+        path.total = Segments::default();
+        assert_eq!(path.run(1, 0.0, MOST), 0);
+    }
+}
