@@ -60,8 +60,14 @@ fn convert(tags: &mut [Fine; 2], from: Rates, to: Rates, now: Fine) {
 }
 
 impl ModelClient {
+    /// Whether it has something to do.
     fn active(&self) -> bool {
-        !self.blocked && !self.queue.is_empty()
+        !self.queue.is_empty()
+    }
+
+    /// Whether it may be served by weight, as far as others are concerned: blocking leaves the reservation alone.
+    fn shares(&self) -> bool {
+        self.active() && !self.blocked
     }
 
     fn reservation_due(&self) -> Option<Fine> {
@@ -96,7 +102,7 @@ struct Model {
 impl Model {
     /// Clients that may be served by weight at `now`.
     fn ready(&self, class: usize, now: Fine) -> impl Iterator<Item = &ModelClient> {
-        self.clients.iter().filter(move |c| c.active() && c.class() == class && c.limit_due() <= now)
+        self.clients.iter().filter(move |c| c.shares() && c.class() == class && c.limit_due() <= now)
     }
 
     fn due(&self, now: Fine) -> Option<Fine> {
@@ -106,7 +112,7 @@ impl Model {
 
     fn next_due(&self) -> Option<Fine> {
         let active = self.clients.iter().filter(|c| c.active());
-        active.flat_map(|c| c.reservation_due().into_iter().chain([c.limit_due()])).min()
+        active.flat_map(|c| c.reservation_due().into_iter().chain(c.shares().then(|| c.limit_due()))).min()
     }
 
     /// Who may be chosen at `now` (several where tags tie), and why.
@@ -114,7 +120,7 @@ impl Model {
         for class in 0..2 {
             let floor = self.virtual_time[class];
             for client in &mut self.clients {
-                if client.active() && client.class() == class && client.limit_due() <= now {
+                if client.shares() && client.class() == class && client.limit_due() <= now {
                     let credit = (64 << 10) * VIRTUAL / u128::from(client.qos.weight.max(1));
                     client.start_tag = client.start_tag.max(floor.saturating_sub(credit));
                 }
@@ -359,10 +365,7 @@ impl Pair {
                 let Some(id) = self.id(client) else { return };
                 self.queue.unblock(self.now(), id);
                 let position = client % self.model.clients.len();
-                let client = &mut self.model.clients[position];
-                if std::mem::replace(&mut client.blocked, false) && client.active() {
-                    client.reservation = client.reservation.map(|due| due.max(Fine::from(self.now) * NS));
-                }
+                self.model.clients[position].blocked = false;
             }
             Step::Push(client, work) => {
                 let Some(id) = self.id(client) else { return };
@@ -375,7 +378,7 @@ impl Pair {
                 let position = client % self.model.clients.len();
                 let client = &mut self.model.clients[position];
                 client.queue.push_back((work, cost, self.sequence));
-                if client.queue.len() == 1 && !client.blocked {
+                if client.queue.len() == 1 {
                     client.reservation = client.reservation.map(|due| due.max(Fine::from(self.now) * NS));
                 }
             }

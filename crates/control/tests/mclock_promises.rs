@@ -618,7 +618,7 @@ fn the_same_input_gives_the_same_order() {
 #[test]
 fn a_blocked_client_waits_and_keeps_its_order() {
     let mut queue = Queue::new(CostModel::default());
-    let id = queue.join(Instant::ZERO, reserved(10));
+    let id = queue.join(Instant::ZERO, weight(1));
     let work = Work { kind: Kind::Read, bytes: 1 };
     for i in 0..3 {
         assert_eq!(queue.push(Instant::ZERO, id, work, i), Ok(()));
@@ -634,6 +634,18 @@ fn a_blocked_client_waits_and_keeps_its_order() {
         assert_eq!(payload, expected);
     }
     assert!(queue.is_empty());
+}
+
+#[test]
+fn a_blocked_client_has_its_reservation_and_no_more() {
+    let mut device = Device::with(1_000, &[reserved(100), weight(1)]);
+    device.queue.block(Instant::ZERO, device.ids[0]);
+    let mut counts = [0_u64; 2];
+    for served in device.run(10 * SECOND) {
+        counts[served.client] += 1;
+    }
+    assert_near(counts[0], 1_000, 1);
+    assert_near(counts[1], 9_000, 1);
 }
 
 #[test]

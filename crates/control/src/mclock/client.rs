@@ -110,10 +110,10 @@ impl Client {
         }
     }
 
-    /// Whether requests wait that may be served.
+    /// Whether requests wait.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        !self.fifo.is_empty() && !self.blocked
+        !self.fifo.is_empty()
     }
 
     /// When the next request is due by reservation: when either rate is behind, in ns.

@@ -21,7 +21,7 @@
 //!     held:     by limit tag       (over limit)
 //! ```
 //!
-//! A client with something to do is in `ready` or in `held`, and in `reserved` as well if it has a
+//! A client with something to do is in `ready` or in `held` unless it is blocked, and in `reserved` as well if it has a
 //! reservation. Nothing here reads a clock and all arithmetic is on integers.
 
 mod claim;
@@ -129,7 +129,7 @@ pub enum Pull<R> {
     Refused(Instant),
     /// Every waiting client is held back by its limit until this instant.
     Wait(Instant),
-    /// Nothing waits, or all that waits is blocked.
+    /// Nothing waits, or all that waits is blocked and has no reservation.
     Idle,
 }
 
@@ -239,18 +239,21 @@ impl<R> Queue<R> {
         self.cost = cost;
     }
 
-    /// Keeps a client's requests queued until [`Queue::unblock`]; it can still push. O(log clients).
-    pub fn block(&mut self, _now: Instant, id: ClientId) {
+    /// Keeps a client's requests queued until [`Queue::unblock`], but for what its reservation is owed: a reservation
+    /// wins over whatever the caller blocks for. The client can still push. O(log clients).
+    pub fn block(&mut self, now: Instant, id: ClientId) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         client.blocked = true;
-        self.withdraw(id.index);
+        if client.is_active() {
+            self.withdraw(id.index);
+            self.place(now, id.index);
+        }
     }
 
-    /// Ends [`Queue::block`]; the time blocked counts as time in which the client had nothing to do. O(log clients).
+    /// Ends [`Queue::block`]; the time blocked earns the client no share by weight. O(log clients).
     pub fn unblock(&mut self, now: Instant, id: ClientId) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         if core::mem::replace(&mut client.blocked, false) && client.is_active() {
-            client.activate(now);
             self.place(now, id.index);
         }
     }
@@ -264,7 +267,7 @@ impl<R> Queue<R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Err(payload) };
         let request = Request { queued_at: now, work, cost: self.cost.cost(&work) };
         self.requests.push(&mut client.fifo, request, payload)?;
-        if client.fifo.len() == 1 && !client.blocked {
+        if client.fifo.len() == 1 {
             client.activate(now);
             self.place(now, id.index);
         }
@@ -440,6 +443,9 @@ impl<R> Queue<R> {
         let client = &self.clients[index as usize];
         if client.reserved {
             self.reserved.set(index, client.reservation_due());
+        }
+        if client.blocked {
+            return;
         }
         let due = client.limit_due();
         if due > now.as_nanos() {
