@@ -73,6 +73,18 @@ impl Histogram {
         self.max_ns = self.max_ns.max(ns);
     }
 
+    /// Counts the same duration `count` times.
+    pub fn record_many(&mut self, value: Duration, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let ns = value.as_nanos();
+        self.counts[Self::bucket(ns)] += count;
+        self.total += count;
+        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
+        self.max_ns = self.max_ns.max(ns);
+    }
+
     /// Durations counted.
     pub fn count(&self) -> u64 {
         self.total
@@ -149,6 +161,16 @@ mod tests {
             if index > 0 {
                 prop_assert!(ns >= Histogram::upper_bound(index - 1).as_nanos());
             }
+        }
+
+        #[test]
+        fn many_at_once_count_as_one_by_one(ns in 0u64..1 << 40, count in 0u64..20) {
+            let (mut at_once, mut one_by_one) = (Histogram::new(), Histogram::new());
+            at_once.record_many(Duration::from_nanos(ns), count);
+            (0..count).for_each(|_| one_by_one.record(Duration::from_nanos(ns)));
+            prop_assert!(at_once.counts == one_by_one.counts);
+            prop_assert_eq!((at_once.count(), at_once.sum()), (one_by_one.count(), one_by_one.sum()));
+            prop_assert_eq!(at_once.max(), one_by_one.max());
         }
 
         #[test]

@@ -16,6 +16,7 @@
 //! [`Next::Wait`] names the instant at which to call `dispatch` again if nothing
 //! else happens before.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -23,9 +24,17 @@ use crate::admission::{self, Admission, Decision};
 use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
+use crate::response::{self, Standing};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Kind, Rates, Work};
+
+pub mod goal;
+mod rests;
+
+use goal::Goal;
+pub use rests::Hold;
+use rests::{Rests, Seen};
 
 /// Who decides which request goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +61,9 @@ pub struct Config {
     /// How much unused pool limit may be saved up, as time at the limit rate.
     /// It also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
+    /// What the response time of reads is to stay below, and who may be held back for it. Only with
+    /// [`Scheduler::Mclock`]; settings that do not hold up to [`goal::Config::validate`] are no goal.
+    pub goal: Option<goal::Config>,
 }
 
 /// Names a tenant of one [`Pool`]; never reused for another tenant of that pool.
@@ -156,6 +168,10 @@ pub struct TenantView<'a> {
     pub in_flight: u64,
     /// What it received.
     pub stats: &'a TenantStats,
+    /// What the pool's goal may do to it.
+    pub standing: Standing,
+    /// How it is held back for the pool's goal, if it is.
+    pub hold: Option<Hold>,
 }
 
 struct Tenant {
@@ -170,6 +186,15 @@ struct Tenant {
     queued_fifo: usize,
     in_flight: u64,
     stats: TenantStats,
+    standing: Standing,
+    /// Whether its reads count for the pool's goal.
+    counts: bool,
+    hold: Option<Hold>,
+    /// Places that rest; see [`Rests`].
+    resting: u64,
+    /// Slots of the hold before, for a burst that is known.
+    held_before: u64,
+    seen: Seen,
 }
 
 impl Tenant {
@@ -184,7 +209,16 @@ impl Tenant {
     }
 
     fn out_of_slots(&self) -> bool {
-        self.slots.effective().is_some_and(|slots| self.in_flight >= slots)
+        self.slots.effective().is_some_and(|slots| self.in_flight + self.resting >= slots)
+    }
+
+    /// Payload bytes that count as load, since the pool began.
+    fn moved(&self, load: goal::Load) -> u64 {
+        match load {
+            goal::Load::Writes => self.stats.write_bytes,
+            goal::Load::Reads => self.stats.read_bytes,
+            goal::Load::All => self.stats.read_bytes.saturating_add(self.stats.write_bytes),
+        }
     }
 }
 
@@ -208,6 +242,10 @@ pub struct Pool<R> {
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
+    goal: Option<Box<Goal>>,
+    /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
+    goal_decided: Option<response::Reason>,
+    rests: Rests,
 }
 
 impl<R> Pool<R> {
@@ -224,8 +262,12 @@ impl<R> Pool<R> {
             tenants: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
+            goal: None,
+            goal_decided: None,
+            rests: Rests::default(),
             config,
         };
+        pool.set_goal(now);
         pool.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         pool.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         pool
@@ -246,6 +288,12 @@ impl<R> Pool<R> {
             queued_fifo: 0,
             in_flight: 0,
             stats: TenantStats::default(),
+            standing: Standing::Ordinary,
+            counts: true,
+            hold: None,
+            resting: 0,
+            held_before: 0,
+            seen: Seen::default(),
         };
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
@@ -282,6 +330,13 @@ impl<R> Pool<R> {
         self.apply_qos(now, id);
     }
 
+    /// Changes what the pool's goal may do to a tenant, from its next decision on.
+    pub fn set_standing(&mut self, id: TenantId, standing: Standing) {
+        if let Some(tenant) = self.live_mut(id) {
+            tenant.standing = standing;
+        }
+    }
+
     /// Sets or withdraws (rate 0) `owner`'s limit on a tenant; the smallest of all owners' limits binds.
     pub fn set_limit(&mut self, now: Instant, id: TenantId, owner: Owner, limit: Rates) {
         let Some(tenant) = self.live_mut(id) else { return };
@@ -311,6 +366,7 @@ impl<R> Pool<R> {
             self.switch_scheduler(now, config.scheduler);
         }
         self.config = config;
+        self.set_goal(now);
         self.apply_pool_limit(now);
     }
 
@@ -363,6 +419,7 @@ impl<R> Pool<R> {
         if now >= self.admission.next_tick() {
             self.decided = self.admission.tick(now).or(self.decided);
         }
+        self.tick_goal(now);
         if self.queued() == 0 {
             return Ok(Next::Idle);
         }
@@ -378,9 +435,11 @@ impl<R> Pool<R> {
                 let pulled = self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request));
                 match pulled.map_err(|entry| entry.request)? {
                     Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
-                    Pull::Refused(until) => return Ok(Next::Wait(until.min(self.admission.next_tick()))),
-                    Pull::Wait(until) => return Ok(Next::Wait(until)),
-                    Pull::Idle => return Ok(Next::Wait(Instant::FAR_FUTURE)),
+                    Pull::Refused(until) => {
+                        return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.goal_due())));
+                    }
+                    Pull::Wait(until) => return Ok(Next::Wait(until.min(self.goal_due()))),
+                    Pull::Idle => return Ok(Next::Wait(self.goal_due())),
                 }
             }
             Scheduler::None => {
@@ -430,11 +489,27 @@ impl<R> Pool<R> {
             // A failure may come back at once: its latency says nothing about the queue.
             (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),
         }
+        if let Some(goal) = &mut self.goal {
+            goal.progress();
+        }
         let tenant = &mut self.tenants[ticket.tenant.index as usize];
         if tenant.generation != ticket.tenant.generation {
             return;
         }
         tenant.in_flight -= 1;
+        if let Some(hold) = tenant.hold
+            && outcome != Outcome::Cancelled
+            && tenant.in_flight + tenant.resting < hold.slots
+        {
+            tenant.resting += 1;
+            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.rest);
+        }
+        if let Some(goal) = &mut self.goal
+            && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
+        {
+            tenant.seen.read(now.since(ticket.queued_at));
+            goal.read(now.since(ticket.queued_at));
+        }
         let stats = &mut tenant.stats;
         match outcome {
             Outcome::Done => {
@@ -488,6 +563,17 @@ impl<R> Pool<R> {
         self.decided.take()
     }
 
+    /// The pool's goal, for a look at its state.
+    pub fn goal(&self) -> Option<goal::View<'_>> {
+        self.goal.as_deref().map(Goal::view)
+    }
+
+    /// Why the goal's controller decided, when that has changed in kind since the last call.
+    #[inline]
+    pub fn take_goal_decision(&mut self) -> Option<response::Reason> {
+        self.goal_decided.take()
+    }
+
     /// The admission controller, for a look at its state.
     pub fn admission(&self) -> &Admission {
         &self.admission
@@ -509,6 +595,8 @@ impl<R> Pool<R> {
             queued: self.queue.client_len(tenant.client) + tenant.queued_fifo,
             in_flight: tenant.in_flight,
             stats: &tenant.stats,
+            standing: tenant.standing,
+            hold: tenant.hold,
         })
     }
 

@@ -5,7 +5,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::goal;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::response::{self, Standing};
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -20,6 +22,7 @@ fn config() -> Config {
         cost: CostModel::default(),
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
+        goal: None,
     }
 }
 
@@ -276,7 +279,7 @@ proptest! {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Submit(usize, u32),
+    Submit(usize, u32, bool),
     Dispatch,
     Complete(usize, bool),
     Wait(u64),
@@ -287,11 +290,13 @@ enum Step {
     Switch(bool),
     Budget(Option<u64>),
     Abandon(usize),
+    Goal(Option<u64>),
+    Standing(usize, Standing),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..6usize, 0..100_000u32).prop_map(|(t, b)| Step::Submit(t, b)),
+        8 => (0..6usize, 0..100_000u32, any::<bool>()).prop_map(|(t, b, read)| Step::Submit(t, b, read)),
         6 => Just(Step::Dispatch),
         6 => (0..32usize, any::<bool>()).prop_map(|(n, ok)| Step::Complete(n, ok)),
         3 => (1..100_000u64).prop_map(Step::Wait),
@@ -302,6 +307,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Switch),
         1 => proptest::option::of(1..1_000_000u64).prop_map(Step::Budget),
         1 => (0..32usize).prop_map(Step::Abandon),
+        1 => proptest::option::of(10..50_000u64).prop_map(Step::Goal),
+        1 => (0..6usize, prop::sample::select(vec![Standing::Ordinary, Standing::Important, Standing::Never, Standing::Always]))
+            .prop_map(|(t, standing)| Step::Standing(t, standing)),
     ]
 }
 
@@ -320,9 +328,10 @@ proptest! {
         let mut next = 0;
         for step in steps {
             match step {
-                Step::Submit(t, bytes) => {
+                Step::Submit(t, bytes, read) => {
                     let tenant = tenants[t % tenants.len()];
-                    prop_assert_eq!(pool.submit(at(now), tenant, Work { kind: Kind::Write, bytes }, next), Ok(()));
+                    let kind = if read { Kind::Read } else { Kind::Write };
+                    prop_assert_eq!(pool.submit(at(now), tenant, Work { kind, bytes }, next), Ok(()));
                     waiting.entry(tenant).or_default().push_back(next);
                     next += 1;
                 }
@@ -364,6 +373,19 @@ proptest! {
                     settings.scheduler = if on { Scheduler::Mclock } else { Scheduler::None };
                     pool.reconfigure(at(now), settings);
                 }
+                Step::Goal(us) => {
+                    settings.goal = us.map(|us| goal::Config {
+                        response: response::Config {
+                            interval: Duration::from_millis(10),
+                            step: Duration::ZERO,
+                            ..response::Config::adaptive(Duration::from_micros(us))
+                        },
+                        statistic: goal::Statistic::Percentile(90.0),
+                        load: goal::Load::All,
+                    });
+                    pool.reconfigure(at(now), settings);
+                }
+                Step::Standing(t, standing) => pool.set_standing(tenants[t % tenants.len()], standing),
                 Step::Budget(budget) => {
                     settings.admission =
                         budget.map_or(Admission::None, |budget_bytes| Admission::Fixed { budget_bytes });
@@ -372,9 +394,15 @@ proptest! {
             }
             prop_assert_eq!(pool.queued(), waiting.values().map(VecDeque::len).sum::<usize>());
             prop_assert_eq!(pool.in_flight(), inside.len() as u64);
+            for view in tenants.iter().filter_map(|&tenant| pool.tenant(tenant)) {
+                let held = view.hold.map(|hold| hold.slots);
+                prop_assert!(held.is_none() || view.slots.binding().is_some_and(|(_, slots)| Some(slots) <= held));
+                prop_assert!(held.is_none() || view.standing != Standing::Never || settings.goal.is_some());
+            }
         }
         // With nothing in the way, everything gets through.
         settings.admission = Admission::None;
+        settings.goal = None;
         pool.reconfigure(at(now), settings);
         for &tenant in &tenants {
             pool.set_slots(at(now), tenant, Owner::Slots, None);

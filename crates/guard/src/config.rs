@@ -9,6 +9,8 @@ use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::Status;
 use evenkeel_policy::document::Document;
+pub use evenkeel_policy::goal::{Method, Statistic};
+use evenkeel_policy::goal::{default_at_least, default_offenders_above};
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,17 +88,6 @@ impl Default for Guard {
     }
 }
 
-/// How a delay is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// Each offender by its share of the load; gain learned.
-    #[default]
-    Adaptive,
-    /// The published controller: one delay for all offenders.
-    Pid,
-}
-
 /// Which packets wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -148,48 +139,6 @@ pub struct ResourceConfig {
     /// As for the whole agent, for this resource alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub important: Vec<Who>,
-}
-
-const fn default_offenders_above() -> Bytes {
-    Bytes(256 << 10)
-}
-
-const fn default_at_least() -> Bytes {
-    Bytes(128 << 10)
-}
-
-/// A figure of many response times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
-pub enum Statistic {
-    /// Their mean.
-    #[default]
-    Mean,
-    /// A percentile (above 0, below 100).
-    Percentile(f64),
-}
-
-impl TryFrom<String> for Statistic {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let percentile = text.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
-        match percentile.filter(|&percentile| percentile > 0.0 && percentile < 100.0) {
-            Some(percentile) => Ok(Self::Percentile(percentile)),
-            None if text == "mean" => Ok(Self::Mean),
-            None => Err(format!("{text:?} is no figure of response times; write \"mean\"")),
-        }
-    }
-}
-
-impl From<Statistic> for String {
-    fn from(statistic: Statistic) -> Self {
-        match statistic {
-            Statistic::Mean => "mean".into(),
-            Statistic::Percentile(percentile) => format!("p{percentile}"),
-        }
-    }
 }
 
 /// A client, or several.

@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::admission::{Admission, Repairs, SlowFast};
 pub use crate::emulate::{Emulate, Preset};
+use crate::goal;
+pub use crate::goal::{Method, Offenders, Standing, Statistic};
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
 
 /// The pool that exists even if the configuration names none.
@@ -202,6 +204,20 @@ pub struct Pool {
     pub limit_burst: Duration,
     /// An I/O that has been inside the device this long is reported.
     pub stall_report_after: Duration,
+    /// What the response time of reads is to stay below; tenants that move much are held back for it. Counted from
+    /// arrival to completion, over reads of tenants that are no offenders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_response_time: Option<Duration>,
+    /// Which figure of the response times the goal is for: "mean", or a percentile such as "p99".
+    pub statistic: Statistic,
+    /// How it is chosen how much offenders are held back.
+    pub method: Method,
+    /// By what a tenant becomes an offender.
+    pub offenders: Offenders,
+    /// Bytes per second above which it is one.
+    pub offenders_above: Bytes,
+    /// Bytes per second that the goal leaves to every tenant that wants them; at most `offenders_above`.
+    pub at_least: Bytes,
     /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate: Option<Emulate>,
@@ -233,6 +249,8 @@ pub struct Tenant {
     pub burst: Duration,
     /// Whether it stands back for others.
     pub class: Class,
+    /// What goals for response times may do to it.
+    pub standing: Standing,
     /// Connections from these addresses belong to this tenant, whatever the volume says.
     pub clients: Vec<Cidr>,
 }
@@ -358,6 +376,12 @@ impl Default for Pool {
             limit: Rates::default(),
             limit_burst: Duration::from_millis(10),
             stall_report_after: Duration::from_secs(10),
+            read_response_time: None,
+            statistic: Statistic::Mean,
+            method: Method::Adaptive,
+            offenders: Offenders::Writers,
+            offenders_above: goal::default_offenders_above(),
+            at_least: goal::default_at_least(),
             emulate: None,
         }
     }
@@ -371,6 +395,7 @@ impl Default for Tenant {
             weight: 1,
             burst: Duration::from_millis(10),
             class: Class::Normal,
+            standing: Standing::Ordinary,
             clients: Vec::new(),
         }
     }
@@ -478,6 +503,7 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             cost: CostModel { base_bytes: base, write_percent: pool.write_cost_percent },
             limit: pool.limit.into(),
             limit_burst: pool.limit_burst.into(),
+            goal: goal::of(pool),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | [`document`] | the same for any type, with values put over those of the text |
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
+//! | [`goal`] | goals for response times: how they are written and their decisions told |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
@@ -19,6 +20,7 @@ pub mod device;
 pub mod disk;
 pub mod document;
 mod emulate;
+pub mod goal;
 mod rules;
 pub mod ssd;
 pub mod state;

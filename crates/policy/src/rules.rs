@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::{Backend, Config, DEFAULT_VOLUME, Pool, Server, Status, Tenant, Volume, Workers};
+use crate::config::{Backend, Config, DEFAULT_VOLUME, Pool, Scheduler, Server, Status, Tenant, Volume, Workers};
 use crate::units::{Bytes, Duration, Rates};
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
@@ -214,7 +214,41 @@ fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     {
         out.error(&at("emulate"), complaint);
     }
+    goal(config, name, pool, out);
     promises(config, name, pool, out);
+}
+
+/// A goal that can be aimed at, and somebody to hold back for it.
+fn goal(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+    let at = |key: &'static str| ["pools", name, key];
+    let Some(goal) = crate::goal::of(pool) else { return };
+    if let Err(invalid) = goal.validate() {
+        let (key, must_be) = match invalid.setting {
+            "goal" => ("read_response_time", invalid.must_be),
+            "min_bytes_per_s" => ("at_least", "at most offenders_above"),
+            other => (other, invalid.must_be),
+        };
+        out.error(&at(key), format!("must be {must_be}"));
+    }
+    out.error_if(
+        pool.scheduler == Scheduler::None,
+        &at("read_response_time"),
+        "needs scheduler = \"mclock\": without it nobody can be held back",
+    );
+    let mut tenants = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
+    let ours = |(name, volume): (&String, &Volume)| config.tenant_of(name, volume).to_owned();
+    let first = tenants.next().map(ours);
+    // Tenants also come by address.
+    let by_address = config.tenants.values().any(|tenant| !tenant.clients.is_empty());
+    if let Some(only) = first
+        && !by_address
+        && tenants.all(|volume| ours(volume) == only)
+    {
+        out.warning(
+            &at("read_response_time"),
+            format!("all volumes of this pool belong to tenant {only:?}, and nobody is held back for its own sake; give volumes that disturb others a tenant of their own"),
+        );
+    }
 }
 
 /// Warns when the tenants of a pool were promised more than it lets through.

@@ -63,6 +63,8 @@ pub struct PoolState {
     pub queued_requests: u64,
     /// The most the pool lets through.
     pub limit: LimitState,
+    /// The goal for the response time of reads, if there is one.
+    pub goal: Option<GoalState>,
     /// I/Os that have been inside the device for too long.
     pub overdue: Vec<OverdueIo>,
     /// Tenants with connections or a configuration.
@@ -167,6 +169,10 @@ pub struct TenantState {
     pub qos: QosState,
     /// The limit in force and who set it.
     pub limit: LimitState,
+    /// What goals may do to it: `ordinary`, `important`, `never` or `always`.
+    pub standing: String,
+    /// How it is held back for the pool's goal, if it is.
+    pub hold: Option<HoldState>,
     /// Connections at present.
     pub connections: u64,
     /// Requests waiting.
@@ -197,6 +203,57 @@ pub struct TenantState {
     pub device_latency: LatencyState,
     /// From arrival to completion.
     pub response_time: LatencyState,
+}
+
+/// A goal for the response time of reads, and what was decided for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GoalState {
+    /// What the figure is to stay below.
+    pub goal_ms: f64,
+    /// Which figure: `mean`, or a percentile such as `p99`.
+    pub statistic: String,
+    /// The figure when it was last measured; `null` before the first read that counts.
+    pub measured_ms: Option<f64>,
+    /// The newest decision; `null` before the first.
+    pub decision: Option<GoalDecision>,
+    /// Decisions lately, oldest first; the newest is the one above.
+    pub decisions: Vec<GoalDecision>,
+}
+
+/// A decision for a goal; one that stays the same is one record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GoalDecision {
+    /// When it was taken first, on the scale of [`State::uptime_s`].
+    pub from_s: f64,
+    /// When it was taken last.
+    pub until_s: f64,
+    /// How often.
+    pub times: u64,
+    /// Name of the reason, `reads_over_target` for example.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+    /// What was measured, smoothed, where the reason tells.
+    pub measured_ms: Option<f64>,
+    /// What was aimed at, likewise: below the goal.
+    pub target_ms: Option<f64>,
+    /// How long places of offenders rest, a mean weighted by load.
+    pub mean_rest_ms: f64,
+    /// Tenants held back.
+    pub held: u64,
+}
+
+/// How a tenant is held back for a goal. Its reservation is served all the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HoldState {
+    /// Requests it may have inside the device, places that rest included: the smallest that any owner set.
+    pub slots: u64,
+    /// Whose that is, for example `response`.
+    pub slots_owner: String,
+    /// How long a place stays empty after a request.
+    pub rest_ms: f64,
+    /// Why so long, as a sentence.
+    pub because: String,
 }
 
 /// What a tenant was promised, as configured.

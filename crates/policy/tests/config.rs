@@ -152,6 +152,22 @@ fn rules_beyond_types_are_checked_in_place() {
     for (text, place, words) in [
         ("[tenants.a]\nweight = 0\n".to_owned(), "2:1: tenants.a.weight", &["1 to 1000000"][..]),
         (
+            "[pools.main]\nread_response_time = \"1us\"\n".into(),
+            "2:1: pools.main.read_response_time",
+            &["from 10 us to 100 s"],
+        ),
+        (
+            "[pools.main]\nread_response_time = \"1ms\"\nat_least = \"1MiB\"\n".into(),
+            "3:1: pools.main.at_least",
+            &["offenders_above"],
+        ),
+        (
+            "[pools.main]\nread_response_time = \"1ms\"\nscheduler = \"none\"\n".into(),
+            "2:1: pools.main.read_response_time",
+            &["mclock"],
+        ),
+        ("[pools.main]\nstatistic = \"p100\"\n".into(), "2:13: pools.main.statistic", &["p99"]),
+        (
             "[tenants.a]\nreservation.iops = 10\nlimit.iops = 5\n".into(),
             "2:1: tenants.a.reservation",
             &["10 IOPS", "5 IOPS"],

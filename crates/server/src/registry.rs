@@ -145,9 +145,13 @@ impl Registry {
                 match tenants.get(name.as_str()) {
                     None => {
                         let id = state.join(now, tenant.into());
+                        state.set_standing(id, tenant.standing.into());
                         tenants.insert(Arc::from(name.as_str()), id);
                     }
-                    Some(&id) if self.config.tenants.get(name) != Some(tenant) => state.set_qos(now, id, tenant.into()),
+                    Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
+                        state.set_qos(now, id, tenant.into());
+                        state.set_standing(id, tenant.standing.into());
+                    }
                     Some(_) => {}
                 }
             }

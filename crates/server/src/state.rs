@@ -6,10 +6,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::admission::Admission;
-use evenkeel_control::pool::{Scheduler, TenantId};
+use evenkeel_control::limits::{LimitSet, Owner};
+use evenkeel_control::pool::goal::{Record, View};
+use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_policy::config::Engine;
-use evenkeel_policy::state::{AdmissionState, LimitState, PoolState, State, TenantState, VolumeState, WorkerState};
+use evenkeel_policy::config::{Engine, Standing};
+use evenkeel_policy::goal;
+use evenkeel_policy::state::{
+    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PoolState, State, TenantState, VolumeState,
+    WorkerState,
+};
 
 use crate::backend::Backend;
 use crate::clock;
@@ -63,7 +69,9 @@ fn pool(
     uptime: StdDuration,
 ) -> Option<PoolState> {
     let pool = &snapshot.pools[index];
-    let state = pool.lock();
+    let mut state = pool.lock();
+    // An idle pool is not called otherwise, and what was decided last would stand.
+    state.tick_goal(clock::now());
     let (iops, bytes_per_s) = state.pool_limits();
     let mut record = PoolState {
         name: pool.name.clone(),
@@ -74,6 +82,7 @@ fn pool(
         admission: admission(state.admission(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
+        goal: state.goal().map(|view| goal(&view, uptime)),
         ..PoolState::default()
     };
     drop(state);
@@ -101,11 +110,14 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Opti
     let view = state.tenant(id)?;
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
+    let (standing, hold) = (Standing::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
     drop(state);
     Some(TenantState {
         name: name.to_owned(),
         qos: (&qos).into(),
         limit,
+        standing: standing.name().into(),
+        hold,
         connections: connections.into(),
         queued_requests: queued,
         inside_requests: in_flight,
@@ -122,6 +134,42 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Opti
         device_latency: (&stats.device_latency).into(),
         response_time: (&stats.response_time).into(),
     })
+}
+
+fn goal(view: &View<'_>, uptime: StdDuration) -> GoalState {
+    let now = clock::now();
+    let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
+    let decision = |record: &Record| {
+        let (measured_ms, target_ms) = goal::figures(&record.reason);
+        GoalDecision {
+            from_s: at(record.from),
+            until_s: at(record.until),
+            times: record.times,
+            reason: record.reason.name().into(),
+            because: goal::sentence(&record.reason),
+            measured_ms,
+            target_ms,
+            mean_rest_ms: record.mean_delay.as_millis_f64(),
+            held: record.held.into(),
+        }
+    };
+    GoalState {
+        goal_ms: view.config.response.goal.as_millis_f64(),
+        statistic: goal::Statistic::from(view.config.statistic).into(),
+        measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
+        decision: view.decision.map(decision),
+        decisions: view.records.iter().map(decision).collect(),
+    }
+}
+
+fn hold_state(hold: &Hold, slots: &LimitSet) -> HoldState {
+    let (owner, slots) = slots.binding().unwrap_or((Owner::Response, hold.slots));
+    HoldState {
+        slots,
+        slots_owner: owner.name().into(),
+        rest_ms: hold.rest.as_millis_f64(),
+        because: goal::client_sentence(&hold.reason),
+    }
 }
 
 fn admission(admission: &Admission, inside_requests: u64, uptime: StdDuration) -> AdmissionState {

@@ -94,9 +94,10 @@ fn cases(duration: Duration) -> Vec<Case> {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
         tenants: [1, 10]
-            .map(|weight| Tenant { name: format!("weight {weight}"), qos: Qos { weight, ..Qos::default() } })
+            .map(|weight| Tenant::new(format!("weight {weight}"), Qos { weight, ..Qos::default() }))
             .to_vec(),
         clients,
         changes: Vec::new(),

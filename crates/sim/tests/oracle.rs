@@ -23,8 +23,9 @@ fn setup(queue_depth: u32) -> Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
-        tenants: vec![Tenant { name: "bulk".to_owned(), qos: Qos::default() }],
+        tenants: vec![Tenant::new("bulk", Qos::default())],
         clients: vec![Client {
             tenant: 0,
             workload: Spec::closed(queue_depth, Requests::random(Kind::Write, 64 << 10, 1 << 30)),

@@ -72,8 +72,9 @@ fn play(replay: Replay, seconds: u64) -> Run {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
-        tenants: vec![Tenant { name: "all".to_owned(), qos: Qos::default() }],
+        tenants: vec![Tenant::new("all", Qos::default())],
         clients: vec![Client {
             tenant: 0,
             workload: Spec::Replay(replay),

@@ -74,11 +74,12 @@ prop_compose! {
                 cost: CostModel::default(),
                 limit: Rates::UNSET,
                 limit_burst: Duration::from_millis(10),
+                goal: None,
             },
             tenants: promises
                 .into_iter()
                 .enumerate()
-                .map(|(place, qos)| Tenant { name: format!("tenant {place}"), qos })
+                .map(|(place, qos)| Tenant::new(format!("tenant {place}"), qos))
                 .collect(),
             clients,
             changes: vec![
@@ -159,8 +160,9 @@ fn littles_law_holds() {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
-        tenants: vec![Tenant { name: "only".to_owned(), qos: Qos::default() }],
+        tenants: vec![Tenant::new("only", Qos::default())],
         clients: vec![Client {
             tenant: 0,
             workload: Spec::closed(32, Requests::random(Kind::Write, 16 << 10, 1 << 30)),

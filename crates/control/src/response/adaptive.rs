@@ -197,6 +197,10 @@ impl Adaptive {
         }
     }
 
+    pub(super) fn offends(&self, client: ClientId) -> bool {
+        self.clients.offends(client)
+    }
+
     pub(super) fn set_goal(&mut self, goal: Duration) {
         let goal_ms = goal.as_millis_f64();
         self.variance *= square(goal_ms / self.goal_ms);

@@ -118,6 +118,11 @@ impl Clients {
         changed
     }
 
+    /// Whether this client is among the offenders.
+    pub(super) fn offends(&self, client: ClientId) -> bool {
+        self.0.binary_search_by_key(&client, |client| client.id).is_ok_and(|place| self.0[place].offends)
+    }
+
     /// The offenders, in order.
     pub(super) fn offenders(&self) -> impl Iterator<Item = &Client> {
         self.0.iter().filter(|client| client.offends)

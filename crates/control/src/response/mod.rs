@@ -387,6 +387,14 @@ impl Controller {
         }
     }
 
+    /// Whether a client counted as an offender at the last decision.
+    pub fn offends(&self, client: ClientId) -> bool {
+        match &self.inner {
+            Inner::Pid(pid) => pid.offends(client),
+            Inner::Adaptive(adaptive) => adaptive.offends(client),
+        }
+    }
+
     /// Another goal, from the next decision on. What was learned stays.
     ///
     /// # Errors

@@ -17,7 +17,7 @@
 use alloc::vec::Vec;
 
 use super::clients::{Client, Clients};
-use super::{ClientDelay, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Standing, from_ms};
+use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Standing, from_ms};
 use crate::time::{Duration, Instant};
 
 /// Distance of the delay classes in the paper.
@@ -115,6 +115,10 @@ impl Pid {
             reason: Reason::NotEnoughData,
             delays: Vec::new(),
         }
+    }
+
+    pub(super) fn offends(&self, client: ClientId) -> bool {
+        self.clients.offends(client)
     }
 
     pub(super) fn set_goal(&mut self, goal: Duration) {

@@ -239,6 +239,9 @@ pub(crate) struct SetTenant {
     /// Whether it stands back for others
     #[arg(long, value_enum)]
     class: Option<Class>,
+    /// What goals for response times may do to it
+    #[arg(long, value_enum)]
+    standing: Option<Standing>,
     /// Connections from these addresses are its own, for example 10.1.0.0/16; may be given several times
     #[arg(long = "client", value_name = "CIDR")]
     clients: Vec<Cidr>,
@@ -252,6 +255,14 @@ enum Class {
     Background,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Standing {
+    Ordinary,
+    Important,
+    Never,
+    Always,
+}
+
 /// Runs `evenkeel tenant`.
 ///
 /// # Errors
@@ -262,12 +273,19 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         Class::Normal => "normal",
         Class::Background => "background",
     });
+    let standing = set.standing.map(|standing| match standing {
+        Standing::Ordinary => "ordinary",
+        Standing::Important => "important",
+        Standing::Never => "never",
+        Standing::Always => "always",
+    });
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
         ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
         ("weight", set.weight.map(Value::from)),
         ("burst", set.burst.map(|burst| json!(burst))),
         ("class", class.map(Value::from)),
+        ("standing", standing.map(Value::from)),
         ("clients", (!set.clients.is_empty()).then(|| json!(set.clients))),
     ]);
     let changes = set.connect.change("PATCH", &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
@@ -304,6 +322,9 @@ pub(crate) struct SetPool {
     /// What a request costs on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
+    /// What the response time of reads is to stay below, for example 20ms; "none" = no goal
+    #[arg(long, value_parser = parse_goal, value_name = "TIME")]
+    read_response_time: Option<Value>,
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
     #[arg(long, value_parser = parse_pair, value_name = "KEY=VALUE")]
     emulate: Vec<(String, Value)>,
@@ -319,6 +340,13 @@ fn parse_pair(text: &str) -> Result<(String, Value), String> {
         _ => Value::from(value),
     };
     Ok((key.to_owned(), value))
+}
+
+fn parse_goal(text: &str) -> Result<Value, String> {
+    match text {
+        "none" => Ok(Value::Null),
+        time => time.parse::<Duration>().map(|time| json!(time)).map_err(|error| error.to_string()),
+    }
 }
 
 fn parse_admission(text: &str) -> Result<(String, Value), String> {
@@ -358,6 +386,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("admission", admission(set.admission)?),
         ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
         ("base_cost", set.base_cost.map(|cost| json!(cost))),
+        ("read_response_time", set.read_response_time),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
     ]);
     let changes = set.connect.change("PATCH", &client::path("/api/v1/pools/", &set.name), Some(&body))?;

@@ -86,6 +86,25 @@ fn pool(pool: &PoolState) -> String {
     if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
         let _ = writeln!(text, "  why that target: {}", admission.target_reason);
     }
+    if let Some(goal) = &pool.goal {
+        let _ = write!(text, "  goal: {} of reads below {} ms", goal.statistic, goal.goal_ms);
+        if let Some(measured) = goal.measured_ms {
+            let _ = write!(text, ", last measured {measured:.2} ms");
+        }
+        if let Some(decision) = &goal.decision {
+            let _ = write!(text, "\n  why: {}", decision.because);
+        }
+        text.push('\n');
+    }
+    for tenant in &pool.tenants {
+        if let Some(hold) = &tenant.hold {
+            let _ = writeln!(
+                text,
+                "  {} is held back: {} slots ({}), each rests {:.2} ms; {}",
+                tenant.name, hold.slots, hold.slots_owner, hold.rest_ms, hold.because
+            );
+        }
+    }
     for io in &pool.overdue {
         let _ = writeln!(
             text,

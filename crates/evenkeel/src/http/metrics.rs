@@ -157,6 +157,16 @@ const POOL: &[Metric<PoolState>] = &[
     metric("pool_target", "Latency that admission control aims at; absent = it has no aim.", SECONDS, |p| {
         p.admission.target_ms.map(|ms| Figure::Gauge(ms / 1e3))
     }),
+    metric("pool_goal", "What the response time of reads is to stay below; absent = no goal.", SECONDS, |p| {
+        p.goal.as_ref().map(|goal| Figure::Gauge(goal.goal_ms / 1e3))
+    }),
+    metric("pool_goal_measured", "The figure of the goal when it was last measured.", SECONDS, |p| {
+        p.goal.as_ref().and_then(|goal| goal.measured_ms).map(|ms| Figure::Gauge(ms / 1e3))
+    }),
+    metric("pool_held_tenants", "Tenants held back for the goal.", None, |p| {
+        let decision = p.goal.as_ref().map(|goal| goal.decision.as_ref().map_or(0, |decision| decision.held));
+        decision.and_then(gauge)
+    }),
     metric("pool_overdue_requests", "I/Os that have been inside the device for too long.", None, |p| {
         gauge(p.overdue.len() as u64)
     }),
@@ -166,6 +176,12 @@ const TENANT: &[Metric<TenantState>] = &[
     metric("tenant_connections", "Connections at present.", None, |t| gauge(t.connections)),
     metric("tenant_queued_requests", "Requests waiting.", None, |t| gauge(t.queued_requests)),
     metric("tenant_inside_requests", "Requests inside the device.", None, |t| gauge(t.inside_requests)),
+    metric("tenant_slots", "Requests it may have inside while it is held back for the pool's goal.", None, |t| {
+        t.hold.as_ref().and_then(|hold| gauge(hold.slots))
+    }),
+    metric("tenant_rest", "How long each of its slots rests after a request, likewise.", SECONDS, |t| {
+        t.hold.as_ref().map(|hold| Figure::Gauge(hold.rest_ms / 1e3))
+    }),
     metric("tenant_errors", "Requests the device failed.", None, |t| counter(t.errors_total)),
     metric("tenant_queue_wait", "From arrival to admission.", SECONDS, |t| Some(Figure::Histogram(&t.queue_wait))),
     metric("tenant_device_latency", "From admission to completion.", SECONDS, |t| {

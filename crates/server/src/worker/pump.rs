@@ -8,6 +8,7 @@ use evenkeel_control::units::{Kind, Work};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
+use evenkeel_policy::goal;
 
 use super::Worker;
 use super::connection::{Completion, Output, Payload, Phase, Request};
@@ -54,7 +55,7 @@ impl Worker {
                 let work = &mut self.pools[index];
                 let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
                 let slots = &self.shared.slots;
-                let (wake_at, decided) = {
+                let (wake_at, decided, goal) = {
                     let mut state = pool.lock();
                     for (ticket, outcome) in work.completed.drain(..) {
                         state.complete(now, ticket, outcome);
@@ -82,7 +83,7 @@ impl Worker {
                             break now;
                         }
                     };
-                    (wake_at, state.take_decision())
+                    (wake_at, state.take_decision(), state.take_goal_decision())
                 };
                 if let Some(decision) = decided {
                     tracing::debug!(
@@ -92,6 +93,10 @@ impl Worker {
                         reason = %decision.reason,
                         "admission decided"
                     );
+                }
+                if let Some(reason) = goal {
+                    let (reason, because) = (reason.name(), goal::sentence(&reason));
+                    tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
                 }
                 work.wake_at = wake_at;
                 for request in rejected {

@@ -146,8 +146,11 @@ impl Reader<'_> {
         }
         let device = self.device(&file.device, &["device"]);
         let names: Vec<&String> = file.tenants.keys().collect();
-        let tenants =
-            file.tenants.iter().map(|(name, tenant)| world::Tenant { name: name.clone(), qos: tenant.into() });
+        let tenants = file.tenants.iter().map(|(name, tenant)| world::Tenant {
+            name: name.clone(),
+            qos: tenant.into(),
+            standing: tenant.standing.into(),
+        });
         let clients = self.clients(&file.client, &names, end, open);
         let (changes, marks) = self.changes(file, device.as_ref(), end);
         let bounds =

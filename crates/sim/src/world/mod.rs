@@ -19,6 +19,7 @@ use std::ops::ControlFlow;
 
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool;
+use evenkeel_control::response::Standing;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 
@@ -64,6 +65,15 @@ pub struct Tenant {
     pub name: String,
     /// Its promise.
     pub qos: Qos,
+    /// What a goal of the pool may do to it.
+    pub standing: Standing,
+}
+
+impl Tenant {
+    /// A tenant with a promise and no particular standing.
+    pub fn new(name: impl Into<String>, qos: Qos) -> Self {
+        Self { name: name.into(), qos, standing: Standing::Ordinary }
+    }
 }
 
 /// A client of a tenant.

@@ -106,7 +106,12 @@ impl<'a, D: Machine> World<'a, D> {
         let mut seeds = SplitMix64::new(seed);
         let now = Instant::ZERO;
         let mut pool = Pool::new(setup.pool, now, seeds.next_u64());
-        let tenants = setup.tenants.iter().map(|tenant| pool.join(now, tenant.qos)).collect();
+        let join = |tenant: &super::Tenant| {
+            let id = pool.join(now, tenant.qos);
+            pool.set_standing(id, tenant.standing);
+            id
+        };
+        let tenants = setup.tenants.iter().map(join).collect();
         let device = device(&setup.device, seeds.next_u64());
         let mut queue = Queue::default();
         let clients = setup.clients.iter().enumerate().map(|(index, client)| {

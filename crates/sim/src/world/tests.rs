@@ -22,7 +22,7 @@ fn client(tenant: usize, queue_depth: u32, bytes: u32) -> Client {
 }
 
 fn setup(admission: admission::Config) -> Setup {
-    let tenant = |name: &str, weight| Tenant { name: name.to_owned(), qos: Qos { weight, ..Qos::default() } };
+    let tenant = |name: &str, weight| Tenant::new(name, Qos { weight, ..Qos::default() });
     Setup {
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
@@ -32,6 +32,7 @@ fn setup(admission: admission::Config) -> Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
         tenants: vec![tenant("bulk", 1), tenant("light", 10)],
         clients: vec![client(0, 64, 65536), client(1, 1, 4096)],

@@ -33,9 +33,8 @@ const SIZES_KIB: [u32; 3] = [4, 32, 64];
 
 /// The paper's policy: the client has 1,000 requests/s reserved and weight 2, recovery 1 and 1.
 fn tenants() -> Vec<Tenant> {
-    let tenant = |name: &str, iops, weight| Tenant {
-        name: name.to_owned(),
-        qos: Qos { reservation: Rates { iops, bytes_per_s: 0 }, weight, ..Qos::default() },
+    let tenant = |name: &str, iops, weight| {
+        Tenant::new(name, Qos { reservation: Rates { iops, bytes_per_s: 0 }, weight, ..Qos::default() })
     };
     vec![tenant("client", 1_000, 2), tenant("recovery", 1, 1)]
 }

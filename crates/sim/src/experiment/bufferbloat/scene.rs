@@ -84,7 +84,7 @@ impl Method {
 
 /// A tenant by weight.
 pub(super) fn tenant(name: &str, weight: u32) -> Tenant {
-    Tenant { name: name.to_owned(), qos: Qos { weight, ..Qos::default() } }
+    Tenant::new(name, Qos { weight, ..Qos::default() })
 }
 
 /// A client that is there from the beginning to the end.
@@ -103,6 +103,7 @@ pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Cli
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
+            goal: None,
         },
         tenants,
         clients,

@@ -1,0 +1,296 @@
+//! A goal for the response time of reads on one device: who waits, and who is to be held back for it?
+//!
+//! The sensor of a [`response::Controller`] where the queue is ours. What counts is the response time as the pool sees
+//! it, from arrival to completion, of reads of those tenants who are no offenders: whoever loads the device so much that
+//! it could be held back waits behind itself, and taking that for a grievance would hold it back ever more.
+//!
+//! The delay that the controller decides is acted on in [`super::rests`].
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::mem;
+
+use crate::histogram::Histogram;
+use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample};
+use crate::time::{Duration, Instant};
+
+/// How long response times count for the shape of their distribution: each half is dropped as a whole when the next one
+/// is full, so that a percentile is over the last 5 to 10 s.
+const HALF_WINDOW: Duration = Duration::from_secs(5);
+/// Decisions that are remembered: enough to see how the present one came about.
+const RECORDS: usize = 32;
+
+/// Which figure of the response times is to stay below the goal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Statistic {
+    /// Their mean over an interval.
+    #[default]
+    Mean,
+    /// A percentile (above 0, below 100), over some seconds.
+    Percentile(f64),
+}
+
+/// What makes a tenant an offender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Load {
+    /// What it writes.
+    #[default]
+    Writes,
+    /// What it reads.
+    Reads,
+    /// Both.
+    All,
+}
+
+/// Settings of a goal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// The controller's; loads are in payload bytes per second.
+    pub response: response::Config,
+    /// Which figure the goal is for.
+    pub statistic: Statistic,
+    /// What makes a tenant an offender.
+    pub load: Load,
+}
+
+impl Config {
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// The first setting that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        if let Statistic::Percentile(percentile) = self.statistic
+            && !(percentile > 0.0 && percentile < 100.0)
+        {
+            return Err(InvalidConfig {
+                setting: "statistic",
+                must_be: "the mean or a percentile above 0 and below 100",
+            });
+        }
+        self.response.validate()
+    }
+}
+
+/// A decision as it is remembered; one that stays the same is one record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    /// When it was taken first.
+    pub from: Instant,
+    /// When it was taken last.
+    pub until: Instant,
+    /// How often.
+    pub times: u64,
+    /// Why, as it was the last time.
+    pub reason: Reason,
+    /// Mean delay of those held back, weighted by load.
+    pub mean_delay: Duration,
+    /// How many were held back.
+    pub held: u32,
+}
+
+/// A look at a pool's goal.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Its settings.
+    pub config: &'a Config,
+    /// The figure that the controller was last told; `None` before the first read that counted.
+    pub measured: Option<Duration>,
+    /// The newest decision; `None` before the first.
+    pub decision: Option<&'a Record>,
+    /// Decisions lately, oldest first.
+    pub records: &'a VecDeque<Record>,
+}
+
+/// The goal of a pool.
+pub(super) struct Goal {
+    config: Config,
+    controller: Controller,
+    /// When the present interval began.
+    began: Instant,
+    next_tick: Instant,
+    /// Whether anything at all has completed in the interval.
+    moved: bool,
+    shape: Shape,
+    measured: Option<Duration>,
+    samples: Vec<ClientSample>,
+    delays: Vec<ClientDelay>,
+    records: VecDeque<Record>,
+}
+
+impl Goal {
+    pub(super) fn new(now: Instant, config: &Config) -> Result<Self, InvalidConfig> {
+        config.validate()?;
+        Ok(Self {
+            config: *config,
+            controller: Controller::new(&config.response)?,
+            began: now,
+            next_tick: now + config.response.interval,
+            moved: false,
+            shape: Shape::new(now),
+            measured: None,
+            samples: Vec::new(),
+            delays: Vec::new(),
+            records: VecDeque::new(),
+        })
+    }
+
+    /// Takes another goal if that is all that differs; tells whether it was.
+    pub(super) fn adopt(&mut self, config: &Config) -> bool {
+        let mut same = *config;
+        same.response.goal = self.config.response.goal;
+        let adopted = same == self.config && self.controller.set_goal(config.response.goal).is_ok();
+        if adopted {
+            self.config = *config;
+        }
+        adopted
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn next_tick(&self) -> Instant {
+        self.next_tick
+    }
+
+    /// Something completed.
+    #[inline]
+    pub(super) fn progress(&mut self) {
+        self.moved = true;
+    }
+
+    /// A read of a tenant whose reads count has completed.
+    #[inline]
+    pub(super) fn read(&mut self, response_time: Duration) {
+        if self.config.statistic != Statistic::Mean {
+            self.shape.record(response_time);
+        }
+    }
+
+    /// Ends the interval if it has anything to say: its length.
+    ///
+    /// An interval in which nothing came out of a device that holds requests is none: that is not idleness to let
+    /// everyone go. It goes on, until the controller counts its signal as lost.
+    pub(super) fn close_interval(&mut self, now: Instant, inside: u64) -> Option<Duration> {
+        self.next_tick = now + self.config.response.interval;
+        let length = now.since(self.began);
+        if length == Duration::ZERO || (!self.moved && inside > 0) {
+            return None;
+        }
+        self.began = now;
+        self.moved = false;
+        Some(length)
+    }
+
+    /// Where the caller puts what each tenant did in the interval that was closed.
+    pub(super) fn samples(&mut self) -> &mut Vec<ClientSample> {
+        &mut self.samples
+    }
+
+    /// Takes what is in [`Self::samples`], and empties it, and `reads` that counted and took `sum` together.
+    pub(super) fn observe(&mut self, now: Instant, reads: u64, sum: Duration) {
+        let mean = (reads > 0).then(|| Duration::from_nanos(sum.as_nanos() / reads));
+        let figure = mean.map(|mean| match self.config.statistic {
+            Statistic::Mean => mean,
+            Statistic::Percentile(percentile) => {
+                self.shape.close_interval(now);
+                self.shape.percentile(mean, percentile / 100.0)
+            }
+        });
+        self.measured = figure.or(self.measured);
+        self.controller.observe(now, &Sample { read_response: figure, reads, clients: &self.samples });
+        self.samples.clear();
+    }
+
+    /// Decides; [`Self::delay`] tells for whom what. Answers why, and whether that is new.
+    pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
+        let decision = self.controller.tick(now);
+        self.delays.clear();
+        self.delays.extend_from_slice(decision.delays);
+        let (reason, mean_delay) = (decision.reason, decision.mean_delay);
+        let held = self.delays.len() as u32;
+        match self.records.back_mut() {
+            Some(last) if last.reason.name() == reason.name() && last.held == held => {
+                (last.until, last.reason, last.mean_delay) = (now, reason, mean_delay);
+                last.times += 1;
+            }
+            _ => {
+                if self.records.len() == RECORDS {
+                    self.records.pop_front();
+                }
+                self.records.push_back(Record { from: now, until: now, times: 1, reason, mean_delay, held });
+            }
+        }
+        (reason, self.records.back().is_some_and(|record| record.times == 1))
+    }
+
+    /// How a client is held back by the newest decision, if it is.
+    pub(super) fn delay(&self, client: ClientId) -> Option<&ClientDelay> {
+        let place = self.delays.binary_search_by_key(&client, |delay| delay.client).ok()?;
+        self.delays.get(place)
+    }
+
+    /// Whether a tenant's reads count: it is no offender.
+    pub(super) fn counts(&self, client: ClientId) -> bool {
+        !self.controller.offends(client)
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View { config: &self.config, measured: self.measured, decision: self.records.back(), records: &self.records }
+    }
+}
+
+/// By how much a percentile of response times exceeds their mean.
+///
+/// An interval has too few reads for a percentile, and a percentile over many intervals tells late what a decision did,
+/// because it counts reads from before. So the mean of the interval says how long reads take, and the shape of the
+/// distribution, which changes slowly, how many times that the percentile is. The shape is that of response times as
+/// multiples of the mean of their own interval, so that a change from one interval to the next is no part of it.
+struct Shape {
+    /// Response times of the present interval.
+    interval: Histogram,
+    /// Multiples of means over the window: its full and its latest half.
+    full: Histogram,
+    filling: Histogram,
+    since: Instant,
+}
+
+/// What a multiple of 1 is recorded as.
+const UNIT: Duration = Duration::from_millis(1);
+
+impl Shape {
+    fn new(now: Instant) -> Self {
+        let empty = Histogram::new;
+        Self { interval: empty(), full: empty(), filling: empty(), since: now }
+    }
+
+    #[inline]
+    fn record(&mut self, response_time: Duration) {
+        self.interval.record(response_time);
+    }
+
+    /// Takes the reads of an interval into account.
+    fn close_interval(&mut self, now: Instant) {
+        if now.since(self.since) >= HALF_WINDOW && self.filling.count() > 0 {
+            self.full = mem::take(&mut self.filling);
+            self.since = now;
+        }
+        let interval = mem::take(&mut self.interval);
+        let mean = interval.mean();
+        if mean > Duration::ZERO {
+            for (response_time, count) in interval.buckets() {
+                // The last bucket has no bound.
+                let times = response_time.min(interval.max()).as_nanos() as f64 / mean.as_nanos() as f64;
+                self.filling.record_many(Duration::from_nanos((times * UNIT.as_nanos() as f64) as u64), count);
+            }
+        }
+    }
+
+    /// The percentile of reads that take `mean` on average.
+    fn percentile(&self, mean: Duration, quantile: f64) -> Duration {
+        let mut window = self.full.clone();
+        window.merge(&self.filling);
+        let times = window.quantile(quantile).as_nanos() as f64 / UNIT.as_nanos() as f64;
+        Duration::from_nanos((mean.as_nanos() as f64 * times) as u64)
+    }
+}

@@ -1,0 +1,224 @@
+//! How a tenant is held back for a goal: its slots rest.
+//!
+//! A tenant that is held back may have as many requests inside the back end as it had when that began, and after each of
+//! them the place it took stays empty for a while. That is the plant for which packet delays were designed: so much in
+//! circulation, which comes back `rest` later. By Little's law `slots` requests that take R each pass at
+//! `slots / (R + rest)`, whether the tenant has four requests waiting or four thousand; a little rest already empties
+//! the device a little; and a device that becomes faster gives more without anybody deciding anything. A limit in bytes
+//! per second has none of that: above what the device can do it does nothing, below it the queue inside runs empty.
+//!
+//! Reservations win: what one is owed passes without a slot.
+
+use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
+
+use super::goal::Goal;
+use super::{Pool, Scheduler, Tenant};
+use crate::limits::Owner;
+use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing};
+use crate::time::{Duration, Instant};
+
+/// How a tenant is held back.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hold {
+    /// Requests it may have inside the back end, resting ones included.
+    pub slots: u64,
+    /// How long a place stays empty after a request.
+    pub rest: Duration,
+    /// Why so long.
+    pub reason: ClientReason,
+}
+
+/// A place that rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rest {
+    due: Instant,
+    /// Whose: place and generation.
+    index: u32,
+    generation: u32,
+    /// When its request left.
+    since: Instant,
+}
+
+/// All places that rest, the first that ends first.
+#[derive(Debug, Default)]
+pub(super) struct Rests(BinaryHeap<Reverse<Rest>>);
+
+impl Rests {
+    /// A place of this tenant rests from now on.
+    pub(super) fn begin(&mut self, now: Instant, index: u32, generation: u32, rest: Duration) {
+        self.0.push(Reverse(Rest { due: now + rest, index, generation, since: now }));
+    }
+
+    /// When the next rest ends.
+    #[inline]
+    pub(super) fn next(&self) -> Instant {
+        self.0.peek().map_or(Instant::FAR_FUTURE, |Reverse(rest)| rest.due)
+    }
+
+    /// A rest that has ended: place and generation of its tenant.
+    pub(super) fn end(&mut self, now: Instant) -> Option<(u32, u32)> {
+        if self.next() > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse(rest)| (rest.index, rest.generation))
+    }
+
+    /// Other lengths, also for rests that have begun; those for which `rest` has none are over.
+    pub(super) fn change(&mut self, rest: impl Fn(u32, u32) -> Option<Duration>) {
+        let lengthened = |Reverse(old): Reverse<Rest>| {
+            let length = rest(old.index, old.generation)?;
+            Some(Reverse(Rest { due: old.since + length, ..old }))
+        };
+        self.0 = core::mem::take(&mut self.0).into_iter().filter_map(lengthened).collect();
+    }
+}
+
+/// What the goal saw of a tenant at the end of its last interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Payload bytes that count as load, in all.
+    moved: u64,
+    /// Time that requests spent inside the back end, together.
+    inside: Duration,
+    /// Requests inside the back end in the interval, on average.
+    requests: u64,
+    /// Reads in the interval: how many, and their response times together.
+    reads: u64,
+    sum: Duration,
+}
+
+impl Seen {
+    /// A read has completed.
+    #[inline]
+    pub(super) fn read(&mut self, response_time: Duration) {
+        self.reads += 1;
+        self.sum = self.sum + response_time;
+    }
+}
+
+impl<R> Pool<R> {
+    /// Brings the goal in line with the settings; what does not change goes on.
+    pub(super) fn set_goal(&mut self, now: Instant) {
+        let wanted = self.config.goal.filter(|_| self.config.scheduler == Scheduler::Mclock);
+        let goes_on = match (&mut self.goal, &wanted) {
+            (None, None) => true,
+            (Some(goal), Some(wanted)) => goal.config() == wanted || goal.adopt(wanted),
+            _ => false,
+        };
+        if goes_on {
+            return;
+        }
+        self.goal = wanted.and_then(|config| Goal::new(now, &config).ok().map(Box::new));
+        for index in 0..self.tenants.len() as u32 {
+            self.hold(now, index, None);
+            let tenant = &mut self.tenants[index as usize];
+            tenant.counts = true;
+            tenant.seen.moved = wanted.map_or(0, |config| tenant.moved(config.load));
+            tenant.seen.inside = tenant.stats.device_latency.sum();
+        }
+        self.rests = Rests::default();
+    }
+
+    /// Ends rests that are over, and decides anew when it is time: for whoever looks at a pool that may be idle.
+    /// [`Pool::dispatch`] does it by itself.
+    #[inline]
+    pub fn tick_goal(&mut self, now: Instant) {
+        let Some(goal) = &self.goal else { return };
+        if now >= goal.next_tick() {
+            self.decide_goal(now);
+        }
+        while let Some((index, generation)) = self.rests.end(now) {
+            let tenant = &mut self.tenants[index as usize];
+            if tenant.generation == generation {
+                tenant.resting = tenant.resting.saturating_sub(1);
+                self.apply_slots(now, index);
+            }
+        }
+    }
+
+    /// When [`Self::tick_goal`] is next due while requests are held back.
+    #[inline]
+    pub(super) fn goal_due(&self) -> Instant {
+        self.goal.as_ref().map_or(Instant::FAR_FUTURE, |goal| goal.next_tick().min(self.rests.next()))
+    }
+
+    fn decide_goal(&mut self, now: Instant) {
+        let Some(mut goal) = self.goal.take() else { return };
+        if let Some(length) = goal.close_interval(now, self.in_flight) {
+            let (load, threshold) = (goal.config().load, goal.config().response.offender_bytes_per_s);
+            let (mut reads, mut sum) = (0, Duration::ZERO);
+            for (index, tenant) in (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
+                let (moved, inside) = (tenant.moved(load), tenant.stats.device_latency.sum());
+                let bytes = moved.saturating_sub(tenant.seen.moved);
+                let spent = inside.as_nanos().saturating_sub(tenant.seen.inside.as_nanos());
+                let bytes_per_s = bytes as f64 / length.as_secs_f64();
+                // Who became an offender in this interval is not known as one yet.
+                if tenant.standing == Standing::Never || bytes_per_s <= threshold as f64 {
+                    (reads, sum) = (reads + tenant.seen.reads, sum + tenant.seen.sum);
+                }
+                tenant.seen = Seen { moved, inside, requests: spent.div_ceil(length.as_nanos()), ..Seen::default() };
+                let client = client(index, tenant.generation);
+                goal.samples().push(ClientSample { client, standing: tenant.standing, bytes_per_s });
+            }
+            goal.observe(now, reads, sum);
+        }
+        let (reason, is_new) = goal.decide(now);
+        if is_new {
+            self.goal_decided = Some(reason);
+        }
+        let mut changed = false;
+        for index in 0..self.tenants.len() as u32 {
+            let tenant = &mut self.tenants[index as usize];
+            if !tenant.live {
+                continue;
+            }
+            let client = client(index, tenant.generation);
+            tenant.counts = goal.counts(client);
+            let hold = goal.delay(client).map(|delay| Hold {
+                slots: tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.slots),
+                rest: delay.delay,
+                reason: delay.reason,
+            });
+            if hold != tenant.hold {
+                changed = true;
+                self.hold(now, index, hold);
+            }
+        }
+        if changed {
+            let tenants = &self.tenants;
+            self.rests.change(|index, generation| {
+                let tenant = tenants.get(index as usize).filter(|tenant| tenant.generation == generation)?;
+                tenant.hold.map(|hold| hold.rest)
+            });
+        }
+        self.goal = Some(goal);
+    }
+
+    /// Holds a tenant back, otherwise than before, or lets it go.
+    fn hold(&mut self, now: Instant, index: u32, hold: Option<Hold>) {
+        let tenant = &mut self.tenants[index as usize];
+        if let (Some(before), None) = (tenant.hold, hold) {
+            tenant.held_before = before.slots;
+            tenant.resting = 0;
+        }
+        tenant.hold = hold;
+        tenant.slots.set(Owner::Response, hold.map(|hold| hold.slots));
+        self.apply_slots(now, index);
+    }
+}
+
+impl Tenant {
+    /// As many requests as it has inside the back end when it is not held back.
+    fn usual_slots(&self, reason: &Reason) -> u64 {
+        // A burst that is known is held back before it has filled the device again.
+        let before = if matches!(reason, Reason::KnownBurst { .. }) { self.held_before } else { 0 };
+        self.in_flight.max(self.seen.requests).max(before).max(1)
+    }
+}
+
+/// A tenant in the controller's words; in order of place.
+fn client(index: u32, generation: u32) -> ClientId {
+    ClientId(u64::from(index) << 32 | u64::from(generation))
+}

@@ -1,0 +1,238 @@
+//! A goal on a pool, call by call: who counts, who is held back and how, and how that ends.
+
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_control::limits::Owner;
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal};
+use evenkeel_control::response::{self, Reason, Standing};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+
+const READ: Work = Work { kind: Kind::Read, bytes: 4096 };
+const WRITE: Work = Work { kind: Kind::Write, bytes: 65536 };
+const INTERVAL_MS: u64 = 100;
+
+fn config(goal_ms: u64) -> Config {
+    let response = response::Config {
+        step: Duration::ZERO,
+        max_delay: Duration::from_secs(1),
+        ..response::Config::adaptive(Duration::from_millis(goal_ms))
+    };
+    Config {
+        scheduler: Scheduler::Mclock,
+        admission: Admission::None,
+        base_cost_bytes: 4000,
+        cost: CostModel::default(),
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+        goal: Some(goal::Config { response, statistic: goal::Statistic::Mean, load: goal::Load::Writes }),
+    }
+}
+
+/// A pool with one who reads now and then and one who writes as much as may be, in front of a device that is as slow as
+/// it is told to be.
+struct Bench {
+    pool: Pool<TenantId>,
+    reader: TenantId,
+    writer: TenantId,
+    now_ms: u64,
+    /// When each request inside leaves, in order of arrival.
+    inside: Vec<(u64, TenantId, Ticket)>,
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+impl Bench {
+    fn new(config: Config, writer: Qos) -> Self {
+        let mut pool = Pool::new(config, at(0), 1);
+        let (reader, writer) = (pool.join(at(0), Qos::default()), pool.join(at(0), writer));
+        Self { pool, reader, writer, now_ms: 0, inside: Vec::new() }
+    }
+
+    /// Hands over what may go; each request takes `takes_ms`.
+    fn dispatch(&mut self, takes_ms: u64) -> Next<TenantId> {
+        loop {
+            match self.pool.dispatch(at(self.now_ms)) {
+                Next::Run(tenant, ticket) => self.inside.push((self.now_ms + takes_ms, tenant, ticket)),
+                other => return other,
+            }
+        }
+    }
+
+    fn complete(&mut self) {
+        let now_ms = self.now_ms;
+        let (done, left) = std::mem::take(&mut self.inside).into_iter().partition(|(due, ..)| *due <= now_ms);
+        self.inside = left;
+        let done: Vec<(u64, TenantId, Ticket)> = done;
+        for (_, _, ticket) in done {
+            self.pool.complete(at(now_ms), ticket, Outcome::Done);
+        }
+    }
+
+    /// Millisecond by millisecond: the writer keeps 8 requests in the pool, the reader sends one every 10 ms.
+    fn run(&mut self, for_ms: u64, takes_ms: u64) {
+        for _ in 0..for_ms {
+            self.now_ms += 1;
+            self.complete();
+            let view = self.pool.tenant(self.writer).unwrap();
+            for _ in view.queued as u64 + view.in_flight..8 {
+                self.pool.submit(at(self.now_ms), self.writer, WRITE, self.writer).unwrap();
+            }
+            if self.now_ms.is_multiple_of(10) {
+                self.pool.submit(at(self.now_ms), self.reader, READ, self.reader).unwrap();
+            }
+            self.dispatch(takes_ms);
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        self.pool.goal().unwrap().decision.unwrap().reason
+    }
+
+    fn hold_of(&self, tenant: TenantId) -> Option<evenkeel_control::pool::Hold> {
+        self.pool.tenant(tenant).unwrap().hold
+    }
+}
+
+#[test]
+fn who_writes_much_while_reads_are_late_is_held_back_with_its_reason() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 5);
+    assert!(matches!(bench.reason(), Reason::UnderTarget { .. }), "{:?}", bench.reason());
+    assert_eq!(bench.hold_of(bench.writer), None);
+    bench.run(600, 40);
+    let hold = bench.hold_of(bench.writer).expect("reads take 40 ms");
+    assert!((8..=10).contains(&hold.slots), "about what it had inside: {hold:?}");
+    assert!(hold.rest > Duration::ZERO);
+    assert_eq!(bench.hold_of(bench.reader), None);
+    let view = bench.pool.tenant(bench.writer).unwrap();
+    assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
+    let told = bench.pool.goal().unwrap();
+    assert_eq!(told.measured, Some(Duration::from_millis(40)));
+    let kinds: Vec<&str> = told.records.iter().map(|record| record.reason.name()).collect();
+    assert_eq!(kinds[..2], ["under_target", "reads_over_target"], "{kinds:?}");
+    assert!(told.records.iter().all(|record| record.times > 0 && record.from <= record.until));
+}
+
+#[test]
+fn places_rest_after_their_requests_as_long_as_they_should() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(2_000, 40);
+    let mut rests = Vec::new();
+    let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
+    let slots = bench.hold_of(bench.writer).unwrap().slots;
+    for _ in 0..5_000 {
+        bench.run(1, 40);
+        let view = bench.pool.tenant(bench.writer).unwrap();
+        let hold = view.hold.expect("reads take 40 ms all the time");
+        assert!(view.in_flight <= hold.slots && hold.slots == slots);
+        rests.push(hold.rest.as_millis_f64());
+    }
+    let served = (bench.pool.tenant(bench.writer).unwrap().stats.writes - before) as f64;
+    let (least, most) = rests.iter().fold((f64::MAX, 0.0_f64), |(least, most), &ms| (least.min(ms), most.max(ms)));
+    let at_a_rest_of = |ms: f64| 5_000.0 * slots as f64 / (40.0 + ms);
+    let (fewest, most) = (at_a_rest_of(most + 1.0) - slots as f64, at_a_rest_of(least) + slots as f64);
+    assert!((fewest..=most).contains(&served), "{served} of {fewest} to {most}");
+    assert!(least > 100.0, "the goal cannot be met, so that rests are long: {least}");
+}
+
+#[test]
+fn the_reads_of_an_offender_do_not_count() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    for round in 0..1_000 {
+        bench.now_ms += 1;
+        bench.complete();
+        for work in [WRITE, READ] {
+            bench.pool.submit(at(bench.now_ms), bench.writer, work, bench.writer).unwrap();
+        }
+        bench.dispatch(50);
+        assert_eq!(bench.hold_of(bench.writer), None, "in round {round}: {:?}", bench.pool.goal());
+    }
+    assert_eq!(bench.pool.goal().unwrap().measured, None, "{:?}", bench.reason());
+}
+
+#[test]
+fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.pool.set_standing(bench.writer, Standing::Never);
+    bench.run(2_000, 40);
+    assert_eq!(bench.hold_of(bench.writer), None);
+    assert!(matches!(bench.reason(), Reason::NoOffenders { .. }), "{:?}", bench.reason());
+}
+
+#[test]
+fn a_reservation_wins_over_a_hold() {
+    let reservation = Rates { iops: 150, bytes_per_s: 0 };
+    let mut bench = Bench::new(config(20), Qos { reservation, ..Qos::default() });
+    bench.run(2_000, 40);
+    assert!(bench.hold_of(bench.writer).is_some());
+    let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
+    bench.run(4_000, 40);
+    let view = bench.pool.tenant(bench.writer).unwrap();
+    let served = view.stats.writes - before;
+    assert!((590..=640).contains(&served), "{served} of 600 promised, {:?}", view.hold);
+}
+
+#[test]
+fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
+    // The goal.
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 40);
+    assert!(bench.hold_of(bench.writer).is_some());
+    bench.pool.reconfigure(at(bench.now_ms), Config { goal: None, ..config(20) });
+    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().is_none());
+    assert_eq!(bench.pool.tenant(bench.writer).unwrap().slots.binding(), None);
+    // The load: for whoever looks, without a request that would bring it about.
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 40);
+    bench.now_ms += 100;
+    bench.complete();
+    bench.now_ms += 5_000;
+    bench.pool.tick_goal(at(bench.now_ms));
+    assert_eq!(bench.hold_of(bench.writer), None, "{:?}", bench.reason());
+    // The tenant: what it rested is not its successor's.
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 40);
+    bench.pool.leave(bench.writer);
+    let heir = bench.pool.join(at(bench.now_ms), Qos::default());
+    for _ in 0..100 {
+        bench.pool.submit(at(bench.now_ms), heir, WRITE, heir).unwrap();
+    }
+    bench.dispatch(1);
+    assert_eq!(bench.pool.tenant(heir).unwrap().in_flight, 100);
+}
+
+#[test]
+fn another_goal_goes_on_with_what_is_known_and_other_settings_begin_anew() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 40);
+    let decisions = bench.pool.goal().unwrap().records.len();
+    bench.pool.reconfigure(at(bench.now_ms), config(30));
+    let view = bench.pool.goal().unwrap();
+    assert_eq!((view.config.response.goal, view.records.len()), (Duration::from_millis(30), decisions));
+    assert!(bench.hold_of(bench.writer).is_some());
+    let mut other = config(30);
+    other.goal.as_mut().unwrap().load = goal::Load::All;
+    bench.pool.reconfigure(at(bench.now_ms), other);
+    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().unwrap().records.is_empty());
+}
+
+#[test]
+fn a_device_that_hangs_is_not_taken_for_idle() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 40);
+    let hold = bench.hold_of(bench.writer);
+    assert!(hold.is_some());
+    // Nothing comes out for 0.8 s.
+    for _ in 0..8 {
+        bench.now_ms += INTERVAL_MS;
+        bench.dispatch(10_000);
+    }
+    assert!(bench.hold_of(bench.writer).is_some(), "{:?}", bench.reason());
+    bench.now_ms += 10 * INTERVAL_MS;
+    bench.dispatch(10_000);
+    assert!(bench.hold_of(bench.writer).is_none(), "on old news nobody is held back for ever");
+    assert_eq!(bench.reason(), Reason::SignalLost);
+}

@@ -1,0 +1,272 @@
+//! A goal for the response time of reads: how it is written, and how its decisions are told.
+//!
+//! `evenkeel serve` has such goals on pools, `evenkeel guard` on resources, in the same words.
+
+use evenkeel_control::Duration as ControlDuration;
+use evenkeel_control::pool::goal as control;
+use evenkeel_control::response::{self, ClientReason, Reason};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Pool;
+use crate::units::Bytes;
+
+/// How often a pool's goal is measured and decided, at most.
+const SHORTEST_INTERVAL: ControlDuration = ControlDuration::from_millis(100);
+/// An interval in goals: what is measured in one should have begun in it.
+const INTERVAL_GOALS: u64 = 2;
+/// The longest that a place of a tenant rests: a decision takes as long to show.
+const LONGEST_REST: ControlDuration = ControlDuration::from_secs(1);
+
+/// How a delay is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Each offender by its share of the load; gain learned.
+    #[default]
+    Adaptive,
+    /// The published controller: one delay for all offenders.
+    Pid,
+}
+
+impl Method {
+    /// Name as written in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Pid => "pid",
+        }
+    }
+}
+
+/// A figure of many response times: "mean", or a percentile such as "p99".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum Statistic {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// A percentile (above 0, below 100).
+    Percentile(f64),
+}
+
+impl TryFrom<String> for Statistic {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let percentile = text.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
+        match percentile.filter(|&percentile| percentile > 0.0 && percentile < 100.0) {
+            Some(percentile) => Ok(Self::Percentile(percentile)),
+            None if text == "mean" => Ok(Self::Mean),
+            None => {
+                Err(format!("{text:?} is no figure of response times; write \"mean\", or a percentile such as \"p99\""))
+            }
+        }
+    }
+}
+
+impl From<Statistic> for String {
+    fn from(statistic: Statistic) -> Self {
+        match statistic {
+            Statistic::Mean => "mean".into(),
+            Statistic::Percentile(percentile) => format!("p{percentile}"),
+        }
+    }
+}
+
+impl From<Statistic> for control::Statistic {
+    fn from(statistic: Statistic) -> Self {
+        match statistic {
+            Statistic::Mean => Self::Mean,
+            Statistic::Percentile(percentile) => Self::Percentile(percentile),
+        }
+    }
+}
+
+impl From<control::Statistic> for Statistic {
+    fn from(statistic: control::Statistic) -> Self {
+        match statistic {
+            control::Statistic::Mean => Self::Mean,
+            control::Statistic::Percentile(percentile) => Self::Percentile(percentile),
+        }
+    }
+}
+
+/// Who may be held back for a goal: tenants that move more than `offenders_above`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Offenders {
+    /// By what they write.
+    #[default]
+    Writers,
+    /// By what they read.
+    Readers,
+    /// By both together.
+    All,
+}
+
+impl From<Offenders> for control::Load {
+    fn from(offenders: Offenders) -> Self {
+        match offenders {
+            Offenders::Writers => Self::Writes,
+            Offenders::Readers => Self::Reads,
+            Offenders::All => Self::All,
+        }
+    }
+}
+
+/// What goals may do to a tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Held back while it moves much.
+    #[default]
+    Ordinary,
+    /// Held back only when holding back all others is not enough.
+    Important,
+    /// Never held back.
+    Never,
+    /// An offender however little it moves.
+    Always,
+}
+
+impl Standing {
+    /// Name as written in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ordinary => "ordinary",
+            Self::Important => "important",
+            Self::Never => "never",
+            Self::Always => "always",
+        }
+    }
+}
+
+impl From<Standing> for response::Standing {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Ordinary => Self::Ordinary,
+            Standing::Important => Self::Important,
+            Standing::Never => Self::Never,
+            Standing::Always => Self::Always,
+        }
+    }
+}
+
+impl From<response::Standing> for Standing {
+    fn from(standing: response::Standing) -> Self {
+        match standing {
+            response::Standing::Ordinary => Self::Ordinary,
+            response::Standing::Important => Self::Important,
+            response::Standing::Never => Self::Never,
+            response::Standing::Always => Self::Always,
+        }
+    }
+}
+
+/// Load above which a tenant or client is an offender, unless configured otherwise.
+pub const fn default_offenders_above() -> Bytes {
+    Bytes(256 << 10)
+}
+
+/// Load that every tenant or client is left, unless configured otherwise.
+pub const fn default_at_least() -> Bytes {
+    Bytes(128 << 10)
+}
+
+/// The goal of a pool, if it has one.
+pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
+    let goal: ControlDuration = pool.read_response_time?.into();
+    let published = match pool.method {
+        Method::Adaptive => response::Config::adaptive(goal),
+        Method::Pid => response::Config::pid(goal),
+    };
+    let interval = ControlDuration::from_nanos(goal.as_nanos().saturating_mul(INTERVAL_GOALS));
+    Some(control::Config {
+        response: response::Config {
+            interval: interval.clamp(SHORTEST_INTERVAL, ControlDuration::from_secs(10)),
+            // The published method is in classes; otherwise any delay will do.
+            step: if pool.method == Method::Pid { published.step } else { ControlDuration::ZERO },
+            max_delay: LONGEST_REST,
+            offender_bytes_per_s: pool.offenders_above.0,
+            min_bytes_per_s: pool.at_least.0,
+            ..published
+        },
+        statistic: pool.statistic.into(),
+        load: pool.offenders.into(),
+    })
+}
+
+/// A reason as a sentence, about tenants of a pool.
+pub fn sentence(reason: &Reason) -> String {
+    let ms = |duration: &ControlDuration| format!("{:.2} ms", duration.as_millis_f64());
+    match reason {
+        Reason::NotEnoughData => "no read that counts has been seen yet, so nobody is known to wait".into(),
+        Reason::Idle => "nobody but offenders has read for a while, so nobody waits for them".into(),
+        Reason::SignalLost => "nothing has completed for a while; nobody is held back on old news".into(),
+        Reason::UnderTarget { measured, target } => {
+            format!("reads take {}, below {}, with nobody held back", ms(measured), ms(target))
+        }
+        Reason::NoOffenders { measured, target } => format!(
+            "reads take {}, above {}, but no tenant that may be held back moves enough to be the cause",
+            ms(measured),
+            ms(target)
+        ),
+        Reason::ReadsOverTarget { measured, target } => {
+            format!("reads take {}, above {}: offenders rest longer", ms(measured), ms(target))
+        }
+        Reason::ReadsUnderTarget { measured, target } => {
+            format!("reads take {}, below {}: offenders rest for a shorter time", ms(measured), ms(target))
+        }
+        Reason::AwaitingEffect { target } => format!(
+            "how long offenders rest was changed just now; what is measured is not its effect yet (target {})",
+            ms(target)
+        ),
+        Reason::KnownBurst { held } => {
+            format!("these offenders are known: the rest that held before, {}, is in force again", ms(held))
+        }
+        Reason::Infeasible { measured, target } => format!(
+            "reads take {}, above {}, although every offender is held back as far as allowed: lower at_least, raise the goal, or move load away",
+            ms(measured),
+            ms(target)
+        ),
+        Reason::TestingEffect { delay } => format!(
+            "reads stay slow with all offenders resting for {}: for some seconds they are let go and held back in turn, to see whether that does anything",
+            ms(delay)
+        ),
+        Reason::DoesNotBite { delay } => format!(
+            "a rest of {} changes neither load nor response time: the offenders are not the cause, or go by their reservations",
+            ms(delay)
+        ),
+    }
+}
+
+/// Why a tenant is held back as much as it is, as a sentence.
+pub fn client_sentence(reason: &ClientReason) -> String {
+    match reason {
+        ClientReason::SameForAll => "all offenders are held back alike".into(),
+        ClientReason::ShareOfLoad { share } => format!("{:.0} % of the offenders' load is its own", 100.0 * share),
+        ClientReason::LeastLoad => "more would leave it less than everyone is left".into(),
+        ClientReason::LargestDelay => "more is not allowed".into(),
+    }
+}
+
+/// What was measured and what was aimed at, in ms, where the reason tells.
+pub fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
+    let ms = |duration: &ControlDuration| Some(duration.as_millis_f64());
+    match reason {
+        Reason::UnderTarget { measured, target }
+        | Reason::NoOffenders { measured, target }
+        | Reason::ReadsOverTarget { measured, target }
+        | Reason::ReadsUnderTarget { measured, target }
+        | Reason::Infeasible { measured, target } => (ms(measured), ms(target)),
+        Reason::AwaitingEffect { target } => (None, ms(target)),
+        Reason::NotEnoughData
+        | Reason::Idle
+        | Reason::SignalLost
+        | Reason::KnownBurst { .. }
+        | Reason::TestingEffect { .. }
+        | Reason::DoesNotBite { .. } => (None, None),
+    }
+}

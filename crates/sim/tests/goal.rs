@@ -1,0 +1,99 @@
+//! A goal for the response time of reads on a pool: held in virtual time, by the code that serves in real time.
+
+use evenkeel_control::{Duration, Instant};
+use evenkeel_sim::scenario::metric::Metric;
+use evenkeel_sim::scenario::{self, Scenario};
+use evenkeel_sim::world::{Run, run_quietly};
+
+const GOAL_MS: f64 = 15.0;
+
+fn scenario(assignments: &[&str]) -> Scenario {
+    let text = include_str!("../../../scenarios/response-goal.toml");
+    let assignments: Vec<String> = assignments.iter().map(|&text| text.to_owned()).collect();
+    let mut open = |name: &str| Err(std::io::Error::other(format!("no trace {name}")));
+    scenario::parse(text, "response-goal.toml", &assignments, &mut open).unwrap_or_else(|e| panic!("{e:?}")).scenario
+}
+
+fn run(assignments: &[&str], seed: u64) -> Run {
+    run_quietly(&scenario(assignments).setup, seed).unwrap()
+}
+
+/// A metric over each second from `from` to `until`.
+fn seconds(run: &Run, metric: &str, from: u64, until: u64) -> Vec<f64> {
+    let (backup, database) = ("backup".to_owned(), "database".to_owned());
+    let metric = Metric::parse(metric, &[&backup, &database]).unwrap();
+    let at = |second| Instant::ZERO + Duration::from_secs(second);
+    (from..until).map(|second| metric.measure(run, Some((at(second), at(second + 1))))).collect()
+}
+
+fn mean(of: &[f64]) -> f64 {
+    of.iter().sum::<f64>() / of.len() as f64
+}
+
+/// Seconds of both bursts but the first of each.
+fn reads_in_bursts(run: &Run) -> Vec<f64> {
+    [seconds(run, "database.mean_ms", 6, 25), seconds(run, "database.mean_ms", 31, 50)].concat()
+}
+
+#[test]
+fn the_goal_is_held_and_costs_no_throughput() {
+    for seed in 1..=5 {
+        let (without, with) = (run(&["pool.read_response_time=\"10s\""], seed), run(&[], seed));
+        assert!(mean(&reads_in_bursts(&without)) > 2.0 * GOAL_MS, "seed {seed}: there is something to hold");
+        let reads = reads_in_bursts(&with);
+        let late = reads.iter().filter(|&&ms| ms > GOAL_MS).count();
+        assert!(late * 100 <= reads.len(), "seed {seed}: {late} seconds late: {reads:.1?}");
+        let written = |run: &Run| mean(&seconds(run, "backup.bytes_per_s", 6, 25));
+        assert!(written(&with) >= 0.97 * written(&without), "seed {seed}: {} {}", written(&with), written(&without));
+    }
+}
+
+#[test]
+fn a_burst_that_is_known_is_met_sooner() {
+    for seed in 1..=5 {
+        let run = run(&[], seed);
+        let (first, again) = (seconds(&run, "database.mean_ms", 5, 6)[0], seconds(&run, "database.mean_ms", 30, 31)[0]);
+        assert!(again < first && again < 1.5 * GOAL_MS, "seed {seed}: {first:.1} ms, then {again:.1} ms");
+    }
+}
+
+#[test]
+fn the_published_controller_approaches_it() {
+    let run = run(&["pool.method=\"pid\""], 1);
+    let reads = seconds(&run, "database.mean_ms", 30, 50);
+    assert!(reads[0] > 1.3 * GOAL_MS && reads[19] < 1.15 * GOAL_MS, "{reads:.1?}");
+}
+
+#[test]
+fn a_percentile_is_held_too() {
+    for seed in 1..=3 {
+        let mut setup = scenario(&["pool.statistic=\"p99\"", "pool.read_response_time=\"25ms\""]).setup;
+        (setup.warmup, setup.duration) = (Duration::from_secs(7), Duration::from_secs(43));
+        let run = run_quietly(&setup, seed).unwrap();
+        let p99 = run.tenants[1].response.p99().as_millis_f64();
+        assert!((12.0..=25.0).contains(&p99), "seed {seed}: {p99} ms");
+    }
+}
+
+#[test]
+fn on_a_disk_behind_elastic_admission_as_well() {
+    let disk = ["pool.admission=\"elastic\"", "device.iops=180", "device.bandwidth=\"10MB\""];
+    for seed in 1..=3 {
+        let goal = |ms: &str| {
+            let goal = format!("pool.read_response_time=\"{ms}\"");
+            reads_in_bursts(&run(&[&disk[..], &[goal.as_str()]].concat(), seed))
+        };
+        let late = |ms: &str| goal(ms).iter().filter(|&&ms| ms > 20.0).count();
+        let (without, with) = (late("10s"), late("20ms"));
+        assert!(without >= 15 && with <= 3, "seed {seed}: of 38 seconds {without} late without, {with} with");
+    }
+}
+
+#[test]
+fn reservations_and_standing_win() {
+    let promised = run(&["tenants.backup.reservation.bytes_per_s=\"90MB\"", "pool.read_response_time=\"2ms\""], 1);
+    let written = mean(&seconds(&promised, "backup.bytes_per_s", 6, 25));
+    assert!(written >= 89.5e6, "{written}");
+    let spared = run(&["tenants.backup.standing=\"never\""], 1);
+    assert!(mean(&reads_in_bursts(&spared)) > 2.0 * GOAL_MS);
+}
