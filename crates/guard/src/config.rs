@@ -15,7 +15,7 @@ use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::actuator::Packets;
+use crate::actuator::{Actuator, Packets};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -55,6 +55,8 @@ pub struct Guard {
     pub timeout: Duration,
     /// What was there before, so that it can be put back.
     pub journal: PathBuf,
+    /// What lets packets wait.
+    pub actuator: Actuator,
     /// How a delay is chosen.
     pub method: Method,
     /// Which packets wait.
@@ -79,6 +81,7 @@ impl Default for Guard {
             max_delay: Duration::from_millis(20),
             timeout: Duration::from_secs(3),
             journal: "/run/evenkeel/guard.journal".into(),
+            actuator: Actuator::default(),
             method: Method::Adaptive,
             packets: PacketChoice::Acknowledgements,
             never: Vec::new(),

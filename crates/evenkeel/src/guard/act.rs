@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
-use evenkeel_guard::actuator::{Holds, Settings};
+use evenkeel_guard::actuator::{Actuator, Holds, Settings};
 use evenkeel_guard::config::Config;
 
 use super::acting::Acting;
@@ -35,6 +35,7 @@ impl Actor {
             step: config.guard.step.into(),
             maximum: config.guard.max_delay.into(),
             timeout: config.guard.timeout.into(),
+            actuator: config.guard.actuator,
             ..Settings::default()
         };
         let acting = Acting::start(settings, &config.guard.journal);
@@ -46,7 +47,13 @@ impl Actor {
     pub(super) fn explain(&self) -> String {
         match self {
             Self::Watching(why) => why.clone(),
-            Self::Acting(_) => "packets to clients wait; delays that are not renewed end by themselves".into(),
+            Self::Acting(acting) => {
+                let actuator = match acting.actuator() {
+                    Actuator::Edt => "edt",
+                    Actuator::Auto | Actuator::Netem => "netem",
+                };
+                format!("packets to clients wait, by {actuator}; delays that are not renewed end by themselves")
+            }
         }
     }
 

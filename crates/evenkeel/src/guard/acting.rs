@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Holds, Outcome, PacketDelay, Plan, Settings};
+use evenkeel_guard::actuator::{Actuator, Holds, Outcome, PacketDelay, Plan, Settings};
 use evenkeel_guard::journal::Journal;
 use evenkeel_guard::sentinel::Sentinel;
 
@@ -55,6 +55,11 @@ impl Acting {
     /// What is in force, as rounded to classes.
     pub(crate) fn held(&self) -> Holds {
         self.delay.held()
+    }
+
+    /// What lets packets wait.
+    pub(crate) fn actuator(&self) -> Actuator {
+        self.delay.actuator()
     }
 
     /// Puts everything back. The result is how many packets the delay classes dropped, where the kernel tells.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::actuator::{Actuator, Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_policy::units::Duration;
 
 use super::acting::Acting;
@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// End after this time; without it, at Ctrl-C
     #[arg(long = "for", value_name = "TIME")]
     time: Option<Duration>,
+    /// What lets packets wait
+    #[arg(long, value_enum, default_value = "netem")]
+    actuator: By,
     /// Rely on the timeout alone: the table in the kernel does not end with this process
     #[arg(long)]
     shared_table: bool,
@@ -65,6 +68,17 @@ enum Which {
     All,
 }
 
+/// As on the command line.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum By {
+    /// edt where the kernel has it, else netem
+    Auto,
+    /// Delay classes of HTB and netem
+    Netem,
+    /// A BPF program that sets departure times, and fq: any delay (Linux 6.6)
+    Edt,
+}
+
 fn time(duration: Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(duration.0.as_nanos())
 }
@@ -78,6 +92,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         maximum: time(args.maximum),
         timeout: time(args.timeout),
         owned: !args.shared_table,
+        actuator: match args.actuator {
+            By::Auto => Actuator::Auto,
+            By::Netem => Actuator::Netem,
+            By::Edt => Actuator::Edt,
+        },
     };
     let packets = match args.packets {
         Which::Acknowledgements => Packets::Acknowledgements,

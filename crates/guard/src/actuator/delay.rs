@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::edt::Edt;
 use super::error::Error;
-use super::hold::{Client, Hold, Holds};
+use super::hold::{Actuator, Client, Hold, Holds};
 use super::qdisc::{self, Qdiscs};
 use super::table::{self, Class, Classes, Found, ThrottleTable};
 use crate::journal::{Journal, Knob};
@@ -18,6 +19,8 @@ pub const MAX_HOLDS: usize = 131_072;
 /// The kernel closes the files of a killed process within milliseconds.
 const OWNER_LIMIT: Duration = Duration::from_secs(1);
 const OWNER_POLL: Duration = Duration::from_millis(5);
+/// How often it is looked whether our queueing disciplines are still there: one message for each device.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How packets are delayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub struct Settings {
     /// Let the kernel remove all holds at once when this process ends, and keep others from changing them, where it
     /// can do that (Linux 5.12). Without it, holds last until their timeout.
     pub owned: bool,
+    /// What lets packets wait.
+    pub actuator: Actuator,
 }
 
 impl Default for Settings {
@@ -47,6 +52,7 @@ impl Default for Settings {
             maximum: Duration::from_millis(20),
             timeout: Duration::from_secs(3),
             owned: true,
+            actuator: Actuator::default(),
         }
     }
 }
@@ -142,10 +148,18 @@ impl Plan {
         let mut steps = Vec::new();
         for device in &self.devices {
             let (name, found) = (&device.name, &device.found);
+            let what = match self.settings.actuator {
+                Actuator::Netem => format!("htb with {classes} delay classes"),
+                Actuator::Edt => "fq and a BPF program".to_owned(),
+                Actuator::Auto => format!("fq and a BPF program, or else htb with {classes} delay classes,"),
+            };
             steps.push(match device.ours {
-                true => format!("{name}: replace the delay classes that an earlier run left"),
-                false => format!("{name}: put htb with {classes} delay classes in place of the default {found}"),
+                true => format!("{name}: replace what an earlier run left by {what}"),
+                false => format!("{name}: put {what} in place of the default {found}"),
             });
+        }
+        if self.settings.actuator == Actuator::Edt {
+            return steps;
         }
         let verb = if self.replaces_table { "replace" } else { "create" };
         steps.push(format!("{verb} the nftables table inet {}, with nobody in it", table::TABLE));
@@ -164,14 +178,9 @@ impl Plan {
         }
         let made = self.make(&qdiscs);
         match made {
-            Ok(table) => Ok(PacketDelay {
-                settings: self.settings,
-                devices: self.devices,
-                table,
-                qdiscs,
-                knobs,
-                classes: Classes::new(),
-            }),
+            Ok(means) => {
+                Ok(PacketDelay { settings: self.settings, devices: self.devices, means, qdiscs, knobs, looked: None })
+            }
             Err(e) => {
                 // The refusal is what the caller must see. The journal keeps what cannot be undone now.
                 let _ = journal.restore_all();
@@ -180,19 +189,63 @@ impl Plan {
         }
     }
 
-    fn make(&self, qdiscs: &Qdiscs) -> Result<ThrottleTable, Error> {
+    fn make(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
+        match self.settings.actuator {
+            Actuator::Netem => self.make_netem(qdiscs),
+            Actuator::Edt => self.make_edt(qdiscs),
+            Actuator::Auto => match self.make_edt(qdiscs) {
+                Err(why @ (Error::Missing { .. } | Error::TooOld { .. })) => {
+                    tracing::info!("{why}: delay classes are used");
+                    self.make_netem(qdiscs)
+                }
+                other => other,
+            },
+        }
+    }
+
+    fn make_netem(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
         for device in &self.devices {
             qdiscs.remove(device.index).map_err(|e| Error::kernel("remove old delay classes", e))?;
-            qdiscs.create(device.index, self.settings.step, self.settings.classes()).map_err(|refused| {
-                match (refused.error, refused.what) {
-                    (Errno::NOENT, "netem") => Error::Missing { what: "netem", module: "sch_netem" },
-                    (Errno::NOENT, _) => Error::Missing { what: "htb", module: "sch_htb" },
-                    (e, _) => Error::kernel("make delay classes", e),
-                }
-            })?;
+            make_classes(qdiscs, device.index, &self.settings)?;
         }
-        ThrottleTable::create(&self.settings.ports, self.settings.owned).map_err(table_error)
+        let table = ThrottleTable::create(&self.settings.ports, self.settings.owned).map_err(table_error)?;
+        Ok(Means::Netem { table, classes: Classes::new() })
     }
+
+    fn make_edt(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
+        let mut edt = Edt::load(&self.settings.ports, MAX_HOLDS).map_err(|e| match e {
+            Errno::PERM | Errno::ACCESS => Error::NotAllowed { doing: "load a BPF program" },
+            Errno::NOSYS => Error::TooOld { what: "BPF programs", since: "4.4" },
+            e => Error::kernel("load the BPF program", e),
+        })?;
+        for device in &self.devices {
+            qdiscs.remove(device.index).map_err(|e| Error::kernel("remove old delay classes", e))?;
+            make_departures(qdiscs, device.index, &mut edt)?;
+        }
+        Ok(Means::Edt(edt))
+    }
+}
+
+fn make_classes(qdiscs: &Qdiscs, device: u32, settings: &Settings) -> Result<(), Error> {
+    qdiscs.create(device, settings.step, settings.classes()).map_err(|refused| match (refused.error, refused.what) {
+        (Errno::NOENT, "netem") => Error::Missing { what: "netem", module: "sch_netem" },
+        (Errno::NOENT, _) => Error::Missing { what: "htb", module: "sch_htb" },
+        (e, _) => Error::kernel("make delay classes", e),
+    })
+}
+
+/// The program first: where the kernel cannot have it nothing has been changed.
+fn make_departures(qdiscs: &Qdiscs, device: u32, edt: &mut Edt) -> Result<(), Error> {
+    edt.attach(device).map_err(|e| match e {
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
+            Error::TooOld { what: "BPF links at the egress of network devices (TCX)", since: "6.6" }
+        }
+        e => Error::kernel("attach the BPF program to a network device", e),
+    })?;
+    qdiscs.create_departures(device).map_err(|e| match e {
+        Errno::NOENT => Error::Missing { what: "fq", module: "sch_fq" },
+        e => Error::kernel("make fq the queueing discipline", e),
+    })
 }
 
 fn table_error(error: Errno) -> Error {
@@ -226,51 +279,118 @@ pub struct Outcome {
 pub struct PacketDelay {
     settings: Settings,
     devices: Vec<DevicePlan>,
-    table: ThrottleTable,
+    means: Means,
     qdiscs: Qdiscs,
     knobs: Vec<Knob>,
-    /// Scratch space.
-    classes: Classes,
+    /// When the queueing disciplines were looked at last.
+    looked: Option<Instant>,
+}
+
+/// What lets packets wait.
+#[derive(Debug)]
+enum Means {
+    Netem {
+        table: ThrottleTable,
+        /// Scratch space.
+        classes: Classes,
+    },
+    Edt(Edt),
 }
 
 impl PacketDelay {
     /// Makes exactly `holds` be in force. Call it at every tick, also when nothing changed: it renews the timeouts,
-    /// and it mends what others changed. Compares first; all changes are one transaction.
+    /// and it mends what others changed. Writes only what differs or is due.
     ///
     /// # Errors
     /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
-    /// in force until their timeout.
+    /// in force until their timeout; [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has lost our queueing
+    /// discipline to somebody else's, or is gone: the holds have been written then.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
-        let settings = &self.settings;
-        let class = |(client, hold): (&Client, &Hold)| {
-            let class = qdisc::class_id(settings.class(hold.delay));
-            Class { client: *client, packets: hold.packets, class }
-        };
-        self.classes.clear();
-        self.classes.extend(holds.iter().map(class));
-        if self.classes.len() > MAX_HOLDS {
-            let problem = format!("are {}: at most {MAX_HOLDS} clients can be held at one time", self.classes.len());
+        let count = holds.len();
+        if count > MAX_HOLDS {
+            let problem = format!("are {count}: at most {MAX_HOLDS} clients can be held at one time");
             return Err(Error::Settings { key: "holds", problem });
         }
-        let timeout = self.settings.timeout;
-        let found = self.table.repair(now, timeout).map_err(table_error)?;
-        let repaired = matches!(found, Found::StructureRepaired | Found::ElementsRepaired);
-        let written = self.table.write(now, &self.classes, timeout).map_err(table_error)?;
-        Ok(Outcome { written, repaired })
+        let settings = &self.settings;
+        let timeout = settings.timeout;
+        let mut outcome = match &mut self.means {
+            Means::Netem { table, classes } => {
+                let class = |(client, hold): (&Client, &Hold)| {
+                    let class = qdisc::class_id(settings.class(hold.delay));
+                    Class { client: *client, packets: hold.packets, class }
+                };
+                classes.clear();
+                classes.extend(holds.iter().map(class));
+                let found = table.repair(now, timeout).map_err(table_error)?;
+                let repaired = matches!(found, Found::StructureRepaired | Found::ElementsRepaired);
+                Outcome { written: table.write(now, classes, timeout).map_err(table_error)?, repaired }
+            }
+            Means::Edt(edt) => {
+                let written = edt.set(now, holds, timeout);
+                Outcome { written: written.map_err(|e| Error::kernel("change who is held", e))?, repaired: false }
+            }
+        };
+        if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
+            self.looked = Some(now);
+            outcome.repaired |= self.look_after_devices()?;
+        }
+        Ok(outcome)
     }
 
-    /// The delays in force, as rounded to classes.
+    /// Makes our queueing disciplines anew where they are gone; tells whether any was.
+    fn look_after_devices(&mut self) -> Result<bool, Error> {
+        let mut repaired = false;
+        for device in &mut self.devices {
+            let index = device_index(&device.name)?;
+            let found = self.qdiscs.list(index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
+            let root = found.iter().find(|q| q.root);
+            if root.is_some_and(super::qdisc::Qdisc::is_ours) && index == device.index {
+                continue;
+            }
+            if let Some(root) = root.filter(|q| !q.is_default() && !q.is_ours()) {
+                return Err(Error::ForeignQdisc { device: device.name.clone(), found: root.name() });
+            }
+            match &mut self.means {
+                Means::Netem { .. } => make_classes(&self.qdiscs, index, &self.settings)?,
+                Means::Edt(_) if index == device.index => {
+                    self.qdiscs.create_departures(index).map_err(|e| Error::kernel("make fq anew", e))?;
+                }
+                Means::Edt(edt) => make_departures(&self.qdiscs, index, edt)?,
+            }
+            device.index = index;
+            repaired = true;
+        }
+        Ok(repaired)
+    }
+
+    /// The delays in force, as rounded to classes where there are any.
     pub fn held(&self) -> Holds {
-        let hold = |Class { client, packets, class }: &Class| {
-            let delay = self.settings.step * (class & 0xffff);
-            (*client, Hold { packets: *packets, delay })
-        };
-        self.table.held().iter().map(hold).collect()
+        match &self.means {
+            Means::Edt(edt) => edt.held(),
+            Means::Netem { table, .. } => {
+                let hold = |Class { client, packets, class }: &Class| {
+                    let delay = self.settings.step * (class & 0xffff);
+                    (*client, Hold { packets: *packets, delay })
+                };
+                table.held().iter().map(hold).collect()
+            }
+        }
+    }
+
+    /// What lets packets wait: never [`Actuator::Auto`].
+    pub fn actuator(&self) -> Actuator {
+        match self.means {
+            Means::Netem { .. } => Actuator::Netem,
+            Means::Edt(_) => Actuator::Edt,
+        }
     }
 
     /// Whether the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
     pub fn ends_with_process(&self) -> bool {
-        self.table.is_owned()
+        match &self.means {
+            Means::Netem { table, .. } => table.is_owned(),
+            Means::Edt(_) => true,
+        }
     }
 
     /// Packets dropped so far in the delay classes of all devices: not one is expected.
@@ -281,7 +401,11 @@ impl PacketDelay {
         let mut drops = 0;
         for device in &self.devices {
             let all = self.qdiscs.list(device.index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
-            drops += all.iter().filter(|q| q.kind == "netem").map(|q| q.drops).sum::<u64>();
+            drops += all
+                .iter()
+                .filter(|q| q.kind == "netem" || (q.kind == "fq" && q.is_ours()))
+                .map(|q| q.drops)
+                .sum::<u64>();
         }
         Ok(drops)
     }
@@ -291,9 +415,9 @@ impl PacketDelay {
     /// # Errors
     /// What the kernel refuses; the journal keeps it for the next attempt.
     pub fn restore(self, journal: &mut Journal) -> Result<(), Error> {
-        let Self { table, knobs, .. } = self;
-        // An owned table can be removed by its owner alone, and goes with the socket.
-        drop(table);
+        let Self { means, knobs, .. } = self;
+        // An owned table can be removed by its owner alone, and goes with the socket; a program goes with its links.
+        drop(means);
         knobs.iter().try_for_each(|knob| journal.restore(knob).map(|_| ()))
     }
 }

@@ -41,6 +41,14 @@ pub enum Error {
         /// Module that has it.
         module: &'static str,
     },
+    /// The kernel is older than a part.
+    #[error("the kernel has no {what}, which came with Linux {since}: write actuator = \"netem\"")]
+    TooOld {
+        /// Name of the part.
+        what: &'static str,
+        /// First version that has it.
+        since: &'static str,
+    },
     /// Missing privileges.
     #[error("not allowed to {doing}: run as root or with the capability CAP_NET_ADMIN")]
     NotAllowed {

@@ -3,7 +3,21 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// What lets packets wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Actuator {
+    /// `edt` where the kernel has it, else `netem`.
+    Auto,
+    /// Delay classes of HTB and netem, and an nftables table: delays are multiples of a step.
+    #[default]
+    Netem,
+    /// A BPF program that sets departure times, and `fq` (Linux 6.6): any delay.
+    Edt,
+}
 
 /// Whose packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

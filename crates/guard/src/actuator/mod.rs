@@ -1,15 +1,18 @@
 //! What is done about it: plan, apply, restore.
 //!
-//! The one actuator so far holds back packets that are sent to a client, without dropping any (iSCSI paper, section 4):
+//! Packets that are sent to a client are held back, without dropping any (iSCSI paper, section 4):
 //!
 //! ```text
 //!  packet to a client ──▶ nftables: whose is it? ──▶ priority = class ──▶ HTB class n ──▶ netem, n × step ──▶ device
 //!                             └─ nobody's ──────────────────────────────▶ past all classes ───────────────────▶
 //! ```
 //!
-//! Classes are made once. A tick changes the maps only, in one transaction, over netlink and without starting a process.
+//! Classes are made once. A tick changes the maps only, over netlink and without starting a process. Where the kernel has
+//! them, a BPF program and `fq` do the same without classes (`edt.rs`).
 
+mod bpf;
 mod delay;
+mod edt;
 mod error;
 mod file;
 mod hold;
@@ -23,4 +26,4 @@ pub(crate) use delay::{remove_classes, remove_table};
 pub use error::Error;
 pub use file::{FileKnob, Written};
 pub(crate) use file::{read as read_file, write as write_file};
-pub use hold::{Client, Hold, Holds, Packets};
+pub use hold::{Actuator, Client, Hold, Holds, Packets};

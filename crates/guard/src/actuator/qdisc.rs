@@ -52,7 +52,7 @@ impl Qdisc {
 
     /// Made by us.
     pub(crate) fn is_ours(&self) -> bool {
-        self.handle == MAJOR && self.kind == "htb"
+        self.handle == MAJOR && matches!(self.kind.as_str(), "htb" | "fq")
     }
 
     /// As `tc` prints it, for example `htb 1:`.
@@ -115,6 +115,22 @@ fn write_delay(batch: &mut Batch, device: u32, class: u32, delay: Duration) {
         inner.extend(10u16.to_ne_bytes());
         inner.extend(nanoseconds.to_ne_bytes());
         w.bytes(OPTIONS, &inner);
+    });
+}
+
+/// `fq` with room for what waits, and without pacing of its own: all it does is to keep packets until their departure.
+fn write_departures(batch: &mut Batch, device: u32) {
+    const PACKETS: u16 = 1;
+    const PACKETS_OF_A_FLOW: u16 = 2;
+    const PACING: u16 = 5;
+    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, MAJOR, ROOT);
+        w.text(KIND, "fq");
+        w.nest(OPTIONS, |w| {
+            w.bytes(PACKETS, &LIMIT.to_ne_bytes());
+            w.bytes(PACKETS_OF_A_FLOW, &LIMIT.to_ne_bytes());
+            w.bytes(PACING, &0u32.to_ne_bytes());
+        });
     });
 }
 
@@ -182,6 +198,13 @@ impl Qdiscs {
         Ok(())
     }
 
+    /// Makes a root that keeps packets until their departure time.
+    pub(crate) fn create_departures(&self, device: u32) -> Result<(), Errno> {
+        let mut batch = Batch::default();
+        write_departures(&mut batch, device);
+        self.socket.transact(&batch, 0)
+    }
+
     /// Removes our root with all under it; whatever else is there stays. The kernel's default comes back.
     /// The result is whether there was anything of ours.
     pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
@@ -234,7 +257,8 @@ mod tests {
         assert!(qdisc("fq_codel", 0).is_default());
         assert!(!qdisc("fq_codel", 0x10000).is_default());
         assert!(qdisc("htb", MAJOR).is_ours());
-        assert!(!qdisc("fq", MAJOR).is_ours());
+        assert!(qdisc("fq", MAJOR).is_ours());
+        assert!(!qdisc("pfifo", MAJOR).is_ours());
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
     }
 }

@@ -1,0 +1,370 @@
+//! The kernel's BPF: a small assembler, and the few calls of bpf(2) that are needed.
+//!
+//! Opcodes are those of the instruction set's standard, RFC 9669.
+
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use rustix::io::Errno;
+
+/// A register: R0 holds results, R1 to R5 arguments, R6 to R9 survive calls, R10 is the end of the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Register(u8);
+
+pub(super) const R0: Register = Register(0);
+pub(super) const R1: Register = Register(1);
+pub(super) const R2: Register = Register(2);
+pub(super) const R3: Register = Register(3);
+pub(super) const R4: Register = Register(4);
+pub(super) const R5: Register = Register(5);
+pub(super) const R6: Register = Register(6);
+pub(super) const R7: Register = Register(7);
+pub(super) const R8: Register = Register(8);
+pub(super) const R9: Register = Register(9);
+pub(super) const R10: Register = Register(10);
+
+/// Bytes that a load or store moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Size {
+    Word = 0x00,
+    Half = 0x08,
+    Byte = 0x10,
+    Double = 0x18,
+}
+
+/// When a jump is taken; comparisons are without sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    Equal = 0x10,
+    Greater = 0x20,
+    AtLeast = 0x30,
+    Unequal = 0x50,
+}
+
+/// What is done with a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Do {
+    Add = 0x00,
+    Subtract = 0x10,
+    And = 0x50,
+    ShiftLeft = 0x60,
+    ShiftRight = 0x70,
+    Set = 0xb0,
+}
+
+/// What stands on the right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operand {
+    Number(i32),
+    Of(Register),
+}
+
+impl From<i32> for Operand {
+    fn from(number: i32) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Register> for Operand {
+    fn from(register: Register) -> Self {
+        Self::Of(register)
+    }
+}
+
+/// A place in the program that jumps go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Label(usize);
+
+/// A program under construction.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    code: Vec<[u8; 8]>,
+    labels: Vec<Option<usize>>,
+    jumps: Vec<(usize, Label)>,
+}
+
+const CLASS_LOAD: u8 = 0x00;
+const CLASS_LOAD_REGISTER: u8 = 0x01;
+const CLASS_STORE: u8 = 0x02;
+const CLASS_STORE_REGISTER: u8 = 0x03;
+const CLASS_ALU: u8 = 0x04;
+const CLASS_JUMP: u8 = 0x05;
+const CLASS_ALU_64: u8 = 0x07;
+const FROM_REGISTER: u8 = 0x08;
+const MEMORY: u8 = 0x60;
+const DOUBLE: u8 = 0x18;
+const TO_BIG_ENDIAN: u8 = 0xd8;
+const CALL: u8 = 0x80;
+const EXIT: u8 = 0x90;
+const MAP_BY_DESCRIPTOR: u8 = 1;
+
+impl Assembler {
+    fn push(&mut self, code: u8, to: Register, from: u8, offset: i16, number: i32) {
+        let [o0, o1] = offset.to_ne_bytes();
+        let [n0, n1, n2, n3] = number.to_ne_bytes();
+        let registers = if cfg!(target_endian = "big") { to.0 << 4 | from } else { from << 4 | to.0 };
+        self.code.push([code, registers, o0, o1, n0, n1, n2, n3]);
+    }
+
+    pub(super) fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// The label is here.
+    pub(super) fn place(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.code.len());
+    }
+
+    /// `to` = `to` op `operand`, 64 bits.
+    pub(super) fn alu(&mut self, op: Do, to: Register, operand: impl Into<Operand>) {
+        match operand.into() {
+            Operand::Number(number) => self.push(CLASS_ALU_64 | op as u8, to, 0, 0, number),
+            Operand::Of(from) => self.push(CLASS_ALU_64 | FROM_REGISTER | op as u8, to, from.0, 0, 0),
+        }
+    }
+
+    pub(super) fn set(&mut self, to: Register, operand: impl Into<Operand>) {
+        self.alu(Do::Set, to, operand);
+    }
+
+    /// Turns two bytes in network order into a number.
+    pub(super) fn network_16(&mut self, register: Register) {
+        self.push(CLASS_ALU | TO_BIG_ENDIAN, register, 0, 0, 16);
+    }
+
+    pub(super) fn load(&mut self, size: Size, to: Register, at: Register, offset: i16) {
+        self.push(CLASS_LOAD_REGISTER | MEMORY | size as u8, to, at.0, offset, 0);
+    }
+
+    pub(super) fn store(&mut self, size: Size, at: Register, offset: i16, operand: impl Into<Operand>) {
+        match operand.into() {
+            Operand::Number(number) => self.push(CLASS_STORE | MEMORY | size as u8, at, 0, offset, number),
+            Operand::Of(from) => self.push(CLASS_STORE_REGISTER | MEMORY | size as u8, at, from.0, offset, 0),
+        }
+    }
+
+    pub(super) fn load_map(&mut self, to: Register, map: &Map) {
+        self.push(CLASS_LOAD | DOUBLE, to, MAP_BY_DESCRIPTOR, 0, map.fd.as_raw_fd());
+        self.push(0, R0, 0, 0, 0);
+    }
+
+    pub(super) fn call(&mut self, helper: i32) {
+        self.push(CLASS_JUMP | CALL, R0, 0, 0, helper);
+    }
+
+    pub(super) fn jump(&mut self, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        self.push(CLASS_JUMP, R0, 0, 0, 0);
+    }
+
+    pub(super) fn jump_when(&mut self, when: When, left: Register, right: impl Into<Operand>, to: Label) {
+        self.jumps.push((self.code.len(), to));
+        match right.into() {
+            Operand::Number(number) => self.push(CLASS_JUMP | when as u8, left, 0, 0, number),
+            Operand::Of(right) => self.push(CLASS_JUMP | FROM_REGISTER | when as u8, left, right.0, 0, 0),
+        }
+    }
+
+    pub(super) fn exit(&mut self) {
+        self.push(CLASS_JUMP | EXIT, R0, 0, 0, 0);
+    }
+
+    /// The instructions, with all jumps resolved; `None` if a label has no place or is too far away.
+    fn finish(mut self) -> Option<Vec<u8>> {
+        for (from, label) in &self.jumps {
+            let to = self.labels[label.0]?;
+            let offset = i16::try_from(to as i64 - *from as i64 - 1).ok()?;
+            self.code[*from][2..4].copy_from_slice(&offset.to_ne_bytes());
+        }
+        Some(self.code.concat())
+    }
+}
+
+/// bpf(2) with `attributes` as its union.
+fn bpf(command: i32, attributes: &mut [u8]) -> Result<i32, Errno> {
+    // SAFETY: the kernel reads and writes no more than the length that it is given; what the attributes point to is
+    // alive, as every caller borrows it until this returns.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), attributes.len()) };
+    if result < 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    i32::try_from(result).map_err(|_| Errno::INVAL)
+}
+
+/// The same for commands that answer with a descriptor.
+fn bpf_descriptor(command: i32, attributes: &mut [u8]) -> Result<OwnedFd, Errno> {
+    let fd = bpf(command, attributes)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Puts attributes together: each piece as the kernel's struct has it, padding included.
+fn attributes(pieces: &[&[u8]]) -> Vec<u8> {
+    pieces.concat()
+}
+
+fn address(bytes: &[u8]) -> [u8; 8] {
+    (bytes.as_ptr() as u64).to_ne_bytes()
+}
+
+fn word(n: u32) -> [u8; 4] {
+    n.to_ne_bytes()
+}
+
+fn descriptor(fd: &OwnedFd) -> [u8; 4] {
+    fd.as_raw_fd().to_ne_bytes()
+}
+
+/// A hash map in the kernel.
+#[derive(Debug)]
+pub(super) struct Map {
+    fd: OwnedFd,
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Map {
+    pub(super) fn hash(key_bytes: usize, value_bytes: usize, most: usize) -> Result<Self, Errno> {
+        const MAP_CREATE: i32 = 0;
+        const HASH: u32 = 1;
+        const NO_PREALLOCATION: u32 = 1;
+        let numbers = [HASH, key_bytes as u32, value_bytes as u32, most as u32, NO_PREALLOCATION];
+        let fd = bpf_descriptor(MAP_CREATE, &mut numbers.map(u32::to_ne_bytes).concat())?;
+        Ok(Self { fd, key_bytes, value_bytes })
+    }
+
+    fn element(&self, command: i32, key: &[u8], value: Option<&[u8]>) -> Result<(), Errno> {
+        let value = value.map_or([0; 8], address);
+        let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &[0; 4], &address(key), &value, &[0; 8]];
+        bpf(command, &mut attributes(&pieces)).map(drop)
+    }
+
+    /// Makes `key` have this value, whatever it had.
+    pub(super) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
+        const MAP_UPDATE_ELEM: i32 = 2;
+        if key.len() != self.key_bytes || value.len() != self.value_bytes {
+            return Err(Errno::INVAL);
+        }
+        self.element(MAP_UPDATE_ELEM, key, Some(value))
+    }
+
+    /// Removes `key`, if it is there.
+    pub(super) fn remove(&self, key: &[u8]) -> Result<(), Errno> {
+        const MAP_DELETE_ELEM: i32 = 3;
+        if key.len() != self.key_bytes {
+            return Err(Errno::INVAL);
+        }
+        match self.element(MAP_DELETE_ELEM, key, None) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// A program that looks at packets, accepted by the kernel.
+#[derive(Debug)]
+pub(super) struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    pub(super) fn load(assembler: Assembler) -> Result<Self, Errno> {
+        const PROG_LOAD: i32 = 5;
+        const SCHED_CLS: u32 = 3;
+        let code = assembler.finish().ok_or(Errno::INVAL)?;
+        let license = b"Apache-2.0\0";
+        let mut name = [0; 16];
+        name[..8].copy_from_slice(b"evenkeel");
+        let load = |log: &mut [u8]| {
+            let level = u32::from(!log.is_empty());
+            let pieces: [&[u8]; 10] = [
+                &word(SCHED_CLS),
+                &word((code.len() / 8) as u32),
+                &address(&code),
+                &address(license),
+                &word(level),
+                &word(log.len() as u32),
+                &if log.is_empty() { [0; 8] } else { address(log) },
+                &[0; 8],
+                &name,
+                &[0; 8],
+            ];
+            bpf_descriptor(PROG_LOAD, &mut attributes(&pieces))
+        };
+        match load(&mut []) {
+            Ok(fd) => Ok(Self { fd }),
+            Err(error) => {
+                // Once more, for what the verifier has to say.
+                let mut log = vec![0; 64 << 10];
+                let fd = load(&mut log).inspect_err(|_| {
+                    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+                    tracing::debug!("the kernel refuses the program: {}", String::from_utf8_lossy(&log[..end]));
+                });
+                fd.map(|fd| Self { fd }).map_err(|_| error)
+            }
+        }
+    }
+
+    /// Lets the program see every packet that leaves by a device, until the result is dropped or this process ends
+    /// (Linux 6.6).
+    pub(super) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
+        const LINK_CREATE: i32 = 28;
+        const TCX_EGRESS: u32 = 47;
+        let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
+        bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
+    }
+
+    /// Runs the program on a packet, with `context` as what the kernel knows of it; answers with the verdict and changes
+    /// the context as the program does.
+    #[cfg(test)]
+    pub(super) fn run(&self, packet: &[u8], context: &mut [u8]) -> Result<i32, Errno> {
+        const PROG_TEST_RUN: i32 = 10;
+        let given = context.to_vec();
+        let pieces: [&[u8]; 12] = [
+            &descriptor(&self.fd),
+            &[0; 4],
+            &word(packet.len() as u32),
+            &[0; 4],
+            &address(packet),
+            &[0; 8],
+            &word(1),
+            &[0; 4],
+            &word(given.len() as u32),
+            &word(context.len() as u32),
+            &address(&given),
+            &address(context),
+        ];
+        let mut bytes = attributes(&pieces);
+        bpf(PROG_TEST_RUN, &mut bytes)?;
+        Ok(i32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_laid_out_as_the_standard_says() {
+        let mut assembler = Assembler::default();
+        let end = assembler.label();
+        assembler.set(R0, -1);
+        assembler.jump_when(When::Equal, R1, R2, end);
+        assembler.store(Size::Half, R10, -8, 7);
+        assembler.place(end);
+        assembler.exit();
+        let code = assembler.finish().unwrap();
+        assert_eq!(code[..8], [0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(code[8..16], [0x1d, 0x21, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(code[16..24], [0x6a, 0x0a, 0xf8, 0xff, 7, 0, 0, 0]);
+        assert_eq!(code[24..], [0x95, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_label_without_a_place_is_no_program() {
+        let mut assembler = Assembler::default();
+        let nowhere = assembler.label();
+        assembler.jump(nowhere);
+        assert!(assembler.finish().is_none());
+    }
+}

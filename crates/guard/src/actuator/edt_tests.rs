@@ -1,0 +1,156 @@
+//! The program on packets, as the kernel runs it; skipped without the privilege.
+
+use super::*;
+
+const DEPARTURE_AT: usize = DEPARTURE as usize;
+const PRIORITY_AT: usize = PRIORITY as usize;
+const DELAY_NS: u64 = 5_000_000;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn edt() -> Option<Edt> {
+    match Edt::load(&[3260, 10809], 64) {
+        Err(Errno::PERM | Errno::NOSYS) => {
+            println!("SKIPPED: the program on packets: may not load programs");
+            if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+                use std::io::Write as _;
+                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+                writeln!(file, "actuator::edt: may not load BPF programs").unwrap();
+            }
+            None
+        }
+        other => Some(other.expect("the verifier accepts it")),
+    }
+}
+
+/// An Ethernet frame with a TCP segment from this port of ours.
+fn frame(to: &str, service_port: u16, client_port: u16, payload: usize, ip_options: usize) -> Vec<u8> {
+    let mut tcp = vec![0; 32 + payload];
+    tcp[..2].copy_from_slice(&service_port.to_be_bytes());
+    tcp[2..4].copy_from_slice(&client_port.to_be_bytes());
+    tcp[12] = 8 << 4;
+    let mut frame = vec![2; 12];
+    match to.parse().unwrap() {
+        IpAddr::V4(to) => {
+            let header = 20 + ip_options;
+            frame.extend([8, 0, 0x40 | (header / 4) as u8, 0]);
+            frame.extend(((header + tcp.len()) as u16).to_be_bytes());
+            frame.extend([0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1]);
+            frame.extend(to.octets());
+            frame.extend(vec![1; ip_options]);
+        }
+        IpAddr::V6(to) => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend((tcp.len() as u16).to_be_bytes());
+            frame.extend([6, 64]);
+            frame.extend([0xfd; 16]);
+            frame.extend(to.octets());
+        }
+    }
+    frame.extend(tcp);
+    frame
+}
+
+#[derive(Debug, PartialEq)]
+enum Fate {
+    /// As if there were no program.
+    Untouched,
+    AtOnce,
+    /// By about the delay of these tests.
+    Held,
+}
+
+fn fate(edt: &Edt, frame: &[u8]) -> Fate {
+    let mut context = [0; 192];
+    let before = clock_ns();
+    assert_eq!(edt.program.run(frame, &mut context).unwrap(), NEXT);
+    let after = clock_ns();
+    let departure = u64::from_ne_bytes(context[DEPARTURE_AT..DEPARTURE_AT + 8].try_into().unwrap());
+    let priority = i32::from_ne_bytes(context[PRIORITY_AT..PRIORITY_AT + 4].try_into().unwrap());
+    match (departure, priority) {
+        (0, 0) => Fate::Untouched,
+        (0, AT_ONCE) => Fate::AtOnce,
+        (departure, 0) if (before + DELAY_NS..=after + DELAY_NS).contains(&departure) => Fate::Held,
+        other => panic!("{other:?} between {before} and {after}"),
+    }
+}
+
+fn hold(packets: Packets) -> Hold {
+    Hold { packets, delay: Duration::from_nanos(DELAY_NS) }
+}
+
+fn address(text: &str) -> Client {
+    Client::Address(text.parse().unwrap())
+}
+
+#[test]
+fn each_client_waits_as_it_is_to() {
+    let Some(mut edt) = edt() else { return };
+    let connection =
+        Client::Connection { address: "10.0.0.5".parse().unwrap(), client_port: 40_001, service_port: 3260 };
+    let holds: Holds = [
+        (address("10.0.0.2"), hold(Packets::All)),
+        (address("10.0.0.3"), hold(Packets::Acknowledgements)),
+        (address("fd00::4"), hold(Packets::Data)),
+        (connection, hold(Packets::All)),
+    ]
+    .into_iter()
+    .collect();
+    assert!(edt.set(Instant::now(), &holds, TIMEOUT).unwrap());
+    for (to, service, client, payload, options, expected) in [
+        ("10.0.0.2", 3260, 1, 0, 0, Fate::Held),
+        ("10.0.0.2", 10_809, 1, 100, 0, Fate::Held),
+        ("10.0.0.2", 22, 1, 100, 0, Fate::Untouched),
+        ("10.0.0.3", 3260, 1, 0, 0, Fate::Held),
+        ("10.0.0.3", 3260, 1, 0, 12, Fate::Held),
+        ("10.0.0.3", 3260, 1, 1, 0, Fate::AtOnce),
+        ("10.0.0.3", 3260, 1, 1, 12, Fate::AtOnce),
+        ("fd00::4", 3260, 1, 0, 0, Fate::AtOnce),
+        ("fd00::4", 3260, 1, 1, 0, Fate::Held),
+        ("fd00::5", 3260, 1, 1, 0, Fate::Untouched),
+        ("10.0.0.5", 3260, 40_001, 1, 0, Fate::Held),
+        ("10.0.0.5", 3260, 40_002, 1, 0, Fate::Untouched),
+        ("10.0.0.5", 10_809, 40_001, 1, 0, Fate::Untouched),
+        ("10.0.0.6", 3260, 1, 0, 0, Fate::Untouched),
+    ] {
+        let found = fate(&edt, &frame(to, service, client, payload, options));
+        assert_eq!(found, expected, "{to} port {client} from {service}, {payload} bytes");
+    }
+    let mut udp = frame("10.0.0.2", 3260, 1, 0, 0);
+    udp[14 + 9] = 17;
+    assert_eq!(fate(&edt, &udp), Fate::Untouched);
+    let mut fragment = frame("10.0.0.2", 3260, 1, 0, 0);
+    fragment[14 + 7] = 9;
+    assert_eq!(fate(&edt, &fragment), Fate::Untouched);
+    assert!(edt.set(Instant::now(), &Holds::new(), TIMEOUT).unwrap());
+    assert_eq!(fate(&edt, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Untouched);
+}
+
+#[test]
+fn a_departure_that_is_later_already_is_the_one_that_counts() {
+    let Some(mut edt) = edt() else { return };
+    edt.set(Instant::now(), &[(address("10.0.0.2"), hold(Packets::All))].into_iter().collect(), TIMEOUT).unwrap();
+    let paced = clock_ns() + 1_000_000_000;
+    let mut context = [0; 192];
+    context[DEPARTURE_AT..DEPARTURE_AT + 8].copy_from_slice(&paced.to_ne_bytes());
+    edt.program.run(&frame("10.0.0.2", 3260, 1, 0, 0), &mut context).unwrap();
+    let departure = u64::from_ne_bytes(context[DEPARTURE_AT..DEPARTURE_AT + 8].try_into().unwrap());
+    assert_eq!(departure, paced + DELAY_NS);
+}
+
+#[test]
+fn a_hold_that_nobody_renews_ends_by_itself() {
+    let Some(mut edt) = edt() else { return };
+    let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
+    let packet = frame("10.0.0.2", 3260, 1, 0, 0);
+    let timeout = Duration::from_millis(300);
+    let started = Instant::now();
+    edt.set(started, &holds, timeout).unwrap();
+    assert!(!edt.set(started, &holds, timeout).unwrap(), "nothing to write");
+    assert!(edt.set(started + timeout / 2, &holds, timeout).unwrap(), "renewed");
+    let renewed = Instant::now();
+    while fate(&edt, &packet) == Fate::Held {
+        assert!(renewed.elapsed() < Duration::from_secs(10), "it stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(started.elapsed() >= timeout, "gone after {:?}", started.elapsed());
+}
