@@ -216,8 +216,9 @@ mod tests {
                 cost: CostModel::default(),
                 limit: Rates::UNSET,
                 limit_burst: evenkeel_control::Duration::from_millis(10),
+                goal: None,
             },
-            tenants: vec![Tenant { name: "one".into(), qos: Qos::default() }],
+            tenants: vec![Tenant::new("one", Qos::default())],
             clients: vec![Client {
                 tenant: 0,
                 workload: Spec::closed(4, Requests::random(Kind::Write, 4096, 1 << 30)),
