@@ -1,7 +1,9 @@
 //! `evenkeel guard` as a program: configuration, a dry run, and what can be asked of it.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -44,7 +46,10 @@ struct Agent {
 
 impl Agent {
     fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(EVENKEEL);
+        Self::spawn(&mut Command::new(EVENKEEL), arguments)
+    }
+
+    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
         command.args(["guard", "run"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -119,6 +124,43 @@ fn a_dry_run_decides_answers_and_stops() {
     let pid = agent.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
     assert!(agent.child.wait().expect("ends").success());
+}
+
+#[test]
+fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
+    let file = File::new("notify", GOAL);
+    let socket = std::env::temp_dir().join(format!("evenkeel-guard-{}-notify.sock", std::process::id()));
+    let _ = std::fs::remove_file(&socket);
+    let told = UnixDatagram::bind(&socket).expect("a socket");
+    told.set_read_timeout(Some(Duration::from_secs(20))).expect("a bound for a broken agent");
+    let message = || {
+        let mut buffer = [0; 256];
+        told.recv(&mut buffer).map(|length| text(&buffer[..length]))
+    };
+    let mut command = Command::new(EVENKEEL);
+    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "800000");
+    let mut agent = Agent::spawn(&mut command, &["--config", file.path(), "--dry-run"]);
+    assert_eq!(message().expect("a message"), "READY=1\n");
+    let begun = Instant::now();
+    for _ in 0..4 {
+        assert_eq!(message().expect("a message"), "WATCHDOG=1\n");
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(590), "every 200 ms is enough: {:?}", begun.elapsed());
+
+    // Nothing is told while it stands still.
+    let pid = agent.child.id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("runs").success());
+    signal("-STOP");
+    told.set_read_timeout(Some(Duration::from_millis(1_000))).expect("a bound");
+    let _ = message();
+    assert!(message().is_err(), "at most the one that was under way");
+    signal("-CONT");
+    signal("-TERM");
+    told.set_read_timeout(Some(Duration::from_secs(20))).expect("a bound");
+    let last = std::iter::repeat_with(|| message().expect("a message")).find(|text| text != "WATCHDOG=1\n");
+    assert_eq!(last.as_deref(), Some("STOPPING=1\n"));
+    assert!(agent.child.wait().expect("ends").success());
+    let _ = std::fs::remove_file(&socket);
 }
 
 #[test]

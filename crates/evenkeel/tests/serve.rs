@@ -436,16 +436,22 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=nbd exec \"$0\" serve --status off";
     let mut command = Command::new("sh");
     command.args(["-c", script, EVENKEEL]).current_dir(folder.path());
+    command.env("WATCHDOG_USEC", "4000000");
     command.env("NOTIFY_SOCKET", folder.join("notify.sock")).stdin(Stdio::from(OwnedFd::from(listener)));
     let mut server = Server::spawn(&mut command);
     assert!(server.uri().contains(&address), "{}", server.banner);
     succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "5"]);
-    let message = || {
+    let any = || {
         let mut buffer = [0; 256];
         let length = notified.recv(&mut buffer).expect("a message");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
+    let message = || std::iter::repeat_with(any).find(|message| message != "WATCHDOG=1\n").expect("endless");
     assert_eq!(message(), "READY=1\n");
+    // A manager that would wait for 4 s is told at once, and then every second.
+    let begun = std::time::Instant::now();
+    assert_eq!([any(), any(), any()], ["WATCHDOG=1\n"; 3]);
+    assert!(begun.elapsed() >= Duration::from_millis(1_900), "{:?}", begun.elapsed());
     server.signal("HUP");
     let reloading = message();
     assert!(reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{reloading}");

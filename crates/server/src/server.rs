@@ -194,6 +194,15 @@ impl Server {
         &self.uris
     }
 
+    /// For how long the worker that was heard of longest ago has not come round: a second and a little while all is well.
+    /// Far more means that it hangs, and with it the connections that it serves. Workers that have ended do not count.
+    pub fn silence(&self) -> StdDuration {
+        let now = crate::clock::now();
+        let heard = self.shared.stats.iter().map(|stats| stats.heard_ns.load(Ordering::Relaxed));
+        let oldest = heard.filter(|&heard| heard > 0).min().unwrap_or(now.as_nanos());
+        StdDuration::from_nanos(now.as_nanos().saturating_sub(oldest))
+    }
+
     /// What is going on: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
         crate::state::collect(&self.shared, self.engine, self.started.elapsed())

@@ -97,6 +97,9 @@ pub(crate) struct WorkerStats {
     pub(crate) requests: AtomicU64,
     /// CPU time used, in nanoseconds.
     pub(crate) cpu_ns: AtomicU64,
+    /// When its loop last came round to its housekeeping, in nanoseconds of the clock; 0 before its first time and after
+    /// its end.
+    pub(crate) heard_ns: AtomicU64,
     /// Operations that the back end seems to have lost, with their pools: their volumes may be removed meanwhile.
     pub(crate) overdue: Mutex<Vec<(usize, OverdueIo)>>,
     /// Connections per tenant and pool, as of the last second.

@@ -20,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 use super::act::Actor;
 use crate::output;
-use crate::serve::systemd::{self, Condition};
+use crate::serve::systemd::{self, Condition, Watchdog};
 
 /// Where the kernel keeps the statistics of all block devices.
 const DISKSTATS: &str = "/proc/diskstats";
@@ -161,8 +161,13 @@ fn keep(
     let mut due = started + interval;
     let mut snmp = Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok();
     let mut snmp_due = started;
+    let mut watchdog = Watchdog::of_this_process();
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
+        // Told by the loop itself, so that one that hangs is not told of.
+        if let Some(watchdog) = &mut watchdog {
+            watchdog.tell(now);
+        }
         if now < due {
             // Short naps, so that a stop with a long interval is heard soon.
             thread::sleep((due - now).min(Duration::from_millis(100)));

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
@@ -28,7 +29,7 @@ pub(crate) mod systemd;
 
 pub(crate) use manager::{Manager, Refusal};
 use source::{Flags, Source};
-use systemd::Condition;
+use systemd::{Condition, Watchdog};
 
 /// Options of `evenkeel serve`.
 #[derive(clap::Args)]
@@ -47,7 +48,7 @@ Signals: HUP reads the configuration again (an invalid one changes nothing); TER
 flight are answered and everything is made durable; a second one stops at once.
 
 Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and \
-=control for those two), and Type=notify-reload is understood.";
+=control for those two); Type=notify-reload and WatchdogSec= are understood.";
 
 /// Serves until told to stop.
 ///
@@ -82,7 +83,38 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let uris = manager.server().listening().to_vec();
     output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);
+    if let Some(watchdog) = Watchdog::of_this_process() {
+        watch(watchdog, Arc::clone(&manager))?;
+    }
     wait(&manager, signals)
+}
+
+/// A worker comes round once a second; one that did not for so long hangs, however short the watchdog's patience is.
+const SILENT_FOR: Duration = Duration::from_secs(3);
+
+/// Tells the service manager's watchdog that we are alive as long as all workers are.
+fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
+    let watch = move || {
+        let mut silent = false;
+        loop {
+            let silence = manager.server().silence();
+            let hangs = silence > SILENT_FOR.max(watchdog.patience() / 2);
+            if !hangs {
+                watchdog.tell(Instant::now());
+            } else if !silent {
+                tracing::error!(
+                    "a worker has not come round for {silence:?}; the service manager is no longer told that we are alive"
+                );
+            }
+            silent = hangs;
+            thread::sleep(watchdog.every());
+        }
+    };
+    thread::Builder::new()
+        .name("evenkeel-watchdog".into())
+        .spawn(watch)
+        .context("cannot start a thread for the watchdog")?;
+    Ok(())
 }
 
 /// The file of a socket that we made; removed with the value.

@@ -1,4 +1,4 @@
-//! The two conversations with systemd: sockets it opened for us, and telling it how we are.
+//! The conversations with systemd: sockets it opened for us, telling it how we are, and its watchdog.
 
 use std::env;
 use std::io;
@@ -7,6 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -63,6 +64,8 @@ pub(crate) enum Condition {
     Ready,
     Reloading,
     Stopping,
+    /// Still going round.
+    Alive,
 }
 
 /// Tells the service manager, if there is one. A manager that cannot be reached is no reason to stop serving.
@@ -75,10 +78,53 @@ pub(crate) fn notify(condition: Condition) {
             format!("RELOADING=1\nMONOTONIC_USEC={}\n", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000)
         }
         Condition::Stopping => "STOPPING=1\n".to_owned(),
+        Condition::Alive => "WATCHDOG=1\n".to_owned(),
     };
     if let Err(error) = send(socket.as_bytes(), message.as_bytes()) {
         tracing::warn!("cannot tell the service manager {condition:?}: {error}");
     }
+}
+
+/// A service manager that wants to hear from us again and again (`WatchdogSec=`), or else takes us for hung.
+pub(crate) struct Watchdog {
+    patience: Duration,
+    told: Option<Instant>,
+}
+
+impl Watchdog {
+    /// How often it is told, as parts of its patience: often enough that one that comes late does no harm.
+    const PARTS: u32 = 4;
+
+    /// The one of this process; `None` if there is none, or it is another process's.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let (patience, pid) = (env::var("WATCHDOG_USEC").ok()?, env::var("WATCHDOG_PID").ok());
+        let patience = patience_of(&patience, pid.as_deref(), std::process::id())?;
+        Some(Self { patience, told: None })
+    }
+
+    /// How long it waits.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// How often [`Self::tell`] has something to do.
+    pub(crate) fn every(&self) -> Duration {
+        self.patience / Self::PARTS
+    }
+
+    /// Tells it that we are alive, if that is due. To be called by the very loop that must not hang.
+    pub(crate) fn tell(&mut self, now: Instant) {
+        if self.told.is_none_or(|told| now.saturating_duration_since(told) >= self.every()) {
+            self.told = Some(now);
+            notify(Condition::Alive);
+        }
+    }
+}
+
+/// Meaning of `WATCHDOG_USEC` and `WATCHDOG_PID` for the process `own`.
+fn patience_of(usec: &str, pid: Option<&str>, own: u32) -> Option<Duration> {
+    let meant = pid.is_none_or(|pid| pid.parse() == Ok(own));
+    usec.parse().ok().filter(|&usec: &u64| usec > 0 && meant).map(Duration::from_micros)
 }
 
 /// Sends one datagram to a path or, with a leading `@`, to a name in the abstract name space.
@@ -88,4 +134,21 @@ fn send(socket: &[u8], message: &[u8]) -> io::Result<()> {
         None => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(socket))?,
     };
     UnixDatagram::unbound()?.send_to_addr(message, &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_is_ours_if_it_names_us_or_nobody() {
+        let patience = |usec, pid| patience_of(usec, pid, 7);
+        assert_eq!(patience("30000000", None), Some(Duration::from_secs(30)));
+        assert_eq!(patience("1500", Some("7")), Some(Duration::from_micros(1_500)));
+        for (usec, pid) in
+            [("30000000", Some("8")), ("30000000", Some("")), ("0", None), ("", None), ("-1", None), ("x", None)]
+        {
+            assert_eq!(patience(usec, pid), None, "{usec:?} {pid:?}");
+        }
+    }
 }

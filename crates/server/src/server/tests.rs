@@ -53,6 +53,23 @@ fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
 }
 
 #[test]
+fn a_worker_that_hangs_is_no_longer_heard_of() {
+    let test = Fixture::start("silence", "");
+    let settled = |what: &str, done: &dyn Fn(Duration) -> bool| {
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while !done(test.server.silence()) {
+            assert!(std::time::Instant::now() < until, "{what}: {:?}", test.server.silence());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // Its housekeeping needs what we hold.
+    let held = test.server.shared.stats[0].overdue.lock().unwrap();
+    settled("it hangs", &|silence| silence > Duration::from_millis(2_500));
+    drop(held);
+    settled("it goes on", &|silence| silence < Duration::from_millis(1_500));
+}
+
+#[test]
 fn a_volume_whose_device_hangs_is_removed_all_the_same() {
     let test = Fixture::start("remove", "");
     let a = test.volume("a");

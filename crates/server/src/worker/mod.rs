@@ -163,6 +163,7 @@ impl Worker {
             }
         }
         self.refresh();
+        self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(EVENTS);
         while !(self.stopped || self.draining && self.is_idle()) {
             let timeout = self.timeout();
@@ -182,6 +183,7 @@ impl Worker {
             self.send_replies();
             self.post_mail();
         }
+        self.shared.stats[self.index].heard_ns.store(0, Ordering::Relaxed);
         self.finish();
     }
 
@@ -464,6 +466,7 @@ impl Worker {
         let stats = &self.shared.stats[self.index];
         stats.requests.store(self.requests, Ordering::Relaxed);
         stats.cpu_ns.store(clock::thread_cpu_ns(), Ordering::Relaxed);
+        stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
         self.report_overdue(now);
         let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;
         let mut tenants = std::collections::HashMap::new();
