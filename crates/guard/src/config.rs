@@ -20,6 +20,9 @@ use crate::actuator::{Actuator, Packets};
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
 
+/// Ports of iSCSI, NVMe/TCP and NBD.
+pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
+
 /// More resources than a host has; each costs work at every tick.
 const MAX_RESOURCES: usize = 1_000;
 
@@ -76,7 +79,7 @@ impl Default for Guard {
             interval: Duration::from_millis(100),
             discover_every: Duration::from_secs(10),
             interfaces: Vec::new(),
-            ports: vec![3260, 4420, 10809],
+            ports: DEFAULT_PORTS.to_vec(),
             step: Duration::from_micros(500),
             max_delay: Duration::from_millis(20),
             timeout: Duration::from_secs(3),

@@ -71,6 +71,64 @@ fn other_servers_are_found_by_their_connections() {
 }
 
 #[test]
+fn the_nvme_target_tells_its_hosts_where_the_kernel_does() {
+    let tree = Tree::new("targets.tree");
+    let debug = tree.root().join("sys/kernel/debug/nvmet/nqn.lab:s1");
+    let host = |controller: &str, name: &str, address: &str| {
+        let folder = debug.join(controller);
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("hostnqn"), format!("{name}\n")).expect("written");
+        std::fs::write(folder.join("host_traddr"), format!("{address}\n")).expect("written");
+    };
+    let links = || {
+        let survey = Survey::read(&Roots::under(tree.root()), None);
+        let map = Map::of(&survey, &Configured::new(), Path::to_owned);
+        let links = map.links.into_iter().filter(|link| link.server == Server::Nvmet);
+        links.map(|link| (link.client, link.client_name, link.known_by)).collect::<Vec<_>>()
+    };
+    host("ctrl1", "nqn.host:a", "10.0.0.20");
+    assert_eq!(links(), [(address("10.0.0.20"), Some("nqn.host:a".into()), KnownBy::Session)]);
+    host("ctrl2", "nqn.host:b", "10.0.0.20");
+    let names: Vec<_> = links().into_iter().filter_map(|(_, name, _)| name).collect();
+    assert_eq!(names, ["nqn.host:a", "nqn.host:b"]);
+
+    // Two subsystems on one port: whose connection it is is known by the hosts alone.
+    let config = tree.root().join("sys/kernel/config/nvmet");
+    let second = config.join("subsystems/nqn.lab:s2/namespaces/1");
+    std::fs::create_dir_all(&second).expect("made");
+    std::fs::write(second.join("device_path"), "/dev/sdc\n").expect("written");
+    std::fs::write(second.join("enable"), "1\n").expect("written");
+    std::fs::create_dir_all(config.join("ports/1/subsystems/nqn.lab:s2")).expect("made");
+    let known: Vec<_> = links().into_iter().map(|(_, _, known_by)| known_by).collect();
+    assert_eq!(known, [KnownBy::Session, KnownBy::Session, KnownBy::Candidate], "by name for s1, a guess for s2");
+    std::fs::remove_dir_all(debug.join("ctrl2")).expect("removed");
+    host("ctrl1", "nqn.host:a", "10.9.9.9");
+    let clients: Vec<_> = links().into_iter().map(|(client, _, _)| client).collect();
+    assert_eq!(clients, [None, address("10.0.0.20")], "nobody seen here is connected to s1");
+}
+
+#[test]
+fn what_other_network_namespaces_hide_is_said() {
+    let tree = Tree::new("targets.tree");
+    let namespace = |process: &str, number: u32| {
+        let folder = tree.root().join("proc").join(process).join("ns");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::os::unix::fs::symlink(format!("net:[{number}]"), folder.join("net")).expect("a link");
+    };
+    [("self", 1), ("100", 1), ("101", 2), ("102", 3)]
+        .into_iter()
+        .for_each(|(process, number)| namespace(process, number));
+    let survey = Survey::read(&Roots::under(tree.root()), None);
+    assert_eq!(survey.other_namespaces, 2);
+    let map = Map::of(&survey, &Configured::new(), Path::to_owned);
+    let of_kind = |kind: &str| map.notes.iter().filter(|note| note.kind == kind).collect::<Vec<_>>();
+    let process = of_kind("other_namespace");
+    assert_eq!(process.len(), 1, "{:?}", map.notes);
+    assert!(process[0].message.contains("process 101 (qemu-nbd)"), "{}", process[0].message);
+    assert!(of_kind("other_namespaces")[0].message.contains("2 other network namespaces"));
+}
+
+#[test]
 fn one_address_on_two_resources_is_reported() {
     let map = mapped(&Configured::new());
     let ambiguous = map.ambiguous();
@@ -102,8 +160,9 @@ fn a_damaged_tree_is_reported_and_the_rest_stands() {
     assert!(survey.problems[0].contains("net/tcp:2: has fewer than 10 fields"), "{}", survey.problems[0]);
     assert_eq!(survey.lio.len(), 2);
     std::fs::write(tree.root().join("sys/block/sda/dev"), "eight").expect("written");
-    let error = Topology::read(&Roots::under(tree.root())).expect_err("no number");
-    assert!(error.to_string().contains("sys/block/sda/dev:1"), "{error}");
+    let (topology, faults) = Topology::read(&Roots::under(tree.root()));
+    assert!(faults.len() == 1 && faults[0].to_string().contains("sys/block/sda/dev:1"), "{faults:?}");
+    assert!(topology.get("sda").is_none() && topology.get("dm-0").is_some(), "the others are there");
 }
 
 #[test]

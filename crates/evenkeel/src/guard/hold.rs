@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use evenkeel_guard::actuator::{Actuator, Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::config::DEFAULT_PORTS;
 use evenkeel_policy::units::Duration;
 
 use super::acting::Acting;
@@ -31,8 +32,8 @@ pub(crate) struct Args {
     /// reads, all both
     #[arg(long, value_enum, default_value = "all")]
     packets: Which,
-    /// Port of the service on this host; may be repeated
-    #[arg(long = "port", default_value = "3260")]
+    /// Port of the service on this host; may be repeated. By default those of iSCSI, NVMe/TCP and NBD
+    #[arg(long = "port", default_values_t = DEFAULT_PORTS)]
     ports: Vec<u16>,
     /// Difference between neighbouring delay classes
     #[arg(long, default_value = "500us")]

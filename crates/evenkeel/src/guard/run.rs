@@ -12,7 +12,7 @@ use evenkeel_guard::Agent;
 use evenkeel_guard::agent::record::State;
 use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
-use evenkeel_guard::discovery::{Map, Survey, resolved};
+use evenkeel_guard::discovery::{Map, Note, Survey, resolved};
 use evenkeel_guard::sensor::Source;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,6 +27,9 @@ const DISKSTATS: &str = "/proc/diskstats";
 /// And how many TCP segments were sent again.
 const SNMP: &str = "/proc/net/snmp";
 const SNMP_EVERY: Duration = Duration::from_secs(1);
+
+/// A map is old when so many new ones should have come since.
+const OLD_MAP: u32 = 3;
 
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
@@ -45,6 +48,9 @@ pub(super) struct Shared {
     agent: Agent,
     acting: bool,
     acting_reason: String,
+    /// When the map that is in use was made, and after which time one ought to be there again.
+    map_at: Instant,
+    map_due: Duration,
     late_ticks: u64,
     errors: u64,
     last_error: Option<String>,
@@ -61,14 +67,24 @@ impl Shared {
     }
 
     pub(super) fn state(&self) -> State {
-        State {
+        let age = self.map_at.elapsed();
+        let mut state = State {
+            map_age_s: age.as_secs_f64(),
             acting: self.acting,
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
             last_error: self.last_error.clone(),
             ..self.agent.state(evenkeel_control::Instant::ZERO)
+        };
+        if age > OLD_MAP * self.map_due {
+            let message = format!(
+                "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not held back",
+                age.as_secs_f64()
+            );
+            state.notes.push(Note { kind: "old_map".into(), message });
         }
+        state
     }
 
     fn failed(&mut self, error: &anyhow::Error) {
@@ -113,6 +129,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         agent,
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
+        map_at: Instant::now(),
+        map_due: config.guard.discover_every.into(),
         late_ticks: 0,
         errors: 0,
         last_error: None,
@@ -180,7 +198,10 @@ fn keep(
         let mut shared = lock(shared);
         shared.late_ticks += u64::from(late);
         match maps.try_recv() {
-            Ok(map) => shared.agent.follow(map),
+            Ok(map) => {
+                shared.agent.follow(map);
+                shared.map_at = now;
+            }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();

@@ -180,6 +180,7 @@ impl Agent {
             late_ticks_total: 0,
             errors_total: 0,
             last_error: None,
+            map_age_s: 0.0,
             resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
             notes: self.map.notes.iter().cloned().chain(resent).collect(),
         }

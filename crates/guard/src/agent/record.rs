@@ -33,6 +33,8 @@ pub struct State {
     pub errors_total: u64,
     /// What the last one said.
     pub last_error: Option<String>,
+    /// Age of the map of clients and devices.
+    pub map_age_s: f64,
     /// Resources with a goal.
     pub resources: Vec<ResourceState>,
     /// What is uncertain about the map of clients and devices.

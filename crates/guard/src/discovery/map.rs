@@ -121,7 +121,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
     /// What it is, for programs: `ambiguous_address`, `several_names`, `several_addresses`, `unknown_device`,
-    /// `unknown_client`, `unreadable`.
+    /// `unknown_client`, `other_namespace`, `other_namespaces`, `old_map`, `unreadable`.
     pub kind: String,
     /// What it is, what follows, what to do.
     pub message: String,
@@ -331,10 +331,34 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             };
             let shared = subsystem.portals.iter().any(shares);
             let known_by = if shared { KnownBy::Candidate } else { KnownBy::Connection };
-            let connections = self.connections(&subsystem.portals, None);
+            let mut connections = self.connections(&subsystem.portals, None);
+            let mut told: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
+            for (host, address) in subsystem.hosts.iter().filter_map(|host| Some((host, host.address?))) {
+                told.entry(address).or_default().insert(&host.name);
+            }
+            if shared && !told.is_empty() && subsystem.hosts.iter().all(|host| host.address.is_some()) {
+                // Whoever else is connected to the port is connected to another subsystem.
+                connections.retain(|connection| told.contains_key(&connection.remote.ip()));
+            }
             for (number, path) in &subsystem.namespaces {
                 let volume = self.volume((Server::Nvmet, &subsystem.name, number), Some(path), None);
+                let before = self.links.len();
                 self.link_connections(volume, &connections, known_by);
+                for place in before..self.links.len() {
+                    let names = self.links[place].client.and_then(|address| told.get(&address));
+                    let Some((first, others)) = names.and_then(|names| {
+                        let mut names = names.iter();
+                        Some((names.next()?, names))
+                    }) else {
+                        continue;
+                    };
+                    self.links[place].known_by = KnownBy::Session;
+                    self.links[place].client_name = Some((*first).to_owned());
+                    for name in others {
+                        let link = Link { client_name: Some((*name).to_owned()), ..self.links[place].clone() };
+                        self.links.push(link);
+                    }
+                }
             }
         }
     }
@@ -346,6 +370,13 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
                 Program::QemuNbd => Server::QemuNbd,
                 Program::Evenkeel => Server::Evenkeel,
             };
+            if process.elsewhere {
+                self.note("other_namespace", format!(
+                    "process {id} ({}) is in another network namespace: who is connected to it is not seen, and nobody is held back for it; run an agent there as well (nsenter --net=/proc/{id}/ns/net evenkeel guard run)",
+                    server.name(),
+                    id = process.id
+                ));
+            }
             let known_by = if process.files.len() == 1 { KnownBy::Connection } else { KnownBy::Candidate };
             let connections: Vec<_> = process.connections.iter().map(connection).collect();
             let target = format!("process {}", process.id);
@@ -388,6 +419,13 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         self.links.truncate(MAX_LINKS);
         for problem in &self.survey.problems {
             self.notes.push(Note { kind: "unreadable".into(), message: problem.clone() });
+        }
+        if self.survey.other_namespaces > 0 {
+            let message = format!(
+                "processes run in {} other network namespaces (containers, for example): connections to targets there are not seen, and nobody is held back there",
+                self.survey.other_namespaces
+            );
+            self.note("other_namespaces", message);
         }
         let unplaced: BTreeSet<String> = self
             .links

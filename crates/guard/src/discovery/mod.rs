@@ -46,6 +46,8 @@ pub struct Survey {
     pub nvmet: Vec<nvmet::Subsystem>,
     /// NBD servers.
     pub processes: Vec<processes::Process>,
+    /// Network namespaces other than ours in which processes run.
+    pub other_namespaces: usize,
     /// What could not be read: the rest stands without it.
     pub problems: Vec<String>,
 }
@@ -54,15 +56,18 @@ impl Survey {
     /// Reads all there is. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, if tgt runs.
     pub fn read(roots: &Roots, tgtadm: Option<&str>) -> Self {
         let mut problems = Vec::new();
-        let topology = kept(Topology::read(roots), &mut problems);
+        let (topology, faults) = Topology::read(roots);
+        problems.extend(faults.iter().map(ToString::to_string));
         let mounts = kept(parsed(&roots.proc.join("self/mountinfo"), mounts::parse), &mut problems);
         let mut sockets = kept(parsed(&roots.proc.join("net/tcp"), sockets::parse), &mut problems);
         sockets.extend(kept(parsed(&roots.proc.join("net/tcp6"), sockets::parse), &mut problems));
+        let processes = kept(processes::read(roots, &sockets), &mut problems);
         let tgt = tgtadm.map(|text| tgt::parse(text).map_err(|fault| fault.in_file(Path::new("output of tgtadm"))));
         Self {
             lio: kept(lio::read(roots), &mut problems),
             nvmet: kept(nvmet::read(roots), &mut problems),
-            processes: kept(processes::read(roots, &sockets), &mut problems),
+            processes: processes.servers,
+            other_namespaces: processes.other_namespaces,
             tgt: tgt.map_or_else(Vec::new, |result| kept(result, &mut problems)),
             topology,
             mounts,

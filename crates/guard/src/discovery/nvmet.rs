@@ -1,12 +1,14 @@
-//! The kernel's NVMe target over TCP, as far as configfs tells: ports, subsystems and namespaces, but no hosts.
+//! The kernel's NVMe target over TCP: ports, subsystems and namespaces out of configfs, and hosts where debugfs tells
+//! (since Linux 6.11, with `CONFIG_NVME_TARGET_DEBUGFS`).
 //!
 //! ```text
 //! nvmet/ports/1/{addr_trtype, addr_traddr, addr_trsvcid, subsystems/NQN}
 //! nvmet/subsystems/NQN/namespaces/1/{device_path, enable}
+//! debug/nvmet/NQN/ctrl1/{hostnqn, host_traddr}            one for each host that is connected
 //! ```
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use super::lio;
 use super::roots::{self, Roots};
@@ -21,6 +23,17 @@ pub struct Subsystem {
     pub portals: Vec<SocketAddr>,
     /// Namespaces that are enabled: number and path.
     pub namespaces: Vec<(String, PathBuf)>,
+    /// Hosts that are connected, as far as the kernel tells.
+    pub hosts: Vec<Host>,
+}
+
+/// A host that is connected to a subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its NQN.
+    pub name: String,
+    /// Where it connects from.
+    pub address: Option<IpAddr>,
 }
 
 /// Reads all subsystems with a port of type TCP; none if the target is not loaded.
@@ -43,11 +56,12 @@ pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
         for name in roots::names(&port.join("subsystems"))? {
             match subsystems.iter_mut().find(|subsystem| subsystem.name == name) {
                 Some(known) => known.portals.push(portal),
-                None => subsystems.push(Subsystem { name, portals: vec![portal], namespaces: Vec::new() }),
+                None => subsystems.push(Subsystem { name, portals: vec![portal], ..Subsystem::default() }),
             }
         }
     }
     for subsystem in &mut subsystems {
+        subsystem.hosts = hosts(&roots.sys.join("kernel/debug/nvmet").join(&subsystem.name));
         let folder = root.join("subsystems").join(&subsystem.name).join("namespaces");
         for number in roots::names(&folder)? {
             let namespace = folder.join(&number);
@@ -59,4 +73,15 @@ pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
         }
     }
     Ok(subsystems)
+}
+
+/// Hosts in a subsystem's folder of debugfs. A controller that ends meanwhile, or a kernel that tells nothing, is no error.
+fn hosts(folder: &Path) -> Vec<Host> {
+    let controllers = roots::names(folder).unwrap_or_default();
+    let host = |controller: &String| {
+        let value = |name: &str| roots::value(&folder.join(controller).join(name)).ok().flatten();
+        let name = value("hostnqn").filter(|name| !name.is_empty())?;
+        Some(Host { name, address: value("host_traddr").and_then(|address| lio::address(&address)) })
+    };
+    controllers.iter().filter(|name| name.starts_with("ctrl")).filter_map(host).collect()
 }

@@ -1,5 +1,6 @@
 //! Servers that are processes: nbd-server, qemu-nbd, Evenkeel's own. Whose sockets lead to which files?
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::roots::{self, Roots};
@@ -42,17 +43,34 @@ pub struct Process {
     pub listening: Vec<Socket>,
     /// Block devices and files that may hold volumes.
     pub files: Vec<PathBuf>,
+    /// It is in another network namespace, so that its connections are not seen.
+    pub elsewhere: bool,
+}
+
+/// What was found among all processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The servers.
+    pub servers: Vec<Process>,
+    /// Network namespaces other than ours in which processes run.
+    pub other_namespaces: usize,
 }
 
 /// Finds the servers among all processes.
 ///
 /// # Errors
 /// When the list of processes cannot be read. Processes that end meanwhile, or that may not be looked into, are left out.
-pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Vec<Process>, Error> {
+pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
+    let namespace = |folder: &Path| roots::link(&folder.join("ns/net"));
+    let ours = namespace(&roots.proc.join("self"));
+    let mut others = BTreeSet::new();
     let mut found = Vec::new();
     for entry in roots::names(&roots.proc)? {
         let Ok(id) = entry.parse() else { continue };
         let folder = roots.proc.join(&entry);
+        let other = namespace(&folder).filter(|namespace| ours.as_ref().is_some_and(|ours| ours != namespace));
+        let elsewhere = other.is_some();
+        others.extend(other);
         let Ok(command) = roots::text(&folder.join("cmdline")) else { continue };
         let Some(program) = Program::of(&words(&command)) else { continue };
         let Ok(descriptors) = roots::names(&folder.join("fd")) else { continue };
@@ -73,9 +91,10 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Vec<Process>, Error> {
             connections: with(SocketState::Established),
             listening: with(SocketState::Listening),
             files,
+            elsewhere,
         });
     }
-    Ok(found)
+    Ok(Found { servers: found, other_namespaces: others.len() })
 }
 
 /// The words of a command line, which are apart by zero bytes.

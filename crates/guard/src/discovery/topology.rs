@@ -80,25 +80,35 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/block`.
-    ///
-    /// # Errors
-    /// When a file there cannot be read or holds no number where one belongs. Devices that vanish meanwhile are left out.
-    pub fn read(roots: &Roots) -> Result<Self, Error> {
+    /// Reads `/sys/block`. Devices of which a file cannot be read, or holds no number where one belongs, are left out and
+    /// reported; those that vanish meanwhile are left out.
+    pub fn read(roots: &Roots) -> (Self, Vec<Error>) {
         let folder = roots.sys.join("block");
-        let mut devices = Vec::new();
-        for disk in roots::names(&folder)? {
+        let (mut devices, mut faults) = (Vec::new(), Vec::new());
+        let mut take = |device: Result<Option<Device>, Error>| match device {
+            Ok(device) => devices.extend(device),
+            Err(fault) => faults.push(fault),
+        };
+        let mut unlisted = Vec::new();
+        let mut names = |folder: &Path| {
+            roots::names(folder).unwrap_or_else(|fault| {
+                unlisted.push(fault);
+                Vec::new()
+            })
+        };
+        for disk in names(&folder) {
             let path = folder.join(&disk);
-            devices.extend(read_device(&path, &disk, None)?);
-            for name in roots::names(&path)? {
+            take(read_device(&path, &disk, None));
+            for name in names(&path) {
                 // Partitions are folders of their disk with this file.
                 let partition = path.join(&name);
                 if name.starts_with(disk.as_str()) && partition.join("partition").exists() {
-                    devices.extend(read_device(&partition, &name, Some(&disk))?);
+                    take(read_device(&partition, &name, Some(&disk)));
                 }
             }
         }
-        Ok(Self::of(devices))
+        faults.append(&mut unlisted);
+        (Self::of(devices), faults)
     }
 
     /// A topology of these devices.
