@@ -78,6 +78,7 @@ fn main() {
         std::fs::write(&path, "").expect("written");
         let mut source = Source::open(&path).expect("opened");
         let mut spent = std::time::Duration::ZERO;
+        let mut held = 0;
         for tick in 0..TICKS {
             // In place: the file that is open stays the same.
             std::fs::write(&path, statistics(resources, tick)).expect("written");
@@ -86,8 +87,10 @@ fn main() {
             agent.tick(now, source.read().expect("read")).expect("the kernel's format");
             black_box(agent.holds());
             spent += cpu_time() - started;
+            // As reads stay slow, holds are lifted and put back in turn.
+            held = held.max(agent.holds().len());
         }
-        assert!(agent.holds().len() as u32 > resources * CLIENTS / 2, "most clients are held back");
+        assert!(held as u32 > resources * CLIENTS / 2, "most clients are held back");
         let mean_ms = spent.as_secs_f64() * 1e3 / TICKS as f64;
         println!(
             "{resources:>9} x {CLIENTS}   {mean_ms:>13.3}   {mean_ms:>17.1} %   {:>18.1}",

@@ -168,6 +168,23 @@ fn an_open_window_is_noticed_and_all_packets_bite() {
     assert!(everything.above * 20 <= everything.windows, "{everything:?}");
 }
 
+/// Hosts log in one after the other, as they do; the bar is 1.5 x the goal for a burst that is known.
+#[test]
+fn hosts_that_return_one_by_one_are_met_in_time() {
+    for goal_ms in [20.0, 15.0, 10.0] {
+        for seed in 50..56 {
+            let config = Config::adaptive(Duration::from_nanos((goal_ms * 1e6) as u64));
+            let mut setup = bursts(LinkParams::shared(), &[4, 4, 4], config);
+            for (host, n) in setup.hosts.iter_mut().skip(1).zip(0..) {
+                let late = Duration::from_millis(350 * n);
+                host.active.iter_mut().for_each(|(begin, _)| *begin += late);
+            }
+            let (verdict, _) = verdict(&setup, goal_ms, seed);
+            assert!(verdict.overshoot_ratio[1] <= 1.2, "goal {goal_ms}, seed {seed}: {verdict:?}");
+        }
+    }
+}
+
 /// Where the longest delay cannot keep the goal the throttle is tried, and a modelled target gives the right verdict whatever
 /// the seed.
 #[test]

@@ -261,6 +261,21 @@ impl Map {
     }
 }
 
+/// Where a program sees packets that leave by a device.
+const TCX_EGRESS: u32 = 47;
+
+/// How many programs see what leaves by a device.
+#[cfg(test)]
+pub(super) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
+    const PROG_QUERY: i32 = 16;
+    let mut ids = [0; 4 * 64];
+    let pieces: [&[u8]; 6] =
+        [&word(device), &word(TCX_EGRESS), &[0; 8], &(ids.as_mut_ptr() as u64).to_ne_bytes(), &word(64), &[0; 36]];
+    let mut bytes = attributes(&pieces);
+    bpf(PROG_QUERY, &mut bytes)?;
+    Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
+}
+
 /// A program that looks at packets, accepted by the kernel.
 #[derive(Debug)]
 pub(super) struct Program {
@@ -309,7 +324,6 @@ impl Program {
     /// (Linux 6.6).
     pub(super) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
         const LINK_CREATE: i32 = 28;
-        const TCX_EGRESS: u32 = 47;
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
         bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
     }

@@ -154,3 +154,24 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
     }
     assert!(started.elapsed() >= timeout, "gone after {:?}", started.elapsed());
 }
+
+/// In a network namespace of the test's own, whose loopback device is down and carries nothing.
+#[test]
+fn the_program_leaves_the_device_with_its_links() {
+    let ran = std::thread::spawn(|| {
+        // SAFETY: a network namespace changes no descriptor or memory that others share.
+        if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
+            return;
+        }
+        let Some(mut edt) = edt() else { return };
+        const LOOPBACK: u32 = 1;
+        match edt.attach(LOOPBACK) {
+            Err(Errno::INVAL) => return println!("SKIPPED: the kernel has no TCX"),
+            other => other.unwrap(),
+        }
+        assert_eq!(super::super::bpf::programs_at_egress(LOOPBACK), Ok(1));
+        drop(edt);
+        assert_eq!(super::super::bpf::programs_at_egress(LOOPBACK), Ok(0));
+    });
+    ran.join().unwrap();
+}

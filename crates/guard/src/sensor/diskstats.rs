@@ -78,17 +78,19 @@ pub struct Line<'a> {
 /// # Errors
 /// The first line that is none of the file's format; the lines before it have been handed out.
 pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), Fault> {
+    walk(text, |fields| fields.line().map(&mut each))
+}
+
+/// Calls `take` with every line that is not blank; what is wrong with the first that it does not take is the error.
+fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>) -> Result<(), Fault> {
     let mut rest = text;
     let mut index = 0;
     while !rest.is_empty() {
         index += 1;
         let mut fields = Fields { text: rest, at: 0 };
         fields.skip_blanks();
-        if !matches!(rest.get(fields.at), None | Some(b'\n')) {
-            match fields.line() {
-                Some(line) => each(line),
-                None => return Err(Fault::new(index, explain(rest))),
-            }
+        if !matches!(rest.get(fields.at), None | Some(b'\n')) && take(&mut fields).is_none() {
+            return Err(Fault::new(index, explain(rest)));
         }
         rest = &rest[fields.at..];
         // What else a newer kernel tells. Reading from memory does not fail.
@@ -144,12 +146,22 @@ impl<'a> Fields<'a> {
     }
 
     fn line(&mut self) -> Option<Line<'a>> {
+        let (number, name) = self.identity()?;
+        let (reads, writes, in_flight) = self.figures()?;
+        Some(Line { number, name, reads, writes, in_flight })
+    }
+
+    fn identity(&mut self) -> Option<(DeviceNumber, &'a str)> {
         let number = DeviceNumber { major: self.device_part()?, minor: self.device_part()? };
-        let name = std::str::from_utf8(self.field()?).ok()?;
+        Some((number, std::str::from_utf8(self.field()?).ok()?))
+    }
+
+    /// What comes after the name.
+    fn figures(&mut self) -> Option<(Totals, Totals, u64)> {
         let (reads, writes, in_flight) = (self.totals()?, self.totals()?, self.number()?);
         // Kernels before 5.5 could show a moment of -1 as a large number.
         let in_flight = if in_flight > i32::MAX as u64 { 0 } else { in_flight };
-        Some(Line { number, name, reads, writes, in_flight })
+        Some((reads, writes, in_flight))
     }
 
     fn totals(&mut self) -> Option<Totals> {
@@ -158,12 +170,33 @@ impl<'a> Fields<'a> {
         Some(Totals { completed, sectors: self.number()?, time_ms: self.number()? })
     }
 
+    /// Passes over the beginning of a line that is known; tells whether it is this one.
+    fn skip_known(&mut self, known: &[u8]) -> bool {
+        let same = self.text.starts_with(known) && self.text.get(known.len()) == Some(&b' ');
+        if same {
+            self.at = known.len();
+        }
+        same
+    }
+
     fn device_part(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
     #[inline]
     fn number(&mut self) -> Option<u64> {
+        // Nearly always one blank, fewer than eight digits, and another blank.
+        let begin = self.at + usize::from(self.text.get(self.at) == Some(&b' '));
+        let (value, digits) = leading_digits(self.text, begin);
+        if (1..8).contains(&digits) && matches!(self.text.get(begin + digits), Some(b' ' | b'\n')) {
+            self.at = begin + digits;
+            return Some(value);
+        }
+        self.any_number()
+    }
+
+    #[inline(never)]
+    fn any_number(&mut self) -> Option<u64> {
         /// Numbers of so many digits fit into 64 bits, whatever they are.
         const SAFE_DIGITS: usize = 19;
         self.skip_blanks();
@@ -341,16 +374,24 @@ impl Reading {
     }
 }
 
+/// What the next reading needs of a device.
 #[derive(Debug)]
 struct Device {
-    number: DeviceNumber,
-    name: Box<str>,
+    /// The beginning of its line: number and name. As long as that is the same, so is the device.
+    head: Box<[u8]>,
     reads: Totals,
     writes: Totals,
     read_at: Instant,
     /// Line at the last reading that had it, and which reading that was.
     line: u32,
-    seen: u64,
+    seen: u32,
+}
+
+/// Who it is.
+#[derive(Debug)]
+struct Identity {
+    number: DeviceNumber,
+    name: Box<str>,
 }
 
 /// Device numbers are few and not chosen by an adversary.
@@ -381,8 +422,9 @@ impl Hasher for NumberHasher {
 pub struct Tracker {
     devices: Vec<Device>,
     readings: Vec<Reading>,
+    identities: Vec<Identity>,
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
-    reading: u64,
+    reading: u32,
     arrangement: u64,
 }
 
@@ -392,42 +434,72 @@ impl Tracker {
     /// # Errors
     /// A line at fault; the devices of the lines before it have been taken in, no device is forgotten.
     pub fn observe(&mut self, now: Instant, text: &[u8]) -> Result<(), Fault> {
-        self.reading += 1;
-        let reading = self.reading;
+        self.reading = self.reading.wrapping_add(1);
         let known = self.devices.len();
-        let Self { devices, readings, places, .. } = self;
         let mut in_order = true;
         let mut count = 0;
-        let result = parse(text, |line| {
+        let result = walk(text, |fields| {
             let place = count;
             count += 1;
-            let found = match devices.get(place) {
-                Some(device) if device.number == line.number => place,
-                _ => {
-                    in_order = false;
-                    let found = *places.entry(line.number).or_insert(devices.len() as u32) as usize;
-                    if found == devices.len() {
-                        devices.push(Device::new(now, reading, place as u32, &line));
-                        return readings.push(Reading::First);
-                    }
-                    found
-                }
-            };
-            readings[found] = devices[found].observe(now, reading, place as u32, &line);
+            if let Some(device) = self.devices.get_mut(place)
+                && fields.skip_known(&device.head)
+            {
+                let figures = fields.figures()?;
+                (device.line, device.seen) = (place as u32, self.reading);
+                self.readings[place] = device.observe(now, figures);
+                return Some(());
+            }
+            in_order = false;
+            self.displaced(now, place as u32, fields)
         });
         self.arrangement += u64::from(self.devices.len() != known);
         result?;
         if !in_order || count != self.devices.len() {
-            let mut all: Vec<_> = self.devices.drain(..).zip(self.readings.drain(..)).collect();
-            all.retain(|(device, _)| device.seen == reading);
-            all.sort_unstable_by_key(|(device, _)| device.line);
-            (self.devices, self.readings) = all.into_iter().unzip();
-            let place = |(place, device): (usize, &Device)| (device.number, place as u32);
-            self.places.clear();
-            self.places.extend(self.devices.iter().enumerate().map(place));
-            self.arrangement += 1;
+            self.arrange();
         }
         Ok(())
+    }
+
+    /// A line that is not where it was, or not as it was.
+    fn displaced(&mut self, now: Instant, line: u32, fields: &mut Fields<'_>) -> Option<()> {
+        let (number, name) = fields.identity()?;
+        let head = &fields.text[..fields.at];
+        let figures = fields.figures()?;
+        let (reads, writes, _) = figures;
+        let device = Device { head: head.into(), reads, writes, read_at: now, line, seen: self.reading };
+        let place = *self.places.entry(number).or_insert(self.devices.len() as u32) as usize;
+        let identity = Identity { number, name: name.into() };
+        match self.devices.get_mut(place) {
+            None => {
+                self.devices.push(device);
+                self.readings.push(Reading::First);
+                self.identities.push(identity);
+            }
+            Some(known) if self.identities[place].name == identity.name => {
+                self.readings[place] = known.observe(now, figures);
+                *known = device;
+            }
+            // Another device under a number that was given back.
+            Some(known) => {
+                *known = device;
+                (self.readings[place], self.identities[place]) = (Reading::First, identity);
+            }
+        }
+        Some(())
+    }
+
+    /// Forgets devices that are gone, and brings the others into the file's order.
+    fn arrange(&mut self) {
+        let parts = self.devices.drain(..).zip(self.readings.drain(..)).zip(self.identities.drain(..));
+        let mut all: Vec<_> = parts.collect();
+        all.retain(|((device, _), _)| device.seen == self.reading);
+        all.sort_unstable_by_key(|((device, _), _)| device.line);
+        let both: (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        (self.devices, self.readings) = both.0.into_iter().unzip();
+        self.identities = both.1;
+        self.places.clear();
+        self.places.extend(self.identities.iter().zip(0..).map(|(identity, place)| (identity.number, place)));
+        self.arrangement += 1;
     }
 
     /// What a device did last; `None` if it is not there.
@@ -452,36 +524,18 @@ impl Tracker {
 
     /// All devices, in the file's order.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, &Reading)> {
-        let both = self.devices.iter().zip(&self.readings);
-        both.map(|(device, reading)| (device.number, &*device.name, reading))
+        let both = self.identities.iter().zip(&self.readings);
+        both.map(|(identity, reading)| (identity.number, &*identity.name, reading))
     }
 }
 
 impl Device {
-    fn new(now: Instant, seen: u64, place: u32, line: &Line<'_>) -> Self {
-        Self {
-            number: line.number,
-            name: line.name.into(),
-            reads: line.reads,
-            writes: line.writes,
-            read_at: now,
-            line: place,
-            seen,
-        }
-    }
-
-    fn observe(&mut self, now: Instant, seen: u64, place: u32, line: &Line<'_>) -> Reading {
-        if *self.name != *line.name {
-            // Another device under a number that was given back.
-            *self = Self::new(now, seen, place, line);
-            return Reading::First;
-        }
-        self.line = place;
+    fn observe(&mut self, now: Instant, (reads, writes, in_flight): (Totals, Totals, u64)) -> Reading {
         let interval = now.since(self.read_at);
-        let flows = Flow::between(&self.reads, &line.reads).zip(Flow::between(&self.writes, &line.writes));
-        (self.reads, self.writes, self.read_at, self.seen) = (line.reads, line.writes, now, seen);
+        let flows = Flow::between(&self.reads, &reads).zip(Flow::between(&self.writes, &writes));
+        (self.reads, self.writes, self.read_at) = (reads, writes, now);
         match flows {
-            Some((reads, writes)) => Reading::Sample(Sample { interval, reads, writes, in_flight: line.in_flight }),
+            Some((reads, writes)) => Reading::Sample(Sample { interval, reads, writes, in_flight }),
             None => Reading::First,
         }
     }
