@@ -14,6 +14,7 @@ use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Note, Survey, resolved};
 use evenkeel_guard::sensor::Source;
+use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -215,6 +216,7 @@ fn keep(
         let acted = actor.hold(now, shared.agent.holds());
         if now >= snmp_due {
             snmp_due = now + SNMP_EVERY;
+            shared.agent.count_initiators(Moved::read);
             if let Some(total) = snmp.as_mut().and_then(segments) {
                 shared.agent.watch_retransmits(at, total);
             }

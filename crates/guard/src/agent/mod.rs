@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 
 use evenkeel_control::response::{ClientId, InvalidConfig};
 use evenkeel_control::{Duration, Instant};
@@ -16,12 +17,14 @@ use crate::config::Config;
 use crate::discovery::{Link, Map, Note};
 use crate::error::Fault;
 use crate::sensor::diskstats::Tracker;
+use crate::sensor::initiators::Moved;
 use crate::sensor::retransmits::Segments;
 
 mod absent;
 pub mod record;
 mod resent;
 mod resource;
+mod shares;
 
 use absent::Absent;
 use record::{Record, State};
@@ -160,6 +163,12 @@ impl Agent {
                 tracing::warn!("{because}");
             }
         }
+    }
+
+    /// Takes what single initiators moved, for devices that several share. Call it about once a second; `read` answers for
+    /// a folder of counters, and is not called where nobody shares.
+    pub fn count_initiators(&mut self, mut read: impl FnMut(&Path) -> Option<Moved>) {
+        self.resources.iter_mut().for_each(|resource| resource.count_initiators(&mut read));
     }
 
     /// All that is to be held back from the last tick to the next.

@@ -100,7 +100,7 @@ pub struct ClientState {
     pub exempt_because: Option<String>,
     /// Its load.
     pub bytes_per_s: f64,
-    /// Whether the load is its own, or an equal part of what a device shared with others did.
+    /// Whether the load is an equal part of what a device shared with others did, because nobody tells more.
     pub load_is_estimated: bool,
     /// How long what is sent to it waits.
     pub delay_ms: f64,

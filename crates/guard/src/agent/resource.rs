@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::path::Path;
 
 use evenkeel_control::response::{
     ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
@@ -9,10 +10,12 @@ use evenkeel_control::response::{
 use evenkeel_control::{Duration, Instant};
 
 use super::record::{ClientState, Decided, DeviceState, ResourceState, Sentence, client_sentence};
+use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
+use crate::sensor::initiators::Moved;
 
 /// What to do when no delay of packets has an effect.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
@@ -44,6 +47,8 @@ pub(super) struct Guarded {
     delays: Vec<(Duration, ClientReason)>,
     /// Which client reaches which device, by their places here.
     reach: Vec<(u32, u32)>,
+    /// Parts of devices that several share, where they are known.
+    shares: Shares,
     /// Places among the holds for which client.
     places: Vec<(u32, u32)>,
     last: diskstats::Sample,
@@ -95,6 +100,7 @@ impl Guarded {
             samples: Vec::new(),
             delays: Vec::new(),
             reach: Vec::new(),
+            shares: Shares::default(),
             places: Vec::new(),
             last: diskstats::Sample::default(),
             reason: Reason::NotEnoughData,
@@ -148,6 +154,14 @@ impl Guarded {
             let (standing, exempt_because) = self.standing(guard, address, &names, &keys);
             self.clients.push(GuardedClient { id, address, names, standing, exempt_because, keys });
         }
+        let (devices, names) = (&self.devices, &self.names);
+        let places: BTreeMap<IpAddr, u32> = self.clients.iter().map(|client| client.address).zip(0..).collect();
+        self.shares.follow(links, |link| {
+            let number = link.number?;
+            let device = names.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+            let client = *places.get(&link.client?)?;
+            (devices[device].shared_by > 1).then_some((client, device as u32))
+        });
         let sample =
             |client: &GuardedClient| ClientSample { client: client.id, standing: client.standing, bytes_per_s: 0.0 };
         self.samples = self.clients.iter().map(sample).collect();
@@ -243,7 +257,7 @@ impl Guarded {
                 // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
                 Packets::Acknowledgements | Packets::All => sample.writes,
             };
-            // On its own devices a client's load is known, of shared ones an equal part, because nobody tells more.
+            // On its own devices a client's load is known, of shared ones an equal part at first.
             if sample.interval != interval {
                 (interval, per_s) = (sample.interval, 1.0 / sample.interval.as_secs_f64().max(1e-9));
             }
@@ -263,10 +277,19 @@ impl Guarded {
         for &(client, device) in &self.reach {
             self.samples[client as usize].bytes_per_s += self.devices[device as usize].load;
         }
+        for &(client, device, more) in self.shares.uneven() {
+            self.samples[client as usize].bytes_per_s += self.devices[device as usize].load * more;
+        }
         let reads = &self.last.reads;
         let sample =
             Sample { read_response: reads.mean_response_time(), reads: reads.completed, clients: &self.samples };
         self.controller.observe(now, &sample);
+    }
+
+    /// Takes what single initiators moved.
+    pub(super) fn count_initiators(&mut self, read: &mut dyn FnMut(&Path) -> Option<Moved>) {
+        let devices = &self.devices;
+        self.shares.count(self.packets, read, |device| devices[device as usize].shared_by);
     }
 
     /// Decides, and records why. Tells whether anybody is held differently now.
@@ -400,7 +423,9 @@ impl Guarded {
             .to_owned(),
             exempt_because: client.exempt_because.clone(),
             bytes_per_s: self.samples[place].bytes_per_s,
-            load_is_estimated: reached.any(|&(_, device)| self.devices[device as usize].shared_by > 1),
+            load_is_estimated: reached.any(|&(client, device)| {
+                self.devices[device as usize].shared_by > 1 && !self.shares.knows(client, device)
+            }),
             delay_ms: delay.as_millis_f64(),
             because: if *delay > Duration::ZERO { client_sentence(reason) } else { String::new() },
         }

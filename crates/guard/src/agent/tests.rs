@@ -293,3 +293,47 @@ fn damaged_statistics_are_an_error_and_no_decision() {
     assert_eq!(agent.tick(at(0), b"nonsense\n").expect_err("nonsense").line, 1);
     assert!(agent.holds().is_empty());
 }
+
+#[test]
+fn on_a_shared_device_the_targets_counters_tell_who_moves_how_much() {
+    let counted = |client: &str| Link { counters: Some(client.into()), ..link(client, 1, "vg", 1) };
+    let links = || vec![counted("10.0.0.11"), counted("10.0.0.12")];
+    let mut agent = agent(CONFIG, links());
+    // 10 MiB/s are written, nine tenths of it by one.
+    let mut tick = 0;
+    let mut run = |agent: &mut Agent, ticks: u64| {
+        for _ in 0..ticks {
+            tick += 1;
+            let text = format!("252 1 dm-1 0 0 0 0 {tick} 0 {} {tick} 0 0 0\n", tick * 2048);
+            agent.tick(at(tick), text.as_bytes()).expect("a line of the format");
+        }
+        let state = agent.state(Instant::ZERO);
+        let client = |client: &super::record::ClientState| (client.bytes_per_s / 1048576.0, client.load_is_estimated);
+        state.resources[0].clients.iter().map(client).collect::<Vec<_>>()
+    };
+    assert_eq!(run(&mut agent, 2), [(5.0, true), (5.0, true)], "equal parts while nothing is counted");
+    let mut seconds = 0;
+    let mut count = |agent: &mut Agent| {
+        seconds += 1;
+        agent.count_initiators(|folder| {
+            let written_mib = if folder == Path::new("10.0.0.11") { 9 * seconds } else { seconds };
+            Some(Moved { read_mib: 1000 - seconds, written_mib })
+        });
+    };
+    count(&mut agent);
+    assert_eq!(run(&mut agent, 2), [(5.0, true), (5.0, true)], "one count is no difference yet");
+    (0..3).for_each(|_| count(&mut agent));
+    let near = |got: Vec<(f64, bool)>, wanted: [f64; 2]| {
+        let close = got.iter().zip(wanted).all(|(got, wanted)| (got.0 - wanted).abs() < 1e-9 && !got.1);
+        assert!(close, "{got:?} instead of {wanted:?}");
+    };
+    near(run(&mut agent, 2), [9.0, 1.0]);
+    // What was counted is kept over a new map.
+    agent.follow(map(links()));
+    count(&mut agent);
+    near(run(&mut agent, 2), [9.0, 1.0]);
+    // One who is not counted could be the one who moves everything.
+    agent.follow(map([links(), vec![link("10.0.0.13", 1, "vg", 1)]].concat()));
+    count(&mut agent);
+    assert!(run(&mut agent, 2).iter().all(|(load, estimated)| *estimated && (load - 10.0 / 3.0).abs() < 1e-9));
+}

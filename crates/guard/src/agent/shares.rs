@@ -1,0 +1,100 @@
+//! Whose is the load of a device that several clients share?
+//!
+//! The block layer counts for all of them together. Where the target counts for each initiator, a client's part of the
+//! device's load is its part of what they moved lately; elsewhere each is taken for an equal part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use crate::actuator::Packets;
+use crate::discovery::Link;
+use crate::sensor::initiators::Moved;
+
+/// What is left of older counts at each new one: with one a second they reach back some seconds, long enough that a MiB,
+/// the unit they are in, is a small part.
+const KEPT: f64 = 0.7;
+/// With less than this between all of them nothing is known of who moves how much.
+const LEAST_MIB: f64 = 4.0;
+
+/// Counters of one client at one shared device; a client with several names has several.
+#[derive(Clone, Debug)]
+struct Counter {
+    client: u32,
+    device: u32,
+    folder: PathBuf,
+    last: Option<Moved>,
+    read_mib: f64,
+    written_mib: f64,
+}
+
+/// Parts of shared devices, for the clients of one resource.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    counters: Vec<Counter>,
+    /// Places of client and device, in order, and by how many equal parts the client's part differs from one.
+    uneven: Vec<(u32, u32, f64)>,
+}
+
+impl Shares {
+    /// Takes over who shares what; `shared` tells for a link the places of its client and its device if others share it.
+    pub(super) fn follow(&mut self, links: &[&Link], shared: impl Fn(&Link) -> Option<(u32, u32)>) {
+        let mut known: BTreeMap<PathBuf, Counter> =
+            self.counters.drain(..).map(|counter| (counter.folder.clone(), counter)).collect();
+        let mut seen = BTreeSet::new();
+        for link in links {
+            let Some((folder, (client, device))) = link.counters.clone().zip(shared(link)) else { continue };
+            if !seen.insert(folder.clone()) {
+                continue;
+            }
+            let new = Counter { client, device, folder, last: None, read_mib: 0.0, written_mib: 0.0 };
+            let counter = known.remove(&new.folder).map_or(new.clone(), |old| Counter { client, device, ..old });
+            self.counters.push(counter);
+        }
+        // Places have changed: equal parts until the next count.
+        self.uneven.clear();
+    }
+
+    /// Takes a new count of everybody, about once a second; `shared_by` tells how many clients share a device.
+    pub(super) fn count(
+        &mut self,
+        packets: Packets,
+        read: &mut dyn FnMut(&Path) -> Option<Moved>,
+        shared_by: impl Fn(u32) -> u32,
+    ) {
+        self.uneven.clear();
+        let mut devices: BTreeMap<u32, BTreeMap<u32, f64>> = BTreeMap::new();
+        for counter in &mut self.counters {
+            let now = read(&counter.folder);
+            if let Some((last, now)) = counter.last.zip(now) {
+                // Totals that went back began anew.
+                let since = |before: u64, now: u64| now.saturating_sub(before) as f64;
+                counter.read_mib = KEPT * counter.read_mib + since(last.read_mib, now.read_mib);
+                counter.written_mib = KEPT * counter.written_mib + since(last.written_mib, now.written_mib);
+            }
+            counter.last = now;
+            if now.is_some() {
+                let moved = if packets == Packets::Data { counter.read_mib } else { counter.written_mib };
+                *devices.entry(counter.device).or_default().entry(counter.client).or_default() += moved;
+            }
+        }
+        for (device, clients) in devices {
+            let (all, total) = (shared_by(device), clients.values().sum::<f64>());
+            // Who is not counted could be the one who moves everything.
+            if clients.len() as u32 == all && total >= LEAST_MIB {
+                let part = |(client, moved)| (client, device, moved / total * f64::from(all) - 1.0);
+                self.uneven.extend(clients.into_iter().map(part));
+            }
+        }
+        self.uneven.sort_unstable_by_key(|&(client, device, _)| (client, device));
+    }
+
+    /// Places of client and device, and by how many equal parts of the device's load the client's differs from one.
+    pub(super) fn uneven(&self) -> &[(u32, u32, f64)] {
+        &self.uneven
+    }
+
+    /// Whether this client's part of this device is known.
+    pub(super) fn knows(&self, client: u32, device: u32) -> bool {
+        self.uneven.binary_search_by_key(&(client, device), |&(client, device, _)| (client, device)).is_ok()
+    }
+}
