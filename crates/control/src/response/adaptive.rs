@@ -149,7 +149,6 @@ pub(super) struct Adaptive {
     reason: Reason,
     delays: Vec<ClientDelay>,
     parts: Vec<Part>,
-    order: Vec<usize>,
     offenders: Vec<ClientId>,
 }
 
@@ -192,7 +191,6 @@ impl Adaptive {
             reason: Reason::NotEnoughData,
             delays: Vec::new(),
             parts: Vec::new(),
-            order: Vec::new(),
             offenders: Vec::new(),
         }
     }
@@ -583,7 +581,7 @@ impl Adaptive {
         if self.parts.is_empty() {
             self.capacity_ms();
         }
-        split::split(&mut self.parts, self.demand_ms, &mut self.order);
+        split::split(&mut self.parts, self.demand_ms);
         self.applied_ms = match self.still_good() {
             Some(mean_ms) => {
                 for (part, client) in self.parts.iter_mut().zip(self.clients.offenders()) {

@@ -5,8 +5,6 @@
 //! most; nobody's exceeds its cap, and what the caps take away goes to the others. Those who are important come in only
 //! when all others are at their caps.
 
-use alloc::vec::Vec;
-
 /// An offender in the split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
@@ -20,45 +18,53 @@ pub(super) struct Part {
     pub(super) delay_ms: f64,
 }
 
+/// Stands for a delay that is not known yet.
+const OPEN: f64 = -1.0;
+
 /// The largest mean delay that the caps allow, in ms.
 pub(super) fn capacity(parts: &[Part]) -> f64 {
     parts.iter().map(|part| part.share * part.cap_ms).sum()
 }
 
 /// Gives each part its delay so that their mean, weighted by share, is `mean_ms`, or as near as the caps allow.
-/// O(n), or O(n log n) when a cap is reached; `order` is scratch space.
-pub(super) fn split(parts: &mut [Part], mean_ms: f64, order: &mut Vec<usize>) {
-    let mut left = mean_ms;
+/// O(n) for each round in which somebody reaches a cap; there are few, because whoever does leaves only little to others.
+pub(super) fn split(parts: &mut [Part], mean_ms: f64) {
+    let mut left = mean_ms.max(0.0);
     for spared in [false, true] {
-        left = fill(parts, spared, left, order);
+        left = fill(parts, spared, left);
     }
 }
 
 /// The same among those who are spared or those who are not; answers what of the mean is left.
-fn fill(parts: &mut [Part], spared: bool, mean_ms: f64, order: &mut Vec<usize>) -> f64 {
+fn fill(parts: &mut [Part], spared: bool, mean_ms: f64) -> f64 {
     let group = |part: &&mut Part| part.spared == spared;
-    let squares: f64 = parts.iter().filter(|part| part.spared == spared).map(|part| part.share * part.share).sum();
-    let slope = if squares > 0.0 { mean_ms.max(0.0) / squares } else { 0.0 };
-    if parts.iter().filter(|part| part.spared == spared).all(|part| slope * part.share <= part.cap_ms) {
-        // The usual case: nobody reaches a cap, so nothing has to be sorted.
-        parts.iter_mut().filter(group).for_each(|part| part.delay_ms = slope * part.share);
-        return if squares > 0.0 { 0.0 } else { mean_ms.max(0.0) };
+    let capacity: f64 = parts.iter().filter(|part| part.spared == spared).map(|part| part.share * part.cap_ms).sum();
+    if mean_ms >= capacity {
+        let most = |part: &Part| if part.share > 0.0 { part.cap_ms } else { 0.0 };
+        parts.iter_mut().filter(group).for_each(|part| part.delay_ms = most(part));
+        return mean_ms - capacity;
     }
-    order.clear();
-    order.extend((0..parts.len()).filter(|&place| parts[place].spared == spared));
-    // With delay = slope · share, who has the smallest cap for its share reaches it first.
-    let reached = |part: &Part| if part.share > 0.0 { part.cap_ms / part.share } else { f64::INFINITY };
-    order.sort_by(|&a, &b| reached(&parts[a]).total_cmp(&reached(&parts[b])));
-    let mut squares = squares;
-    let mut left = mean_ms.max(0.0);
-    for &place in &*order {
-        let part = &mut parts[place];
-        let slope = if squares > 0.0 { left / squares } else { 0.0 };
-        part.delay_ms = (slope * part.share).min(part.cap_ms);
-        left = (left - part.share * part.delay_ms).max(0.0);
-        squares -= part.share * part.share;
+    // With delay = slope · share, whoever has reached its cap at one slope has at any higher one.
+    let mut left = mean_ms;
+    let mut squares: f64 = parts.iter().filter(|part| part.spared == spared).map(|part| part.share * part.share).sum();
+    parts.iter_mut().filter(group).for_each(|part| part.delay_ms = OPEN);
+    loop {
+        let slope = if squares > 0.0 { left.max(0.0) / squares } else { 0.0 };
+        let mut capped = false;
+        for part in parts.iter_mut().filter(group).filter(|part| part.delay_ms == OPEN) {
+            if slope * part.share > part.cap_ms {
+                part.delay_ms = part.cap_ms;
+                left -= part.share * part.cap_ms;
+                squares -= part.share * part.share;
+                capped = true;
+            }
+        }
+        if !capped {
+            let open = parts.iter_mut().filter(group).filter(|part| part.delay_ms == OPEN);
+            open.for_each(|part| part.delay_ms = slope * part.share);
+            return 0.0;
+        }
     }
-    left
 }
 
 /// Rounds the delays to multiples of `step_ms`, never above a cap, in a way that keeps their weighted mean: what one
@@ -84,6 +90,7 @@ pub(super) fn round(parts: &mut [Part], step_ms: f64) -> f64 {
 mod tests {
     use super::*;
     use alloc::vec;
+    use alloc::vec::Vec;
     use proptest::prelude::*;
 
     fn part(share: f64, cap_ms: f64) -> Part {
@@ -97,21 +104,21 @@ mod tests {
     #[test]
     fn equal_loads_have_equal_delays_and_the_loudest_most() {
         let mut parts = vec![part(0.25, 20.0); 4];
-        split(&mut parts, 5.0, &mut Vec::new());
+        split(&mut parts, 5.0);
         assert_eq!(delays(&parts), [5.0; 4]);
         let mut parts = vec![part(0.8, 20.0), part(0.1, 20.0), part(0.1, 20.0)];
-        split(&mut parts, 6.6, &mut Vec::new());
+        split(&mut parts, 6.6);
         assert!((parts[0].delay_ms - 8.0).abs() < 1e-9 && (parts[1].delay_ms - 1.0).abs() < 1e-9, "{parts:?}");
     }
 
     #[test]
     fn what_a_cap_takes_away_others_bear_and_the_important_last() {
         let mut parts = vec![part(0.5, 2.0), part(0.25, 20.0), Part { spared: true, ..part(0.25, 20.0) }];
-        split(&mut parts, 4.0, &mut Vec::new());
+        split(&mut parts, 4.0);
         assert_eq!(delays(&parts), [2.0, 12.0, 0.0]);
-        split(&mut parts, 8.0, &mut Vec::new());
+        split(&mut parts, 8.0);
         assert_eq!(delays(&parts), [2.0, 20.0, 8.0]);
-        split(&mut parts, 1e9, &mut Vec::new());
+        split(&mut parts, 1e9);
         assert_eq!(delays(&parts), [2.0, 20.0, 20.0]);
         assert_eq!(capacity(&parts), 11.0);
     }
@@ -128,7 +135,7 @@ mod tests {
                 .iter()
                 .map(|&(load, cap_ms, spared)| Part { share: load / total, cap_ms, spared, delay_ms: 0.0 })
                 .collect();
-            split(&mut parts, mean_ms, &mut Vec::new());
+            split(&mut parts, mean_ms);
             let expected = mean_ms.min(capacity(&parts));
             let mean: f64 = parts.iter().map(|part| part.share * part.delay_ms).sum();
             prop_assert!((mean - expected).abs() < 1e-6 * (1.0 + expected), "{} {}", mean, expected);
