@@ -13,6 +13,7 @@ use std::hint::black_box;
 use std::time::Instant as WallClock;
 
 use evenkeel_control::admission::{Admission, Config, ElasticConfig, SlowFastConfig};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 const COST: u64 = 8_096;
@@ -58,7 +59,7 @@ fn round(config: Config, operations: usize) -> f64 {
             next += 1;
         }
         now += STEP;
-        admission.observe(now, COST, 4_096, now.since(since[first & 255]));
+        admission.observe(now, COST, Kind::Read, 4_096, now.since(since[first & 255]));
         first += 1;
     }
     black_box(&admission);

@@ -484,7 +484,7 @@ impl<R> Pool<R> {
         match (outcome, ticket.is_exempt()) {
             (_, true) => {}
             (Outcome::Done, false) => {
-                self.admission.observe(now, ticket.cost, u64::from(ticket.work.bytes), latency);
+                self.admission.observe(now, ticket.cost, ticket.work.kind, u64::from(ticket.work.bytes), latency);
             }
             // A failure may come back at once: its latency says nothing about the queue.
             (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),

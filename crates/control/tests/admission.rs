@@ -1,6 +1,7 @@
 //! Admission control as specified: the throttle's rule, and SlowFast CoDel as published.
 
 use evenkeel_control::admission::{Admission, Config, InvalidConfig, Reason, Repairs, SlowFastConfig};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 const KIB: u64 = 1 << 10;
@@ -58,7 +59,7 @@ fn observe_and_forget_give_the_cost_back() {
     admission.admit(60);
     admission.admit(40);
     assert!(!admission.fits(1));
-    admission.observe(at_ms(1), 60, 50, ms(1));
+    admission.observe(at_ms(1), 60, Kind::Read, 50, ms(1));
     assert_eq!(admission.inside_bytes(), 40);
     admission.forget(40);
     assert_eq!(admission.inside_bytes(), 0);
@@ -111,7 +112,7 @@ fn invalid_settings_are_named() {
 fn complete(admission: &mut Admission, now: Instant, latency: Duration) {
     let cost = admission.decision().budget_bytes;
     admission.admit(cost);
-    admission.observe(now, cost, 0, latency);
+    admission.observe(now, cost, Kind::Read, 0, latency);
 }
 
 #[test]
@@ -168,7 +169,7 @@ fn the_budget_grows_only_while_below_one_and_a_half_times_the_peak() {
     for interval in 0..9 {
         // 60 KiB in use; the peak counts from the minimum budget of 100 KiB.
         admission.admit(60 * KIB);
-        admission.observe(at_ms(interval * 50 + 49), 60 * KIB, 0, ms(1));
+        admission.observe(at_ms(interval * 50 + 49), 60 * KIB, Kind::Read, 0, ms(1));
         budgets.push(admission.tick(at_ms(interval * 50 + 50)).expect("an interval has ended").budget_bytes / KIB);
     }
     assert_eq!(budgets, [110, 120, 130, 140, 150, 150, 150, 150, 150]);
@@ -180,11 +181,11 @@ fn the_peak_is_forgotten_with_each_slow_interval() {
     let config = SlowFastConfig { budget_initial_bytes: 1_000 * KIB, ..SlowFastConfig::PUBLISHED };
     let mut admission = Admission::new(Config::SlowFast(config), Instant::ZERO, 1);
     admission.admit(1_000 * KIB);
-    admission.observe(at_ms(10), 1_000 * KIB, 0, ms(1));
+    admission.observe(at_ms(10), 1_000 * KIB, Kind::Read, 0, ms(1));
     assert_eq!(admission.tick(at_ms(50)).expect("an interval has ended").budget_bytes, 1_010 * KIB);
     for interval in 1..11 {
         admission.admit(KIB);
-        admission.observe(at_ms(interval * 50 + 49), KIB, 0, Duration::from_micros(10));
+        admission.observe(at_ms(interval * 50 + 49), KIB, Kind::Read, 0, Duration::from_micros(10));
         admission.tick(at_ms(interval * 50 + 50));
     }
     assert_eq!(admission.decision().reason, Reason::BudgetNotUsed { peak_bytes: 100 * KIB });
@@ -271,7 +272,7 @@ fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
     assert_eq!(admission.decision().reason, Reason::Configured);
     assert_eq!(admission.next_tick(), Instant::FAR_FUTURE);
     assert!(!admission.fits(4_000) && admission.fits(3_000));
-    admission.observe(at_ms(290), 7_000, 0, ms(1));
+    admission.observe(at_ms(290), 7_000, Kind::Read, 0, ms(1));
     assert_eq!(admission.inside_bytes(), 0);
 
     admission.reconfigure(Config::SlowFast(larger), at_ms(300));

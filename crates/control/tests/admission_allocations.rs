@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use evenkeel_control::admission::{Admission, Config, ElasticConfig};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 struct Counting;
@@ -51,7 +52,7 @@ fn a_request_allocates_nothing() {
                 next += 1;
             }
             now += Duration::from_micros(10);
-            admission.observe(now, 8_096, 4_096, now.since(since[first % since.len()]));
+            admission.observe(now, 8_096, Kind::Read, 4_096, now.since(since[first % since.len()]));
             admission.tick(now);
             first += 1;
         }

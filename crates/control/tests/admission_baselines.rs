@@ -1,6 +1,7 @@
 //! The answers to compare with: their rules, and what holds for each whatever happens.
 
 use evenkeel_control::admission::{Admission, Config, Reason};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -24,7 +25,7 @@ fn start(config: Config) -> Admission {
 fn complete(admission: &mut Admission, now: Instant, latency: Duration) {
     let cost = admission.decision().budget_bytes;
     admission.admit(cost);
-    admission.observe(now, cost, cost, latency);
+    admission.observe(now, cost, Kind::Read, cost, latency);
 }
 
 /// A device of one server: everything inside is served in order, `service` each; the budget is always full.
@@ -38,12 +39,12 @@ fn saturate(admission: &mut Admission, from: Instant, service: Duration, cost: u
         }
         now += service;
         let admitted_at = inside.pop_front().expect("something always fits into an empty device");
-        admission.observe(now, cost, cost, now.since(admitted_at));
+        admission.observe(now, cost, Kind::Read, cost, now.since(admitted_at));
         admission.tick(now);
     }
     while let Some(admitted_at) = inside.pop_front() {
         now += service;
-        admission.observe(now, cost, cost, now.since(admitted_at));
+        admission.observe(now, cost, Kind::Read, cost, now.since(admitted_at));
     }
     now
 }
@@ -112,19 +113,19 @@ fn gradient_follows_its_equation() {
     // Unknown mean cost: 64 KiB. The first request tells it.
     let cost = 8 * KIB;
     admission.admit(cost * 20);
-    admission.observe(at_us(100), cost, cost, us(100));
+    admission.observe(at_us(100), cost, Kind::Read, cost, us(100));
     let first = 0.8 * 20.0 + 0.2 * (20.0 + 4.0);
     assert_eq!(admission.decision().budget_bytes, (first * cost as f64) as u64);
     assert_eq!(admission.decision().reason, Reason::LatencyGradient { gradient: 1.0 });
     // Ten times slower: the long-term mean is 101.5 us, so the ratio is at its floor of 0.5.
-    admission.observe(at_us(200), cost, cost, us(1_000));
+    admission.observe(at_us(200), cost, Kind::Read, cost, us(1_000));
     let second = 0.8 * first + 0.2 * (first * 0.5 + 4.0);
     assert_eq!(admission.decision().budget_bytes, (second * cost as f64) as u64);
     assert_eq!(admission.decision().reason, Reason::LatencyGradient { gradient: 0.5 });
     // Less than half of the limit in use: it stays.
     admission.forget(cost * 17);
     let before = admission.decision().budget_bytes;
-    admission.observe(at_us(300), cost, cost, us(100));
+    admission.observe(at_us(300), cost, Kind::Read, cost, us(100));
     assert_eq!(admission.decision().budget_bytes, before);
 }
 
@@ -180,7 +181,7 @@ proptest! {
                 },
                 Event::Complete { pick, latency_ns } if !inside.is_empty() => {
                     let cost = inside.swap_remove(pick % inside.len());
-                    admission.observe(now, cost, cost, Duration::from_nanos(latency_ns));
+                    admission.observe(now, cost, Kind::Read, cost, Duration::from_nanos(latency_ns));
                 }
                 Event::Cancel { pick } if !inside.is_empty() => {
                     let cost: u64 = inside.swap_remove(pick % inside.len());

@@ -2,6 +2,7 @@
 //! (one switch of `Repairs`, unless said otherwise) does away with it.
 
 use evenkeel_control::admission::{Admission, Config, Reason, Repairs, SlowFastConfig};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 const KIB: u64 = 1 << 10;
@@ -55,7 +56,7 @@ impl Replay {
 
     fn complete(&mut self, cost: u64, mib_per_s: f64, latency: Duration) {
         let bytes = (mib_per_s * MIB as f64 * FAST.as_secs_f64()) as u64;
-        self.admission.observe(self.now + Duration::from_millis(25), cost, bytes, latency);
+        self.admission.observe(self.now + Duration::from_millis(25), cost, Kind::Read, bytes, latency);
         self.now += FAST;
         self.admission.tick(self.now);
     }
@@ -350,14 +351,14 @@ fn latencies_from_before_a_cut_cause_the_next_one() {
         }
         for ms in (350..750).step_by(50) {
             let now = Instant::ZERO + Duration::from_millis(ms);
-            admission.observe(now, 800 * KIB, 800 * KIB, now.since(Instant::ZERO));
+            admission.observe(now, 800 * KIB, Kind::Read, 800 * KIB, now.since(Instant::ZERO));
             admission.tick(now + Duration::from_millis(49));
         }
         admission.tick(Instant::ZERO + Duration::from_millis(750));
         // What was admitted after the cut meets the target, and that counts.
         let cut_to = admission.decision().budget_bytes;
         admission.admit(cut_to);
-        admission.observe(Instant::ZERO + Duration::from_millis(860), cut_to, 0, Duration::from_millis(90));
+        admission.observe(Instant::ZERO + Duration::from_millis(860), cut_to, Kind::Read, 0, Duration::from_millis(90));
         admission.tick(Instant::ZERO + Duration::from_millis(1_000));
         (cut_to, admission.decision().reason)
     };

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use evenkeel_control::admission::{Admission, Config, ElasticConfig, Reason};
 use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -76,7 +77,7 @@ impl Plant {
             let (at, since) = self.served.swap_remove(next);
             weighted += at.since(self.now).as_secs_f64() * self.budget_requests() as f64;
             self.now = at;
-            self.admission.observe(at, COST, COST, at.since(since));
+            self.admission.observe(at, COST, Kind::Read, COST, at.since(since));
             self.completed += 1;
             self.admission.tick(at);
             self.admit();
@@ -170,6 +171,54 @@ fn a_larger_tolerance_gives_a_smaller_budget_where_the_curve_bends_slowly() {
     assert!(small < large * 0.95, "{small:.1} and {large:.1} requests");
 }
 
+/// A device that serves one request at a time, for a time by size, and a client with 64 requests of sizes a thousandfold
+/// apart: one is enough inside, and a large one is no stall.
+#[test]
+fn sizes_that_differ_widely_are_no_stalls_and_hide_nothing() {
+    let (mut admission, mut rng) = (Admission::new(elastic(), Instant::ZERO, 0), SplitMix64::new(3));
+    let mut size = || match rng.next_f64() {
+        x if x < 0.7 => 4 * KIB,
+        x if x < 0.95 => 64 * KIB,
+        x if x < 0.99 => 1024 * KIB,
+        _ => 4096 * KIB,
+    };
+    let (mut now, mut next, mut inside) = (Instant::ZERO, size(), VecDeque::new());
+    for _ in 0..200_000 {
+        while inside.len() < 64 && admission.fits(next) {
+            admission.admit(next);
+            inside.push_back((next, now));
+            next = size();
+        }
+        let (bytes, since) = inside.pop_front().expect("something fits an empty device");
+        now += Duration::from_nanos(20_000 + 4 * bytes);
+        admission.observe(now, bytes, Kind::Read, bytes, now.since(since));
+        admission.tick(now);
+    }
+    let decision = admission.decision();
+    assert!(decision.budget_bytes <= 64 * KIB, "{} after {now:?}: {}", decision.budget_bytes, decision.reason);
+}
+
+#[test]
+fn reads_in_place_of_writes_begin_the_search_anew() {
+    let mut admission = Admission::new(elastic(), Instant::ZERO, 0);
+    let (mut now, mut inside, mut searched) = (Instant::ZERO, VecDeque::new(), false);
+    for n in 0..40_000 {
+        while inside.len() < 256 && admission.fits(COST) {
+            admission.admit(COST);
+            inside.push_back(now);
+        }
+        let since = inside.pop_front().expect("something fits an empty device");
+        now += Duration::from_micros(100);
+        let kind = if n < 20_000 { Kind::Write } else { Kind::Read };
+        admission.observe(now, COST, kind, COST, now.since(since));
+        admission.tick(now);
+        let turned = matches!(admission.decision().reason, Reason::LoadChanged { .. });
+        assert!(!turned || n > 20_000, "nothing has changed at completion {n}");
+        searched |= turned;
+    }
+    assert!(searched);
+}
+
 #[test]
 fn says_why() {
     let mut plant = Plant::new(64, 1_000);
@@ -233,7 +282,7 @@ fn steady(admission: &mut Admission, now: &mut Instant, requests: u64, step_ns: 
         }
         *now += Duration::from_nanos(step_ns);
         if let Some(since) = inside.pop_front() {
-            admission.observe(*now, COST, COST, now.since(since));
+            admission.observe(*now, COST, Kind::Read, COST, now.since(since));
         }
     }
     inside.iter().for_each(|_| admission.forget(COST));
@@ -263,8 +312,8 @@ proptest! {
                     }
                     Event::Complete { pick, latency_ns, bytes } if !inside.is_empty() => {
                         let cost = inside.swap_remove(pick % inside.len());
-                        one.observe(now, cost, bytes, Duration::from_nanos(latency_ns));
-                        other.observe(now, cost, bytes, Duration::from_nanos(latency_ns));
+                        one.observe(now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
+                        other.observe(now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
                     }
                     Event::Cancel { pick } if !inside.is_empty() => {
                         let cost: u64 = inside.swap_remove(pick % inside.len());

@@ -1,6 +1,7 @@
 //! What holds for admission control whatever happens.
 
 use evenkeel_control::admission::{Admission, Config, Decision, Reason, Repairs, SlowFastConfig};
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -111,7 +112,7 @@ impl Run {
             }
             Event::Complete { pick, latency_ns, bytes } if !self.inside.is_empty() => {
                 let cost = self.inside.swap_remove(pick % self.inside.len());
-                self.admission.observe(self.now, cost, bytes, Duration::from_nanos(latency_ns));
+                self.admission.observe(self.now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
             }
             Event::Cancel { pick } if !self.inside.is_empty() => {
                 let cost = self.inside.swap_remove(pick % self.inside.len());

@@ -79,7 +79,13 @@ impl Path {
 
     fn complete(&mut self, now: Instant, id: u64) -> Request {
         let request = self.inside.remove(&id).expect("the store answers each request once");
-        self.admission.observe(now, request.cost(), u64::from(request.bytes()), now.since(request.admitted_at));
+        self.admission.observe(
+            now,
+            request.cost(),
+            Kind::Write,
+            u64::from(request.bytes()),
+            now.since(request.admitted_at),
+        );
         request
     }
 }

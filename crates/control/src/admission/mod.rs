@@ -25,6 +25,7 @@ use core::cell::Cell;
 use core::fmt;
 
 use crate::time::{Duration, Instant};
+use crate::units::Kind;
 
 mod config;
 mod curve;
@@ -175,6 +176,11 @@ pub enum Reason {
         /// New over old.
         ratio: f64,
     },
+    /// Reads have taken the place of writes, or the other way round: what was learned may not hold any longer.
+    LoadChanged {
+        /// Share of the requests that write now, 0 to 1.
+        writes: f64,
+    },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
     Power {
         /// That divisor; 1 on an empty device.
@@ -231,6 +237,9 @@ impl fmt::Display for Reason {
             Self::ThroughputChanged { ratio } => {
                 write!(f, "throughput under the same budget is {ratio:.2} times what it was: searching again")
             }
+            Self::LoadChanged { writes } => {
+                write!(f, "the load has changed, writes are {:.0} % of it now: searching again", writes * 100.0)
+            }
             Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
             Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),
             Self::LatencyGradient { gradient } => {
@@ -276,6 +285,7 @@ struct Completion {
     /// A request waits because it does not fit.
     holding_back: bool,
     cost_bytes: u64,
+    kind: Kind,
     payload_bytes: u64,
     latency: Duration,
 }
@@ -371,9 +381,9 @@ impl Admission {
         self.throttle.admit(cost_bytes);
     }
 
-    /// A request has left after `latency` in the back end, having moved `payload_bytes`.
+    /// A request of `kind` has left after `latency` in the back end, having moved `payload_bytes`.
     #[inline]
-    pub fn observe(&mut self, now: Instant, cost_bytes: u64, payload_bytes: u64, latency: Duration) {
+    pub fn observe(&mut self, now: Instant, cost_bytes: u64, kind: Kind, payload_bytes: u64, latency: Duration) {
         if now >= self.next_tick {
             self.close_intervals(now);
         }
@@ -382,6 +392,7 @@ impl Admission {
             inside_bytes: self.throttle.inside,
             holding_back: self.holding_back.get(),
             cost_bytes,
+            kind,
             payload_bytes,
             latency,
         };

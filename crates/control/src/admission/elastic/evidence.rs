@@ -1,13 +1,13 @@
 //! What experiments of one kind say together.
 
-use super::meter::Rate;
-
 /// Standard errors from a bound that make an outcome certain.
 const CERTAIN: f64 = 1.5;
 /// The same for a single comparison, whose own scatter is unknown.
 const CERTAIN_ALONE: f64 = 3.0;
 /// A change that an experiment of this precision, in units of the bound, does not recommend is not worth more effort.
 const CLOSE: f64 = 1.0;
+/// A reduction that seems free is tried at this precision: what it costs if that was wrong is little, and seen later.
+const CLOSE_ENOUGH: f64 = 1.5;
 /// Smallest variance of one comparison: drift spoils what looks more precise (0.1 %).
 const MIN_VARIANCE: f64 = 1e-6;
 /// Standard errors from all before that make a comparison a sign of another time.
@@ -37,17 +37,8 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Adds ln(`upper` / `lower`) of the bytes.
-    pub(super) fn add(&mut self, lower: Rate, upper: Rate) {
-        self.add_ratio(libm::log(upper.rate / lower.rate), lower.variance + upper.variance);
-    }
-
-    /// Adds ln(`upper` / `lower`) of the requests.
-    pub(super) fn add_requests(&mut self, lower: Rate, upper: Rate) {
-        self.add_ratio(libm::log(upper.requests / lower.requests), lower.requests_variance + upper.requests_variance);
-    }
-
-    fn add_ratio(&mut self, ratio: f64, variance: f64) {
+    /// Adds a comparison with its variance.
+    pub(super) fn add(&mut self, ratio: f64, variance: f64) {
         let weight = 1.0 / variance.max(MIN_VARIANCE);
         if self.comparisons > 1.5 {
             let error = libm::sqrt(self.variance() + self.excess() / weight);
@@ -76,9 +67,23 @@ impl Evidence {
         if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
     }
 
-    /// The mean less its standard error: nothing when nothing is known.
-    pub(super) fn at_least(&self) -> f64 {
-        if self.weight > 0.0 { self.mean() - libm::sqrt(self.variance()) } else { 0.0 }
+    /// Makes the mean no more certain than `error`.
+    pub(super) fn doubt(&mut self, error: f64) {
+        if !self.is_empty() {
+            let mean = self.mean();
+            self.comparisons = 2.0;
+            self.weight = 1.0 / self.variance().max(error * error);
+            (self.sum, self.squares) = (mean * self.weight, mean * mean * self.weight);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.weight <= 0.0
+    }
+
+    /// Standard error of the mean.
+    pub(super) fn error(&self) -> f64 {
+        libm::sqrt(self.variance())
     }
 
     /// Of the mean.
@@ -98,14 +103,9 @@ impl Evidence {
         }
     }
 
-    /// The mean plus its standard error.
-    pub(super) fn at_most(&self) -> f64 {
-        self.mean() + libm::sqrt(self.variance())
-    }
-
-    /// Whether the ratio may be above the bound: it is not certain to be below.
-    pub(super) fn allows(&self, bound: f64) -> bool {
-        self.mean() + self.margin() >= bound
+    /// Whether the ratio may be above the bound (`sign` 1) or below it (-1): the opposite is not certain.
+    pub(super) fn allows(&self, bound: f64, sign: f64) -> bool {
+        (self.mean() - bound) * sign + self.margin() >= 0.0
     }
 
     /// What counts as certain, in units of the ratio.
@@ -114,19 +114,11 @@ impl Evidence {
         errors * libm::sqrt(self.variance())
     }
 
-    /// Whether the ratio is above the bound: then move, which takes certainty.
-    pub(super) fn is_above(&self, bound: f64) -> Verdict {
-        self.verdict(self.mean() - bound, bound)
-    }
-
-    /// Whether the ratio is below the bound: then move, which takes certainty.
-    pub(super) fn is_below(&self, bound: f64) -> Verdict {
-        self.verdict(bound - self.mean(), bound)
-    }
-
-    fn verdict(&self, distance: f64, bound: f64) -> Verdict {
-        let margin = self.margin();
-        if distance > margin {
+    /// Whether the ratio is above the bound (`sign` 1) or below it (-1): then move, which takes certainty.
+    /// `hasty`: or if it seems so and is as good as certain.
+    pub(super) fn verdict(&self, bound: f64, sign: f64, hasty: bool) -> Verdict {
+        let (distance, margin) = ((self.mean() - bound) * sign, self.margin());
+        if distance > margin || (hasty && distance > 0.0 && margin < bound * CLOSE_ENOUGH) {
             Verdict::Move
         } else if distance < 0.0 && (-distance > margin || margin < libm::fabs(bound) * CLOSE) {
             Verdict::Stay

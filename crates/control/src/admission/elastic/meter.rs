@@ -1,7 +1,9 @@
 //! Throughput with its standard error, while one budget is in force.
 
 use super::super::Completion;
+use super::work::{BYTES, Block, Moments, REQUESTS, Weights};
 use crate::time::{Duration, Instant};
+use crate::units::Kind;
 
 /// Completions in a block, at least: at first and at most.
 const BLOCK_COMPLETIONS: u32 = 16;
@@ -9,9 +11,11 @@ const MAX_BLOCK_COMPLETIONS: u32 = 256;
 /// Blocks that scatter by more (relative variance, in requests) become twice as long, by less half as long. A device that
 /// serves in bursts looks unsteady over short times only.
 const UNSTEADY: f64 = 0.02;
-const STEADY: f64 = 0.001;
+const STEADY: f64 = 0.005;
 /// Share of the mean latency that a block lasts, at least.
 const BLOCK_LATENCIES: f64 = 0.5;
+/// What each block leaves of the weight of those before when the weights are learned.
+const WEIGHTS_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 /// Blocks whose scatter is remembered.
 const MEMORY_BLOCKS: f64 = 16.0;
 /// Mean latency: weight of a new completion.
@@ -22,47 +26,24 @@ const SQUARE_WEIGHT: f64 = 1.0 / 64.0;
 const USUAL_WEIGHT: f64 = 1.0 / 256.0;
 /// What is recent: weight of a new measurement.
 const RECENT_WEIGHT: f64 = 1.0 / 8.0;
-/// A silence this many times the mean latency is no variation: a stall, or nothing to do.
+/// A silence of so many mean latencies, and so many times as long as the longest lately, is no variation: a stall, or
+/// nothing to do. (A single large request among small ones may take a hundred times the mean.)
 const SILENT_LATENCIES: f64 = 16.0;
+const SILENT_GAPS: f64 = 2.0;
+/// What each completion leaves of the longest gap, and its most in mean latencies.
+const GAP_MEMORY: f64 = 1.0 - 1.0 / 16384.0;
+const MAX_GAP_LATENCIES: f64 = 1024.0;
 
 /// A throughput in bytes per nanosecond and the relative variance of that estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
     pub(super) rate: f64,
     pub(super) variance: f64,
-    /// The same in requests per nanosecond.
-    pub(super) requests: f64,
-    pub(super) requests_variance: f64,
-}
-
-/// Sums over blocks of an amount x and their lengths t, for a ratio estimate of x per t.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    x: f64,
-    xx: f64,
-    xt: f64,
-    t: f64,
-    tt: f64,
-}
-
-impl Sums {
-    fn add(&mut self, x: f64, t: f64) {
-        self.x += x;
-        self.xx += x * x;
-        self.xt += x * t;
-        self.t += t;
-        self.tt += t * t;
-    }
-
-    /// Σx/Σt and the relative variance of one of `n` blocks.
-    fn ratio(&self, n: f64) -> Option<(f64, f64)> {
-        if n < 2.0 || self.t <= 0.0 || self.x <= 0.0 {
-            return None;
-        }
-        let rate = self.x / self.t;
-        let scatter = (self.xx - 2.0 * rate * self.xt + rate * rate * self.tt).max(0.0);
-        Some((rate, scatter * n * n / ((n - 1.0) * self.x * self.x)))
-    }
+    /// The same in work (what the requests should have taken) per nanosecond.
+    pub(super) work: f64,
+    pub(super) work_variance: f64,
+    /// Share of the requests that write.
+    pub(super) writes: f64,
 }
 
 /// The relative variance of one block. A handful of blocks may agree by chance: those before have a say.
@@ -98,22 +79,27 @@ pub(super) struct Meter {
     /// The block under way.
     began_at: Option<Instant>,
     last_at: Instant,
-    bytes: f64,
+    block: Block,
     completions: u32,
     held_back: u32,
-    /// Closed blocks: their number and sums over bytes b and lengths t.
+    /// Closed blocks.
     pub(super) blocks: u32,
-    by_bytes: Sums,
-    by_requests: Sums,
+    moments: Moments,
     /// (Completions while a request was held back, completions) of the last block, if the budget did not bind in it.
     pub(super) slack: Option<(u64, u64)>,
     /// Outlives the budget.
     mean_latency_ns: f64,
+    longest_gap_ns: f64,
     block_ns: f64,
     bytes_scatter: Scatter,
     requests_scatter: Scatter,
+    work_scatter: Scatter,
+    /// All blocks, and what they say about the time that requests take.
+    history: Moments,
+    weights: Weights,
     mean_square_cost: f64,
-    mean_cost: f64,
+    /// Harmonic.
+    mean_inverse_cost: f64,
     block_completions: u32,
 }
 
@@ -123,19 +109,22 @@ impl Meter {
             counts_from: now,
             began_at: None,
             last_at: now,
-            bytes: 0.0,
+            block: Block::ZERO,
             completions: 0,
             held_back: 0,
             blocks: 0,
-            by_bytes: Sums { x: 0.0, xx: 0.0, xt: 0.0, t: 0.0, tt: 0.0 },
-            by_requests: Sums { x: 0.0, xx: 0.0, xt: 0.0, t: 0.0, tt: 0.0 },
+            moments: Moments::ZERO,
             slack: None,
             mean_latency_ns: 0.0,
+            longest_gap_ns: 0.0,
             block_ns: 0.0,
             bytes_scatter: Scatter(0.0),
             requests_scatter: Scatter(0.0),
+            work_scatter: Scatter(0.0),
+            history: Moments::ZERO,
+            weights: BYTES,
             mean_square_cost: 0.0,
-            mean_cost: 0.0,
+            mean_inverse_cost: 0.0,
             block_completions: BLOCK_COMPLETIONS,
         }
     }
@@ -143,27 +132,27 @@ impl Meter {
     /// Begins anew; a budget has come into force at `now`.
     pub(super) fn restart(&mut self, now: Instant) {
         *self = Self {
-            mean_latency_ns: self.mean_latency_ns,
-            mean_cost: self.mean_cost,
-            mean_square_cost: self.mean_square_cost,
-            block_completions: self.block_completions,
-            bytes_scatter: self.bytes_scatter,
-            requests_scatter: self.requests_scatter,
-            last_at: self.last_at,
-            ..Self::new(now)
+            counts_from: now,
+            began_at: None,
+            block: Block::ZERO,
+            completions: 0,
+            held_back: 0,
+            blocks: 0,
+            moments: Moments::ZERO,
+            slack: None,
+            block_ns: 0.0,
+            ..*self
         };
     }
 
     /// Begins a new interval under the same budget, without a gap.
     pub(super) fn carry_on(&mut self) {
-        let (began_at, bytes, completions, held_back) = (self.began_at, self.bytes, self.completions, self.held_back);
-        self.restart(self.counts_from);
-        (self.began_at, self.bytes, self.completions, self.held_back) = (began_at, bytes, completions, held_back);
+        (self.blocks, self.moments, self.slack) = (0, Moments::ZERO, None);
     }
 
-    /// Mean cost of a request, exponentially over about the last 32.
-    pub(super) fn mean_cost(&self) -> f64 {
-        self.mean_cost
+    /// Cost of a request that is small for this load: the harmonic mean, over about the last 64.
+    pub(super) fn small_cost(&self) -> f64 {
+        if self.mean_inverse_cost > 0.0 { 1.0 / self.mean_inverse_cost } else { 0.0 }
     }
 
     /// Cost of a request that is large for this load: the root of the mean square, over about the last 64. Requests of
@@ -177,11 +166,12 @@ impl Meter {
     pub(super) fn observe(&mut self, done: &Completion) -> Progress {
         let latency_ns = done.latency.as_nanos() as f64;
         let (cost, gap) = (done.cost_bytes as f64, done.now.since(self.last_at));
-        if self.mean_cost == 0.0 {
-            (self.mean_latency_ns, self.mean_cost, self.mean_square_cost) = (latency_ns, cost, cost * cost);
+        if self.mean_square_cost == 0.0 {
+            (self.mean_latency_ns, self.mean_inverse_cost, self.mean_square_cost) =
+                (latency_ns, 1.0 / cost.max(1.0), cost * cost);
         }
         if gap > Duration::ZERO {
-            let progress = self.close(done.now, gap);
+            let progress = self.close(done, gap);
             if progress != Progress::None {
                 self.account(done, latency_ns, cost);
                 return progress;
@@ -195,11 +185,11 @@ impl Meter {
     fn account(&mut self, done: &Completion, latency_ns: f64, cost: f64) {
         self.last_at = done.now;
         self.mean_latency_ns += (latency_ns - self.mean_latency_ns) * LATENCY_WEIGHT;
-        self.mean_cost += (cost - self.mean_cost) * LATENCY_WEIGHT;
+        self.mean_inverse_cost += (1.0 / cost.max(1.0) - self.mean_inverse_cost) * SQUARE_WEIGHT;
         self.mean_square_cost += (cost * cost - self.mean_square_cost) * SQUARE_WEIGHT;
         match self.began_at {
             Some(began_at) if began_at < done.now => {
-                self.bytes += done.payload_bytes as f64;
+                self.block.add(done.kind == Kind::Write, done.payload_bytes as f64);
                 self.completions += 1;
                 self.held_back += u32::from(done.holding_back);
             }
@@ -214,37 +204,65 @@ impl Meter {
 
     /// Time has moved on to `now`: all completions of the last instant are in. Closes the block if it is long enough.
     #[inline]
-    fn close(&mut self, now: Instant, gap: Duration) -> Progress {
+    fn close(&mut self, done: &Completion, gap: Duration) -> Progress {
         let Some(began_at) = self.began_at else { return Progress::None };
-        if gap.as_nanos() as f64 > SILENT_LATENCIES * self.mean_latency_ns {
-            self.restart(now);
+        let gap_ns = gap.as_nanos() as f64;
+        let silent = gap_ns > (SILENT_LATENCIES * self.mean_latency_ns).max(SILENT_GAPS * self.longest_gap_ns);
+        if done.holding_back {
+            let gap_ns = gap_ns.min(MAX_GAP_LATENCIES * self.mean_latency_ns);
+            self.longest_gap_ns = gap_ns.max(self.longest_gap_ns * GAP_MEMORY);
+        }
+        if silent {
+            self.restart(done.now);
             return Progress::Silence;
         }
         let length = self.last_at.since(began_at).as_nanos() as f64;
         if self.completions < self.block_completions || length < self.block_ns {
             return Progress::None;
         }
-        let bytes = core::mem::take(&mut self.bytes);
+        let mut block = core::mem::take(&mut self.block);
+        block.set_length(length);
         let bound = self.held_back * 4 >= self.completions * 3;
         self.slack = (!bound).then_some((u64::from(self.held_back), u64::from(self.completions)));
         self.blocks += 1;
-        self.by_bytes.add(bytes, length);
-        self.by_requests.add(f64::from(self.completions), length);
+        self.moments.add(&block);
+        self.history.fade(WEIGHTS_MEMORY);
+        self.history.add(&block);
         (self.completions, self.held_back) = (0, 0);
         self.began_at = Some(self.last_at);
         self.block_ns = self.mean_latency_ns * BLOCK_LATENCIES;
         Progress::Block
     }
 
-    /// The throughput so far, if there are at least two blocks: a ratio estimate with its variance from the blocks.
+    /// The throughput so far, if there are at least two blocks: ratio estimates with their variances from the blocks.
     pub(super) fn rate(&mut self) -> Option<Rate> {
         let n = f64::from(self.blocks);
-        let (rate, block) = self.by_bytes.ratio(n)?;
-        let (requests, requests_block) = self.by_requests.ratio(n)?;
+        let (rate, block) = self.moments.ratio(&BYTES)?;
+        let (_, requests_block) = self.moments.ratio(&REQUESTS)?;
+        let (work, work_block) = self.moments.ratio(&self.weights)?;
         let variance = self.bytes_scatter.of_mean(block, n);
-        let requests_variance = self.requests_scatter.of_mean(requests_block, n);
+        let work_variance = self.work_scatter.of_mean(work_block, n);
+        self.requests_scatter.of_mean(requests_block, n);
         self.choose_block_length();
-        Some(Rate { rate, variance, requests, requests_variance })
+        Some(Rate { rate, variance, work, work_variance, writes: self.moments.writes() })
+    }
+
+    /// Work per nanosecond in the blocks so far, and its relative standard error by what blocks usually scatter.
+    pub(super) fn so_far(&self) -> Option<(f64, f64)> {
+        let work = self.moments.mean(&self.weights)?;
+        Some((work, libm::sqrt(self.work_scatter.0 / f64::from(self.blocks))))
+    }
+
+    /// Learns anew what requests take. Whatever is to be compared must be measured with the same weights.
+    pub(super) fn learn_weights(&mut self) {
+        if let Some(weights) = self.history.weights() {
+            self.weights = weights;
+        }
+    }
+
+    /// Begins with the shortest blocks again.
+    pub(super) fn shorten_blocks(&mut self) {
+        self.block_completions = BLOCK_COMPLETIONS;
     }
 
     fn choose_block_length(&mut self) {
@@ -257,7 +275,7 @@ impl Meter {
             return;
         }
         // Learned anew: how it depends on the length is the question.
-        (self.bytes_scatter, self.requests_scatter) = (Scatter(0.0), Scatter(0.0));
+        (self.bytes_scatter, self.requests_scatter, self.work_scatter) = (Scatter(0.0), Scatter(0.0), Scatter(0.0));
     }
 }
 
@@ -281,8 +299,9 @@ impl Rate {
         Self {
             rate: mean(self.rate, new.rate),
             variance: variance(self.variance, new.variance),
-            requests: mean(self.requests, new.requests),
-            requests_variance: variance(self.requests_variance, new.requests_variance),
+            work: mean(self.work, new.work),
+            work_variance: variance(self.work_variance, new.work_variance),
+            writes: mean(self.writes, new.writes),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::time::{Duration, Instant};
 
 mod evidence;
 mod meter;
+mod work;
 
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Progress, Rate};
@@ -25,27 +26,49 @@ use meter::{Meter, Progress, Rate};
 const LN_2: f64 = core::f64::consts::LN_2;
 /// Budget at the start, in bytes.
 const INITIAL_BYTES: f64 = 262_144.0;
-/// First step downwards and finest step, as ln φ: half an octave and an eighth.
-const FIRST_STEP: f64 = LN_2 / 2.0;
+/// First step downwards, the first one after a step upwards, and the finest, as ln φ: three octaves, half of one and an
+/// eighth.
+const FIRST_STEP: f64 = LN_2 * 3.0;
+const STEP_BACK: f64 = LN_2 / 2.0;
 const FINEST_STEP: f64 = LN_2 / 8.0;
-/// Blocks of the shortest measurement and of the longest upwards and downwards. Upwards many short ones are better than
+/// Above it a reduction is taken when it seems free, though that is not quite certain.
+const HASTY_STEP: f64 = LN_2 / 1.5;
+/// Blocks of the shortest experiment and of the longest, upwards and downwards. Upwards many short ones are better than
 /// few long ones: while one lasts, whoever is light waits longer.
-const MIN_BLOCKS: u32 = 4;
-const MAX_BLOCKS_UP: u32 = 8;
-const MAX_BLOCKS_DOWN: u32 = 32;
-/// Share of time for experiments: at first, at most and at least; while the outcome stays open; when it is known.
-const FIRST_SHARE: f64 = 0.5;
+const UP_BLOCKS: [u32; 2] = [2, 4];
+const DOWN_BLOCKS: [u32; 2] = [4, 32];
+/// Share of time for experiments: at most, and at least while the outcome is open for the first few times.
+const MOST_SHARE: f64 = 0.5;
 const LEAST_FIRST_SHARE: f64 = 0.1;
-const UP: Shares = Shares { open: 0.01, known: 0.004, max_blocks: MAX_BLOCKS_UP, patience: PATIENCE_UP };
-const DOWN: Shares = Shares { open: 0.08, known: 0.05, max_blocks: MAX_BLOCKS_DOWN, patience: PATIENCE_DOWN };
-/// Experiments without an outcome until the share of time falls, and what each further one leaves of it.
-const PATIENCE_UP: u32 = 8;
-const PATIENCE_DOWN: u32 = 4;
+/// Upwards: while the outcome stays open, and when it is known.
+const UP_OPEN: f64 = 0.01;
+const UP_KNOWN: f64 = 0.004;
+/// Downwards when the outcome is known, and, while it is open, the throughput that may be lost on average.
+const DOWN_KNOWN: f64 = 0.05;
+const PRICE: f64 = 0.03;
+/// Bytes that scatter by so many times the error of work do not count.
+const MUCH_MORE: f64 = 1.5;
+/// Experiments upwards without an outcome until the share of time falls, and what each further one leaves of it.
+const PATIENCE: u32 = 8;
 const IMPATIENCE: f64 = 0.9;
+/// By how many times the step that would lose what is tolerable may exceed that share of one that loses more.
+const EVENLY: f64 = 3.0;
+/// What a change makes of the certainty about larger budgets: a standard error of the logarithm of the ratio.
+const DOUBT: f64 = 0.03;
+/// A gain so many times the tolerated one is worth the whole of a larger budget.
+const MUCH_GAIN: f64 = 4.0;
+/// A reduction that loses so much (of the logarithm) in its first blocks, beyond 3 errors, has failed.
+const HOPELESS: f64 = 0.3;
+const HOPELESS_ERRORS: f64 = 3.0;
+/// A smaller budget that gives so much more (of the logarithm), beyond so many errors, is not to be believed at once.
+const SURPRISE: f64 = 0.05;
+const SURPRISE_ERRORS: f64 = 3.0;
 /// Change of throughput (of its logarithm) that calls what was learned in question, and the standard errors that make
 /// it certain.
 const CHANGE: f64 = 0.03;
 const CHANGE_ERRORS: f64 = 3.5;
+/// Change of the share of writes that does so.
+const TURN: f64 = 0.25;
 /// The same for what the last measurements say together.
 const DRIFT_ERRORS: f64 = 5.0;
 /// A larger budget has room for so many large requests: two, and some small ones beside them.
@@ -104,53 +127,72 @@ enum Phase {
     Down,
 }
 
-/// Share of time for one kind of experiment.
-#[derive(Clone, Copy, Debug)]
-struct Shares {
-    open: f64,
-    known: f64,
-    /// Blocks of the longest.
-    max_blocks: u32,
-    /// How many may stay open before the share falls.
-    patience: u32,
-}
-
 /// One kind of experiment: what it has shown, and when the next one is due.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Trial {
-    evidence: Evidence,
+    /// ln of a ratio of throughputs, in bytes and in work.
+    bytes: Evidence,
+    work: Evidence,
     due_at: Instant,
     /// Experiments in a row that decided nothing.
     undecided: u32,
-    /// Blocks it takes: the less certain the outcome, the more.
-    blocks: u32,
-    shares: Shares,
+    /// Doublings of its length: the less certain the outcome, the longer.
+    longer: u32,
 }
 
 impl Trial {
-    fn new(shares: Shares) -> Self {
-        Self { evidence: Evidence::default(), due_at: Instant::ZERO, undecided: 0, blocks: MIN_BLOCKS, shares }
+    fn add(&mut self, lower: Rate, upper: Rate) {
+        self.bytes.add(libm::log(upper.rate / lower.rate), lower.variance + upper.variance);
+        self.work.add(libm::log(upper.work / lower.work), lower.work_variance + upper.work_variance);
     }
 
-    fn begin_anew(&mut self) {
-        *self = Self::new(self.shares);
+    /// Blocks it takes.
+    fn blocks(&self, [fewest, most]: [u32; 2]) -> u32 {
+        (fewest << self.longer.min(8)).min(most)
+    }
+
+    /// What counts, and what may contradict it. Bytes, unless they scatter far more than work.
+    fn by_precision(&self) -> (&Evidence, &Evidence) {
+        if self.bytes.error() <= self.work.error() * MUCH_MORE {
+            (&self.bytes, &self.work)
+        } else {
+            (&self.work, &self.bytes)
+        }
+    }
+
+    /// Whether the ratio is above the bound (`sign` 1) or below it (-1); `hasty`, though that is not quite certain.
+    fn verdict(&self, bound: f64, sign: f64, hasty: bool) -> (Verdict, f64) {
+        let (counts, other) = self.by_precision();
+        let verdict = counts.verdict(bound, sign, hasty);
+        let contradicted = verdict == Verdict::Move && !other.allows(bound, sign);
+        (if contradicted { Verdict::Stay } else { verdict }, counts.mean())
+    }
+
+    fn mean(&self) -> f64 {
+        self.by_precision().0.mean()
+    }
+
+    /// Give or take an error.
+    fn at_most(&self) -> f64 {
+        let counts = self.by_precision().0;
+        counts.mean() + counts.error()
+    }
+
+    fn at_least(&self) -> f64 {
+        let counts = self.by_precision().0;
+        if counts.is_empty() { 0.0 } else { counts.mean() - counts.error() }
     }
 
     /// The outcome is known for now; the experiment took `took`.
-    fn settle(&mut self, now: Instant, took: Duration) {
-        self.undecided = 0;
-        self.blocks = MIN_BLOCKS;
-        self.pause(now, took, self.shares.known);
+    fn settle(&mut self, now: Instant, took: Duration, share: f64) {
+        (self.undecided, self.longer) = (0, 0);
+        self.pause(now, took, share);
     }
 
-    /// The outcome is open: often at first, then less each time.
+    /// The outcome is open.
     fn go_on(&mut self, now: Instant, took: Duration, share: f64) {
         self.undecided = self.undecided.saturating_add(1);
-        self.blocks = (self.blocks * 2).min(self.shares.max_blocks);
-        let share = match self.undecided.saturating_sub(self.shares.patience) {
-            0 => share.clamp(LEAST_FIRST_SHARE, FIRST_SHARE),
-            waited => (self.shares.open * libm::pow(IMPATIENCE, f64::from(waited))).max(self.shares.known),
-        };
+        self.longer += 1;
         self.pause(now, took, share);
     }
 
@@ -175,17 +217,17 @@ pub(super) struct Elastic {
     recent: Option<Rate>,
     /// The last measurement disagreed with that.
     doubted: bool,
-    /// ln T(2B)/T(B).
+    /// The last experiment made no sense.
+    surprised: bool,
+    /// T(2B)/T(B).
     up: Trial,
-    /// The same counted in requests: where sizes differ widely, it scatters far less.
-    up_by_requests: Evidence,
     /// The last trial went up: next time it is the other's turn.
     went_up: bool,
-    /// ln T(B)/T(B/φ).
+    /// T(B)/T(B/φ).
     down: Trial,
     /// ln φ.
     step: f64,
-    /// A smaller budget is known to be too small: steps only get finer.
+    /// The last reduction failed: the next ones halve the distance to it.
     bracketed: bool,
     decision: Decision,
 }
@@ -209,10 +251,10 @@ impl Elastic {
             usual: None,
             recent: None,
             doubted: false,
-            up: Trial::new(UP),
-            up_by_requests: Evidence::default(),
-            went_up: false,
-            down: Trial::new(DOWN),
+            surprised: false,
+            up: Trial::default(),
+            went_up: true,
+            down: Trial::default(),
             step: FIRST_STEP,
             bracketed: false,
             decision,
@@ -249,6 +291,8 @@ impl Elastic {
     fn withdraw(&mut self, now: Instant, reason: Reason) -> bool {
         let known = core::mem::discriminant(&reason) == core::mem::discriminant(&self.decision.reason);
         let news = self.phase != Phase::Base || !known;
+        // A budget that is too large hurts now, one that is too small perhaps later: downwards comes first.
+        self.went_up = true;
         if news {
             self.enter(Phase::Base, now, reason);
         } else {
@@ -261,15 +305,28 @@ impl Elastic {
     fn block(&mut self, now: Instant) -> bool {
         if let (Some((held_back, completions)), true) = (self.meter.slack, self.phase != Phase::Up) {
             // The budget is not the bottleneck: nothing to learn. (Above the base it need not be: that is the answer.)
+            // When it is again, it may be by another load.
+            (self.step, self.bracketed) = (self.step.max(STEP_BACK), false);
+            (self.up.longer, self.down.longer) = (0, 0);
+            self.meter.shorten_blocks();
             return self.withdraw(now, Reason::AppLimited { held_back, completions });
         }
-        let wanted = match self.phase {
-            Phase::Base => self.up.blocks.max(self.down.blocks),
-            Phase::Up => self.up.blocks,
-            Phase::Down => self.down.blocks,
+        let phase = if self.phase == Phase::Base { self.next(now) } else { self.phase };
+        let wanted = match phase {
+            Phase::Base => DOWN_BLOCKS[0],
+            // Time at the base is free.
+            Phase::Up if self.phase == Phase::Base => self.up.blocks(UP_BLOCKS) * 2,
+            Phase::Up => self.up.blocks(UP_BLOCKS),
+            Phase::Down => self.down.blocks(DOWN_BLOCKS),
         };
         if self.meter.blocks < wanted {
-            return false;
+            return match self.base {
+                Some(base) if self.phase == Phase::Down => self.give_up(now, base),
+                _ => false,
+            };
+        }
+        if self.phase == Phase::Base {
+            self.meter.learn_weights();
         }
         let Some(rate) = self.meter.rate() else { return false };
         match (self.phase, self.base) {
@@ -280,79 +337,111 @@ impl Elastic {
         true
     }
 
+    /// Ends a reduction that costs far too much, whatever the rest of it would show.
+    fn give_up(&mut self, now: Instant, base: Rate) -> bool {
+        let Some((work, error)) = self.meter.so_far() else { return false };
+        let loss = libm::log(base.work / work);
+        let hopeless = loss > HOPELESS + HOPELESS_ERRORS * libm::sqrt(base.work_variance + error * error);
+        if hopeless {
+            self.reduction_costs(now, now.since(self.phase_began), loss);
+        }
+        hopeless
+    }
+
     fn base_measured(&mut self, now: Instant, rate: Rate) -> bool {
         if let Some(usual) = self.usual {
-            let change = libm::log(rate.rate / usual.rate);
-            let error = libm::sqrt(rate.variance + usual.variance);
-            if libm::fabs(change) > CHANGE.max(CHANGE_ERRORS * error) {
-                if !core::mem::replace(&mut self.doubted, true) {
-                    // Once may be chance; the next measurement says.
-                    self.meter.carry_on();
-                    return false;
-                }
-                self.search_again(rate);
-                self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(change) });
-                return true;
-            }
             let recent = self.recent.map_or(rate, |recent| recent.smoothed_with(rate));
-            self.recent = Some(recent);
-            let drift = libm::log(recent.rate / usual.rate);
-            let error = libm::sqrt(recent.variance + usual.variance);
-            if libm::fabs(drift) > CHANGE.max(DRIFT_ERRORS * error) {
+            let [change, drift] = [(rate, CHANGE_ERRORS), (recent, DRIFT_ERRORS)].map(|(now, errors)| {
+                let change = libm::log(now.rate / usual.rate);
+                let error = libm::sqrt(now.variance + usual.variance);
+                (libm::fabs(change) > CHANGE.max(errors * error))
+                    .then_some(Reason::ThroughputChanged { ratio: libm::exp(change) })
+            });
+            let turned = libm::fabs(rate.writes - usual.writes) > TURN;
+            let turned = turned.then_some(Reason::LoadChanged { writes: rate.writes });
+            let once = turned.or(change);
+            if once.is_some() && !core::mem::replace(&mut self.doubted, true) {
+                // Once may be chance; the next measurement says.
+                self.meter.carry_on();
+                return false;
+            }
+            if let Some(reason) = once.or(drift) {
                 self.search_again(rate);
-                self.enter(Phase::Up, now, Reason::ThroughputChanged { ratio: libm::exp(drift) });
+                self.enter(Phase::Up, now, reason);
                 return true;
             }
+            self.recent = Some(recent);
         }
         self.doubted = false;
         self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
         self.base = Some(rate);
-        let reason = self.decision.reason;
-        let up_due = now >= self.up.due_at;
-        let down_due = now >= self.down.due_at && self.budget > self.meter.mean_cost().max(MIN_BUDGET as f64);
-        if up_due && !(down_due && self.went_up) {
-            self.enter(Phase::Up, now, reason);
-        } else if down_due {
-            self.enter(Phase::Down, now, reason);
-        } else {
+        let next = self.next(now);
+        if next == Phase::Base {
             self.meter.carry_on();
-            return false;
+        } else {
+            self.enter(next, now, self.decision.reason);
         }
-        true
+        next != Phase::Base
+    }
+
+    /// The experiment that is due; they take turns.
+    fn next(&self, now: Instant) -> Phase {
+        let up = now >= self.up.due_at;
+        let down = now >= self.down.due_at && self.budget > self.floor();
+        match (up, down) {
+            (true, true) if self.went_up => Phase::Down,
+            (true, _) => Phase::Up,
+            (false, true) => Phase::Down,
+            (false, false) => Phase::Base,
+        }
     }
 
     fn up_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
         let took = now.since(self.phase_began);
-        self.up.evidence.add(base, rate);
-        self.up_by_requests.add_requests(base, rate);
-        let (mut gain, mut verdict) = (self.up.evidence.mean(), self.up.evidence.is_above(self.tolerance));
-        let by_requests = self.up_by_requests.is_above(self.tolerance);
-        if verdict == Verdict::Open && by_requests == Verdict::Move && self.up.evidence.allows(self.tolerance) {
-            (gain, verdict) = (self.up_by_requests.mean(), by_requests);
+        if self.surprising(rate, base) {
+            return self.enter(Phase::Base, now, self.decision.reason);
         }
-        match verdict {
-            Verdict::Move if self.larger() <= MAX_BUDGET as f64 => {
-                self.budget = self.larger();
-                self.moved_to(rate);
-                self.up.begin_anew();
-                self.up_by_requests = Evidence::default();
-                self.bracketed = true;
-                self.step = FIRST_STEP;
-                self.enter(Phase::Up, now, Reason::DoublingPays { gain });
+        self.up.add(base, rate);
+        match self.up.verdict(self.tolerance, 1.0, false) {
+            (Verdict::Move, gain) if self.larger() <= MAX_BUDGET as f64 => {
+                (self.step, self.bracketed) = (self.step_back(rate), true);
+                self.up = Trial::default();
+                if gain > self.tolerance * MUCH_GAIN {
+                    self.budget = self.larger();
+                    self.moved_to(rate);
+                    self.enter(Phase::Up, now, Reason::DoublingPays { gain });
+                } else {
+                    // Half of the way, in octaves, is likely to be enough.
+                    self.budget = libm::sqrt(self.budget * self.larger());
+                    self.down = Trial::default();
+                    (self.base, self.usual, self.recent) = (None, None, None);
+                    self.enter(Phase::Base, now, Reason::DoublingPays { gain });
+                }
             }
-            Verdict::Move | Verdict::Stay => {
-                self.up.settle(now, took);
+            (Verdict::Move | Verdict::Stay, gain) => {
+                self.up.settle(now, took, UP_KNOWN * self.moderation());
                 self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
             }
-            Verdict::Open => {
-                let hope = match by_requests {
-                    Verdict::Stay => 0.0,
-                    Verdict::Move | Verdict::Open => self.up.evidence.at_most() - self.tolerance,
+            (Verdict::Open, _) => {
+                let hope = ((self.up.at_most() - self.tolerance) * SHARE_PER_GAIN).clamp(LEAST_FIRST_SHARE, MOST_SHARE);
+                let share = match self.up.undecided.saturating_sub(PATIENCE) {
+                    0 => hope,
+                    _ if self.up.at_least() > self.tolerance => hope,
+                    waited => (UP_OPEN * libm::pow(IMPATIENCE, f64::from(waited))).max(UP_KNOWN) * self.moderation(),
                 };
-                self.up.go_on(now, took, hope * SHARE_PER_GAIN);
+                self.up.go_on(now, took, share);
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
+    }
+
+    /// Whether a larger budget seems to give far less. It hardly ever does: more likely the device has changed between
+    /// the two measurements, and they say nothing about the budgets. A second time in a row it is believed.
+    fn surprising(&mut self, larger: Rate, smaller: Rate) -> bool {
+        let change = libm::log(smaller.rate / larger.rate);
+        let error = libm::sqrt(smaller.variance + larger.variance);
+        self.surprised = !self.surprised && change > SURPRISE + SURPRISE_ERRORS * error;
+        self.surprised
     }
 
     /// The budget of a trial upwards. Below the cost of two requests all budgets are alike: one at a time.
@@ -360,54 +449,88 @@ impl Elastic {
         (self.budget * 2.0).max(self.meter.large_cost() * ROOM)
     }
 
+    /// The higher an excursion, the rarer: what of the share of time is left when it goes beyond the double.
+    fn moderation(&self) -> f64 {
+        let excess = self.larger() / (2.0 * self.budget);
+        1.0 / (excess * excess)
+    }
+
+    /// The budget of a trial downwards.
+    fn smaller(&self) -> f64 {
+        (self.budget * libm::exp(-self.step)).max(self.floor())
+    }
+
+    /// Below the cost of a small request there is nothing to gain.
+    fn floor(&self) -> f64 {
+        self.meter.small_cost().max(MIN_BUDGET as f64)
+    }
+
     fn down_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
         let took = now.since(self.phase_began);
-        self.down.evidence.add(rate, base);
-        let loss = self.down.evidence.mean();
+        if self.surprising(base, rate) {
+            return self.enter(Phase::Base, now, self.decision.reason);
+        }
+        self.down.add(rate, base);
         // What doubling would bring is lost already.
-        let allowed = self.tolerance - self.up.evidence.at_least().max(0.0);
-        match self.down.evidence.is_below(allowed) {
-            Verdict::Move => {
-                self.budget *= libm::exp(-self.step);
-                self.up.evidence.shift(&self.down.evidence);
-                self.up_by_requests = Evidence::default();
+        let allowed = self.tolerance - self.up.at_least().max(0.0);
+        match self.down.verdict(allowed, -1.0, self.step > HASTY_STEP) {
+            (Verdict::Move, loss) => {
+                self.budget = self.smaller();
+                self.up.bytes.shift(&self.down.bytes);
+                self.up.work.shift(&self.down.work);
                 self.moved_to(rate);
-                self.step =
-                    if self.bracketed { (self.step / 2.0).max(FINEST_STEP) } else { (self.step * 2.0).min(LN_2) };
+                self.step = if core::mem::replace(&mut self.bracketed, false) {
+                    (self.step / 2.0).max(FINEST_STEP)
+                } else {
+                    (self.step * 2.0).min(FIRST_STEP)
+                };
                 self.enter(Phase::Down, now, Reason::ReductionFree { loss });
             }
-            Verdict::Stay => {
-                self.bracketed = true;
-                if self.step > FINEST_STEP {
-                    self.step = (self.step / 2.0).max(FINEST_STEP);
-                    self.down.begin_anew();
-                } else {
-                    self.down.settle(now, took);
-                }
-                self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
-            }
-            Verdict::Open => {
-                self.down.go_on(now, took, FIRST_SHARE);
+            (Verdict::Stay, loss) => self.reduction_costs(now, took, loss),
+            (Verdict::Open, _) => {
+                self.down.go_on(now, took, (PRICE / self.down.mean().max(PRICE)).clamp(DOWN_KNOWN, MOST_SHARE));
                 self.enter(Phase::Base, now, self.decision.reason);
             }
         }
     }
 
+    fn reduction_costs(&mut self, now: Instant, took: Duration, loss: f64) {
+        self.bracketed = true;
+        if self.step > FINEST_STEP {
+            // Where the loss would be tolerable if it grew evenly; it grows slowly at first.
+            let step = libm::log(self.budget / self.smaller());
+            self.step = (step * (EVENLY * self.tolerance / loss).min(0.5)).max(FINEST_STEP);
+            self.down = Trial::default();
+        } else {
+            self.down.settle(now, took, DOWN_KNOWN);
+        }
+        self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
+    }
+
     /// The base has moved to where `rate` was measured.
     fn moved_to(&mut self, rate: Rate) {
         (self.base, self.usual, self.recent) = (Some(rate), Some(rate), Some(rate));
-        self.down.begin_anew();
-        (self.up.undecided, self.up.blocks) = (0, MIN_BLOCKS);
+        self.down = Trial::default();
+        if self.step >= STEP_BACK {
+            (self.up.undecided, self.up.longer) = (0, 0);
+        }
     }
 
     /// What was learned may not hold any longer; the budget is the best guess.
     fn search_again(&mut self, rate: Rate) {
         self.moved_to(rate);
-        self.up.begin_anew();
-        self.up_by_requests = Evidence::default();
-        self.step = FIRST_STEP;
-        self.bracketed = false;
+        self.up.due_at = Instant::ZERO;
+        self.up.bytes.doubt(DOUBT);
+        self.up.work.doubt(DOUBT);
+        (self.step, self.bracketed) = (self.step_back(rate), false);
         self.doubted = false;
+    }
+
+    /// The first step downwards when the budget may be right. Where a comparison takes long, it had better be about
+    /// something.
+    fn step_back(&self, rate: Rate) -> f64 {
+        let noisy = rate.variance.min(rate.work_variance) > self.tolerance * self.tolerance;
+        if noisy { FIRST_STEP } else { STEP_BACK }
     }
 
     fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
@@ -418,7 +541,7 @@ impl Elastic {
         let in_force = match phase {
             Phase::Base => self.budget,
             Phase::Up => self.larger(),
-            Phase::Down => self.budget * libm::exp(-self.step),
+            Phase::Down => self.smaller(),
         };
         let budget_bytes = (in_force as u64).clamp(MIN_BUDGET, MAX_BUDGET);
         self.decision = Decision { at: now, budget_bytes, reason, ..self.decision };
