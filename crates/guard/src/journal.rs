@@ -13,12 +13,15 @@
 //! since. A last line that is cut short is an intention that was never acted on.
 //!
 //! Whoever holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
-//! the next agent.
+//! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
+//! others could take would keep the sentinel from its work.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -28,6 +31,11 @@ use crate::actuator::{self, Error};
 /// Lines after which the journal is written anew with only what is still set. At a change of one setting ten times a
 /// second it is reached after some three minutes, and reading it takes milliseconds.
 const COMPACT_LINES: usize = if cfg!(test) { 50 } else { 4_000 };
+const LOCK_POLL: Duration = Duration::from_millis(5);
+/// Reading and writing for the owner alone.
+const PRIVATE: u32 = 0o600;
+/// Writing for anybody else.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Something that can be set, by what it takes to find it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,10 +43,10 @@ const COMPACT_LINES: usize = if cfg!(test) { 50 } else { 4_000 };
 pub enum Knob {
     /// A file that holds a setting.
     File(PathBuf),
+    /// The nftables table. In this order, so that nothing comes into the classes any more when they are removed.
+    Table,
     /// The delay classes on a network device.
     Qdisc(String),
-    /// The nftables table.
-    Table,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,6 +89,10 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     lines: usize,
+    /// Length of what is whole.
+    bytes: u64,
+    /// Part of a line follows it, which could not be cut off yet.
+    torn: bool,
     states: BTreeMap<Knob, State>,
     /// Holds the lock until it is dropped.
     _lock: File,
@@ -92,7 +104,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::JournalInUse`] if another process has it, [`Error::JournalFormat`] if a line other than the last makes
-    /// no sense, [`Error::File`].
+    /// no sense, [`Error::JournalNotOurs`] if somebody else could have written it, [`Error::File`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
@@ -103,6 +115,7 @@ impl Journal {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(PRIVATE)
             .open(&lock_path)
             .map_err(|e| failed("open", &lock_path, e))?;
         match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -114,17 +127,41 @@ impl Journal {
             .create(true)
             .read(true)
             .append(true)
+            .mode(PRIVATE)
             .open(&path)
             .map_err(|e| failed("open", &path, e))?;
+        let metadata = file.metadata().map_err(|e| failed("read", &path, e))?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+            return Err(Error::JournalNotOurs { path });
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(|e| failed("read", &path, e))?;
-        let states = parse(&path, &text)?;
-        let mut journal = Self { path, file, lines: 0, states, _lock: lock };
-        // Also cuts off a last line that is not whole.
-        if !text.is_empty() {
-            journal.compact()?;
+        let whole = whole(&text);
+        let states = parse(&path, &text[..whole])?;
+        let lines = text[..whole].iter().filter(|&&b| b == b'\n').count();
+        let torn = whole < text.len();
+        let mut journal = Self { path, file, lines, bytes: whole as u64, torn, states, _lock: lock };
+        journal.cut().map_err(|e| failed("cut off the last line of", &journal.path, e))?;
+        // On a full disk there is no room for a new one, and what the old one lists can still be put back.
+        if journal.lines > 2 * journal.states.len() {
+            let _ = journal.compact();
         }
         Ok(journal)
+    }
+
+    /// The same, but waits for the lock: a sentinel at work holds it no longer than packets wait.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_within(path: impl Into<PathBuf>, limit: Duration) -> Result<Self, Error> {
+        let path = path.into();
+        let deadline = Instant::now() + limit;
+        loop {
+            match Self::open(&path) {
+                Err(Error::JournalInUse { .. }) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                result => return result,
+            }
+        }
     }
 
     /// Whether everything is as it was before us.
@@ -180,13 +217,31 @@ impl Journal {
     }
 
     fn append(&mut self, line: &Line) -> Result<(), Error> {
-        let path = &self.path;
-        let text = to_json(line).map_err(|e| failed("write", path, e))?;
-        self.file.write_all(text.as_bytes()).map_err(|e| failed("write", path, e))?;
-        self.file.sync_data().map_err(|e| failed("sync", path, e))?;
+        let text = to_json(line).map_err(|e| failed("write", &self.path, e))?;
+        self.cut().map_err(|e| failed("cut off the last line of", &self.path, e))?;
+        if let Err(e) = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data()) {
+            // A full disk takes half a line, which must not stand before the next one.
+            self.torn = true;
+            let _ = self.cut();
+            return Err(failed("write", &self.path, e));
+        }
+        self.bytes += text.len() as u64;
         self.lines += 1;
         update(&mut self.states, line.clone());
-        if self.lines >= COMPACT_LINES { self.compact() } else { Ok(()) }
+        if self.lines >= COMPACT_LINES && self.compact().is_err() {
+            // The old one is as good, only longer.
+            self.lines = COMPACT_LINES / 2;
+        }
+        Ok(())
+    }
+
+    /// Removes what follows the last whole line.
+    fn cut(&mut self) -> std::io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.bytes)?;
+            self.torn = false;
+        }
+        Ok(())
     }
 
     /// Writes the journal anew with only what is still set. A crash leaves the old one or the new one.
@@ -201,16 +256,16 @@ impl Journal {
                     text += &to_json(&Line::Confirm { knob: knob.clone(), seen })?;
                 }
             }
-            let mut file = File::create(&part)?;
+            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&part)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&part, &self.path)?;
             // The new name must be on disk as well.
             let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
             File::open(dir)?.sync_all()?;
-            OpenOptions::new().read(true).append(true).open(&self.path)
+            Ok((OpenOptions::new().read(true).append(true).open(&self.path)?, text.len() as u64))
         };
-        self.file = write().map_err(|e| failed("write", &self.path, e))?;
+        (self.file, self.bytes) = write().map_err(|e| failed("write", &self.path, e))?;
         self.lines = 2 * self.states.len();
         Ok(())
     }
@@ -260,11 +315,14 @@ fn update(states: &mut BTreeMap<Knob, State>, line: Line) {
     }
 }
 
+/// Length of the whole lines: what follows the last end of line was cut short, and nothing was done after it.
+fn whole(text: &[u8]) -> usize {
+    text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1)
+}
+
 fn parse(path: &Path, text: &[u8]) -> Result<BTreeMap<Knob, State>, Error> {
     let mut states = BTreeMap::new();
-    // What follows the last end of line was cut short, and nothing was done after it.
-    let whole = text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1);
-    for (number, line) in text[..whole].split(|&b| b == b'\n').enumerate().filter(|(_, l)| !l.is_empty()) {
+    for (number, line) in text[..whole(text)].split(|&b| b == b'\n').enumerate().filter(|(_, l)| !l.is_empty()) {
         let line = serde_json::from_slice(line).map_err(|e| Error::JournalFormat {
             path: path.to_owned(),
             line: number + 1,
@@ -281,8 +339,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn failed(doing: &'static str, path: &Path, source: std::io::Error) -> Error {
-    Error::File { doing, path: path.to_owned(), source }
+fn failed(doing: &'static str, path: &Path, cause: std::io::Error) -> Error {
+    Error::File { doing, path: path.to_owned(), cause }
 }
 
 #[cfg(test)]

@@ -6,14 +6,13 @@
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::actuator::Error;
 use crate::journal::{Journal, Restoration};
 
 /// The dead agent's lock is free as soon as the kernel has closed its files, which it does in any order.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
-const LOCK_POLL: Duration = Duration::from_millis(5);
 
 /// The agent's end.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl Sentinel {
     pub fn start(command: &mut Command) -> Result<Self, Error> {
         use std::os::unix::process::CommandExt as _;
         let program = command.get_program().to_owned();
-        let failed = |source| Error::File { doing: "start the sentinel", path: program.clone().into(), source };
+        let failed = |cause| Error::File { doing: "start the sentinel", path: program.clone().into(), cause };
         let mut child = command.stdin(Stdio::piped()).process_group(0).spawn().map_err(failed)?;
         let pipe = child.stdin.take().ok_or_else(|| failed(std::io::ErrorKind::BrokenPipe.into()))?;
         Ok(Self { child, _pipe: pipe })
@@ -66,13 +65,9 @@ pub fn watch(mut pipe: impl Read, journal: &Path) -> Result<Option<Restoration>,
     let mut nothing = [0; 64];
     // Nobody writes to it; an error means as little good as the end.
     while let Ok(1..) = pipe.read(&mut nothing) {}
-    let deadline = Instant::now() + LOCK_LIMIT;
-    loop {
-        match Journal::open(journal) {
-            Ok(mut journal) => return Ok(Some(journal.restore_all())),
-            Err(Error::JournalInUse { .. }) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-            Err(Error::JournalInUse { .. }) => return Ok(None),
-            Err(e) => return Err(e),
-        }
+    match Journal::open_within(journal, LOCK_LIMIT) {
+        Ok(mut journal) => Ok(Some(journal.restore_all())),
+        Err(Error::JournalInUse { .. }) => Ok(None),
+        Err(e) => Err(e),
     }
 }

@@ -24,7 +24,7 @@ impl Acting {
     /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
     /// changed then.
     pub(crate) fn start(settings: Settings, journal_path: &Path) -> anyhow::Result<Self> {
-        let mut journal = Journal::open(journal_path)?;
+        let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
             tracing::warn!("an earlier run did not put everything back: doing it now");
             restore::report(journal.restore_all())?;

@@ -2,13 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::bail;
+use evenkeel_guard::actuator::remove_leftovers;
 use evenkeel_guard::journal::{Journal, Knob, Restoration, Restored};
 use evenkeel_guard::sentinel::{self, Sentinel};
 
 /// Where the journal is unless told otherwise: what it lists does not outlive the system that it was set in.
 pub(crate) const JOURNAL: &str = "/run/evenkeel/guard.journal";
+
+/// Whoever comes right after an agent's death waits until its sentinel has done its work.
+pub(crate) const SENTINEL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Arguments of both.
 #[derive(clap::Args)]
@@ -20,12 +25,16 @@ pub(crate) struct Args {
 
 /// `evenkeel guard reset`.
 pub(super) fn reset(args: &Args) -> anyhow::Result<()> {
-    let mut journal = Journal::open(&args.journal)?;
-    if journal.is_clear() {
+    let mut journal = Journal::open_within(&args.journal, SENTINEL_LIMIT)?;
+    let listed = journal.restore_all();
+    let nothing = listed.is_empty();
+    report(listed)?;
+    // What was set with another journal, or one that is lost, is known by its name.
+    let more = remove_leftovers()?;
+    if nothing && more.is_empty() {
         crate::output::print("nothing to put back\n");
-        return Ok(());
     }
-    report(journal.restore_all())
+    report(more.into_iter().map(|knob| (knob, Ok(Restored::Done))).collect())
 }
 
 /// `evenkeel guard sentinel`, with the agent's pipe as standard input.
@@ -38,7 +47,8 @@ pub(super) fn sentinel(args: &Args) -> anyhow::Result<()> {
 
 /// Starts this program as the sentinel of `journal`.
 pub(crate) fn start_sentinel(journal: &Path) -> anyhow::Result<Sentinel> {
-    let mut command = Command::new(std::env::current_exe()?);
+    // Not by its path, where an update may have put another version.
+    let mut command = Command::new("/proc/self/exe");
     command.args(["guard", "sentinel", "--journal"]).arg(journal);
     Ok(Sentinel::start(&mut command)?)
 }

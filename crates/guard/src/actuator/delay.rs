@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::edt::Edt;
 use super::error::Error;
 use super::hold::{Actuator, Client, Hold, Holds};
+use super::only::Only;
 use super::qdisc::{self, Qdiscs};
 use super::table::{self, Class, Classes, Found, ThrottleTable};
 use crate::journal::{Journal, Knob};
@@ -172,14 +173,19 @@ impl Plan {
     /// What the kernel refuses. What had been made before the refusal is removed again.
     pub fn apply(self, journal: &mut Journal) -> Result<PacketDelay, Error> {
         let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
-        let knobs: Vec<Knob> = self.devices.iter().map(|d| Knob::Qdisc(d.name.clone())).chain([Knob::Table]).collect();
+        // The kernel keeps others from the table alone, and only where it belongs to the process.
+        let only = Only::take()?;
+        // In this order they are put back: when nobody's packets come any more.
+        let knobs: Vec<Knob> =
+            [Knob::Table].into_iter().chain(self.devices.iter().map(|d| Knob::Qdisc(d.name.clone()))).collect();
         for knob in &knobs {
             journal.intend(knob, None, None)?;
         }
         let made = self.make(&qdiscs);
         match made {
             Ok(means) => {
-                Ok(PacketDelay { settings: self.settings, devices: self.devices, means, qdiscs, knobs, looked: None })
+                let (settings, devices) = (self.settings, self.devices);
+                Ok(PacketDelay { settings, devices, means, qdiscs, knobs, looked: None, _only: only })
             }
             Err(e) => {
                 // The refusal is what the caller must see. The journal keeps what cannot be undone now.
@@ -264,6 +270,14 @@ fn device_index(name: &str) -> Result<u32, Error> {
     rustix::net::netdevice::name_to_index(&socket, name).map_err(|_| missing())
 }
 
+/// Name of a device, or its number if it is gone meanwhile.
+fn device_name(index: u32) -> String {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let name = socket.and_then(|socket| rustix::net::netdevice::index_to_name(&socket, index));
+    name.unwrap_or_else(|_| format!("device {index}"))
+}
+
 /// What a call of [`PacketDelay::set`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
@@ -284,6 +298,7 @@ pub struct PacketDelay {
     knobs: Vec<Knob>,
     /// When the queueing disciplines were looked at last.
     looked: Option<Instant>,
+    _only: Only,
 }
 
 /// What lets packets wait.
@@ -439,6 +454,30 @@ pub(crate) fn remove_table() -> Result<(), Error> {
             result => return result.map_err(table_error),
         }
     }
+}
+
+/// Removes table and classes that no journal knows: it was another one, or is lost. The result is what there was.
+///
+/// # Errors
+/// [`Error::AnotherAgent`] while their owner lives, and what the kernel refuses.
+pub fn remove_leftovers() -> Result<Vec<Knob>, Error> {
+    let _only = Only::take()?;
+    let mut removed = Vec::new();
+    match table::exists() {
+        Ok(true) => {
+            remove_table()?;
+            removed.push(Knob::Table);
+        }
+        Ok(false) | Err(Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT) => {}
+        Err(e) => return Err(Error::kernel("list nftables tables", e)),
+    }
+    let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+    for device in qdiscs.ours().map_err(|e| Error::kernel("list queueing disciplines", e))? {
+        if qdiscs.remove(device).map_err(|e| Error::kernel("remove delay classes", e))? {
+            removed.push(Knob::Qdisc(device_name(device)));
+        }
+    }
+    Ok(removed)
 }
 
 #[cfg(test)]

@@ -55,30 +55,39 @@ pub enum Error {
         /// What was tried.
         doing: &'static str,
     },
-    /// Another running agent owns the table.
-    #[error("another running process owns the nftables table inet evenkeel: only one agent can run on a host")]
+    /// Another agent is running.
+    #[error("another agent is running in this network namespace: only one can hold clients back; stop it first")]
     AnotherAgent,
     /// Any other refusal of the kernel.
-    #[error("cannot {doing}: {source}")]
+    #[error("cannot {doing}: {cause}")]
     Kernel {
         /// What was tried.
         doing: &'static str,
         /// The kernel's answer.
-        source: Errno,
+        cause: Errno,
     },
     /// A file could not be read or written.
-    #[error("cannot {doing} {path}: {source}")]
+    #[error("cannot {doing} {path}: {cause}")]
     File {
         /// What was tried.
         doing: &'static str,
         /// Which file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The journal is in use.
     #[error("the journal {path} is in use by another process: an agent is running; stop it first")]
     JournalInUse {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// Somebody else could have written the journal.
+    #[error(
+        "the journal {path} belongs to another user or can be written by others, who could have any file set that way. \
+         Remove it, or make it private (`chown`, `chmod 600`) if you know what is in it"
+    )]
+    JournalNotOurs {
         /// The journal.
         path: PathBuf,
     },
@@ -99,10 +108,10 @@ pub enum Error {
 
 impl Error {
     /// The error for an answer of the kernel.
-    pub(crate) fn kernel(doing: &'static str, source: Errno) -> Self {
-        match source {
+    pub(crate) fn kernel(doing: &'static str, cause: Errno) -> Self {
+        match cause {
             Errno::PERM | Errno::ACCESS => Self::NotAllowed { doing },
-            source => Self::Kernel { doing, source },
+            cause => Self::Kernel { doing, cause },
         }
     }
 }

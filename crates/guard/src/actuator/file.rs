@@ -71,17 +71,17 @@ impl FileKnob {
 
 /// The file's content without the end of the line.
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map(|text| text.trim_end().to_owned()).map_err(|source| Error::File {
+    std::fs::read_to_string(path).map(|text| text.trim_end().to_owned()).map_err(|cause| Error::File {
         doing: "read",
         path: path.to_owned(),
-        source,
+        cause,
     })
 }
 
 /// One write call, as the kernel's files want it; never creates a file.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), Error> {
     use std::io::Write as _;
-    let failed = |source| Error::File { doing: "write", path: path.to_owned(), source };
+    let failed = |cause| Error::File { doing: "write", path: path.to_owned(), cause };
     let mut file = std::fs::OpenOptions::new().write(true).truncate(true).open(path).map_err(failed)?;
     file.write_all(format!("{value}\n").as_bytes()).map_err(failed)
 }

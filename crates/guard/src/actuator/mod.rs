@@ -18,10 +18,11 @@ mod file;
 mod hold;
 mod netlink;
 mod nft;
+mod only;
 mod qdisc;
 mod table;
 
-pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings};
+pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
 pub(crate) use delay::{remove_classes, remove_table};
 pub use error::Error;
 pub use file::{FileKnob, Written};

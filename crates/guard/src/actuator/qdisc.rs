@@ -3,7 +3,7 @@
 //!
 //! Unclassified packets go past all classes, straight to the device.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -29,6 +29,9 @@ const RATE: u64 = 12_500_000_000;
 const BURST: u32 = 156_250;
 /// Bytes that a class sends before the next one's turn: a few of the largest packets that TCP hands over.
 const QUANTUM: u32 = 200_000;
+/// A packet waits no longer than the longest delay that settings allow, a second.
+const DRAIN_LIMIT: Duration = Duration::from_millis(1_100);
+const DRAIN_POLL: Duration = Duration::from_millis(2);
 const ETHERNET: u8 = 1;
 const MAX_CLASSES: u32 = 0xfffe;
 
@@ -41,6 +44,8 @@ pub(crate) struct Qdisc {
     device: u32,
     /// Packets dropped so far, it itself and what is under it.
     pub(crate) drops: u64,
+    /// Packets that wait in it now.
+    waiting: u32,
 }
 
 impl Qdisc {
@@ -137,15 +142,16 @@ fn write_departures(batch: &mut Batch, device: u32) {
 fn read(message: Message<'_>) -> Option<Qdisc> {
     let word = |at: usize| Some(u32::from_ne_bytes(message.body.get(at..at + 4)?.try_into().ok()?));
     let attributes = message.body.get(20..)?;
-    // Basic numbers, rate, queue: the second word pair of the queue's is drops.
+    // Basic numbers, rate, queue; the queue's are packets, bytes, drops.
     let queue = attribute(attributes, STATISTICS).and_then(|s| attribute(s, 3));
-    let drops = queue.and_then(|q| Some(u32::from_ne_bytes(q.get(8..12)?.try_into().ok()?)));
+    let number = |at: usize| queue.and_then(|q| Some(u32::from_ne_bytes(q.get(at..at + 4)?.try_into().ok()?)));
     Some(Qdisc {
         kind: text(attribute(attributes, KIND)?).to_owned(),
         device: word(4)?,
         handle: word(8)?,
         root: word(12)? == ROOT,
-        drops: drops.unwrap_or(0).into(),
+        drops: number(8).unwrap_or(0).into(),
+        waiting: number(0).unwrap_or(0),
     })
 }
 
@@ -170,12 +176,22 @@ impl Qdiscs {
 
     /// All queueing disciplines of a device.
     pub(crate) fn list(&self, device: u32) -> Result<Vec<Qdisc>, Errno> {
+        self.dump(device, |q| q.device == device)
+    }
+
+    /// Devices that have our root.
+    pub(crate) fn ours(&self) -> Result<Vec<u32>, Errno> {
+        let ours = self.dump(0, |q| q.root && q.is_ours())?;
+        Ok(ours.into_iter().map(|q| q.device).collect())
+    }
+
+    fn dump(&self, device: u32, wanted: impl Fn(&Qdisc) -> bool) -> Result<Vec<Qdisc>, Errno> {
         let mut batch = Batch::default();
         batch.message(GET_QDISC, DUMP, |w| header(w, device, 0, 0));
         let mut found = Vec::new();
         self.socket.query(&batch, |message| {
             if message.kind == NEW_QDISC {
-                found.extend(read(message).filter(|q| q.device == device));
+                found.extend(read(message).filter(&wanted));
             }
         })?;
         Ok(found)
@@ -205,11 +221,15 @@ impl Qdiscs {
         self.socket.transact(&batch, 0)
     }
 
-    /// Removes our root with all under it; whatever else is there stays. The kernel's default comes back.
-    /// The result is whether there was anything of ours.
+    /// Removes our root with all under it, once nothing waits there any more; whatever else is there stays. The kernel's
+    /// default comes back. Take the table away before, or packets go on coming. The result is whether there was anything of ours.
     pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
         if !self.list(device)?.iter().any(|q| q.root && q.is_ours()) {
             return Ok(false);
+        }
+        let started = Instant::now();
+        while self.list(device)?.iter().any(|q| q.kind == "netem" && q.waiting > 0) && started.elapsed() < DRAIN_LIMIT {
+            std::thread::sleep(DRAIN_POLL);
         }
         let mut batch = Batch::default();
         batch.message(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT));
@@ -253,7 +273,8 @@ mod tests {
 
     #[test]
     fn default_own_and_foreign_are_told_apart() {
-        let qdisc = |kind: &str, handle| Qdisc { kind: kind.into(), handle, root: true, device: 1, drops: 0 };
+        let qdisc =
+            |kind: &str, handle| Qdisc { kind: kind.into(), handle, root: true, device: 1, drops: 0, waiting: 0 };
         assert!(qdisc("fq_codel", 0).is_default());
         assert!(!qdisc("fq_codel", 0x10000).is_default());
         assert!(qdisc("htb", MAJOR).is_ours());

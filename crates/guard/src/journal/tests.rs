@@ -115,6 +115,68 @@ fn the_journal_stays_short_and_loses_nothing() {
     assert_eq!(content(&path), "max");
 }
 
+#[test]
+fn a_journal_that_others_could_have_written_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = Dir::new("ours");
+    drop(Journal::open(dir.journal()).unwrap());
+    for name in ["journal", "journal.lock"] {
+        let mode = std::fs::metadata(dir.0.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{name} is open to others: {mode:o}");
+    }
+    std::fs::set_permissions(dir.journal(), std::fs::Permissions::from_mode(0o660)).unwrap();
+    let error = Journal::open(dir.journal()).unwrap_err();
+    assert!(matches!(error, Error::JournalNotOurs { .. }), "{error}");
+}
+
+/// What [`a_full_disk_loses_nothing`] does in a process whose files cannot grow beyond a limit.
+fn on_a_full_disk(dir: &Path) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Fsize);
+    assert!(limit.current.is_some(), "the files of this process can grow");
+    let (path, journal_path) = (dir.join("limit"), dir.join("journal"));
+    std::fs::write(&path, "max\n").unwrap();
+    let mut journal = Journal::open(&journal_path).unwrap();
+    let mut knob = FileKnob::new(&path);
+    let mut written = 0;
+    while knob.set(&mut journal, &written.to_string()).is_ok() {
+        written += 1;
+    }
+    assert!((1..1_000).contains(&written), "{written} changes fitted");
+    // The last one may be there, but then it is known what was before.
+    let text = std::fs::read(&journal_path).unwrap();
+    assert_eq!(whole(&text), text.len(), "half a line was left");
+    drop(journal);
+    // Still full: it opens, and puts back.
+    let mut journal = Journal::open(&journal_path).unwrap();
+    let _ = journal.restore_all();
+    assert_eq!(content(&path), "max");
+    // Room again: it goes on, and can be read.
+    setrlimit(Resource::Fsize, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let mut knob = FileKnob::new(&path);
+    knob.set(&mut journal, "7").unwrap();
+    drop(journal);
+    Journal::open(&journal_path).unwrap().restore_all();
+    assert_eq!(content(&path), "max");
+}
+
+#[test]
+fn a_full_disk_loses_nothing() {
+    const FOLDER: &str = "EVENKEEL_TEST_FULL_DISK";
+    if let Some(dir) = std::env::var_os(FOLDER) {
+        return on_a_full_disk(Path::new(&dir));
+    }
+    let dir = Dir::new("full");
+    // A write beyond the limit is an error once the signal is ignored, and part of it may have been taken.
+    let script = "trap '' XFSZ; ulimit -S -f 1; exec \"$0\" \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "journal::tests::a_full_disk_loses_nothing"]).env(FOLDER, &dir.0);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 proptest! {
     #[test]
     fn a_journal_cut_anywhere_still_puts_back_what_had_been_changed(changes in 1usize..5, cut in 0usize..2000) {
