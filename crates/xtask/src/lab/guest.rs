@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::durability::{FILE_BYTES, Subject};
+use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
 use super::{SHARE, iscsi_guest, iscsi_load, nbd_client, sync_failure, writer};
 use crate::client::Client;
@@ -45,10 +46,12 @@ pub(crate) enum Guest {
     Iscsi {
         #[arg(long)]
         binary: PathBuf,
+        #[arg(long)]
+        machine: Machine,
         #[arg(long, default_value = "")]
         only: String,
     },
-    /// One iSCSI initiator with one request under way.
+    /// One iSCSI or NBD initiator with one request under way.
     IscsiLoad(iscsi_load::Options),
     /// Serves disks that fail, work again and vanish.
     SyncFailure {
@@ -64,7 +67,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
-        Guest::Iscsi { binary, only } => iscsi_guest::run(binary, only),
+        Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
     }

@@ -1,40 +1,101 @@
-//! The iSCSI lab: packets of real initiators held back in front of a real target, in virtual time.
+//! The iSCSI lab: packets of real initiators held back in front of real targets, in virtual time.
 
-use std::time::Duration;
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::vm::Machine;
-use super::{Lab, Options, iscsi_guest};
+use super::iscsi_guest::{self, Machine};
+use super::{Lab, Options, kernel, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
+/// Debian's and Ubuntu's; the lab uses them from where they are unpacked.
+const TOOLS: [&str; 2] = ["tgt", "lvm2"];
+
+/// What a machine says.
+struct Said {
+    machine: Machine,
+    line: String,
+}
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("iscsi")?;
-    if options.keep {
-        scratch.keep();
-    }
-    let mut machine = Machine::storage_network(&options.build, &scratch, options.verbose)?;
-    let guest = machine.boot(&options.guest_script("iscsi", &["--only".into(), options.only.clone()])?, &[])?;
-    let mut steps = 0;
-    let ended = guest.finish(LIMIT, |line| {
-        let passed = line.strip_prefix("lab: passed ");
-        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
-            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-            steps += 1;
-            lab.check(name, passed.is_some(), detail);
-        } else if line.starts_with("lab: ") || line.starts_with("Error") {
-            println!("{line}");
+    let tools = std::path::absolute(kernel::tools(&options.build, &TOOLS)?)?;
+    let wanted: Vec<Machine> = Machine::ALL.into_iter().filter(|m| iscsi_guest::steps(*m, &options.only) > 0).collect();
+    ensure!(!wanted.is_empty(), "no step has {:?} in its name", options.only);
+    let mut scratches = Vec::new();
+    for machine in &wanted {
+        let mut scratch = Scratch::new(&format!("iscsi-{}", machine.name()))?;
+        if options.keep {
+            scratch.keep();
         }
-    });
-    if machine.failed_boots > 0 {
-        println!("lab: {} boots had to be repeated", machine.failed_boots);
+        scratches.push(scratch);
     }
-    ended.context("in the machine")?;
-    let expected = iscsi_guest::steps(&options.only);
-    ensure!(steps == expected, "{steps} of {expected} steps were reported");
-    Ok(())
+    let first = vm::Machine::storage_network(&options.build, &scratches[0], options.verbose)?;
+    let (say, said) = channel();
+    // Two processors of the host serve two machines, each of one processor; their time is virtual, so that neither
+    // disturbs what the other measures.
+    thread::scope(|scope| -> Result<()> {
+        let mut running = Vec::new();
+        for (&machine, scratch) in wanted.iter().zip(&scratches) {
+            let (vm, say, script) = (first.another(scratch), say.clone(), script(options, machine, &tools)?);
+            running.push((machine, scope.spawn(move || one(vm, machine, &script, &say))));
+        }
+        drop(say);
+        let mut steps = vec![0; wanted.len()];
+        let mut since = vec![Instant::now(); wanted.len()];
+        for Said { machine, line } in said {
+            let at = wanted.iter().position(|m| *m == machine).context("an unknown machine")?;
+            let passed = line.strip_prefix("lab: passed ");
+            if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
+                let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
+                steps[at] += 1;
+                lab.check(name, passed.is_some(), detail);
+                println!("lab: {name} took {:.0} s", since[at].elapsed().as_secs_f64());
+                since[at] = Instant::now();
+            } else if line.starts_with("lab: ready") {
+                println!("lab: machine `{}` ready after {:.0} s", machine.name(), since[at].elapsed().as_secs_f64());
+                since[at] = Instant::now();
+            } else if line.starts_with("lab: ") || line.starts_with("Error") {
+                println!("{line}");
+            }
+        }
+        for ((machine, thread), steps) in running.into_iter().zip(steps) {
+            let repeated = thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("its thread panicked")));
+            let repeated = repeated.with_context(|| format!("in the machine `{}`", machine.name()))?;
+            if repeated > 0 {
+                println!("lab: {repeated} boots of the machine `{}` had to be repeated", machine.name());
+            }
+            let expected = iscsi_guest::steps(machine, &options.only);
+            ensure!(steps == expected, "{steps} of {expected} steps of `{}` were reported", machine.name());
+        }
+        Ok(())
+    })
+}
+
+/// What a machine runs, with the unpacked programs before those of the system.
+fn script(options: &Options, machine: Machine, tools: &Path) -> Result<String> {
+    let arguments = ["--machine".into(), machine.name().into(), "--only".into(), options.only.clone()];
+    let folders = |names: &[&str]| {
+        let paths: Vec<String> = names.iter().map(|name| tools.join(name).display().to_string()).collect();
+        paths.join(":").replace('\'', r"'\''")
+    };
+    let programs = folders(&["usr/sbin", "sbin", "usr/bin"]);
+    let libraries = folders(&["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]);
+    let run = options.guest_script("iscsi", &arguments)?;
+    Ok(format!("export PATH='{programs}':\"$PATH\"\nexport LD_LIBRARY_PATH='{libraries}'\n{run}"))
+}
+
+/// One machine from its boot to its end; the result is how many boots had to be repeated.
+fn one(mut vm: vm::Machine, machine: Machine, script: &str, say: &Sender<Said>) -> Result<u32> {
+    let guest = vm.boot(script, &[])?;
+    guest.finish(LIMIT, |line| {
+        // The receiver lives as long as this thread.
+        let _ = say.send(Said { machine, line: line.to_owned() });
+    })?;
+    Ok(vm.failed_boots)
 }

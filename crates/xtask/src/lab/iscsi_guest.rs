@@ -1,11 +1,4 @@
-//! The iSCSI lab inside the machine: a target on a slow device, initiators in network namespaces, and the steps.
-//!
-//! ```text
-//!  b1 ─veth─┐          ┌ target t1 ─ vg1-lv1 ┐
-//!  b2 ─veth─┤ br0 ──── ┤ target t2 ─ vg1-lv2 ├─ slow (one request at a time, 3 ms each)
-//!  ...      ┘  ▲       └ ...                 ┘
-//!              └ delay classes
-//! ```
+//! The iSCSI lab inside the machine: the steps, and those that hold single clients back.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -17,146 +10,41 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::tool;
-use super::iscsi_control;
-use crate::process::{self, Running};
+use super::iscsi_stage::{self as stage, Measured, Server, UNCAPPED, address, retransmits, signal, with_window};
+use super::{iscsi_baselines, iscsi_control, iscsi_others, iscsi_overhead, iscsi_servers};
+use crate::process::Running;
 
-/// Initiator hosts.
-const HOSTS: usize = 4;
-/// Sectors of a volume: 128 MiB.
-const VOLUME_SECTORS: usize = 262_144;
-/// The device serves one request at a time in this time.
-const SERVICE_NS: u32 = 3_000_000;
-/// Receive window of the target. Without a cap, delayed acknowledgements slow nobody down, because responses carry
-/// them along.
-const TARGET_WINDOW: &str = "4096 16384 16384";
-/// The kernel's default: as large as it gets.
-const UNCAPPED: &str = "4096 131072 6291456";
-const INITIATOR_WINDOW: &str = "4096 65536 65536";
-const CONFIG: &str = "/sys/kernel/config";
 /// How long each measurement of one delay takes.
 const MEASURE_SECONDS: &str = "2";
 /// Delays of the sweep, in microseconds: multiples of the step, up to the paper's longest.
 const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
+const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
+/// The other actuator.
+pub(super) const EDT: [&str; 2] = ["--actuator", "edt"];
 
-fn put(path: impl AsRef<Path>, value: &str) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
+/// Two machines share the steps, side by side, so that the lab takes half as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Machine {
+    /// Delays by hand, baselines, deaths.
+    Delays,
+    /// The agent.
+    Agent,
 }
 
-fn make_dir(path: impl AsRef<Path>) -> Result<()> {
-    let path = path.as_ref();
-    std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
-}
+impl Machine {
+    pub(super) const ALL: [Self; 2] = [Self::Delays, Self::Agent];
 
-fn ip(arguments: &str) -> Result<()> {
-    tool("ip", &arguments.split(' ').collect::<Vec<_>>()).map(|_| ())
-}
-
-/// Device, volumes, network, target.
-fn build() -> Result<()> {
-    if !Path::new(CONFIG).join("target").exists() {
-        let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
-    }
-    let disk = format!("{CONFIG}/nullb/slow");
-    make_dir(&disk)?;
-    let service = SERVICE_NS.to_string();
-    for (key, value) in [
-        ("memory_backed", "1"),
-        ("size", "1024"),
-        ("blocksize", "512"),
-        ("irqmode", "2"),
-        ("completion_nsec", &service),
-        ("hw_queue_depth", "1"),
-        ("submit_queues", "1"),
-        ("power", "1"),
-    ] {
-        put(format!("{disk}/{key}"), value)?;
-    }
-    put("/sys/block/slow/queue/scheduler", "none")?;
-
-    // The target's side first: its window counts when the portal is made.
-    for (key, value) in [("tcp_rmem", TARGET_WINDOW), ("tcp_early_retrans", "0")] {
-        put(format!("/proc/sys/net/ipv4/{key}"), value)?;
-    }
-    ip("link add br0 type bridge forward_delay 0 stp_state 0")?;
-    ip("addr add 10.0.0.1/24 dev br0")?;
-    ip("link set br0 up")?;
-    for n in 1..=HOSTS {
-        ip(&format!("netns add b{n}"))?;
-        ip(&format!("link add v{n} type veth peer name eth0 netns b{n}"))?;
-        ip(&format!("link set v{n} master br0 up"))?;
-        ip(&format!("-n b{n} addr add 10.0.0.{}/24 dev eth0", 10 + n))?;
-        ip(&format!("-n b{n} link set lo up"))?;
-        ip(&format!("-n b{n} link set eth0 up"))?;
-        let settings = format!(
-            "echo '{INITIATOR_WINDOW}' > /proc/sys/net/ipv4/tcp_rmem; echo 0 > /proc/sys/net/ipv4/tcp_early_retrans"
-        );
-        tool("ip", &["netns", "exec", &format!("b{n}"), "sh", "-c", &settings])?;
-        // A volume as LVM makes it: volume group vg1.
-        let table = format!("0 {VOLUME_SECTORS} linear /dev/slow {}", (n - 1) * VOLUME_SECTORS);
-        let uuid = format!("LVM-{:A<32}{n:B<32}", "");
-        let name = format!("vg1-lv{n}");
-        tool("dmsetup", &["create", "--noudevsync", &name, "--uuid", &uuid, "--table", &table])?;
-        tool("dmsetup", &["mknodes"])?;
-        let store = format!("{CONFIG}/target/core/iblock_0/lv{n}");
-        make_dir(&store)?;
-        put(format!("{store}/control"), &format!("udev_path=/dev/mapper/{name}"))?;
-        put(format!("{store}/enable"), "1")?;
-        let group = format!("{CONFIG}/target/iscsi/{}/tpgt_1", target(n));
-        make_dir(format!("{group}/lun/lun_0"))?;
-        std::os::unix::fs::symlink(&store, format!("{group}/lun/lun_0/store"))?;
-        make_dir(format!("{group}/np/10.0.0.1:3260"))?;
-        put(format!("{group}/attrib/authentication"), "0")?;
-        // Access lists, not demo mode, which does not tell where a client comes from.
-        for initiator in (0..=HOSTS).map(|worker| initiator(n, worker)) {
-            let acl = format!("{group}/acls/{initiator}");
-            make_dir(format!("{acl}/lun_0"))?;
-            std::os::unix::fs::symlink(format!("{group}/lun/lun_0"), format!("{acl}/lun_0/lun"))?;
+    /// As on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Delays => "delays",
+            Self::Agent => "agent",
         }
-        put(format!("{group}/enable"), "1")?;
     }
-    Ok(())
 }
 
-fn target(host: usize) -> String {
-    format!("iqn.2026-01.lab:t{host}")
-}
-
-fn initiator(host: usize, worker: usize) -> String {
-    format!("iqn.2026-01.lab:b{host}.{worker}")
-}
-
-fn address(host: usize) -> String {
-    format!("10.0.0.{}", 10 + host)
-}
-
-/// Result of a load.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Measured {
-    mean_ms: f64,
-    mb_per_s: f64,
-}
-
-fn parse_load(line: &str) -> Option<(&str, Measured)> {
-    let words: Vec<&str> = line.strip_prefix("lab: load ")?.split(' ').collect();
-    let [tag, "mean_ms", mean, "mb_per_s", rate, "requests", _] = words[..] else { return None };
-    Some((tag, Measured { mean_ms: mean.parse().ok()?, mb_per_s: rate.parse().ok()? }))
-}
-
-/// An initiator on `host`.
-pub(super) fn load_command(host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
-    let mut command = process::program("ip");
-    command.args(["netns", "exec", &format!("b{host}")]).arg(std::env::current_exe()?);
-    command.args(["guest", "iscsi-load", "--portal", "10.0.0.1:3260", "--target", &target(host)]);
-    command.args(["--initiator", &initiator(host, worker), "--tag", &format!("b{host}.{worker}")]);
-    command.args(arguments);
-    Ok(command)
-}
-
-/// One initiator's result.
 fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
-    let text = process::output(&mut load_command(host, 0, arguments)?)?;
-    text.lines().find_map(parse_load).map(|(_, m)| m).with_context(|| format!("no result in {text:?}"))
+    stage::load(Server::Lio, host, arguments)
 }
 
 /// `evenkeel guard hold` under way.
@@ -192,27 +80,6 @@ impl Holding {
     }
 }
 
-pub(super) fn signal(pid: u32, signal: i32) {
-    // SAFETY: kill has no memory effects; the process is a child that has not been reaped.
-    unsafe { libc::kill(pid as i32, signal) };
-}
-
-/// TCP segments sent again since the start, on the target and on all hosts.
-pub(super) fn retransmits() -> Result<u64> {
-    let mut total = parse_retransmits(&std::fs::read_to_string("/proc/net/snmp")?)?;
-    for host in 1..=HOSTS {
-        total += parse_retransmits(&tool("ip", &["netns", "exec", &format!("b{host}"), "cat", "/proc/net/snmp"])?)?;
-    }
-    Ok(total)
-}
-
-fn parse_retransmits(snmp: &str) -> Result<u64> {
-    let mut lines = snmp.lines().filter_map(|l| l.strip_prefix("Tcp: "));
-    let (names, values) = (lines.next().context("no TCP counters")?, lines.next().context("no TCP counters")?);
-    let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "RetransSegs");
-    Ok(found.context("no counter of retransmits")?.1.parse()?)
-}
-
 /// Least squares: intercept, slope, coefficient of determination.
 fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let n = points.len() as f64;
@@ -227,34 +94,61 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 /// What a step says when it holds; an error when it does not.
 type Step = fn(&Path) -> Result<String>;
 
-/// In this order.
-const STEPS: [(&str, Step); 11] = [
-    ("a_configured_qdisc_is_refused", refuses_foreign),
-    ("writes_slow_down_with_the_delay_of_acknowledgements", |binary| sweep(binary, "acknowledgements", true)),
-    ("reads_slow_down_with_the_delay_of_data", |binary| sweep(binary, "data", false)),
-    ("without_a_window_cap_all_packets_must_wait", uncapped),
-    ("other_clients_are_not_touched", others),
-    ("a_constant_delay_of_writers_helps_the_reads", iscsi_control::constant),
-    ("the_agent_holds_20_ms", |binary| iscsi_control::agent(binary, 20)),
-    ("the_agent_holds_15_ms", |binary| iscsi_control::agent(binary, 15)),
-    ("the_agent_holds_10_ms", |binary| iscsi_control::agent(binary, 10)),
-    ("the_agent_killed_ends_the_delay_at_once", |binary| killed(binary, false)),
-    ("agent_and_sentinel_killed_end_the_delay_after_its_timeout", |binary| killed(binary, true)),
+/// In this order on each machine.
+const STEPS: [(Machine, &str, Step); 24] = [
+    (Machine::Delays, "a_configured_qdisc_is_refused", refuses_foreign),
+    (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |binary| {
+        sweep(binary, "acknowledgements", true, &SWEEP_US, &[])
+    }),
+    (Machine::Delays, "reads_slow_down_with_the_delay_of_data", |binary| sweep(binary, "data", false, &SWEEP_US, &[])),
+    (Machine::Delays, "writes_slow_down_with_departure_times", |binary| {
+        sweep(binary, "acknowledgements", true, &SHORT_SWEEP_US, &EDT)
+    }),
+    (Machine::Delays, "reads_slow_down_with_departure_times", |binary| {
+        sweep(binary, "data", false, &SHORT_SWEEP_US, &EDT)
+    }),
+    (Machine::Delays, "without_a_window_cap_all_packets_must_wait", uncapped),
+    (Machine::Delays, "other_clients_are_not_touched", iscsi_others::alone),
+    (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", iscsi_others::beside_held),
+    (Machine::Delays, "delay_against_rate_limits_and_policing", iscsi_baselines::compare),
+    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |binary| killed(binary, false)),
+    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_after_its_timeout", |binary| killed(binary, true)),
+    (Machine::Delays, "agent_and_sentinel_killed_end_departure_times_at_once", killed_with_departure_times),
+    (Machine::Delays, "a_killed_sentinel_is_replaced", sentinel_killed),
+    (Machine::Delays, "a_second_agent_is_refused", second_agent),
+    (Machine::Delays, "the_agent_costs_a_busy_device_nothing", iscsi_overhead::of_a_busy_device),
+    (Machine::Delays, "the_agent_costs_a_busy_processor_little", iscsi_overhead::of_a_busy_processor),
+    (Machine::Agent, "the_agent_holds_20_ms", |binary| iscsi_control::agent(binary, 20)),
+    (Machine::Agent, "the_agent_holds_15_ms", |binary| iscsi_control::agent(binary, 15)),
+    (Machine::Agent, "the_agent_holds_10_ms", |binary| iscsi_control::agent(binary, 10)),
+    (Machine::Agent, "a_delay_without_effect_is_noticed", iscsi_control::without_effect),
+    (Machine::Agent, "clients_of_tgt_are_found_and_held", |binary| iscsi_servers::hold(binary, Server::Tgt)),
+    (Machine::Agent, "the_agent_keeps_a_goal_on_tgt", |binary| iscsi_servers::agent(binary, Server::Tgt)),
+    (Machine::Agent, "clients_of_evenkeel_serve_are_found_and_held", |binary| {
+        iscsi_servers::hold(binary, Server::Evenkeel)
+    }),
+    (Machine::Agent, "the_agent_keeps_a_goal_on_evenkeel_serve", |binary| {
+        iscsi_servers::agent(binary, Server::Evenkeel)
+    }),
 ];
 
-/// Number of steps whose name has `only` in it, for the host.
-pub(super) fn steps(only: &str) -> usize {
-    STEPS.iter().filter(|(name, _)| name.contains(only)).count()
+fn wanted(machine: Machine, only: &str) -> impl Iterator<Item = (&'static str, Step)> {
+    let of_it = STEPS.iter().filter(move |(on, name, _)| *on == machine && name.contains(only));
+    of_it.map(|(_, name, step)| (*name, *step))
+}
+
+/// Number of a machine's steps whose name has `only` in it, for the host.
+pub(super) fn steps(machine: Machine, only: &str) -> usize {
+    wanted(machine, only).count()
 }
 
 /// In the guest: builds everything and takes the steps.
-pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
-    build()?;
-    // Everything that is measured later comes over from the host once.
+pub(super) fn run(binary: &Path, machine: Machine, only: &str) -> Result<()> {
+    stage::build()?;
+    stage::keep_in_memory(binary)?;
     load(1, &["--seconds", "0.2", "--write"])?;
-    Command::new(binary).args(["guard", "hold", "--help"]).stdout(Stdio::null()).status()?;
     println!("lab: ready");
-    for (name, step) in STEPS.into_iter().filter(|(name, _)| name.contains(only)) {
+    for (name, step) in wanted(machine, only) {
         match step(binary) {
             Ok(detail) => println!("lab: passed {name} {detail}"),
             Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
@@ -280,7 +174,7 @@ fn refuses_foreign(binary: &Path) -> Result<String> {
     Ok(String::new())
 }
 
-fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
+fn sweep(binary: &Path, packets: &str, write: bool, delays_us: &[u64], more: &[&str]) -> Result<String> {
     let mut arguments = vec!["--seconds", MEASURE_SECONDS];
     if write {
         arguments.push("--write");
@@ -289,9 +183,9 @@ fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
     let mut points = Vec::new();
     let mut rates = BTreeMap::new();
     let mut dropped = 0;
-    for delay in SWEEP_US {
+    for &delay in delays_us {
         // Without any delay nothing of ours is in force, not even the classes.
-        let holding = (delay > 0).then(|| Holding::start(binary, &[1], delay, packets, &[])).transpose()?;
+        let holding = (delay > 0).then(|| Holding::start(binary, &[1], delay, packets, more)).transpose()?;
         let measured = load(1, &arguments)?;
         if let Some(holding) = holding {
             dropped += holding.stop()?;
@@ -299,7 +193,7 @@ fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
         points.push((delay as f64 / 1e3, measured.mean_ms));
         rates.insert(delay, measured.mb_per_s);
         println!(
-            "lab: {packets} {:.1} ms: request {:.3} ms, {:.2} MB/s",
+            "lab: {packets} {:.2} ms: request {:.3} ms, {:.2} MB/s",
             delay as f64 / 1e3,
             measured.mean_ms,
             measured.mb_per_s
@@ -316,16 +210,6 @@ fn sweep(binary: &Path, packets: &str, write: bool) -> Result<String> {
     ensure!(full >= 4.0 * held, "less than a quarter: {detail}");
     ensure!(again == 0 && dropped == 0, "packets were lost: {detail}");
     Ok(detail)
-}
-
-/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the cap of the moment, so
-/// that it counts for connections that are made meanwhile.
-fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
-    const SETTING: &str = "/proc/sys/net/ipv4/tcp_rmem";
-    put(SETTING, window)?;
-    let result = body();
-    put(SETTING, TARGET_WINDOW)?;
-    result
 }
 
 fn uncapped(binary: &Path) -> Result<String> {
@@ -346,19 +230,6 @@ fn uncapped(binary: &Path) -> Result<String> {
     // If acknowledgements did bite here, the agent's fallback would be there for nothing.
     ensure!(bare.mb_per_s > 0.9 * free.mb_per_s, "acknowledgements bite: {detail}");
     ensure!(all.mb_per_s < free.mb_per_s / 3.0, "all packets do not bite: {detail}");
-    Ok(detail)
-}
-
-fn others(binary: &Path) -> Result<String> {
-    let free = load(2, &["--seconds", MEASURE_SECONDS, "--write"])?;
-    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
-    let beside = load(2, &["--seconds", MEASURE_SECONDS, "--write"])?;
-    holding.stop()?;
-    let detail = format!(
-        "a client that is not held: {:.3} ms a request without classes, {:.3} ms with (reads and writes)",
-        free.mean_ms, beside.mean_ms
-    );
-    ensure!(beside.mean_ms <= 1.01 * free.mean_ms, "{detail}");
     Ok(detail)
 }
 
@@ -410,7 +281,8 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     ));
     ensure!(after.mean_ms <= 1.05 * free.mean_ms, "still held: {detail}");
     if both {
-        // What is left is without effect; the journal knows it.
+        // What is left is without effect, and found without the journal too.
+        std::fs::remove_file("/run/hold.journal")?;
         let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
         ensure!(output.status.success() && !root_qdisc()?.contains("htb"), "guard reset said {said}");
@@ -419,19 +291,81 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     Ok(detail)
 }
 
+/// The program goes with the process that attached it, whoever else dies.
+fn killed_with_departure_times(binary: &Path) -> Result<String> {
+    let free = load(1, &["--seconds", "0.5", "--write"])?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &EDT)?;
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    signal(sentinel_pid()?, libc::SIGKILL);
+    holding.running.kill();
+    let after = load(1, &["--seconds", "0.5", "--write"])?;
+    let left = root_qdisc()?;
+    let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
+    let detail = format!(
+        "request {:.2} ms free, {:.2} held, {:.2} after the kill; left: {left:?}",
+        free.mean_ms, held.mean_ms, after.mean_ms
+    );
+    ensure!(held.mean_ms > free.mean_ms + 9.5, "the delay does not bite: {detail}");
+    ensure!(after.mean_ms <= 1.05 * free.mean_ms, "still held: {detail}");
+    ensure!(output.status.success() && !root_qdisc()?.contains("7ee1:"), "guard reset said {said}");
+    Ok(detail)
+}
+
+/// The agent survives its sentinel, and starts another one, which does its work.
+fn sentinel_killed(binary: &Path) -> Result<String> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+    let first = sentinel_pid()?;
+    signal(first, libc::SIGKILL);
+    let killed_at = Instant::now();
+    let second = loop {
+        match sentinel_pid() {
+            Ok(pid) if pid != first => break pid,
+            _ => ensure!(killed_at.elapsed() < LIMIT, "no other sentinel was started"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let replaced_s = killed_at.elapsed().as_secs_f64();
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    ensure!(held.mean_ms > 9.5, "the delay ended with the sentinel: {held:?}");
+    holding.running.kill();
+    let killed_at = Instant::now();
+    while root_qdisc()?.contains("htb") || Path::new(&format!("/proc/{second}")).exists() {
+        ensure!(killed_at.elapsed() < LIMIT, "the second sentinel did not remove the classes: {}", root_qdisc()?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let after = load(1, &["--seconds", "0.5", "--write"])?;
+    ensure!(after.mean_ms < 9.5, "still held: {after:?}");
+    Ok(format!("another sentinel after {replaced_s:.2} s; it removed the classes when the agent was killed"))
+}
+
+/// Another agent, with a journal of its own so that no lock keeps it away, is refused and leaves the first one's
+/// delay as it is.
+fn second_agent(binary: &Path) -> Result<String> {
+    let free = load(1, &["--seconds", "0.5", "--write"])?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+    let output = Command::new(binary)
+        .args(["guard", "hold", "--device", "br0", "--client", "10.0.0.12", "--delay", "1ms", "--for", "1s"])
+        .args(["--journal", "/run/second.journal"])
+        .output()?;
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    let reset = Command::new(binary).args(["guard", "reset", "--journal", "/run/second.journal"]).output()?;
+    let still = load(1, &["--seconds", "0.5", "--write"])?;
+    holding.stop()?;
+    ensure!(!output.status.success() && message.contains("another agent"), "the second one said {message:?}");
+    let refusal = String::from_utf8_lossy(&reset.stderr).trim().to_owned();
+    ensure!(!reset.status.success() && refusal.contains("another agent"), "guard reset said {refusal:?}");
+    let detail =
+        format!("{:.2} ms a request free, {:.2} and {:.2} beside it", free.mean_ms, held.mean_ms, still.mean_ms);
+    ensure!(held.mean_ms.min(still.mean_ms) > free.mean_ms + 9.5, "the first one's delay is gone: {detail}");
+    Ok(detail)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn results_and_counters_are_understood() {
-        let line = "lab: load b1.0 mean_ms 3.5000 mb_per_s 18.720 requests 571";
-        assert_eq!(parse_load(line), Some(("b1.0", Measured { mean_ms: 3.5, mb_per_s: 18.72 })));
-        assert_eq!(parse_load("lab: window b1.0 3 mean_ms 1 requests 2"), None);
-        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoMin InSegs RetransSegs InErrs\nTcp: 200 5 7 0\n";
-        assert_eq!(parse_retransmits(snmp).unwrap(), 7);
-        assert!(parse_retransmits("Udp: x\n").is_err());
-    }
 
     #[test]
     fn the_line_is_found() {
@@ -439,5 +373,11 @@ mod tests {
         let (base, slope, fit) = line_through(&points);
         assert!((base - 2.9).abs() < 1e-9 && (slope - 2.0).abs() < 1e-9 && fit > 0.999_999);
         assert!(line_through(&[(0.0, 1.0), (1.0, 0.0), (2.0, 1.0)]).2 < 0.1);
+    }
+
+    #[test]
+    fn every_step_is_taken_on_one_machine() {
+        assert_eq!(Machine::ALL.map(|machine| steps(machine, "")).iter().sum::<usize>(), STEPS.len());
+        assert_eq!(steps(Machine::Delays, "no such step"), 0);
     }
 }

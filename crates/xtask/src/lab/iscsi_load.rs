@@ -1,4 +1,4 @@
-//! An iSCSI initiator with one request under way: libiscsi, found at run time.
+//! An initiator with one request under way: iSCSI by libiscsi, found at run time, or NBD.
 //!
 //! The distribution's fio has no iSCSI engine and `iscsi-perf` cannot write.
 
@@ -9,10 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::client::{Client, Command};
+use crate::servers::EXPORT;
+
 const LIBRARY: &CStr = c"libiscsi.so.7";
 const SECTOR: usize = 512;
 const NORMAL_SESSION: c_int = 2;
 const NO_DIGEST: c_int = 0;
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 /// Requests before the first one that counts: connection and target are warm then.
 const WARM_UP: u32 = 8;
 
@@ -28,6 +32,12 @@ pub(crate) struct Options {
     /// Own name.
     #[arg(long)]
     initiator: String,
+    /// Number of the volume in the target.
+    #[arg(long, default_value_t = 0)]
+    lun: i32,
+    /// Speaks NBD; names and volume number do not count then.
+    #[arg(long)]
+    nbd: bool,
     /// Writes instead of reading.
     #[arg(long)]
     write: bool,
@@ -46,9 +56,6 @@ pub(crate) struct Options {
     /// At random places.
     #[arg(long)]
     random: bool,
-    /// Prints the mean request time of every window of so many milliseconds, by its start on the machine's clock.
-    #[arg(long)]
-    windows_ms: Option<u64>,
     /// Printed with the result.
     #[arg(long)]
     tag: String,
@@ -115,13 +122,41 @@ impl Library {
     }
 }
 
-/// A session with a target.
-struct Session {
-    library: Library,
-    context: *mut c_void,
+/// A session with a target, or a connection to an export.
+enum Session {
+    Iscsi(Iscsi),
+    Nbd(Client),
 }
 
 impl Session {
+    fn connect(options: &Options) -> Result<Self> {
+        if options.nbd {
+            return Client::connect(&options.portal, EXPORT, CONNECT_LIMIT).map(Self::Nbd);
+        }
+        Iscsi::connect(options).map(Self::Iscsi)
+    }
+
+    fn request(&mut self, write: bool, at: usize, data: &mut [u8]) -> Result<()> {
+        match self {
+            Self::Iscsi(session) => session.request(write, at, data),
+            Self::Nbd(client) if write => {
+                client.send(Command::Write, false, at as u64, at as u64, u32::try_from(data.len())?, data)?;
+                ensure!(client.receive()? == at as u64, "reply to a request that was not made");
+                Ok(())
+            }
+            Self::Nbd(client) => client.read(at as u64, data),
+        }
+    }
+}
+
+/// A session with an iSCSI target.
+struct Iscsi {
+    library: Library,
+    context: *mut c_void,
+    lun: c_int,
+}
+
+impl Iscsi {
     fn connect(options: &Options) -> Result<Self> {
         let library = Library::open()?;
         let text = |t: &str| CString::new(t).context("a name with a zero byte");
@@ -133,9 +168,9 @@ impl Session {
             (library.set_target)(context, target.as_ptr());
             (library.set_session)(context, NORMAL_SESSION);
             (library.set_digest)(context, NO_DIGEST);
-            (context, (library.connect)(context, portal.as_ptr(), 0))
+            (context, (library.connect)(context, portal.as_ptr(), options.lun))
         };
-        let session = Self { library, context };
+        let session = Self { library, context, lun: options.lun };
         ensure!(connected == 0, "cannot connect to {}: {}", options.target, session.error());
         Ok(session)
     }
@@ -154,8 +189,20 @@ impl Session {
         // SAFETY: the context is connected; the buffer holds `length` bytes and outlives the synchronous call.
         let task = unsafe {
             match write {
-                true => (self.library.write)(self.context, 0, sector, data.as_mut_ptr(), length, block, 0, 0, 0, 0, 0),
-                false => (self.library.read)(self.context, 0, sector, length, block, 0, 0, 0, 0, 0),
+                true => (self.library.write)(
+                    self.context,
+                    self.lun,
+                    sector,
+                    data.as_mut_ptr(),
+                    length,
+                    block,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                ),
+                false => (self.library.read)(self.context, self.lun, sector, length, block, 0, 0, 0, 0, 0),
             }
         };
         ensure!(!task.is_null(), "request failed: {}", self.error());
@@ -172,7 +219,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for Iscsi {
     fn drop(&mut self) {
         // SAFETY: the context is valid; the process ends soon, so that it is not freed.
         unsafe { (self.library.logout)(self.context) };
@@ -209,7 +256,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let limit = Duration::from_secs_f64(options.seconds);
     let gap = options.rate.map(|rate| Duration::from_secs_f64(options.bytes as f64 / rate));
     let (mut requests, mut busy) = (0u32, Duration::ZERO);
-    let mut window = Window { length: options.windows_ms.map(Duration::from_millis), ..Window::default() };
     let mut next = started;
     while started.elapsed() < limit {
         if let Some(gap) = gap {
@@ -220,36 +266,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let took = one(&mut session)?;
         requests += 1;
         busy += took;
-        window.add(started.elapsed(), took, &options.tag);
     }
     let elapsed = started.elapsed().as_secs_f64();
     let mean_ms = busy.as_secs_f64() * 1e3 / f64::from(requests.max(1));
     let rate = f64::from(requests) * options.bytes as f64 / 1e6 / elapsed;
     println!("lab: load {} mean_ms {mean_ms:.4} mb_per_s {rate:.3} requests {requests}", options.tag);
     Ok(())
-}
-
-/// Means of windows of fixed length.
-#[derive(Default)]
-struct Window {
-    length: Option<Duration>,
-    number: u128,
-    requests: u32,
-    busy: Duration,
-}
-
-impl Window {
-    fn add(&mut self, at: Duration, took: Duration, tag: &str) {
-        let Some(length) = self.length else { return };
-        let number = at.as_nanos() / length.as_nanos().max(1);
-        if number != self.number {
-            if self.requests > 0 {
-                let mean_ms = self.busy.as_secs_f64() * 1e3 / f64::from(self.requests);
-                println!("lab: window {tag} {} mean_ms {mean_ms:.3} requests {}", self.number, self.requests);
-            }
-            (self.number, self.requests, self.busy) = (number, 0, Duration::ZERO);
-        }
-        self.requests += 1;
-        self.busy += took;
-    }
 }

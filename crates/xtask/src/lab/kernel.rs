@@ -14,7 +14,7 @@ use crate::process;
 const INIT: &str = include_str!("../../../../lab/init");
 
 /// A kernel image with its modules.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Kernel {
     /// Boot image.
     pub(crate) image: PathBuf,
@@ -56,6 +56,36 @@ pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
         unpack(build, "busybox-static", &root)?;
     }
     candidates.into_iter().find(|p| p.exists()).context("package busybox-static holds no busybox")
+}
+
+/// Programs of packages that are too much to ask of a tester's machine, because they start services: fetched with what
+/// they need and the machine lacks, and unpacked. The result is the folder, to be put before the system's.
+pub(crate) fn tools(build: &Path, packages: &[&str]) -> Result<PathBuf> {
+    let root = build.join("tools");
+    if root.is_dir() {
+        return Ok(root);
+    }
+    println!("fetching {}", packages.join(" "));
+    let downloads = build.join("packages-of-tools");
+    let part = build.join("tools.part");
+    for dir in [&downloads, &part] {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    std::fs::create_dir_all(downloads.join("partial"))?;
+    std::fs::create_dir_all(&part)?;
+    let mut apt = Command::new("apt-get");
+    apt.args(["install", "-y", "-qq", "--no-install-recommends", "--download-only", "-o", "Debug::NoLocking=1", "-o"]);
+    apt.arg(format!("Dir::Cache::archives={}", std::path::absolute(&downloads)?.display())).args(packages);
+    process::output(&mut apt)?;
+    for entry in std::fs::read_dir(&downloads)? {
+        let package = entry?.path();
+        if package.extension().is_some_and(|e| e == "deb") {
+            process::output(Command::new("dpkg").arg("-x").arg(package).arg(&part))?;
+        }
+    }
+    std::fs::remove_dir_all(&downloads)?;
+    std::fs::rename(&part, &root)?;
+    Ok(root)
 }
 
 fn unpack(build: &Path, package: &str, into: &Path) -> Result<()> {

@@ -21,13 +21,18 @@ const BOOT_ATTEMPTS: u32 = 5;
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
 /// Modules of the iSCSI lab, beside those.
-const STORAGE_NETWORK_MODULES: [&str; 10] = [
+const STORAGE_NETWORK_MODULES: [&str; 15] = [
     "null_blk",
     "dm_mod",
     "veth",
     "bridge",
     "sch_htb",
     "sch_netem",
+    "sch_fq",
+    "sch_ingress",
+    "act_police",
+    "cls_matchall",
+    "cls_u32",
     "nf_tables",
     "target_core_mod",
     "target_core_iblock",
@@ -74,6 +79,13 @@ impl Machine {
     /// Fetches what is missing into `build`; the guest sees `scratch` as `/run/lab`.
     pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         Self::make(build, scratch, verbose, "initramfs", &MODULES, Time::Real)
+    }
+
+    /// Another one like it, with a shared directory of its own, so that both run side by side.
+    pub(crate) fn another(&self, scratch: &Scratch) -> Self {
+        let share = scratch.path().to_owned();
+        let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
+        Self { kernel, initramfs, share, time: self.time, verbose: self.verbose, boots: 0, failed_boots: 0 }
     }
 
     /// The same with network and iSCSI target, in virtual time.

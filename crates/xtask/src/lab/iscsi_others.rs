@@ -1,0 +1,95 @@
+//! Clients that are not held, in the iSCSI lab. The paper saw their throughput drop when others began to be held
+//! (its figures 6 and 7) and could not say why.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::iscsi_guest::Holding;
+use super::iscsi_observe::{Window, mean, observe};
+use super::iscsi_stage::{self as stage, Server, load_command, quiet};
+use crate::process::Running;
+
+/// A client on its own pays next to nothing for the classes that others would wait in: the work on its packets, by a
+/// processor of 500 million instructions a second.
+pub(super) fn alone(binary: &Path) -> Result<String> {
+    const ROUNDS: usize = 3;
+    const LIMIT: f64 = 1.05;
+    let load = || stage::load(Server::Lio, 2, &["--seconds", "1", "--write"]);
+    let (mut free, mut beside) = (0.0, 0.0);
+    for _ in 0..ROUNDS {
+        free += load()?.mean_ms / ROUNDS as f64;
+        let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+        beside += load()?.mean_ms / ROUNDS as f64;
+        holding.stop()?;
+    }
+    let detail = format!("a client that is not held: {free:.3} ms a write without classes, {beside:.3} ms with");
+    ensure!(beside <= LIMIT * free, "{detail}");
+    Ok(detail)
+}
+
+/// As the paper's figure 7: four hosts write the same load, and three of them are held and let go. Looks at the fourth
+/// in windows short enough to show a drop at the moment when holding begins or ends.
+pub(super) fn beside_held(binary: &Path) -> Result<String> {
+    const WINDOW: Duration = Duration::from_millis(250);
+    /// Windows of each of the three parts: free, held, free again.
+    const COUNT: u64 = 12;
+    let writers: Vec<Running> = (1..=stage::HOSTS)
+        .flat_map(|host| [(host, 1), (host, 2)])
+        .map(|(host, worker)| {
+            let mut command = load_command(Server::Lio, host, worker, &["--write", "--seconds", "20"])?;
+            Running::spawn(quiet(&mut command))
+        })
+        .collect::<Result<_>>()?;
+    thread::sleep(Duration::from_secs(1));
+    let started = Instant::now();
+    let device = Server::Lio.device(1);
+    let mut windows = Vec::new();
+    observe(&device, started, COUNT, WINDOW, &mut windows)?;
+    // Observed from its first instruction on: making the classes is part of the question.
+    let (held, holding) = thread::scope(|scope| -> Result<_> {
+        let observer = scope.spawn(|| -> Result<Vec<Window>> {
+            let mut windows = Vec::new();
+            observe(&device, started, COUNT, WINDOW, &mut windows)?;
+            Ok(windows)
+        });
+        let holding = Holding::start(binary, &[2, 3, 4], 9_500, "all", &[])?;
+        let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
+        Ok((windows, holding))
+    })?;
+    let (after, dropped) = thread::scope(|scope| -> Result<_> {
+        let observer = scope.spawn(|| -> Result<Vec<Window>> {
+            let mut windows = Vec::new();
+            observe(&device, started, COUNT, WINDOW, &mut windows)?;
+            Ok(windows)
+        });
+        let dropped = holding.stop()?;
+        let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
+        Ok((windows, dropped))
+    })?;
+    drop(writers);
+    let rates = |windows: &[Window]| -> Vec<f64> { windows.iter().map(|w| w.own_mb_per_s).collect() };
+    for (part, windows) in [("free", &windows), ("held", &held), ("free again", &after)] {
+        let text: Vec<String> = rates(windows).iter().map(|rate| format!("{rate:.2}")).collect();
+        println!("lab: hosts 2 to 4 {part}: host 1 writes {} MB/s", text.join(" "));
+    }
+    let least = |windows: &[Window]| rates(windows).into_iter().fold(f64::INFINITY, f64::min);
+    let (free_mean, held_mean) = (mean(rates(&windows).into_iter()), mean(rates(&held).into_iter()));
+    let detail = format!(
+        "host 1 writes {free_mean:.2} MB/s (least quarter second {:.2}), {held_mean:.2} (least {:.2}) while the others \
+         are held, {:.2} (least {:.2}) after; {dropped} drops",
+        least(&windows),
+        least(&held),
+        mean(rates(&after).into_iter()),
+        least(&after)
+    );
+    ensure!(held_mean > 1.5 * free_mean, "what the others leave is not taken: {detail}");
+    ensure!(least(&held) >= least(&windows), "a drop when holding begins: {detail}");
+    // Some twenty requests a window, whose number varies by chance.
+    let after_mean = mean(rates(&after).into_iter());
+    ensure!(after_mean >= 0.85 * free_mean && least(&after) >= 0.6 * free_mean, "a drop when holding ends: {detail}");
+    ensure!(dropped == 0, "packets were lost: {detail}");
+    Ok(detail)
+}

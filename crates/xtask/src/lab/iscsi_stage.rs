@@ -1,0 +1,347 @@
+//! The stage of the iSCSI lab inside the machine: a slow device under LVM, a network of initiator hosts, and the
+//! kernel's target.
+//!
+//! ```text
+//!  b1 ─veth─┐          ┌ target t1 ─ vg1/lv1 ┐
+//!  b2 ─veth─┤ br0 ──── ┤ target t2 ─ vg1/lv2 ├─ slow (one request at a time, 3 ms each)
+//!  ...      ┘  ▲       └ ...                 ┘
+//!              └ delay classes
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::guest::tool;
+use crate::process;
+
+/// Initiator hosts.
+pub(super) const HOSTS: usize = 4;
+/// Logical volumes: one for each host behind LIO, then one for each behind the other servers.
+const VOLUMES: usize = 2 * HOSTS;
+/// The device serves one request at a time in this time.
+const SERVICE_NS: u32 = 3_000_000;
+/// Receive window of the target. Without a cap, delayed acknowledgements slow nobody down, because responses carry
+/// them along.
+const TARGET_WINDOW: &str = "4096 16384 16384";
+/// The kernel's default: as large as it gets.
+pub(super) const UNCAPPED: &str = "4096 131072 6291456";
+const INITIATOR_WINDOW: &str = "4096 65536 65536";
+const CONFIG: &str = "/sys/kernel/config";
+/// The volume group.
+pub(super) const GROUP: &str = "vg1";
+/// Where LVM finds its settings.
+const LVM_FOLDER: &str = "/run/lvm-lab";
+/// Device that serves at once, for what the processor alone limits.
+pub(super) const FAST: usize = HOSTS + 1;
+pub(super) const LIO_PORT: u16 = 3260;
+pub(super) const TGT_PORT: u16 = 3261;
+/// `evenkeel serve` of the readers' volume and of the writers'.
+pub(super) const NBD_PORTS: [u16; 2] = [10811, 10812];
+
+pub(super) fn put(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
+}
+
+fn make_dir(path: impl AsRef<Path>) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    tool("ip", &arguments.split(' ').collect::<Vec<_>>()).map(|_| ())
+}
+
+/// What serves a host's volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The kernel's target.
+    Lio,
+    /// The target in user space.
+    Tgt,
+    /// `evenkeel serve`: host 1 has a volume of its own, the others share one.
+    Evenkeel,
+}
+
+impl Server {
+    /// As `guard discover` names it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Lio => "lio",
+            Self::Tgt => "tgt",
+            Self::Evenkeel => "evenkeel",
+        }
+    }
+
+    /// Number of the logical volume that a host uses.
+    pub(super) fn volume(self, host: usize) -> usize {
+        match self {
+            Self::Lio => host,
+            Self::Tgt => HOSTS + host,
+            Self::Evenkeel => HOSTS + host.min(2),
+        }
+    }
+
+    /// The kernel's name of the device of that volume: device-mapper numbers devices in the order in which they are
+    /// made.
+    pub(super) fn device(self, host: usize) -> String {
+        format!("dm-{}", self.volume(host) - 1)
+    }
+
+    fn portal(self, host: usize) -> String {
+        let port = match self {
+            Self::Lio => LIO_PORT,
+            Self::Tgt => TGT_PORT,
+            Self::Evenkeel => NBD_PORTS[host.min(2) - 1],
+        };
+        format!("10.0.0.1:{port}")
+    }
+}
+
+/// Path of a logical volume.
+pub(super) fn volume_path(number: usize) -> PathBuf {
+    format!("/dev/{GROUP}/lv{number}").into()
+}
+
+pub(super) fn target(host: usize) -> String {
+    format!("iqn.2026-01.lab:t{host}")
+}
+
+pub(super) fn initiator(host: usize, worker: usize) -> String {
+    format!("iqn.2026-01.lab:b{host}.{worker}")
+}
+
+pub(super) fn address(host: usize) -> String {
+    format!("10.0.0.{}", 10 + host)
+}
+
+/// Device, volumes, network, the kernel's target.
+pub(super) fn build() -> Result<()> {
+    if !Path::new(CONFIG).join("target").exists() {
+        let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
+    }
+    let service = SERVICE_NS.to_string();
+    make_disk("slow", &[("irqmode", "2"), ("completion_nsec", &service), ("hw_queue_depth", "1")])?;
+    make_disk("fast", &[("irqmode", "0")])?;
+    make_volumes()?;
+    // The target's side first: its window counts when the portal is made.
+    for (key, value) in [("tcp_rmem", TARGET_WINDOW), ("tcp_early_retrans", "0")] {
+        put(format!("/proc/sys/net/ipv4/{key}"), value)?;
+    }
+    make_network()?;
+    for host in 1..=HOSTS {
+        export(host, host, &volume_path(host))?;
+    }
+    export(FAST, 1, Path::new("/dev/fast"))
+}
+
+/// Takes everything that runs later over from the host: while the machine waits for the host, its clock jumps from timer
+/// to timer, and a second may pass while a program is opened.
+pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
+    let names = ["ip", "tc", "nft", "tgtd", "tgtadm", "sh", "cat"];
+    let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
+    files.extend([binary.to_owned(), std::env::current_exe()?]);
+    let library = tool("ldconfig", &["-p"])?;
+    let library = library.lines().find(|line| line.trim_start().starts_with("libiscsi.so.7"));
+    files.extend(library.and_then(|line| line.split(" => ").nth(1)).map(PathBuf::from));
+    for file in files.clone() {
+        // Of a program without libraries it fails.
+        let needed = process::output(process::program("ldd").arg(file)).unwrap_or_default();
+        files.extend(needed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    files.push("/etc/ld.so.cache".into());
+    for file in files {
+        // Setting anything of a file brings all of it into the layer in memory; a name may lead to another one.
+        let Ok(file) = file.canonicalize() else { continue };
+        let permissions = std::fs::metadata(&file)?.permissions();
+        std::fs::set_permissions(&file, permissions).with_context(|| format!("cannot copy {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// A device in memory.
+fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
+    let disk = format!("{CONFIG}/nullb/{name}");
+    make_dir(&disk)?;
+    let common = [("memory_backed", "1"), ("size", "1024"), ("blocksize", "512"), ("submit_queues", "1")];
+    for (key, value) in common.iter().chain(settings).chain(&[("power", "1")]) {
+        put(format!("{disk}/{key}"), value)?;
+    }
+    put(format!("/sys/block/{name}/queue/scheduler"), "none")
+}
+
+/// The volume group with all its volumes, by one LVM process, without a device manager to wait for.
+fn make_volumes() -> Result<()> {
+    make_dir(LVM_FOLDER)?;
+    let settings = "devices { types = [ \"nullb\", 16 ] filter = [ \"a|^/dev/slow$|\", \"r|.*|\" ] use_devicesfile = 0 }\n\
+                    activation { udev_sync = 0 udev_rules = 0 monitoring = 0 }\n\
+                    backup { backup = 0 archive = 0 }\n\
+                    global { use_lvmpolld = 0 use_lvmlockd = 0 }\n";
+    put(format!("{LVM_FOLDER}/lvm.conf"), settings)?;
+    let mut commands = format!("vgcreate {GROUP} /dev/slow\n");
+    for number in 1..=VOLUMES {
+        commands += &format!("lvcreate -y -Wn -Zn -L 64m -n lv{number} {GROUP}\n");
+    }
+    put(format!("{LVM_FOLDER}/commands"), &commands)?;
+    let script = std::fs::File::open(format!("{LVM_FOLDER}/commands"))?;
+    let mut lvm = process::program("lvm");
+    let output = lvm.env("LVM_SYSTEM_DIR", LVM_FOLDER).stdin(script).output().context("cannot start lvm")?;
+    let missing = (1..=VOLUMES).map(volume_path).find(|path| !path.exists());
+    if let Some(path) = missing {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+        anyhow::bail!("LVM made no {}: {}", path.display(), said.trim());
+    }
+    Ok(())
+}
+
+fn make_network() -> Result<()> {
+    ip("link add br0 type bridge forward_delay 0 stp_state 0")?;
+    ip("addr add 10.0.0.1/24 dev br0")?;
+    ip("link set br0 up")?;
+    for n in 1..=HOSTS {
+        ip(&format!("netns add b{n}"))?;
+        ip(&format!("link add v{n} type veth peer name eth0 netns b{n}"))?;
+        ip(&format!("link set v{n} master br0 up"))?;
+        ip(&format!("-n b{n} addr add {}/24 dev eth0", address(n)))?;
+        ip(&format!("-n b{n} link set lo up"))?;
+        ip(&format!("-n b{n} link set eth0 up"))?;
+        let settings = format!(
+            "echo '{INITIATOR_WINDOW}' > /proc/sys/net/ipv4/tcp_rmem; echo 0 > /proc/sys/net/ipv4/tcp_early_retrans"
+        );
+        tool("ip", &["netns", "exec", &format!("b{n}"), "sh", "-c", &settings])?;
+    }
+    Ok(())
+}
+
+/// A target of the kernel's with one volume, for the initiators of one host.
+fn export(number: usize, host: usize, volume: &Path) -> Result<()> {
+    let store = format!("{CONFIG}/target/core/iblock_0/lun{number}");
+    make_dir(&store)?;
+    put(format!("{store}/control"), &format!("udev_path={}", volume.display()))?;
+    put(format!("{store}/enable"), "1")?;
+    let group = format!("{CONFIG}/target/iscsi/{}/tpgt_1", target(number));
+    make_dir(format!("{group}/lun/lun_0"))?;
+    std::os::unix::fs::symlink(&store, format!("{group}/lun/lun_0/store"))?;
+    make_dir(format!("{group}/np/10.0.0.1:{LIO_PORT}"))?;
+    put(format!("{group}/attrib/authentication"), "0")?;
+    // Access lists, not demo mode, which does not tell where a client comes from.
+    for initiator in (0..=HOSTS).map(|worker| initiator(host, worker)) {
+        let acl = format!("{group}/acls/{initiator}");
+        make_dir(format!("{acl}/lun_0"))?;
+        std::os::unix::fs::symlink(format!("{group}/lun/lun_0"), format!("{acl}/lun_0/lun"))?;
+    }
+    put(format!("{group}/enable"), "1")
+}
+
+/// Result of a load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Measured {
+    pub(super) mean_ms: f64,
+    pub(super) mb_per_s: f64,
+}
+
+fn parse_load(line: &str) -> Option<(&str, Measured)> {
+    let words: Vec<&str> = line.strip_prefix("lab: load ")?.split(' ').collect();
+    let [tag, "mean_ms", mean, "mb_per_s", rate, "requests", _] = words[..] else { return None };
+    Some((tag, Measured { mean_ms: mean.parse().ok()?, mb_per_s: rate.parse().ok()? }))
+}
+
+/// An initiator on `host`.
+pub(super) fn load_command(server: Server, host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
+    initiator_command(server, host, worker, &target(host), arguments)
+}
+
+/// An initiator on `host` of the named target; of an NBD server the name counts for nothing.
+fn initiator_command(server: Server, host: usize, worker: usize, target: &str, arguments: &[&str]) -> Result<Command> {
+    let mut command = process::program("ip");
+    command.args(["netns", "exec", &format!("b{host}")]).arg(std::env::current_exe()?);
+    command.args(["guest", "iscsi-load", "--portal", &server.portal(host), "--target", target]);
+    command.args(["--initiator", &initiator(host, worker), "--tag", &format!("b{host}.{worker}")]);
+    match server {
+        Server::Lio => {}
+        Server::Tgt => {
+            command.args(["--lun", "1"]);
+        }
+        Server::Evenkeel => {
+            command.arg("--nbd");
+        }
+    }
+    command.args(arguments);
+    Ok(command)
+}
+
+fn result_of(mut command: Command) -> Result<Measured> {
+    let text = process::output(&mut command)?;
+    text.lines().find_map(parse_load).map(|(_, m)| m).with_context(|| format!("no result in {text:?}"))
+}
+
+/// One initiator's result.
+pub(super) fn load(server: Server, host: usize, arguments: &[&str]) -> Result<Measured> {
+    result_of(load_command(server, host, 0, arguments)?)
+}
+
+/// The result of host 1's initiator on the device that serves at once.
+pub(super) fn load_fast(arguments: &[&str]) -> Result<Measured> {
+    result_of(initiator_command(Server::Lio, 1, 0, &target(FAST), arguments)?)
+}
+
+/// TCP segments sent again since the start, on the target and on all hosts.
+pub(super) fn retransmits() -> Result<u64> {
+    let mut total = parse_retransmits(&std::fs::read_to_string("/proc/net/snmp")?)?;
+    for host in 1..=HOSTS {
+        total += parse_retransmits(&tool("ip", &["netns", "exec", &format!("b{host}"), "cat", "/proc/net/snmp"])?)?;
+    }
+    Ok(total)
+}
+
+fn parse_retransmits(snmp: &str) -> Result<u64> {
+    let mut lines = snmp.lines().filter_map(|l| l.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().context("no TCP counters")?, lines.next().context("no TCP counters")?);
+    let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "RetransSegs");
+    Ok(found.context("no counter of retransmits")?.1.parse()?)
+}
+
+/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the cap of the moment, so
+/// that it counts for connections that are made meanwhile.
+pub(super) fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+    const SETTING: &str = "/proc/sys/net/ipv4/tcp_rmem";
+    put(SETTING, window)?;
+    let result = body();
+    put(SETTING, TARGET_WINDOW)?;
+    result
+}
+
+pub(super) fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects; the process is a child that has not been reaped.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Standard input and output of a load whose result is not wanted.
+pub(super) fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_counters_are_understood() {
+        let line = "lab: load b1.0 mean_ms 3.5000 mb_per_s 18.720 requests 571";
+        assert_eq!(parse_load(line), Some(("b1.0", Measured { mean_ms: 3.5, mb_per_s: 18.72 })));
+        assert_eq!(parse_load("lab: window b1.0 3 mean_ms 1 requests 2"), None);
+        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoMin InSegs RetransSegs InErrs\nTcp: 200 5 7 0\n";
+        assert_eq!(parse_retransmits(snmp).unwrap(), 7);
+        assert!(parse_retransmits("Udp: x\n").is_err());
+    }
+
+    #[test]
+    fn servers_have_volumes_of_their_own() {
+        assert_eq!(Server::Lio.device(1), "dm-0");
+        assert_eq!((Server::Tgt.volume(1), Server::Tgt.volume(4)), (5, 8));
+        assert_eq!((Server::Evenkeel.volume(1), Server::Evenkeel.volume(2), Server::Evenkeel.volume(4)), (5, 6, 6));
+        assert_eq!(Server::Evenkeel.portal(4), "10.0.0.1:10812");
+    }
+}
