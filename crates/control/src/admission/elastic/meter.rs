@@ -26,8 +26,8 @@ const SQUARE_WEIGHT: f64 = 1.0 / 64.0;
 const USUAL_WEIGHT: f64 = 1.0 / 256.0;
 /// What is recent: weight of a new measurement.
 const RECENT_WEIGHT: f64 = 1.0 / 8.0;
-/// A silence of so many mean latencies, and so many times as long as the longest lately, is no variation: a stall, or
-/// nothing to do. (A single large request among small ones may take a hundred times the mean.)
+/// A silence of so many mean latencies is no variation: there was nothing to do, or, if it is so many times as long as the
+/// longest lately too, the device stalled. (A single large request among small ones may take a hundred times the mean.)
 const SILENT_LATENCIES: f64 = 16.0;
 const SILENT_GAPS: f64 = 2.0;
 /// What each completion leaves of the longest gap, and its most in mean latencies.
@@ -207,8 +207,11 @@ impl Meter {
     fn close(&mut self, done: &Completion, gap: Duration) -> Progress {
         let Some(began_at) = self.began_at else { return Progress::None };
         let gap_ns = gap.as_nanos() as f64;
-        let silent = gap_ns > (SILENT_LATENCIES * self.mean_latency_ns).max(SILENT_GAPS * self.longest_gap_ns);
-        if done.holding_back {
+        // What was inside all the time took that long; otherwise there was nothing to do.
+        let busy = done.latency >= gap;
+        let silent =
+            gap_ns > SILENT_LATENCIES * self.mean_latency_ns && (!busy || gap_ns > SILENT_GAPS * self.longest_gap_ns);
+        if busy && done.holding_back {
             let gap_ns = gap_ns.min(MAX_GAP_LATENCIES * self.mean_latency_ns);
             self.longest_gap_ns = gap_ns.max(self.longest_gap_ns * GAP_MEMORY);
         }
