@@ -4,7 +4,7 @@
 //! it, from arrival to completion, of reads of those tenants who are no offenders: whoever loads the device so much that
 //! it could be held back waits behind itself, and taking that for a grievance would hold it back ever more.
 //!
-//! The delay that the controller decides is acted on in [`super::rests`].
+//! The delay that the controller decides is acted on in `rests`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
