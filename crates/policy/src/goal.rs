@@ -251,22 +251,3 @@ pub fn client_sentence(reason: &ClientReason) -> String {
         ClientReason::LargestDelay => "more is not allowed".into(),
     }
 }
-
-/// What was measured and what was aimed at, in ms, where the reason tells.
-pub fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
-    let ms = |duration: &ControlDuration| Some(duration.as_millis_f64());
-    match reason {
-        Reason::UnderTarget { measured, target }
-        | Reason::NoOffenders { measured, target }
-        | Reason::ReadsOverTarget { measured, target }
-        | Reason::ReadsUnderTarget { measured, target }
-        | Reason::Infeasible { measured, target } => (ms(measured), ms(target)),
-        Reason::AwaitingEffect { target } => (None, ms(target)),
-        Reason::NotEnoughData
-        | Reason::Idle
-        | Reason::SignalLost
-        | Reason::KnownBurst { .. }
-        | Reason::TestingEffect { .. }
-        | Reason::DoesNotBite { .. } => (None, None),
-    }
-}

@@ -140,15 +140,15 @@ fn goal(view: &View<'_>, uptime: StdDuration) -> GoalState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let decision = |record: &Record| {
-        let (measured_ms, target_ms) = goal::figures(&record.reason);
+        let (measured, target) = record.reason.figures();
         GoalDecision {
             from_s: at(record.from),
             until_s: at(record.until),
             times: record.times,
             reason: record.reason.name().into(),
             because: goal::sentence(&record.reason),
-            measured_ms,
-            target_ms,
+            measured_ms: measured.map(|measured| measured.as_millis_f64()),
+            target_ms: target.map(|target| target.as_millis_f64()),
             mean_rest_ms: record.mean_delay.as_millis_f64(),
             held: record.held.into(),
         }

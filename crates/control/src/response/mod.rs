@@ -264,6 +264,24 @@ impl Reason {
             Self::DoesNotBite { .. } => "does_not_bite",
         }
     }
+
+    /// What was measured, smoothed, and what was aimed at, where the reason tells.
+    pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
+        match *self {
+            Self::UnderTarget { measured, target }
+            | Self::NoOffenders { measured, target }
+            | Self::ReadsOverTarget { measured, target }
+            | Self::ReadsUnderTarget { measured, target }
+            | Self::Infeasible { measured, target } => (Some(measured), Some(target)),
+            Self::AwaitingEffect { target } => (None, Some(target)),
+            Self::NotEnoughData
+            | Self::Idle
+            | Self::SignalLost
+            | Self::KnownBurst { .. }
+            | Self::TestingEffect { .. }
+            | Self::DoesNotBite { .. } => (None, None),
+        }
+    }
 }
 
 /// Why a client's delay is what it is.

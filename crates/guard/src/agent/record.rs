@@ -159,7 +159,7 @@ pub(super) struct Decided {
 impl Decided {
     /// As it is shown, for a resource of this name.
     pub(super) fn record(&self, resource: &str) -> Record {
-        let (measured_ms, target_ms) = figures(&self.reason);
+        let (measured, target) = self.reason.figures();
         let held = |(client, delay, reason): &(IpAddr, Duration, ClientReason)| HeldClient {
             client: client.to_string(),
             delay_ms: delay.as_millis_f64(),
@@ -173,8 +173,8 @@ impl Decided {
             times: self.times,
             reason: self.reason.name().to_owned(),
             because: self.also.map_or_else(|| because.to_string(), |also| format!("{because}; {also}")),
-            measured_ms,
-            target_ms,
+            measured_ms: measured.map(Duration::as_millis_f64),
+            target_ms: target.map(Duration::as_millis_f64),
             held: self.held.iter().map(held).collect(),
         }
     }
@@ -183,20 +183,6 @@ impl Decided {
 /// Seconds of an instant, for records.
 fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
-}
-
-/// What a reason measured, and what was aimed at.
-fn figures(reason: &Reason) -> (Option<f64>, Option<f64>) {
-    let both = |measured: &Duration, target: &Duration| (Some(measured.as_millis_f64()), Some(target.as_millis_f64()));
-    match reason {
-        Reason::UnderTarget { measured, target }
-        | Reason::NoOffenders { measured, target }
-        | Reason::ReadsOverTarget { measured, target }
-        | Reason::ReadsUnderTarget { measured, target }
-        | Reason::Infeasible { measured, target } => both(measured, target),
-        Reason::AwaitingEffect { target } => (None, Some(target.as_millis_f64())),
-        _ => (None, None),
-    }
 }
 
 /// A reason as a sentence.

@@ -170,15 +170,9 @@ impl Meter {
             (self.mean_latency_ns, self.mean_inverse_cost, self.mean_square_cost) =
                 (latency_ns, 1.0 / cost.max(1.0), cost * cost);
         }
-        if gap > Duration::ZERO {
-            let progress = self.close(done, gap);
-            if progress != Progress::None {
-                self.account(done, latency_ns, cost);
-                return progress;
-            }
-        }
+        let progress = if gap > Duration::ZERO { self.close(done, gap) } else { Progress::None };
         self.account(done, latency_ns, cost);
-        Progress::None
+        progress
     }
 
     #[inline]
