@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 use evenkeel_policy::config::Engine;
 use evenkeel_server::{Error, Server, Start};
-use support::{Client, ENGINES, Stream, TestServer, pattern, skip};
+use support::{Client, ENGINES, Stream, TestServer, pattern};
 
 const MEMORY: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
 
@@ -122,55 +122,6 @@ fn a_reader_that_does_not_read_holds_bounded_memory_and_nobody_up() {
     }
 }
 
-/// Not a test: the other end of `ten_thousand_idle_connections…`, in a process with descriptors of its own.
-#[test]
-#[ignore = "started by another test"]
-fn hold_idle_connections() {
-    let Some(socket) = std::env::var_os("EVENKEEL_TEST_SOCKET") else { return };
-    support::raise_descriptor_limit();
-    let connect = || Stream::Unix(std::os::unix::net::UnixStream::connect(&socket).unwrap());
-    let idle: Vec<Client> = (0..IDLE).map(|_| Client::new(connect(), "disk0", Framing::Structured)).collect();
-    // Until the test closes the pipe.
-    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
-    drop(idle);
-}
-
-const IDLE: usize = 10_000;
-
-#[test]
-fn ten_thousand_idle_connections_cost_little_and_hurt_nobody() {
-    use rustix::process::{Resource, getrlimit};
-    if getrlimit(Resource::Nofile).maximum.is_some_and(|limit| limit < IDLE as u64 + 200) {
-        return skip("ten_thousand_idle_connections", "the hard limit on open files is too low");
-    }
-    let test = TestServer::start("idle", Engine::Auto, MEMORY);
-    let before = resident_bytes();
-    let mut holder = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "hold_idle_connections", "--ignored"])
-        .env("EVENKEEL_TEST_SOCKET", test.socket())
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    test.wait_for("all open", |state| state.volumes[0].connections == IDLE as u64);
-    let each = resident_bytes().saturating_sub(before) / IDLE as u64;
-    println!("{each} bytes for an idle connection");
-    assert!(each < 8 << 10, "{each} bytes for an idle connection");
-    let mut client = test.connect("disk0");
-    for n in 0..200 {
-        client.write(n * 512, &pattern(n, 0, 512)).unwrap();
-        assert_eq!(client.read(n * 512, 512).unwrap(), pattern(n, 0, 512));
-    }
-    drop(holder.stdin.take());
-    assert!(holder.wait().unwrap().success());
-    test.wait_for("all closed", |state| state.connections == 1);
-}
-
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
-
 #[test]
 fn more_connections_than_allowed_are_closed_at_once() {
     let text = format!("[server]\nmax_connections = 3\n{MEMORY}");
@@ -235,6 +186,40 @@ fn what_was_asked_before_a_disconnect_is_done_even_if_the_client_is_gone() {
         for n in 0..100u64 {
             assert_eq!(other.read(n * 4096, 4096).unwrap(), pattern(n, 2, 4096), "write {n}");
         }
+    }
+}
+
+#[test]
+fn a_disconnect_that_waits_behind_a_full_queue_is_still_read() {
+    // So slow and so few at once that the client is gone long before its last request is read.
+    let text = r#"
+        [server]
+        max_inflight_per_connection = 4
+        [pools.slow]
+        emulate = { preset = "ssd", write_latency = "2ms" }
+        [volumes.disk0]
+        backend = "emulate"
+        pool = "slow"
+        size = "1MiB"
+    "#;
+    for engine in ENGINES {
+        let test = TestServer::start("full-goodbye", engine, text);
+        let client = test.connect("disk0");
+        let mut bytes = Vec::new();
+        for n in 0..100u64 {
+            bytes.extend(client.encode(n, Command::Write, CommandFlags::NONE, n * 512, 512, &pattern(n, 2, 512)));
+        }
+        bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
+        let mut stream = client.stream;
+        stream.write_all(&bytes).unwrap();
+        drop(stream);
+        test.wait_for("the client gone", |state| state.connections == 0);
+        let mut other = test.connect("disk0");
+        for n in 0..100u64 {
+            assert_eq!(other.read(n * 512, 512).unwrap(), pattern(n, 2, 512), "write {n}");
+        }
+        drop(other);
+        test.wait_for("memory given back", |state| state.buffer_memory_used_bytes == 0);
     }
 }
 

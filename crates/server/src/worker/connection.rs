@@ -353,8 +353,6 @@ pub(crate) enum Ending {
     Open,
     /// No more requests will come; outstanding ones are answered, then it closes.
     Draining,
-    /// The client said good-bye and is gone: outstanding requests are carried out, replies dropped.
-    Silent,
 }
 
 /// One client.
@@ -387,6 +385,9 @@ pub(crate) struct Connection {
     pub(crate) paused: Paused,
     /// How it ends.
     pub(crate) ending: Ending,
+    /// Whether replies reach nobody any more: they are dropped, and epoll is not asked. What the client sent before
+    /// may still wait in the socket.
+    pub(crate) gone: bool,
     /// Whether a disconnect request was received.
     pub(crate) said_goodbye: bool,
     /// What epoll is asked to report at present.
@@ -415,6 +416,7 @@ impl Connection {
             charged: 0,
             paused: Paused::No,
             ending: Ending::Open,
+            gone: false,
             said_goodbye: false,
             interest: 0,
             dirty: false,
@@ -438,8 +440,7 @@ impl Connection {
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
-            Ending::Draining => self.in_flight == 0 && self.out.len() == 0,
-            Ending::Silent => self.in_flight == 0,
+            Ending::Draining => self.in_flight == 0 && (self.gone || self.out.len() == 0),
         }
     }
 

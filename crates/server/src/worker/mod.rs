@@ -32,7 +32,7 @@ use evenkeel_control::{Duration, Instant};
 use rustix::event::epoll;
 
 pub(crate) use accept::Listener;
-use connection::{ConnKey, Connection, Ending, Paused, SendList};
+use connection::{ConnKey, Connection, Paused, SendList};
 use mailbox::{Mailbox, Message};
 use operations::Operations;
 use pump::PoolWork;
@@ -405,12 +405,12 @@ impl Worker {
 
     /// Sends to one connection; false when it is lost.
     fn send(&mut self, connection: &mut Connection) -> bool {
-        if connection.ending == Ending::Silent {
+        let sent = if connection.gone {
             connection.out.clear(&mut self.buffers, &self.shared.budget);
-            return true;
-        }
-        let sent =
-            connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget);
+            Ok(0)
+        } else {
+            connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget)
+        };
         match sent {
             Ok(sent) => {
                 connection.pace.moved(sent);

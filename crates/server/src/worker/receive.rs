@@ -107,6 +107,8 @@ impl Worker {
             });
             let (payload_room, room) = (into.len(), scratch.len() - have);
             let received = match connection.transport.receive(into, &mut scratch[have..]) {
+                // Nothing more will come.
+                Ok(0) if connection.gone => return Err(Lost::Gone),
                 Ok(0) => {
                     // Half-closed: what was asked is still answered.
                     connection.ending = Ending::Draining;
@@ -114,7 +116,7 @@ impl Worker {
                     break;
                 }
                 Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !connection.gone => break,
                 Err(error) => {
                     tracing::debug!(peer = %connection.peer, %error, "receiving failed");
                     return Err(Lost::Gone);
@@ -125,9 +127,13 @@ impl Worker {
                 self.fill(connection, direct);
             }
             have = self.parse(connection, scratch, have + received - direct)?;
-            if received < payload_room + room {
+            if received < payload_room + room && !connection.gone {
                 break;
             }
+        }
+        if connection.gone && connection.ending == Ending::Open && connection.paused == Paused::No {
+            // Epoll does not tell of what is left.
+            self.resume.push(connection.key.slot);
         }
         if have > 0 {
             connection.leftover = scratch[..have].to_vec();

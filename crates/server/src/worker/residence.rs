@@ -18,7 +18,7 @@ impl Worker {
         let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
         let writing = connection.out.len() > 0 && !connection.dirty;
         let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
-        if interest != connection.interest && connection.ending != Ending::Silent {
+        if interest != connection.interest && !connection.gone {
             self.watch(&mut connection, interest);
         }
         let slot = connection.key.slot as usize;
@@ -34,18 +34,29 @@ impl Worker {
         }
     }
 
-    /// The peer is gone. After a disconnect request its outstanding requests are still carried out, otherwise dropped.
+    /// The peer is gone. What it asked before a disconnect request is still carried out, otherwise dropped.
     pub(super) fn lose(&mut self, mut connection: Box<Connection>) {
-        if connection.said_goodbye && connection.in_flight > 0 {
-            connection.ending = Ending::Silent;
-            connection.out.clear(&mut self.buffers, &self.shared.budget);
+        let first = !std::mem::replace(&mut connection.gone, true);
+        if first {
             let _ = epoll::delete(&self.epoll, connection.transport.fd());
             connection.interest = 0;
+        }
+        connection.out.clear(&mut self.buffers, &self.shared.budget);
+        if connection.said_goodbye && connection.in_flight > 0 {
             let slot = connection.key.slot as usize;
             self.connections[slot] = Some(connection);
-            return;
+        } else if first && connection.ending == Ending::Open && connection.volume().is_some() {
+            // The disconnect request may still wait to be read.
+            if connection.paused == Paused::No {
+                self.receive(connection);
+            } else {
+                self.resume.push(connection.key.slot);
+                let slot = connection.key.slot as usize;
+                self.connections[slot] = Some(connection);
+            }
+        } else {
+            self.close(connection);
         }
-        self.close(connection);
     }
 
     pub(super) fn close(&mut self, mut connection: Box<Connection>) {
@@ -74,7 +85,7 @@ impl Worker {
             return;
         }
         match self.connections[slot].take() {
-            Some(mut connection) if connection.key == key && connection.ending != Ending::Silent => {
+            Some(mut connection) if connection.key == key && !connection.gone => {
                 let _ = epoll::delete(&self.epoll, connection.transport.fd());
                 connection.interest = 0;
                 connection.dirty = false;
