@@ -4,6 +4,7 @@
 //! changes on the machine changes for all of them. The client is `evenkeel load`, which batches; a client
 //! that does not hides the differences.
 
+mod host;
 mod stats;
 mod targets;
 
@@ -16,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
+use self::host::Memory;
 use self::stats::Spread;
 use self::targets::Target;
 use crate::build::{self, Profile};
@@ -117,6 +119,8 @@ pub(crate) struct Run {
     pub(crate) cpu_us_per_io: f64,
     /// Processors that the server kept busy.
     pub(crate) server_busy: f64,
+    /// What copying 4 KiB out of the machine's memory took meanwhile: higher when its neighbours are busy.
+    pub(crate) memory_ns: f64,
 }
 
 /// All measurements of a comparison.
@@ -241,13 +245,14 @@ fn measure_case(
         }
         contenders.push(contender);
     }
+    let memory = Memory::new();
     for round in 1..=args.rounds {
         // The order turns from round to round, so that nobody always follows the same neighbour.
         contenders.rotate_left(1);
         for contender in &contenders {
             let started = if contender.running.is_none() { Some(contender.start()?) } else { None };
             let server = contender.running.as_ref().or(started.as_ref()).context("the server runs")?;
-            let run = measure(case, args.seconds, round, contender, server)
+            let run = measure(case, args.seconds, round, contender, server, &memory)
                 .with_context(|| format!("{} in round {round}", contender.server.name()))?;
             progress(&run, args.rounds);
             results.runs.push(run);
@@ -273,16 +278,25 @@ fn fill(address: &Address) -> Result<()> {
     client.disconnect()
 }
 
-fn measure(case: &Case, seconds: u32, round: u32, contender: &Contender<'_>, server: &Running) -> Result<Run> {
+fn measure(
+    case: &Case,
+    seconds: u32,
+    round: u32,
+    contender: &Contender<'_>,
+    server: &Running,
+    memory: &Memory,
+) -> Result<Run> {
     let mut load = Command::new(contender.binary);
     load.arg("load").arg(contender.address.uri()).args(["--json", "--op", "read", "--block-size", case.block_size]);
     load.args(["--pattern", case.pattern, "--duration", &format!("{seconds}s")]);
     load.args(["--queue-depth", &case.queue_depth.to_string(), "--connections", &case.connections.to_string()]);
     let before = process::cpu_ns(server.id())?;
     let begun = Instant::now();
+    let watch = memory.watch();
     let text = process::output(&mut load)?;
     let elapsed = begun.elapsed();
     let cpu_ns = process::cpu_ns(server.id())? - before;
+    let memory_ns = watch.finish();
     let report: Value = serde_json::from_str(&text).context("the load generator printed no JSON")?;
     let job = LoadReport::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
     ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
@@ -296,6 +310,7 @@ fn measure(case: &Case, seconds: u32, round: u32, contender: &Contender<'_>, ser
         p99_us: job.p99_us,
         cpu_us_per_io: cpu_ns as f64 / 1e3 / job.requests,
         server_busy: cpu_ns as f64 / elapsed.as_nanos() as f64,
+        memory_ns,
     })
 }
 
@@ -349,26 +364,28 @@ fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run
         p99_us: percentile("99.000000"),
         cpu_us_per_io: f64::NAN,
         server_busy: f64::NAN,
+        memory_ns: f64::NAN,
     })
 }
 
 fn progress(run: &Run, rounds: u32) {
     eprintln!(
-        "{} round {}/{rounds} {}: {:.1} kIOPS, p50 {:.0} us, {:.2} us CPU per I/O",
+        "{} round {}/{rounds} {}: {:.1} kIOPS, p50 {:.0} us, {:.2} us CPU per I/O, memory {:.0} ns",
         run.case,
         run.round,
         run.server,
         run.iops / 1e3,
         run.p50_us,
-        run.cpu_us_per_io
+        run.cpu_us_per_io,
+        run.memory_ns
     );
 }
 
 fn print_table(results: &Results) {
     println!("{}", machine());
     println!(
-        "\n{:<22} {:<15} {:>10} {:>17} {:>9} {:>9} {:>9} {:>7} {:>6}",
-        "case", "server", "kIOPS", "range", "MB/s", "p50 us", "p99 us", "CPU us", "busy"
+        "\n{:<22} {:<15} {:>10} {:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
+        "case", "server", "kIOPS", "range", "MB/s", "p50 us", "p99 us", "CPU us", "busy", "memory ns"
     );
     // Cases in the order in which they ran, servers by name.
     let mut names: Vec<(&str, BTreeMap<&str, ()>)> = Vec::new();
@@ -389,13 +406,14 @@ fn print_table(results: &Results) {
             let range =
                 spread(|r| r.iops).map_or_else(String::new, |s| format!("{:.1}-{:.1}", s.min / 1e3, s.max / 1e3));
             println!(
-                "{case:<22} {server:<15} {:>10} {range:>17} {:>9} {:>9} {:>9} {:>7} {:>6}",
+                "{case:<22} {server:<15} {:>10} {range:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
                 text(|r| r.iops, 1e3, 1),
                 text(|r| r.bytes_per_s, 1e6, 0),
                 text(|r| r.p50_us, 1.0, 1),
                 text(|r| r.p99_us, 1.0, 1),
                 text(|r| r.cpu_us_per_io, 1.0, 2),
                 text(|r| r.server_busy, 1.0, 2),
+                text(|r| r.memory_ns, 1.0, 0),
             );
         }
     }

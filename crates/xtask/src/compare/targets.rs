@@ -89,6 +89,7 @@ mod tests {
             p99_us: 2.0,
             cpu_us_per_io: cpu,
             server_busy: 1.0,
+            memory_ns: 1.0,
         }
     }
 

@@ -1,0 +1,89 @@
+//! How fast the machine's memory is while something is measured.
+//!
+//! A virtual machine shares caches and memory with strangers, and neither load average nor stolen time tells when they
+//! take their part. A server that moves gigabytes a second feels it first. So a fixed piece of work is timed on every
+//! core all along, in processor time of its own thread: what the hardware gives counts, not who waits for whom.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pause between two pieces, which take some 50 us: half a percent of a core.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Blocks copied in a piece.
+const COPIES: usize = 60;
+const BLOCK: usize = 4096;
+/// Larger than any cache.
+const REGION: usize = 256 << 20;
+
+/// The memory that is read.
+#[derive(Clone, Debug)]
+pub(super) struct Memory(Arc<[u8]>);
+
+impl Memory {
+    /// Takes and fills it.
+    pub(super) fn new() -> Self {
+        Self(vec![7; REGION].into())
+    }
+
+    /// Starts to time it, with a thread on each core.
+    pub(super) fn watch(&self) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (0..cores).map(|core| {
+            let (stop, region) = (Arc::clone(&stop), Arc::clone(&self.0));
+            std::thread::spawn(move || time_pieces(core, &region, &stop))
+        });
+        Watch { threads: threads.collect(), stop }
+    }
+}
+
+/// Times the memory until it is finished.
+#[derive(Debug)]
+pub(super) struct Watch {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<u64>>>,
+}
+
+impl Watch {
+    /// Nanoseconds that copying a block took, the median.
+    pub(super) fn finish(self) -> f64 {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut times: Vec<u64> = self.threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).map_or(f64::NAN, |&ns| ns as f64 / COPIES as f64)
+    }
+}
+
+fn time_pieces(core: usize, region: &[u8], stop: &AtomicBool) -> Vec<u64> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    // Without it two threads may time the same core, which is worse but not wrong.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+    let mut random = core as u64;
+    let mut times = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(PAUSE);
+        // The first few only bring the program's own lines back into the cache.
+        copy_blocks(region, &mut random, COPIES / 10);
+        let before = thread_cpu_ns();
+        copy_blocks(region, &mut random, COPIES);
+        times.push(thread_cpu_ns() - before);
+    }
+    times
+}
+
+fn copy_blocks(region: &[u8], random: &mut u64, times: usize) {
+    let mut block = [0; BLOCK];
+    for _ in 0..times {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (*random >> 33) as usize % (REGION / BLOCK) * BLOCK;
+        std::hint::black_box(&mut block).copy_from_slice(&region[at..at + BLOCK]);
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
