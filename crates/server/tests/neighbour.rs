@@ -11,15 +11,16 @@ use support::TestServer;
 
 #[test]
 fn a_limit_holds_and_a_light_neighbour_gets_its_half() {
-    // A pool of 2,000 IOPS; the heavy tenant always has 32 requests waiting. The device is paced, so the
-    // shares are compared within one run, and a late wake-up of the machine is made up for by the pool's burst.
-    let text = "[pools.main]\nlimit = { iops = 2000 }\nadmission = \"none\"\n[tenants.heavy]\n[tenants.light]\n\
+    // A pool of 200 IOPS; the heavy tenant always has 32 requests waiting. So slow that the light one may be late by
+    // 5 ms with its next request without losing its turn, on a machine that is busy with other things, too. The same
+    // at 5,000 IOPS is in docs/performance.md.
+    let text = "[pools.main]\nlimit = { iops = 200 }\nadmission = \"none\"\n[tenants.heavy]\n[tenants.light]\n\
         [volumes.heavy]\nbackend = \"memory\"\nsize = \"8MiB\"\n[volumes.light]\nbackend = \"memory\"\nsize = \"8MiB\"\n";
     let mut best = 0.0;
     for attempt in 1..=5 {
         let test = TestServer::start("neighbour", Engine::Auto, text);
         let stop = AtomicBool::new(false);
-        let run = Duration::from_secs(2);
+        let run = Duration::from_secs(4);
         let (heavy, light, took) = std::thread::scope(|scope| {
             let heavy = scope.spawn(|| {
                 let mut client = test.connect("heavy");
@@ -46,9 +47,9 @@ fn a_limit_holds_and_a_light_neighbour_gets_its_half() {
         let (total, share) = (f64::from(heavy + light) / took, f64::from(light) / f64::from(heavy + light));
         println!("attempt {attempt}: {total:.0} IOPS in all, the light tenant has {:.1} %", share * 100.0);
         // At most the limit, its burst of 10 ms, and what was outstanding at either end.
-        assert!(total * took <= 2000.0 * (took + 0.010) + 40.0, "the limit was exceeded: {total}");
-        best = f64::max(best, share * (total / 2000.0));
-        if share >= 0.475 && total >= 1960.0 {
+        assert!(total * took <= 200.0 * (took + 0.010) + 40.0, "the limit was exceeded: {total}");
+        best = f64::max(best, share * (total / 200.0));
+        if share >= 0.475 && total >= 196.0 {
             return;
         }
     }
