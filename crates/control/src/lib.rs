@@ -9,6 +9,7 @@
 //! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
+//! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
@@ -25,6 +26,7 @@ pub mod mclock;
 pub mod pool;
 pub mod response;
 pub mod rng;
+pub mod throughput;
 pub mod time;
 pub mod token_bucket;
 pub mod units;

@@ -1,0 +1,88 @@
+//! What the slow device gives: estimated while it is busy, never while it is idle.
+
+use alloc::vec::Vec;
+
+use super::Counters;
+use crate::time::{Duration, Instant};
+
+/// An interval in which the device was busy for less than this part tells what was asked of it, not what it gives.
+const LEAST_UTILISATION: f64 = 0.4;
+/// Intervals remembered: enough that a few odd ones do not move the median, few enough to follow a change in a minute.
+const REMEMBERED: usize = 15;
+/// Busy intervals before the estimate is trusted.
+const TRUSTED_FROM: usize = 3;
+/// An estimate whose last busy interval is older than this is shown but not trusted: caches and wear change devices.
+const TRUSTED_FOR: Duration = Duration::from_secs(600);
+
+/// What the slow device has done since some beginning (`/proc/diskstats`); every field only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlowDevice {
+    /// Bytes and requests, of everyone.
+    pub counters: Counters,
+    /// Time during which it had at least one request (`io_ticks`).
+    pub busy: Duration,
+}
+
+/// What the slow device is taken to give.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bandwidth {
+    /// Bytes per second; `None` before it was seen busy.
+    pub bytes_per_s: Option<f64>,
+    /// Whether decisions rest on it: set by the operator, or seen busy often and lately enough.
+    pub trusted: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Estimator {
+    fixed: Option<f64>,
+    seen: Option<(Instant, SlowDevice)>,
+    /// Bytes per busy second of the last busy intervals; a ring.
+    samples: Vec<f64>,
+    next: usize,
+    busy_at: Instant,
+}
+
+impl Estimator {
+    pub(super) fn new(fixed: Option<u64>) -> Self {
+        let fixed = fixed.map(|bytes| bytes as f64);
+        Self { fixed, seen: None, samples: Vec::new(), next: 0, busy_at: Instant::ZERO }
+    }
+
+    /// Takes the counters; answers the bytes per second since the last time, unless they began anew.
+    pub(super) fn observe(&mut self, now: Instant, device: SlowDevice) -> Option<f64> {
+        let (at, before) = self.seen.replace((now, device))?;
+        let seconds = now.since(at).as_secs_f64();
+        let read = device.counters.read_bytes.checked_sub(before.counters.read_bytes)?;
+        let written = device.counters.written_bytes.checked_sub(before.counters.written_bytes)?;
+        let busy = device.busy.as_nanos().checked_sub(before.busy.as_nanos())? as f64 / 1e9;
+        if seconds <= 0.0 {
+            return None;
+        }
+        let bytes = (read.saturating_add(written)) as f64;
+        if bytes > 0.0 && busy >= LEAST_UTILISATION * seconds {
+            // The kernel counts whole ticks: more than the interval is the interval.
+            let sample = bytes / busy.min(seconds);
+            if self.samples.len() < REMEMBERED {
+                self.samples.push(sample);
+            } else {
+                self.samples[self.next] = sample;
+            }
+            self.next = (self.next + 1) % REMEMBERED;
+            self.busy_at = now;
+        }
+        Some(bytes / seconds)
+    }
+
+    /// The median of the busy intervals, or what the operator said.
+    pub(super) fn bandwidth(&self, now: Instant) -> Bandwidth {
+        if self.fixed.is_some() {
+            return Bandwidth { bytes_per_s: self.fixed, trusted: true };
+        }
+        let mut sorted = [0.0; REMEMBERED];
+        let sorted = &mut sorted[..self.samples.len()];
+        sorted.copy_from_slice(&self.samples);
+        sorted.sort_unstable_by(f64::total_cmp);
+        let trusted = sorted.len() >= TRUSTED_FROM && now.since(self.busy_at) <= TRUSTED_FOR;
+        Bandwidth { bytes_per_s: sorted.get(sorted.len() / 2).copied(), trusted }
+    }
+}

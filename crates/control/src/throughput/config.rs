@@ -1,0 +1,104 @@
+//! Settings of the throughput controller.
+
+use core::fmt;
+
+use super::{Goal, Promise};
+use crate::time::Duration;
+
+/// How limits are assigned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// What was promised, whatever comes of it.
+    Static,
+    /// The published equations.
+    Saat,
+    /// Ours.
+    #[default]
+    Accurate,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Self; 3] = [Self::Static, Self::Saat, Self::Accurate];
+
+    /// Name as people and programs write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Saat => "saat",
+            Self::Accurate => "accurate",
+        }
+    }
+}
+
+/// Settings of the controller of one hybrid device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// How limits are assigned.
+    pub method: Method,
+    /// How often the caller observes and ticks (50 ms to 60 s).
+    pub interval: Duration,
+    /// Bytes per second that the slow device gives, if someone has measured it (1 or more); estimated otherwise.
+    pub slow_bytes_per_s: Option<u64>,
+    /// An assigned limit is at most this many times the promise (1 to 100).
+    pub max_raise: f64,
+}
+
+impl Config {
+    /// Our method once a second, the slow device estimated, limits at most four times the promise.
+    pub const DEFAULT: Self =
+        Self { method: Method::Accurate, interval: Duration::from_secs(1), slow_bytes_per_s: None, max_raise: 4.0 };
+
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    /// The first setting that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let interval = Duration::from_millis(50)..=Duration::from_secs(60);
+        first_broken(&[
+            (interval.contains(&self.interval), "interval", "from 50 ms to 60 s"),
+            (self.slow_bytes_per_s != Some(0), "slow_bytes_per_s", "1 or more, or left out"),
+            ((1.0..=100.0).contains(&self.max_raise), "max_raise", "from 1 to 100"),
+        ])
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+pub(super) fn validate_promise(promise: &Promise) -> Result<(), InvalidConfig> {
+    let goals = || [promise.read, promise.write].into_iter().flatten();
+    let above = |goal: &Goal| goal.ceiling.is_none_or(|ceiling| ceiling >= goal.promised.value());
+    first_broken(&[
+        (goals().all(|goal| goal.promised.value() > 0), "promise", "above 0"),
+        (goals().all(|goal| above(&goal)), "ceiling", "at least the promise"),
+        (promise.weight > 0.0 && promise.weight <= 1e6, "weight", "above 0 and at most 1000000"),
+    ])
+}
+
+fn first_broken(rules: &[(bool, &'static str, &'static str)]) -> Result<(), InvalidConfig> {
+    match rules.iter().find(|(holds, ..)| !holds) {
+        None => Ok(()),
+        Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
+    }
+}
+
+/// A setting that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidConfig {
+    /// Its name.
+    pub setting: &'static str,
+    /// What it must be.
+    pub must_be: &'static str,
+}
+
+impl fmt::Display for InvalidConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} must be {}", self.setting, self.must_be)
+    }
+}
+
+impl core::error::Error for InvalidConfig {}

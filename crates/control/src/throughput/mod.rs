@@ -1,0 +1,387 @@
+//! Throughput: which limit gives the throughput that was promised?
+//!
+//! A tenant on a *hybrid* device (a fast one that caches a slow one) under a limit of exactly what it was promised gets
+//! less: while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch
+//! up. So the *assigned* limit has to stand above the promise, by as much as the misses cost. This module decides it, once
+//! an interval, for the tenants of one hybrid device.
+//!
+//! | answer | assigned limit |
+//! |---|---|
+//! | [`Method::Static`] | the promise, as people do today |
+//! | [`Method::Saat`] | by the equations of Wang et al., *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud Environment* |
+//! | [`Method::Accurate`] | ours: what the limit yields is learned, what is owed is remembered and repaid |
+//!
+//! Counters go in as they are read (they only grow; one that shrinks was reset), so that no caller has to subtract:
+//!
+//! ```
+//! use evenkeel_control::throughput::*;
+//! use evenkeel_control::{Duration, Instant};
+//!
+//! let mut controller = Controller::new(&Config::DEFAULT)?;
+//! let promise = Promise { read: Some(Goal::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
+//! let tenant = controller.join(&promise)?;
+//! for second in 0..3 {
+//!     let hybrid = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
+//!     let slow = Counters { read_bytes: second * 5_000_000, reads: second * 50, ..Counters::ZERO };
+//!     let now = Instant::ZERO + Duration::from_secs(second);
+//!     let sample = TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(tenant) };
+//!     controller.observe(now, None, &[sample]);
+//!     for assignment in controller.tick(now).assignments {
+//!         // write assignment.read.limit to io.max, log assignment.read.reason.name()
+//!         assert!(assignment.read.is_some() && assignment.write.is_none());
+//!     }
+//! }
+//! # Ok::<(), InvalidConfig>(())
+//! ```
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::time::{Duration, Instant};
+
+mod accurate;
+mod bandwidth;
+mod config;
+mod reason;
+mod saat;
+mod stream;
+
+pub use bandwidth::{Bandwidth, SlowDevice};
+pub use config::{Config, InvalidConfig, Method};
+pub use reason::Reason;
+
+use bandwidth::Estimator;
+use stream::{Device, Stream};
+
+/// A decision that is older than this many intervals without a new sample is given up: signal lost.
+const SIGNAL_LOST_AFTER_INTERVALS: u64 = 5;
+
+/// A tenant, by the number that [`Controller::join`] gave it; dense, and given anew after [`Controller::leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+/// A rate in one of the two units that a limit can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Payload bytes per second.
+    BytesPerS(u64),
+    /// Requests per second.
+    RequestsPerS(u64),
+}
+
+impl Rate {
+    /// The number, whatever its unit.
+    pub const fn value(self) -> u64 {
+        match self {
+            Self::BytesPerS(value) | Self::RequestsPerS(value) => value,
+        }
+    }
+
+    /// Another number of the same unit.
+    pub const fn with_value(self, value: u64) -> Self {
+        match self {
+            Self::BytesPerS(_) => Self::BytesPerS(value),
+            Self::RequestsPerS(_) => Self::RequestsPerS(value),
+        }
+    }
+}
+
+/// What was promised in one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// The throughput, above 0.
+    pub promised: Rate,
+    /// The assigned limit never exceeds this, in the unit of the promise; at least the promise. `None`: only
+    /// [`Config::max_raise`] bounds it.
+    pub ceiling: Option<u64>,
+}
+
+impl Goal {
+    /// A promise without a ceiling of its own.
+    pub const fn new(promised: Rate) -> Self {
+        Self { promised, ceiling: None }
+    }
+}
+
+/// What a tenant was promised. A direction without a goal gets no limit from here.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// For reads.
+    pub read: Option<Goal>,
+    /// For writes.
+    pub write: Option<Goal>,
+    /// Share of what is short, relative to other tenants (above 0, at most 1e6).
+    pub weight: f64,
+}
+
+/// What a tenant or device has done since some beginning; every field only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+}
+
+impl Counters {
+    /// Nothing yet.
+    pub const ZERO: Self = Self { read_bytes: 0, written_bytes: 0, reads: 0, writes: 0 };
+}
+
+/// Whether a tenant had requests waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Demand {
+    /// Nobody knows: inferred from what it did.
+    #[default]
+    Unknown,
+    /// All the time: what it did not get was kept from it.
+    Backlogged,
+    /// Not all the time: it may have got all it asked for.
+    AppLimited,
+}
+
+/// The limits that hold for a tenant, as found; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InForce {
+    /// On reads, in the unit of the goal.
+    pub read: Option<u64>,
+    /// On writes, in the unit of the goal.
+    pub write: Option<u64>,
+}
+
+/// What is known of a tenant now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TenantSample {
+    /// Who.
+    pub tenant: TenantId,
+    /// What it has done on the hybrid device (its cgroup's row of `io.stat`; zero if there is none yet).
+    pub hybrid: Counters,
+    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if nobody can tell.
+    pub slow: Option<Counters>,
+    /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
+    /// assigned were set by someone else: what they yield is not learned from.
+    pub in_force: Option<InForce>,
+    /// Whether it had requests waiting since the last sample.
+    pub demand: Demand,
+}
+
+impl TenantSample {
+    /// Nothing done, misses unknown, assigned limits in force, demand unknown.
+    pub const fn new(tenant: TenantId) -> Self {
+        Self { tenant, hybrid: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
+    }
+}
+
+/// The limit of one direction until the next decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// What to set, in the unit of the goal; above 0 and at most the ceiling.
+    pub limit: Rate,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The limits of one tenant until the next decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Assignment {
+    /// Who.
+    pub tenant: TenantId,
+    /// For reads, if a goal was given.
+    pub read: Option<Limit>,
+    /// For writes, if a goal was given.
+    pub write: Option<Limit>,
+}
+
+impl Assignment {
+    /// Whether a promise to this tenant cannot be kept at the present miss rate.
+    pub fn infeasible(&self) -> bool {
+        [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Infeasible { .. }))
+    }
+}
+
+/// What to do until the next decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision<'a> {
+    /// What the slow device is taken to give.
+    pub slow_device: Bandwidth,
+    /// Bytes per second of the slow device that were no tenant's in the last interval: write-back, promotion, others.
+    pub background_bytes_per_s: f64,
+    /// Every tenant, in order of number.
+    pub assignments: &'a [Assignment],
+}
+
+struct Tenant {
+    /// Of the last sample; `None` before the first.
+    seen: Option<(Instant, Counters, Option<Counters>)>,
+    weight: f64,
+    read: Option<Stream>,
+    write: Option<Stream>,
+}
+
+impl Tenant {
+    fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.read.iter_mut().chain(&mut self.write)
+    }
+}
+
+/// The controller of the tenants of one hybrid device.
+pub struct Controller {
+    config: Config,
+    tenants: Vec<Option<Tenant>>,
+    estimator: Estimator,
+    device: Device,
+    assignments: Vec<Assignment>,
+    /// When the last sample came.
+    sampled_at: Option<Instant>,
+    /// Whether a sample has come since the last decision.
+    fresh: bool,
+}
+
+impl Controller {
+    /// A controller without tenants.
+    ///
+    /// # Errors
+    /// The first setting that makes no sense.
+    pub fn new(config: &Config) -> Result<Self, InvalidConfig> {
+        config.validate()?;
+        Ok(Self {
+            config: *config,
+            tenants: Vec::new(),
+            estimator: Estimator::new(config.slow_bytes_per_s),
+            device: Device::default(),
+            assignments: Vec::new(),
+            sampled_at: None,
+            fresh: false,
+        })
+    }
+
+    /// Takes in a tenant; until it is known better its limits are what it was promised.
+    ///
+    /// # Errors
+    /// What of the promise makes no sense.
+    pub fn join(&mut self, promise: &Promise) -> Result<TenantId, InvalidConfig> {
+        config::validate_promise(promise)?;
+        let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
+        let tenant =
+            Tenant { seen: None, weight: promise.weight, read: stream(promise.read), write: stream(promise.write) };
+        let free = self.tenants.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.tenants.push(None);
+            self.tenants.len() - 1
+        });
+        self.tenants[index] = Some(tenant);
+        self.list();
+        Ok(TenantId(index as u32))
+    }
+
+    /// Lets go of a tenant; its number may be given to another. An unknown number changes nothing.
+    pub fn leave(&mut self, tenant: TenantId) {
+        if let Some(slot) = self.tenants.get_mut(tenant.0 as usize) {
+            *slot = None;
+            self.list();
+        }
+    }
+
+    /// Promises a tenant something else from the next decision on. What was learned stays where the unit does; what was
+    /// owed of the old promise is forgotten. An unknown number changes nothing.
+    ///
+    /// # Errors
+    /// What of the promise makes no sense; the old one stays.
+    pub fn promise(&mut self, tenant: TenantId, promise: &Promise) -> Result<(), InvalidConfig> {
+        config::validate_promise(promise)?;
+        if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
+            known.weight = promise.weight;
+            let changed = |stream: &mut Option<Stream>, goal: Option<Goal>| {
+                let next = goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
+                *stream = match (stream.take(), next) {
+                    (Some(old), Some(next)) => Some(next.learned_from(&old)),
+                    (_, next) => next,
+                };
+            };
+            changed(&mut known.read, promise.read);
+            changed(&mut known.write, promise.write);
+            self.list();
+        }
+        Ok(())
+    }
+
+    /// Takes what is known now: of the slow device (`None` if nobody can tell) and of the tenants. A tenant that is missing
+    /// keeps its limits; when it is back, what it did meanwhile counts as one interval. O(tenants).
+    pub fn observe(&mut self, now: Instant, slow: Option<SlowDevice>, tenants: &[TenantSample]) {
+        let slow_bytes_per_s = slow.and_then(|slow| self.estimator.observe(now, slow));
+        let interval = self.config.interval;
+        let mut tenants_slow = 0.0;
+        for sample in tenants {
+            let Some(Some(tenant)) = self.tenants.get_mut(sample.tenant.0 as usize) else { continue };
+            let before = tenant.seen.replace((now, sample.hybrid, sample.slow));
+            let Some((at, hybrid, slow)) = before else { continue };
+            let seconds = now.since(at).as_secs_f64();
+            if seconds <= 0.0 {
+                tenant.seen = before;
+                continue;
+            }
+            // After a pause the interval says nothing about a limit that was decided for a shorter one.
+            let paused = now.since(at).as_nanos() > interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS);
+            tenants_slow += stream::observe(
+                [&mut tenant.read, &mut tenant.write],
+                &stream::Change::between(&hybrid, slow.as_ref(), sample, seconds, paused),
+            );
+        }
+        self.device.background_bytes_per_s = slow_bytes_per_s.map_or(0.0, |all| (all - tenants_slow).max(0.0));
+        self.device.bandwidth = self.estimator.bandwidth(now);
+        self.sampled_at = Some(now);
+        self.fresh = true;
+    }
+
+    /// What to do now. Without a new sample the last decision stands until the signal counts as lost; then the limits are
+    /// what was promised. O(tenants).
+    pub fn tick(&mut self, now: Instant) -> Decision<'_> {
+        let patience =
+            Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
+        if core::mem::take(&mut self.fresh) {
+            let streams = self.tenants.iter_mut().flatten().flat_map(Tenant::streams);
+            match self.config.method {
+                Method::Static => streams.for_each(|stream| stream.assign(stream.promised, Reason::AsPromised)),
+                Method::Saat => saat::decide(&self.device, streams.collect()),
+                Method::Accurate => accurate::decide(&self.config, &self.device, streams.collect()),
+            }
+            self.list();
+        } else if self.sampled_at.is_some_and(|at| now.since(at) > patience) {
+            for stream in self.tenants.iter_mut().flatten().flat_map(Tenant::streams) {
+                stream.forget();
+                stream.assign(stream.promised, Reason::SignalLost);
+            }
+            self.list();
+        }
+        self.decision()
+    }
+
+    /// The last decision again.
+    pub fn decision(&self) -> Decision<'_> {
+        Decision {
+            slow_device: self.device.bandwidth,
+            background_bytes_per_s: self.device.background_bytes_per_s,
+            assignments: &self.assignments,
+        }
+    }
+
+    fn list(&mut self) {
+        self.assignments.clear();
+        let known = self.tenants.iter().enumerate().filter_map(|(index, slot)| Some((index, slot.as_ref()?)));
+        self.assignments.extend(known.map(|(index, tenant)| Assignment {
+            tenant: TenantId(index as u32),
+            read: tenant.read.as_ref().map(Stream::limit),
+            write: tenant.write.as_ref().map(Stream::limit),
+        }));
+    }
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller").field("config", &self.config).field("decision", &self.decision()).finish()
+    }
+}

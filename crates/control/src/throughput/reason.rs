@@ -1,0 +1,124 @@
+//! Why a limit is what it is.
+
+/// Why a limit is what it is. Rates are in the unit of the goal, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// No interval has been seen yet: the promise is the limit.
+    NotEnoughData,
+    /// The method knows no other limit than the promise.
+    AsPromised,
+    /// The tenant asked for nothing: the limit stays, nothing is learned and nothing is owed.
+    Idle,
+    /// The tenant asked for less than it may have: the limit stays, nothing is learned and nothing is owed.
+    AppLimited {
+        /// What it got.
+        measured: f64,
+        /// The limit that it did not use.
+        limit: f64,
+    },
+    /// Misses cost throughput: the limit stands as far above the promise as makes up for them.
+    Compensating {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+        /// Part of its bytes that came from or went to the slow device, 0 to 1.
+        miss_rate: f64,
+    },
+    /// The tenant is owed more than an interval can hide: the limit also repays that.
+    Repaying {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+        /// What it is owed, in units (bytes or requests).
+        owed: f64,
+    },
+    /// The tenant got more than it was promised: the limit takes that back.
+    GivingBack {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+        /// What it got too much, in units (bytes or requests).
+        ahead: f64,
+    },
+    /// At the present miss rate the slow device cannot keep what was promised; what it gives is shared by weight. What is
+    /// not had meanwhile is not owed afterwards.
+    Infeasible {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+        /// What it can have.
+        attainable: f64,
+    },
+    /// The limit is as high as it may be, and the tenant still gets less than it was promised.
+    AtCeiling {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+    },
+    /// The published equation has no solution here (the overlap is not a number, or the promise is infeasible at this miss
+    /// rate): the limit is as high as it may be.
+    NoSolution {
+        /// What the tenant got in the last interval.
+        measured: f64,
+        /// What it was promised.
+        promised: f64,
+    },
+    /// The published method needs the bandwidth of the slow device or the miss rate, and does not know it: the limit stays.
+    SlowDeviceUnknown,
+    /// Someone else's limit was in force: respected, and nothing is learned from it.
+    OtherLimit {
+        /// That limit; infinite if it was none.
+        in_force: f64,
+    },
+    /// Counters began anew, or there was a pause: nothing is learned from this interval.
+    CountersReset,
+    /// No samples for a while: the promise is the limit.
+    SignalLost,
+}
+
+impl Reason {
+    /// Name as shown to people and programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::NotEnoughData => "not_enough_data",
+            Self::AsPromised => "as_promised",
+            Self::Idle => "idle",
+            Self::AppLimited { .. } => "app_limited",
+            Self::Compensating { .. } => "compensating",
+            Self::Repaying { .. } => "repaying",
+            Self::GivingBack { .. } => "giving_back",
+            Self::Infeasible { .. } => "infeasible",
+            Self::AtCeiling { .. } => "at_ceiling",
+            Self::NoSolution { .. } => "no_solution",
+            Self::SlowDeviceUnknown => "slow_device_unknown",
+            Self::OtherLimit { .. } => "other_limit",
+            Self::CountersReset => "counters_reset",
+            Self::SignalLost => "signal_lost",
+        }
+    }
+
+    /// What was measured and what was aimed at, per second, where the reason tells.
+    pub const fn figures(&self) -> (Option<f64>, Option<f64>) {
+        match *self {
+            Self::Compensating { measured, promised, .. }
+            | Self::Repaying { measured, promised, .. }
+            | Self::GivingBack { measured, promised, .. }
+            | Self::Infeasible { measured, promised, .. }
+            | Self::AtCeiling { measured, promised }
+            | Self::NoSolution { measured, promised } => (Some(measured), Some(promised)),
+            Self::AppLimited { measured, .. } => (Some(measured), None),
+            Self::NotEnoughData
+            | Self::AsPromised
+            | Self::Idle
+            | Self::SlowDeviceUnknown
+            | Self::OtherLimit { .. }
+            | Self::CountersReset
+            | Self::SignalLost => (None, None),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! SAAT as published, with the equation for several tenants put right.
+//!
+//! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
+//! Environment*, section III. M is what a stream got, A its limit, R its miss rate, T its promise, B the bandwidth of the
+//! slow device, op the part of the fast device's time during which the slow one worked too:
+//!
+//! ```text
+//! (1)  M = A·t_f / (t_s + t_f − op·t_f)          (4)  t_s·B = Σ R_j·A_j·t_f
+//! f₁:  op = 1 − (ΣA / ΣM)·(1 − Σ R_j·M_j / B)
+//! f₂:  A_i = T_i·(1 − op) / (1 − Σ R_j·T_j / B)
+//! ```
+//!
+//! The printed equation (5) subtracts a pure number from the reciprocal of a throughput; f₁ and f₂ are what (1) and (4)
+//! give, with one op for the device, from sums. With one tenant they are equation (3).
+//!
+//! What the paper leaves open, and how it is read here: op is used as it comes out, also outside of 0 to 1; where the
+//! equation has no solution (Σ R·T ≥ B, or op ≥ 1 because the slow device did more than B) the limit is as high as it may
+//! be; a stream that got nothing takes no part; requests are counted with their mean size. There is no memory: what was
+//! missed is not made up for.
+
+use alloc::vec::Vec;
+
+use super::Reason;
+use super::stream::{Device, Interval, Seen, Stream};
+
+pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
+    let (mut assigned, mut measured, mut slow, mut slow_at_promise) = (0.0, 0.0, 0.0, 0.0);
+    for stream in &streams {
+        let Some((seen, miss_rate)) = usable(stream) else { continue };
+        assigned += stream.assigned * seen.unit_bytes;
+        measured += seen.rate * seen.unit_bytes;
+        slow += miss_rate * seen.rate * seen.unit_bytes;
+        slow_at_promise += miss_rate * stream.promised * seen.unit_bytes;
+    }
+    let bandwidth = device.slow_bytes_per_s();
+    for stream in &mut streams {
+        let Interval::Seen(seen) = stream.interval else {
+            let reset = matches!(stream.interval, Interval::Reset);
+            stream.keep(if reset { Reason::CountersReset } else { Reason::NotEnoughData });
+            continue;
+        };
+        if seen.rate <= 0.0 {
+            stream.keep(Reason::Idle);
+            continue;
+        }
+        let (Some(miss_rate), Some(bandwidth)) = (seen.miss_rate(), bandwidth) else {
+            stream.keep(Reason::SlowDeviceUnknown);
+            continue;
+        };
+        let (promised, measured_rate) = (stream.promised, seen.rate);
+        // 1 − op, and what is left of the slow device at the promise.
+        let not_overlapped = assigned / measured * (1.0 - slow / bandwidth);
+        let left = 1.0 - slow_at_promise / bandwidth;
+        if not_overlapped > 0.0 && left > 0.0 {
+            let limit = promised * not_overlapped / left;
+            stream.assign(limit, Reason::Compensating { measured: measured_rate, promised, miss_rate });
+        } else {
+            stream.assign(stream.most, Reason::NoSolution { measured: measured_rate, promised });
+        }
+    }
+    for stream in streams {
+        stream.interval = Interval::None;
+    }
+}
+
+/// What a stream did, and its miss rate, if it takes part.
+fn usable(stream: &Stream) -> Option<(Seen, f64)> {
+    let Interval::Seen(seen) = stream.interval else { return None };
+    Some((seen, seen.miss_rate()?)).filter(|_| seen.rate > 0.0)
+}

@@ -1,0 +1,196 @@
+//! One direction of one tenant: what was promised, what it did in the last interval, what it is assigned.
+
+use super::{Bandwidth, Counters, Demand, Goal, Limit, Rate, Reason, TenantSample, accurate};
+
+/// A limit that differs from the assigned one by more than this part was set by someone else; less is rounding.
+const SAME_LIMIT: f64 = 0.001;
+
+/// What is known of the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Device {
+    pub(super) bandwidth: Bandwidth,
+    pub(super) background_bytes_per_s: f64,
+}
+
+impl Device {
+    /// Bytes per second of the slow device, if they can be relied on.
+    pub(super) fn slow_bytes_per_s(&self) -> Option<f64> {
+        self.bandwidth.bytes_per_s.filter(|&bytes| self.bandwidth.trusted && bytes > 0.0)
+    }
+}
+
+/// What a stream did in an interval. Rates are in the unit of the goal, per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) seconds: f64,
+    /// What it got.
+    pub(super) rate: f64,
+    /// Bytes in one unit: 1, or the mean size of a request.
+    pub(super) unit_bytes: f64,
+    /// What of it reached the slow device, in bytes per second; `None` if nobody can tell.
+    pub(super) slow_bytes_per_s: Option<f64>,
+    pub(super) demand: Demand,
+    /// The limit that someone else had set; infinite for none.
+    pub(super) other_limit: Option<f64>,
+}
+
+impl Seen {
+    /// Part of the bytes that reached the slow device, 0 to 1.
+    pub(super) fn miss_rate(&self) -> Option<f64> {
+        let bytes = self.rate * self.unit_bytes;
+        self.slow_bytes_per_s.map(|slow| if bytes > 0.0 { (slow / bytes).min(1.0) } else { 0.0 })
+    }
+}
+
+/// What the last interval was.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Interval {
+    /// There has been none, or it has been dealt with.
+    None,
+    /// Counters began anew.
+    Reset,
+    Seen(Seen),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    unit: Rate,
+    pub(super) promised: f64,
+    /// The most that may be assigned.
+    pub(super) most: f64,
+    #[expect(dead_code, reason = "what is short is not shared by weight yet")]
+    pub(super) weight: f64,
+    pub(super) assigned: f64,
+    reason: Reason,
+    pub(super) interval: Interval,
+    pub(super) memory: accurate::Memory,
+}
+
+impl Stream {
+    pub(super) fn new(goal: Goal, weight: f64, max_raise: f64) -> Self {
+        let promised = goal.promised.value() as f64;
+        Self {
+            unit: goal.promised,
+            promised,
+            most: goal.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(promised * max_raise),
+            weight,
+            assigned: promised,
+            reason: Reason::NotEnoughData,
+            interval: Interval::None,
+            memory: accurate::Memory::default(),
+        }
+    }
+
+    /// The same stream with another promise.
+    pub(super) fn learned_from(mut self, old: &Self) -> Self {
+        if core::mem::discriminant(&self.unit) == core::mem::discriminant(&old.unit) {
+            self.memory = old.memory.without_debt();
+            self.assign(old.assigned * self.promised / old.promised, old.reason);
+        }
+        self
+    }
+
+    pub(super) fn assign(&mut self, limit: f64, reason: Reason) {
+        // A limit of nothing would be "none" to some, and starves.
+        self.assigned = libm::round(limit).clamp(1.0, self.most);
+        self.reason = reason;
+    }
+
+    /// Keeps the limit, for another reason.
+    pub(super) fn keep(&mut self, reason: Reason) {
+        self.reason = reason;
+    }
+
+    /// What was learned is void.
+    pub(super) fn forget(&mut self) {
+        self.memory = accurate::Memory::default();
+        self.interval = Interval::None;
+    }
+
+    pub(super) fn limit(&self) -> Limit {
+        Limit { limit: self.unit.with_value(self.assigned as u64), reason: self.reason }
+    }
+
+    fn observe(
+        &mut self,
+        bytes: u64,
+        requests: u64,
+        slow_bytes: Option<u64>,
+        in_force: Option<Option<u64>>,
+        of: &Change,
+    ) {
+        let (units, unit_bytes) = match self.unit {
+            Rate::BytesPerS(_) => (bytes as f64, 1.0),
+            Rate::RequestsPerS(_) => (requests as f64, bytes as f64 / (requests as f64).max(1.0)),
+        };
+        let in_force = in_force.map(|limit| limit.map_or(f64::INFINITY, |limit| limit as f64));
+        let other = |limit: &f64| libm::fabs(limit - self.assigned) > SAME_LIMIT * self.assigned + 1.0;
+        self.interval = Interval::Seen(Seen {
+            seconds: of.seconds,
+            rate: units / of.seconds,
+            unit_bytes,
+            slow_bytes_per_s: slow_bytes.map(|slow| slow as f64 / of.seconds),
+            demand: of.demand,
+            other_limit: in_force.filter(other),
+        });
+    }
+}
+
+/// What a tenant did between two samples.
+pub(super) struct Change {
+    seconds: f64,
+    demand: Demand,
+    /// `None` if a counter began anew, or there was a pause.
+    hybrid: Option<Counters>,
+    slow: Option<Counters>,
+    in_force: Option<super::InForce>,
+}
+
+impl Change {
+    pub(super) fn between(
+        hybrid: &Counters,
+        slow: Option<&Counters>,
+        sample: &TenantSample,
+        seconds: f64,
+        paused: bool,
+    ) -> Self {
+        let known = slow.zip(sample.slow.as_ref());
+        let slow = known.map(|(before, after)| difference(before, after));
+        // A slow device whose counters began anew makes the whole interval void, not one without misses.
+        let whole = !paused && slow != Some(None);
+        Self {
+            seconds,
+            demand: sample.demand,
+            hybrid: difference(hybrid, &sample.hybrid).filter(|_| whole),
+            slow: slow.flatten(),
+            in_force: sample.in_force,
+        }
+    }
+}
+
+fn difference(before: &Counters, after: &Counters) -> Option<Counters> {
+    Some(Counters {
+        read_bytes: after.read_bytes.checked_sub(before.read_bytes)?,
+        written_bytes: after.written_bytes.checked_sub(before.written_bytes)?,
+        reads: after.reads.checked_sub(before.reads)?,
+        writes: after.writes.checked_sub(before.writes)?,
+    })
+}
+
+/// Tells the streams of a tenant what it did; answers its bytes per second at the slow device.
+pub(super) fn observe([read, write]: [&mut Option<Stream>; 2], change: &Change) -> f64 {
+    let Some(hybrid) = change.hybrid else {
+        [read, write].into_iter().flatten().for_each(|stream| stream.interval = Interval::Reset);
+        return 0.0;
+    };
+    let slow = change.slow;
+    if let Some(read) = read {
+        let limit = change.in_force.map(|found| found.read);
+        read.observe(hybrid.read_bytes, hybrid.reads, slow.map(|slow| slow.read_bytes), limit, change);
+    }
+    if let Some(write) = write {
+        let limit = change.in_force.map(|found| found.write);
+        write.observe(hybrid.written_bytes, hybrid.writes, slow.map(|slow| slow.written_bytes), limit, change);
+    }
+    slow.map_or(0.0, |slow| (slow.read_bytes.saturating_add(slow.written_bytes)) as f64 / change.seconds)
+}
