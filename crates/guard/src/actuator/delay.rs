@@ -173,8 +173,8 @@ impl Plan {
     /// What the kernel refuses. What had been made before the refusal is removed again.
     pub fn apply(self, journal: &mut Journal) -> Result<PacketDelay, Error> {
         let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
-        // The kernel keeps others from the table alone, and only where it belongs to the process.
         let only = Only::take()?;
+        wait_for_owner()?;
         // In this order they are put back: when nobody's packets come any more.
         let knobs: Vec<Knob> =
             [Knob::Table].into_iter().chain(self.devices.iter().map(|d| Knob::Qdisc(d.name.clone()))).collect();
@@ -210,11 +210,12 @@ impl Plan {
     }
 
     fn make_netem(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
+        // First, so that nothing comes into old classes any more.
+        let table = ThrottleTable::create(&self.settings.ports, self.settings.owned).map_err(table_error)?;
         for device in &self.devices {
             qdiscs.remove(device.index).map_err(|e| Error::kernel("remove old delay classes", e))?;
             make_classes(qdiscs, device.index, &self.settings)?;
         }
-        let table = ThrottleTable::create(&self.settings.ports, self.settings.owned).map_err(table_error)?;
         Ok(Means::Netem { table, classes: Classes::new() })
     }
 
@@ -454,6 +455,19 @@ pub(crate) fn remove_table() -> Result<(), Error> {
             result => return result.map_err(table_error),
         }
     }
+}
+
+/// Makes sure that nobody has the table. Only an agent that sees another `/run`, and so another lock, can have it here.
+fn wait_for_owner() -> Result<(), Error> {
+    let started = Instant::now();
+    while table::has_owner().map_err(|e| Error::kernel("list nftables tables", e))? {
+        // Of a process that is dying the lock may be gone before its netlink socket is.
+        if started.elapsed() >= OWNER_LIMIT {
+            return Err(Error::AnotherAgent);
+        }
+        std::thread::sleep(OWNER_POLL);
+    }
+    Ok(())
 }
 
 /// Removes table and classes that no journal knows: it was another one, or is lost. The result is what there was.

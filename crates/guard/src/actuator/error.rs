@@ -58,6 +58,15 @@ pub enum Error {
     /// Another agent is running.
     #[error("another agent is running in this network namespace: only one can hold clients back; stop it first")]
     AnotherAgent,
+    /// Another user could have taken the lock that keeps agents apart.
+    #[error(
+        "{path} belongs to another user or is open to others, who could keep the agent from starting. Remove it; the \
+         agent makes it again, for root alone"
+    )]
+    LockNotOurs {
+        /// The lock or its folder.
+        path: PathBuf,
+    },
     /// Any other refusal of the kernel.
     #[error("cannot {doing}: {cause}")]
     Kernel {

@@ -9,6 +9,7 @@ const BATCH_END: u16 = 0x11;
 
 /// Message types.
 pub(crate) const NEW_TABLE: u16 = SUBSYSTEM;
+pub(crate) const GET_TABLE: u16 = SUBSYSTEM | 1;
 pub(crate) const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 pub(crate) const NEW_CHAIN: u16 = SUBSYSTEM | 3;
 pub(crate) const NEW_RULE: u16 = SUBSYSTEM | 6;
@@ -115,6 +116,16 @@ impl Table<'_> {
             w.text(1, self.0);
             w.be32(2, flags);
         });
+    }
+
+    /// Asks for the table itself.
+    pub(crate) fn get(self) -> Batch {
+        let mut batch = Batch::default();
+        batch.message(GET_TABLE, ACK, |w| {
+            header(w, FAMILY_INET, 0);
+            w.text(1, self.0);
+        });
+        batch
     }
 
     pub(crate) fn delete(self, batch: &mut Batch) {
@@ -243,6 +254,12 @@ fn write_element(w: &mut Writer<'_>, element: &Element) {
             w.be64(4, timeout);
         }
     });
+}
+
+/// The flags in a message about a table.
+pub(crate) fn read_table_flags(body: &[u8]) -> Option<u32> {
+    use super::netlink::{attribute, be32};
+    be32(attribute(body.get(4..)?, 2)?)
 }
 
 /// The elements that a message about a set holds, as (key, value).

@@ -1,44 +1,143 @@
 //! At most one agent in a network namespace: two would take each other's queueing disciplines away.
+//!
+//! The right to act is a lock on a file that only root can open, so that no other user can keep the agent from starting.
 
-use std::io::ErrorKind;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
 use super::error::Error;
 
-/// Names of this kind belong to the network namespace, as what we set does, and go with the process that has them.
-const NAME: &str = "evenkeel-guard";
+/// Beside the journal of the packaged agent.
+const FOLDER: &str = "/run/evenkeel";
+/// Of the thread, as the sockets are that it opens.
+const NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// Access for the owner alone: whoever can open a file can lock it.
+const PRIVATE_FOLDER: u32 = 0o700;
+const PRIVATE_FILE: u32 = 0o600;
+const OPEN_TO_OTHERS: u32 = 0o077;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The right to set anything.
+/// The right to set anything in this network namespace. Goes with the process that has it.
 #[derive(Debug)]
-pub(crate) struct Only(#[expect(dead_code, reason = "bound as long as it lives")] UnixListener);
+pub(crate) struct Only(#[expect(dead_code, reason = "locked as long as it is open")] File);
 
 impl Only {
     /// # Errors
-    /// [`Error::AnotherAgent`] while another process has it.
+    /// [`Error::AnotherAgent`] while another process has it, [`Error::LockNotOurs`] where another user could have it,
+    /// [`Error::File`].
     pub(crate) fn take() -> Result<Self, Error> {
-        Self::of(NAME)
+        Self::of(Path::new(FOLDER))
     }
 
-    fn of(name: &str) -> Result<Self, Error> {
-        let bound = SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address));
-        bound.map(Self).map_err(|e| match e.kind() {
-            ErrorKind::AddrInUse => Error::AnotherAgent,
-            _ => Error::File { doing: "bind the abstract socket", path: name.into(), cause: e },
-        })
+    fn of(folder: &Path) -> Result<Self, Error> {
+        let failed = |doing, path: &Path, cause| Error::File { doing, path: path.to_owned(), cause };
+        let namespace = Path::new(NAMESPACE);
+        let namespace = namespace.metadata().map_err(|e| failed("read", namespace, e))?.ino();
+        let made = DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(folder);
+        made.map_err(|e| failed("make", folder, e))?;
+        let is_private = |path: &Path, metadata: &std::fs::Metadata, others: u32| {
+            let ours = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & others == 0;
+            if ours { Ok(()) } else { Err(Error::LockNotOurs { path: path.to_owned() }) }
+        };
+        let metadata = folder.symlink_metadata().map_err(|e| failed("read", folder, e))?;
+        is_private(folder, &metadata, WRITABLE_BY_OTHERS)?;
+        // Left behind unlocked: to remove it would let two agents lock two files of one name.
+        let path = folder.join(format!("agent-{namespace}.lock"));
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(PRIVATE_FILE);
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
+        let file = file.map_err(|e| failed("open", &path, e))?;
+        is_private(&path, &file.metadata().map_err(|e| failed("read", &path, e))?, OPEN_TO_OTHERS)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self(file)),
+            Err(Errno::WOULDBLOCK) => Err(Error::AnotherAgent),
+            Err(e) => Err(failed("lock", &path, e.into())),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    use std::path::PathBuf;
+
     use super::*;
+
+    /// A folder that is removed with the value.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(test: &str) -> Self {
+            Self(std::env::temp_dir().join(format!("evenkeel-only-{test}-{}", std::process::id())))
+        }
+
+        fn lock(&self) -> PathBuf {
+            std::fs::read_dir(&self.0).unwrap().next().unwrap().unwrap().path()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
 
     #[test]
     fn there_is_one_at_a_time() {
-        let name = format!("evenkeel-guard-test-{}", std::process::id());
-        let first = Only::of(&name).unwrap();
-        assert!(matches!(Only::of(&name), Err(Error::AnotherAgent)));
+        let folder = Folder::new("one");
+        let first = Only::of(&folder.0).unwrap();
+        assert!(matches!(Only::of(&folder.0), Err(Error::AnotherAgent)));
         drop(first);
-        assert!(Only::of(&name).is_ok());
+        assert!(Only::of(&folder.0).is_ok());
+    }
+
+    #[test]
+    fn each_network_namespace_has_its_own() {
+        let folder = Folder::new("namespaces");
+        let _here = Only::of(&folder.0).unwrap();
+        let path = folder.0.clone();
+        let there = std::thread::spawn(move || {
+            // SAFETY: a network namespace changes no descriptor or memory that others share.
+            let apart = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+            apart.ok().map(|()| Only::of(&path).is_ok())
+        });
+        match there.join().unwrap() {
+            Some(taken) => assert!(taken),
+            None => println!("SKIPPED: each_network_namespace_has_its_own: may not make network namespaces"),
+        }
+    }
+
+    #[test]
+    fn no_other_user_can_keep_the_agent_from_starting() {
+        // What any user can have does not count.
+        let squatted = SocketAddr::from_abstract_name("evenkeel-guard").and_then(|name| UnixListener::bind_addr(&name));
+        let folder = Folder::new("users");
+        drop(Only::of(&folder.0).unwrap());
+        drop(squatted);
+        // Whoever can open a file can lock it; whoever can write into a folder can put one there.
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!((mode(&folder.0), mode(&folder.lock())), (0o700, 0o600));
+        set_permissions(folder.lock(), Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(Only::of(&folder.0), Err(Error::LockNotOurs { path }) if path == folder.lock()));
+        set_permissions(folder.lock(), Permissions::from_mode(0o600)).unwrap();
+        set_permissions(&folder.0, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(Only::of(&folder.0), Err(Error::LockNotOurs { path }) if path == folder.0));
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = Folder::new("link");
+        drop(Only::of(&folder.0).unwrap());
+        let lock = folder.lock();
+        std::fs::remove_file(&lock).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &lock).unwrap();
+        assert!(matches!(Only::of(&folder.0), Err(Error::File { doing: "open", .. })));
     }
 }

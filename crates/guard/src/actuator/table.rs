@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use super::hold::{Client, Packets};
 use super::netlink::{self, Batch, Socket, Subsystem};
 use super::nft::{
-    self, Element, Expression, Header, Meta, NEW_ELEMENT, NEW_GENERATION, NEW_RULE, REGISTER, SET_CONSTANT, SET_MAP,
-    SET_TIMEOUT, Set, TABLE_OWNED, TYPE_CLASS, TYPE_IPV4, TYPE_IPV6, TYPE_PORT, Table, concatenation,
+    self, Element, Expression, Header, Meta, NEW_ELEMENT, NEW_GENERATION, NEW_RULE, NEW_TABLE, REGISTER, SET_CONSTANT,
+    SET_MAP, SET_TIMEOUT, Set, TABLE_OWNED, TYPE_CLASS, TYPE_IPV4, TYPE_IPV6, TYPE_PORT, Table, concatenation,
 };
 
 /// Name of the table, of family inet.
@@ -558,6 +558,22 @@ pub(crate) fn exists() -> Result<bool, Errno> {
     match socket.query(&Table(TABLE).list_elements(PORTS), |_| {}) {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether a living process has the table for itself.
+pub(crate) fn has_owner() -> Result<bool, Errno> {
+    let mut owned = false;
+    let result = Socket::open(Subsystem::Netfilter)?.query(&Table(TABLE).get(), |message| {
+        if message.kind == NEW_TABLE {
+            owned |= nft::read_table_flags(message.body).is_some_and(|flags| flags & TABLE_OWNED != 0);
+        }
+    });
+    match result {
+        Ok(()) => Ok(owned),
+        // No table, or nothing that could have one.
+        Err(Errno::NOENT | Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT) => Ok(false),
         Err(e) => Err(e),
     }
 }

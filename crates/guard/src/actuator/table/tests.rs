@@ -77,6 +77,7 @@ fn what_is_written_is_in_the_kernel() {
     in_namespace("what_is_written_is_in_the_kernel", || {
         let mut table = ThrottleTable::create(&[3260, 10809], false).unwrap();
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
+        assert!(!has_owner().unwrap(), "it outlives its maker");
         assert!(table.elements_agree().unwrap());
         assert_eq!(table.count_rules().unwrap(), RULES);
         assert_eq!(table.repair(Instant::now(), TIMEOUT).unwrap(), Found::Unchanged);
@@ -162,6 +163,7 @@ fn an_owned_table_goes_with_its_owner() {
         }
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
         assert_eq!(remove(), Err(Errno::PERM), "others cannot remove it");
+        assert!(has_owner().unwrap());
         drop(table);
         let started = Instant::now();
         while exists().unwrap() {
