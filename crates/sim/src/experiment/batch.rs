@@ -44,17 +44,16 @@ pub(super) fn with(setup: &Setup, admission: Config) -> Setup {
     setup
 }
 
-/// The oracles of all setups; each round of the searches is one batch.
+/// The oracles of all setups, each with the seeds of its runs; each round of the searches is one batch.
 pub(super) fn oracles<E>(
     name: &str,
-    setups: &[Setup],
-    seeds: &[u64],
+    setups: &[(Setup, &[u64])],
     execute: &mut Execute<'_, E>,
 ) -> Result<Vec<Oracle>, E> {
-    let mut searches: Vec<Search> = setups.iter().map(|setup| Search::new(setup.pool.base_cost_bytes)).collect();
+    let mut searches: Vec<Search> = setups.iter().map(|(setup, _)| Search::new(setup.pool.base_cost_bytes)).collect();
     loop {
         let mut batch = Batch::new();
-        for (place, (search, setup)) in searches.iter().zip(setups).enumerate() {
+        for (place, (search, (setup, seeds))) in searches.iter().zip(setups).enumerate() {
             for (question, &config) in search.wants().iter().enumerate() {
                 batch.add(&(place, question), &with(setup, config), seeds);
             }

@@ -10,6 +10,8 @@ use super::{Setup, Tenant};
 
 /// Reservations are judged over windows of this length.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
+/// What comes so late in a window need not be done when it ends.
+const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 
 /// One request from end to end.
 #[derive(Clone, Copy, Debug)]
@@ -141,8 +143,11 @@ struct Promise {
     from: Instant,
     window_end: Instant,
     outstanding: Amount,
-    /// In this window: outstanding at its start and submitted since, and completed.
-    asked: Amount,
+    /// Outstanding when the window began.
+    left: Amount,
+    /// In this window, and in the last moments of it.
+    submitted: Amount,
+    submitted_last: Amount,
     served: Amount,
     deficit: Deficit,
 }
@@ -153,6 +158,14 @@ struct Amount {
     bytes: u64,
 }
 
+impl Amount {
+    #[inline]
+    fn add(&mut self, bytes: u32) {
+        self.requests += 1;
+        self.bytes += u64::from(bytes);
+    }
+}
+
 impl Promise {
     fn new(from: Instant, reservation: Rates) -> Self {
         Self {
@@ -160,7 +173,9 @@ impl Promise {
             from,
             window_end: from,
             outstanding: Amount::default(),
-            asked: Amount::default(),
+            left: Amount::default(),
+            submitted: Amount::default(),
+            submitted_last: Amount::default(),
             served: Amount::default(),
             deficit: Deficit::default(),
         }
@@ -169,9 +184,11 @@ impl Promise {
     #[inline]
     fn submitted(&mut self, now: Instant, bytes: u32) {
         self.close_windows(now);
-        for amount in [&mut self.outstanding, &mut self.asked] {
-            amount.requests += 1;
-            amount.bytes += u64::from(bytes);
+        for amount in [&mut self.outstanding, &mut self.submitted] {
+            amount.add(bytes);
+        }
+        if self.window_end.since(now) <= DEFICIT_EDGE {
+            self.submitted_last.add(bytes);
         }
     }
 
@@ -192,14 +209,18 @@ impl Promise {
                 self.judge();
             }
             self.window_end += DEFICIT_WINDOW;
-            self.asked = self.outstanding;
-            self.served = Amount::default();
+            self.left = self.outstanding;
+            (self.submitted, self.submitted_last, self.served) = Default::default();
         }
     }
 
     fn judge(&mut self) {
-        let requests = self.reservation.iops.min(self.asked.requests).saturating_sub(self.served.requests);
-        let bytes = self.reservation.bytes_per_s.min(self.asked.bytes).saturating_sub(self.served.bytes);
+        let due = |of: fn(&Amount) -> u64| {
+            of(&self.left) + of(&self.submitted) - of(&self.submitted_last).min(of(&self.outstanding))
+        };
+        let short = |promised: u64, of: fn(&Amount) -> u64| promised.min(due(of)).saturating_sub(of(&self.served));
+        let requests = short(self.reservation.iops, |amount| amount.requests);
+        let bytes = short(self.reservation.bytes_per_s, |amount| amount.bytes);
         self.deficit.requests += requests;
         self.deficit.bytes += bytes;
         self.deficit.windows += u64::from(requests > 0 || bytes > 0);
@@ -270,6 +291,18 @@ mod tests {
         assert_eq!((spread.min_bytes, spread.max_bytes), (100, 300));
         assert!((spread.mean_bytes - 150.0).abs() < 1e-9);
         assert!((spread.cv - 7_500f64.sqrt() / 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_request_at_the_edge_of_a_window_is_no_deficit() {
+        let mut promise = Promise::new(at(1_000), Rates { iops: 200, bytes_per_s: 102_400 });
+        // One after the other, each takes 5 ms: one is always under way.
+        promise.submitted(at(2), 512);
+        for n in 0..2_000 {
+            promise.completed(at(7 + 5 * n), 512);
+            promise.submitted(at(7 + 5 * n), 512);
+        }
+        assert_eq!(promise.deficit, Deficit::default());
     }
 
     #[test]

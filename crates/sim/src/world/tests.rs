@@ -189,6 +189,6 @@ fn a_reservation_that_is_not_met_shows_as_a_deficit() {
     assert!(run_quietly(&setup, 1).unwrap().tenants[1].deficit.requests <= 4);
     setup.tenants[1].qos = promise(3_000);
     let deficit = run_quietly(&setup, 1).unwrap().tenants[1].deficit;
-    // All 64 that are outstanding at the end of each of the 4 windows.
-    assert_eq!((deficit.requests, deficit.windows), (4 * 64, 4));
+    // Of the 64 that are outstanding at the end of each of the 4 windows, all but the 15 that came in the last 10 ms.
+    assert!((4 * 46..4 * 52).contains(&deficit.requests) && deficit.windows == 4, "{deficit:?}");
 }

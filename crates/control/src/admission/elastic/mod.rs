@@ -41,8 +41,8 @@ const DOWN_BLOCKS: [u32; 2] = [4, 32];
 const MOST_SHARE: f64 = 0.5;
 const LEAST_FIRST_SHARE: f64 = 0.1;
 /// Upwards: while the outcome stays open, and when it is known.
-const UP_OPEN: f64 = 0.01;
-const UP_KNOWN: f64 = 0.004;
+const UP_OPEN: f64 = 0.0075;
+const UP_KNOWN: f64 = 0.003;
 /// Downwards when the outcome is known, and, while it is open, the throughput that may be lost on average.
 const DOWN_KNOWN: f64 = 0.05;
 const PRICE: f64 = 0.03;
@@ -449,9 +449,10 @@ impl Elastic {
         (self.budget * 2.0).max(self.meter.large_cost() * ROOM)
     }
 
-    /// The higher an excursion, the rarer: what of the share of time is left when it goes beyond the double.
+    /// The higher an excursion, the rarer: what of the share of time is left when it goes beyond the double, so that it
+    /// adds no more to the variance of the budget.
     fn moderation(&self) -> f64 {
-        let excess = self.larger() / (2.0 * self.budget);
+        let excess = self.larger() / self.budget - 1.0;
         1.0 / (excess * excess)
     }
 

@@ -77,8 +77,8 @@ pub(super) fn recovery<E>(
 ) -> Result<Section, E> {
     let duration = seconds(if options.quick { 60.0 } else { 120.0 });
     let seeds: Vec<u64> = (options.seed..).take(if options.quick { 2 } else { 10 }).collect();
-    let recovery_alone = bursty(None, true, duration);
-    let oracle = oracles("recovery oracle", std::slice::from_ref(&recovery_alone), &seeds[..1], execute)?.remove(0);
+    let recovery_alone = [(bursty(None, true, duration), &seeds[..1])];
+    let oracle = oracles("recovery oracle", &recovery_alone, execute)?.remove(0);
     let mut batch = Batch::new();
     for burst in BURSTS {
         for method in Method::all() {
@@ -89,7 +89,7 @@ pub(super) fn recovery<E>(
         }
     }
     let fixed = Config::Fixed { budget_bytes: oracle.budget_bytes };
-    batch.add(&None, &with(&recovery_alone, fixed), &seeds);
+    batch.add(&None, &with(&recovery_alone[0].0, fixed), &seeds);
     let mut digests = batch.execute("recovery", execute)?;
     let alone = digests.remove(&None).unwrap_or_default();
     let batch_ms = mean(&alone, |run| run.tenants[1].device.mean_ms);

@@ -262,7 +262,9 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         })
     };
     let places: Vec<[usize; 2]> = cases.iter().map(|case| [place_of(&case.before), place_of(&case.after)]).collect();
-    let oracles = oracles("oracles of the steps", &states, &[options.seed + 2_000_000], execute)?;
+    let sweep_seed = [options.seed + 2_000_000];
+    let states: Vec<(Setup, &[u64])> = states.into_iter().map(|state| (state, &sweep_seed[..])).collect();
+    let oracles = oracles("oracles of the steps", &states, execute)?;
     let fixed = |place: usize| Method::Fixed(oracles[place].budget_bytes.div_ceil(1 << 10) as u32);
     let adaptive = [
         Method::Published,
