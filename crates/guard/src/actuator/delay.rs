@@ -371,7 +371,10 @@ impl PacketDelay {
                 Means::Edt(_) if index == device.index => {
                     self.qdiscs.create_departures(index).map_err(|e| Error::kernel("make fq anew", e))?;
                 }
-                Means::Edt(edt) => make_departures(&self.qdiscs, index, edt)?,
+                Means::Edt(edt) => {
+                    edt.forget(device.index);
+                    make_departures(&self.qdiscs, index, edt)?;
+                }
             }
             device.index = index;
             repaired = true;

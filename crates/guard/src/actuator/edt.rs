@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::bpf::{Assembler, Do, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Size, When};
-use super::hold::{Client, Hold, Holds, Packets};
+use super::hold::{Client, Hold, Holds, LINGER, Packets};
 
 /// Key: address as IPv6, the client's port and the service's in network order, both 0 for all connections.
 const KEY_BYTES: usize = 20;
@@ -232,7 +232,10 @@ fn clock_ns() -> u64 {
 pub(crate) struct Edt {
     map: Map,
     program: Program,
-    links: Vec<OwnedFd>,
+    /// Devices that it is to see, each with what attaches it: nothing while nobody is held.
+    devices: Vec<(u32, Option<OwnedFd>)>,
+    /// When somebody was held last.
+    needed: Option<Instant>,
     /// What the map holds, in the order of clients, and when each was written.
     held: Vec<(Client, Hold, Instant)>,
 }
@@ -242,12 +245,40 @@ impl Edt {
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::hash(KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(program(&map, ports))?;
-        Ok(Self { map, program, links: Vec::new(), held: Vec::new() })
+        Ok(Self { map, program, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 
-    /// Lets it see what leaves by a device.
+    /// Lets it see what leaves by a device, whenever somebody is held.
     pub(crate) fn attach(&mut self, device: u32) -> Result<(), Errno> {
-        self.links.push(self.program.attach_to_egress(device)?);
+        let link = self.program.attach_to_egress(device)?;
+        self.forget(device);
+        self.devices.push((device, Some(link)));
+        Ok(())
+    }
+
+    /// A device is no more.
+    pub(crate) fn forget(&mut self, device: u32) {
+        self.devices.retain(|(known, _)| *known != device);
+    }
+
+    /// Every packet pays for the program, so that it is attached only when somebody is held, or was until just now.
+    fn follow_need(&mut self, now: Instant) -> Result<(), Errno> {
+        if !self.held.is_empty() {
+            self.needed = Some(now);
+        }
+        let needed = *self.needed.get_or_insert(now);
+        if now.saturating_duration_since(needed) >= LINGER {
+            self.devices.iter_mut().for_each(|(_, link)| *link = None);
+        } else if !self.held.is_empty() {
+            for (device, link) in self.devices.iter_mut().filter(|(_, link)| link.is_none()) {
+                match self.program.attach_to_egress(*device) {
+                    Ok(attached) => *link = Some(attached),
+                    // Whoever looks after the devices says so.
+                    Err(Errno::NODEV) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
         Ok(())
     }
 
@@ -277,6 +308,7 @@ impl Edt {
             written = true;
         }
         self.held = wanted;
+        self.follow_need(now)?;
         Ok(written)
     }
 

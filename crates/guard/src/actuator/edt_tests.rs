@@ -169,9 +169,29 @@ fn the_program_leaves_the_device_with_its_links() {
             Err(Errno::INVAL) => return println!("SKIPPED: the kernel has no TCX"),
             other => other.unwrap(),
         }
-        assert_eq!(super::super::bpf::programs_at_egress(LOOPBACK), Ok(1));
+        let attached = || super::super::bpf::programs_at_egress(LOOPBACK);
+        assert_eq!(attached(), Ok(1));
+        // While nobody is held it is there no longer than somebody might be held again.
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let timeout = Duration::from_secs(60);
+        let hold = Hold { packets: Packets::All, delay: Duration::from_millis(1) };
+        let one: Holds = [(Client::Address([10, 0, 0, 1].into()), hold)].into_iter().collect();
+        for (s, holds, expected) in [
+            (0, Holds::new(), 1),
+            (4, Holds::new(), 1),
+            (5, Holds::new(), 0),
+            (6, one.clone(), 1),
+            (20, one.clone(), 1),
+            (21, Holds::new(), 1),
+            (25, Holds::new(), 0),
+            (26, one, 1),
+        ] {
+            edt.set(at(s), &holds, timeout).unwrap();
+            assert_eq!(attached(), Ok(expected), "after {s} s");
+        }
         drop(edt);
-        assert_eq!(super::super::bpf::programs_at_egress(LOOPBACK), Ok(0));
+        assert_eq!(attached(), Ok(0));
     });
     ran.join().unwrap();
 }

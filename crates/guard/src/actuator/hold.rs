@@ -6,6 +6,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What looks at every packet is taken away when nobody has been held for so long: it costs, and to put it back takes no
+/// longer than a hold.
+pub(super) const LINGER: Duration = Duration::from_secs(5);
+
 /// What lets packets wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

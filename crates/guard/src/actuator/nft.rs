@@ -12,8 +12,10 @@ pub(crate) const NEW_TABLE: u16 = SUBSYSTEM;
 pub(crate) const GET_TABLE: u16 = SUBSYSTEM | 1;
 pub(crate) const DELETE_TABLE: u16 = SUBSYSTEM | 2;
 pub(crate) const NEW_CHAIN: u16 = SUBSYSTEM | 3;
+const DELETE_CHAIN: u16 = SUBSYSTEM | 5;
 pub(crate) const NEW_RULE: u16 = SUBSYSTEM | 6;
 pub(crate) const GET_RULE: u16 = SUBSYSTEM | 7;
+const DELETE_RULE: u16 = SUBSYSTEM | 8;
 pub(crate) const NEW_SET: u16 = SUBSYSTEM | 9;
 pub(crate) const NEW_ELEMENT: u16 = SUBSYSTEM | 12;
 pub(crate) const GET_ELEMENT: u16 = SUBSYSTEM | 13;
@@ -184,7 +186,8 @@ impl Table<'_> {
         }
     }
 
-    /// A chain that sees every packet that this host sends, before the queueing discipline does.
+    /// A chain that sees every packet that this host sends, before the queueing discipline does. One that is there already
+    /// stays.
     pub(crate) fn create_output_chain(self, batch: &mut Batch, chain: &str) {
         /// Where nft's "mangle" is.
         const PRIORITY: i32 = -150;
@@ -198,6 +201,24 @@ impl Table<'_> {
                 w.be32(2, PRIORITY.cast_unsigned());
             });
             w.text(7, "filter");
+        });
+    }
+
+    /// Removes a chain with its rules: it must be there.
+    pub(crate) fn delete_chain(self, batch: &mut Batch, chain: &str) {
+        self.about_chain(batch, DELETE_CHAIN, 3, chain);
+    }
+
+    /// Removes the rules of a chain.
+    pub(crate) fn flush_chain(self, batch: &mut Batch, chain: &str) {
+        self.about_chain(batch, DELETE_RULE, 2, chain);
+    }
+
+    fn about_chain(self, batch: &mut Batch, kind: u16, attribute: u16, chain: &str) {
+        batch.message(kind, 0, |w| {
+            header(w, FAMILY_INET, 0);
+            w.text(1, self.0);
+            w.text(attribute, chain);
         });
     }
 

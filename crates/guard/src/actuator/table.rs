@@ -1,5 +1,8 @@
 //! The nftables table that gives a packet its delay class: maps from client to class, and the rules that ask them.
 //!
+//! Every packet that the host sends pays for the rules, so that they ask no map in which nobody is, and while nobody is held
+//! there is no chain at all.
+//!
 //! A rule writes the class into the packet's priority, which is where HTB looks first. The elements of the maps
 //! carry a timeout, so that a throttle ends by itself when nobody renews it.
 
@@ -9,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::hold::{Client, Packets};
+use super::hold::{Client, LINGER, Packets};
 use super::netlink::{self, Batch, Socket, Subsystem};
 use super::nft::{
     self, Element, Expression, Header, Meta, NEW_ELEMENT, NEW_GENERATION, NEW_RULE, NEW_TABLE, REGISTER, SET_CONSTANT,
@@ -85,8 +88,37 @@ const MAPS: [Map; 12] = [
     map("ack6", Packets::Acknowledgements, Family::V6, false),
     map("data6", Packets::Data, Family::V6, false),
 ];
-/// Two rules that let everything else pass, and one for each map.
-const RULES: usize = MAPS.len() + 2;
+/// Rules that let everything else pass, before those for maps.
+const FIRST_RULES: u32 = 2;
+/// A map's key takes at most six registers, an IPv6 address and two ports. The class comes after it, then the length.
+const CLASS_REGISTER: u32 = REGISTER + 6;
+const LENGTH_REGISTER: u32 = REGISTER + 7;
+
+/// Some of [`MAPS`], as bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Asked(u16);
+
+impl Asked {
+    const NONE: Self = Self(0);
+
+    /// Those in which somebody is.
+    fn by(classes: &[Class]) -> Self {
+        Self(classes.iter().fold(0, |maps, class| maps | 1 << place(class)))
+    }
+
+    fn maps(self) -> impl Iterator<Item = Map> {
+        MAPS.into_iter().enumerate().filter(move |(number, _)| self.0 >> number & 1 == 1).map(|(_, map)| map)
+    }
+
+    fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// How many rules it takes to ask them.
+    fn rules(self) -> u32 {
+        if self == Self::NONE { 0 } else { FIRST_RULES + self.0.count_ones() }
+    }
+}
 
 const fn map(name: &'static str, packets: Packets, family: Family, connection: bool) -> Map {
     Map { name, packets, family, connection }
@@ -148,23 +180,24 @@ impl Map {
             Family::V4 => &[NFPROTO_IPV4],
             Family::V6 => &[NFPROTO_IPV6],
         };
+        let (_, bytes, offset) = self.family.address();
         let mut rule = vec![
             Expression::LoadMeta(Meta::Family, REGISTER),
             Expression::Compare { register: REGISTER, equal: true, to: family },
+            Expression::Payload { header: Header::Network, offset, bytes, register: REGISTER },
         ];
-        if self.packets != Packets::All {
-            rule.extend(bare_segment(self.family, self.packets == Packets::Data));
-        }
-        let (_, bytes, offset) = self.family.address();
-        rule.push(Expression::Payload { header: Header::Network, offset, bytes, register: REGISTER });
         if self.connection {
             let next = REGISTER + bytes / 4;
             // Sent by us: the destination port is the client's, the source port the service's.
             rule.push(Expression::Payload { header: Header::Transport, offset: 2, bytes: 2, register: next });
             rule.push(Expression::Payload { header: Header::Transport, offset: 0, bytes: 2, register: next + 1 });
         }
-        rule.push(Expression::InMap { map: self.name, key: REGISTER, value: REGISTER });
-        rule.push(Expression::SetPriority(REGISTER));
+        // Whose it is first: most packets are of clients that are not held, and go on from here.
+        rule.push(Expression::InMap { map: self.name, key: REGISTER, value: CLASS_REGISTER });
+        if self.packets != Packets::All {
+            rule.extend(bare_segment(self.family, self.packets == Packets::Data));
+        }
+        rule.push(Expression::SetPriority(CLASS_REGISTER));
         rule.push(Expression::Return);
         rule
     }
@@ -176,10 +209,10 @@ impl Map {
 fn bare_segment(family: Family, negated: bool) -> [Expression<'static>; 4] {
     let (offset, _) = family.length();
     [
-        Expression::Payload { header: Header::Network, offset, bytes: 2, register: REGISTER },
-        Expression::Payload { header: Header::Transport, offset: 12, bytes: 1, register: REGISTER + 1 },
-        Expression::Mask { register: REGISTER + 1, mask: &[0xf0] },
-        Expression::InSet { set: family.bare(), register: REGISTER, negated },
+        Expression::Payload { header: Header::Network, offset, bytes: 2, register: LENGTH_REGISTER },
+        Expression::Payload { header: Header::Transport, offset: 12, bytes: 1, register: LENGTH_REGISTER + 1 },
+        Expression::Mask { register: LENGTH_REGISTER + 1, mask: &[0xf0] },
+        Expression::InSet { set: family.bare(), register: LENGTH_REGISTER, negated },
     ]
 }
 
@@ -213,7 +246,7 @@ fn element(Class { client, class, .. }: &Class, timeout: Duration) -> Element {
     Element { key: key(client), value: Some(class.to_ne_bytes().to_vec()), timeout_ms }
 }
 
-/// Table, sets, chain and rules, with no client in it.
+/// Table and sets, with no client in it and no chain that asks them.
 fn write_structure(batch: &mut Batch, ports: &[u16], owned: bool) {
     let table = Table(TABLE);
     table.create(batch, if owned { TABLE_OWNED } else { 0 });
@@ -228,7 +261,16 @@ fn write_structure(batch: &mut Batch, ports: &[u16], owned: bool) {
     for (number, map) in MAPS.iter().enumerate() {
         table.create_set(batch, &map.set(number as u32 + 4));
     }
+}
+
+/// The chain, to ask these maps and no others from now on.
+fn write_chain(batch: &mut Batch, asked: Asked) {
+    let table = Table(TABLE);
     table.create_output_chain(batch, CHAIN);
+    table.flush_chain(batch, CHAIN);
+    if asked == Asked::NONE {
+        return;
+    }
     table.add_rule(
         batch,
         CHAIN,
@@ -247,7 +289,7 @@ fn write_structure(batch: &mut Batch, ports: &[u16], owned: bool) {
             Expression::Return,
         ],
     );
-    for map in MAPS {
+    for map in asked.maps() {
         table.add_rule(batch, CHAIN, &map.rule());
     }
 }
@@ -349,6 +391,10 @@ pub(crate) struct ThrottleTable {
     /// Number of the last transaction known to leave our table as we want it.
     generation: u32,
     held: HeldClasses,
+    /// Maps that the chain asks; `None` while there is no chain.
+    asked: Option<Asked>,
+    /// When all of them were needed last.
+    needed: Instant,
 }
 
 /// What was found and done by [`ThrottleTable::repair`].
@@ -368,8 +414,9 @@ impl ThrottleTable {
     /// this process ends and keeps others from changing it, where it can do that (Linux 5.12).
     pub(crate) fn create(ports: &[u16], owned: bool) -> Result<Self, Errno> {
         let socket = Socket::open(Subsystem::Netfilter)?;
-        let mut table = Self { socket, ports: ports.to_vec(), owned, generation: 0, held: HeldClasses::default() };
-        table.rebuild(Instant::now(), Duration::ZERO)?;
+        let (now, ports, held) = (Instant::now(), ports.to_vec(), HeldClasses::default());
+        let mut table = Self { socket, ports, owned, generation: 0, held, asked: None, needed: now };
+        table.rebuild(now, Duration::ZERO)?;
         Ok(table)
     }
 
@@ -390,8 +437,22 @@ impl ThrottleTable {
             self.write_all(now, wanted, timeout)?;
             return Ok(true);
         };
-        for chunk in changes.chunks(PER_TRANSACTION) {
-            match self.commit(|batch| write_changes(batch, chunk, timeout)) {
+        let asked = self.to_ask(now, wanted);
+        let mut another_chain = asked != self.asked;
+        if changes.is_empty() && !another_chain {
+            return Ok(false);
+        }
+        let (begin, rest) = changes.split_at(changes.len().min(PER_TRANSACTION));
+        for chunk in [begin].into_iter().chain(rest.chunks(PER_TRANSACTION)) {
+            let transaction = self.commit(|batch| {
+                match asked {
+                    Some(asked) if another_chain => write_chain(batch, asked),
+                    None if another_chain => Table(TABLE).delete_chain(batch, CHAIN),
+                    _ => {}
+                }
+                write_changes(batch, chunk, timeout);
+            });
+            match transaction {
                 Ok(transaction) => self.follow(transaction),
                 // What was to be replaced is gone, or there is what was to be made.
                 Err(Errno::NOENT | Errno::EXIST | Errno::BUSY) => {
@@ -403,18 +464,45 @@ impl ThrottleTable {
                     return Err(e);
                 }
             }
+            (self.asked, another_chain) = (asked, false);
         }
         if !changes.is_empty() {
             self.held.take(now, wanted, &changes);
         }
-        Ok(!changes.is_empty())
+        Ok(true)
+    }
+
+    /// What the chain is to ask while these are held: every map in which somebody is, at once; none in which nobody has been
+    /// for a while.
+    fn to_ask(&mut self, now: Instant, wanted: &[Class]) -> Option<Asked> {
+        let needed = Asked::by(wanted);
+        match self.asked {
+            Some(asked) if asked == needed && needed != Asked::NONE => self.needed = now,
+            Some(asked) if asked.has(needed) => {
+                if now.saturating_duration_since(self.needed) < LINGER {
+                    return self.asked;
+                }
+            }
+            Some(_) => {}
+            None if needed == Asked::NONE => return None,
+            None => {}
+        }
+        // Those that are asked now may be needed again soon.
+        let kept = self.asked.filter(|asked| !asked.has(needed)).unwrap_or(Asked::NONE);
+        self.needed = now;
+        Some(Asked(needed.0 | kept.0)).filter(|asked| *asked != Asked::NONE)
     }
 
     /// The same, whatever the maps hold.
     fn write_all(&mut self, now: Instant, wanted: &[Class], timeout: Duration) -> Result<(), Errno> {
         self.held.uncertain = true;
-        let flush = |batch: &mut Batch| MAPS.iter().for_each(|map| Table(TABLE).flush_set(batch, map.name));
-        self.write_new(wanted, timeout, flush)?;
+        let asked = Asked::by(wanted);
+        let first = |batch: &mut Batch| {
+            MAPS.iter().for_each(|map| Table(TABLE).flush_set(batch, map.name));
+            write_chain(batch, asked);
+        };
+        self.write_new(wanted, timeout, first)?;
+        (self.asked, self.needed) = (Some(asked), now);
         self.held.replace(wanted, vec![now; wanted.len()]);
         Ok(())
     }
@@ -448,7 +536,7 @@ impl ThrottleTable {
         if generation == self.generation {
             return Ok(Found::Unchanged);
         }
-        if self.count_rules()? != RULES {
+        if self.count_rules()? != self.asked.unwrap_or(Asked::NONE).rules() {
             self.rebuild(now, timeout)?;
             return Ok(Found::StructureRepaired);
         }
@@ -490,10 +578,10 @@ impl ThrottleTable {
         Ok(agree && found == self.held.classes.len())
     }
 
-    fn count_rules(&self) -> Result<usize, Errno> {
+    fn count_rules(&self) -> Result<u32, Errno> {
         let mut rules = 0;
         let result = self.socket.query(&Table(TABLE).list_rules(CHAIN), |message| {
-            rules += usize::from(message.kind == NEW_RULE);
+            rules += u32::from(message.kind == NEW_RULE);
         });
         match result {
             Ok(()) => Ok(rules),
@@ -509,15 +597,23 @@ impl ThrottleTable {
         let ports = self.ports.clone();
         let held = self.held.classes.clone();
         self.held.uncertain = true;
+        let asked = Some(Asked::by(&held)).filter(|asked| *asked != Asked::NONE);
+        let first = |batch: &mut Batch, owned| {
+            write_structure(batch, &ports, owned);
+            if let Some(asked) = asked {
+                write_chain(batch, asked);
+            }
+        };
         let owned = self.owned;
-        match self.write_new(&held, timeout, |batch| write_structure(batch, &ports, owned)) {
+        match self.write_new(&held, timeout, |batch| first(batch, owned)) {
             // The kernel does not know the flag.
             Err(Errno::INVAL | Errno::OPNOTSUPP) if owned => {
                 self.owned = false;
-                self.write_new(&held, timeout, |batch| write_structure(batch, &ports, false))?;
+                self.write_new(&held, timeout, |batch| first(batch, false))?;
             }
             other => other?,
         }
+        (self.asked, self.needed) = (asked, now);
         self.held.replace(&held, vec![now; held.len()]);
         Ok(())
     }

@@ -34,9 +34,14 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts it with a goal for the volume group, and waits until it guards.
     pub(super) fn start(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
+        Self::start_by(binary, goal_ms, discover_every, "netem")
+    }
+
+    /// The same with an actuator.
+    pub(super) fn start_by(binary: &Path, goal_ms: u32, discover_every: &str, actuator: &str) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
-            "[guard]\ninterfaces = [\"br0\"]\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
+            "[guard]\ninterfaces = [\"br0\"]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\njournal = \"/run/agent.journal\"\nstatus = \"{STATUS}\"\n\n\
              [resources.{GROUP}]\nread_response_time = \"{goal_ms}ms\"\n"
         );

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use super::guest::tool;
 use super::iscsi_control::Agent;
 use super::iscsi_guest::{EDT, Holding};
 use super::iscsi_observe::{Window, mean, observe, writers};
@@ -22,7 +23,7 @@ const GOAL_MS: u32 = 500;
 const LIMIT: f64 = 3.0;
 const WANTED: f64 = 1.0;
 /// The same where the emulated processor is the limit, which copies at a byte an instruction.
-const PROCESSOR_LIMIT: f64 = 15.0;
+const PROCESSOR_LIMIT: f64 = 7.0;
 /// What the emulated processor does in a second.
 const INSTRUCTIONS_PER_S: f64 = 500e6;
 const TICKS_PER_S: f64 = 10.0;
@@ -84,38 +85,59 @@ fn fast() -> Result<[f64; 2]> {
     Ok([write, load_fast(&["--seconds", "0.3"])?.mb_per_s])
 }
 
-/// One client that the processor limits, with nothing, with what each actuator sets for a client that is not there, and
-/// with the agent.
+/// One client that the processor limits, with nothing; with what each actuator sets while somebody else is held; and with
+/// the agent while nobody is.
 pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
     const ROUNDS: usize = 2;
-    let mut rates = [[0.0; 2]; 4];
-    let mut add = |arm: usize, found: [f64; 2]| {
-        rates[arm].iter_mut().zip(found).for_each(|(sum, rate)| *sum += rate / ROUNDS as f64);
-    };
+    const ARMS: [&str; 6] = [
+        "nothing",
+        "a queue of the plainest kind",
+        "another held by classes",
+        "another held by departure times",
+        "agent with classes",
+        "agent with departure times",
+    ];
+    /// Arms in which nobody is held.
+    const IDLE: std::ops::Range<usize> = 4..6;
+    let mut rates = [[0.0; 2]; ARMS.len()];
     fast()?;
     for _ in 0..ROUNDS {
-        add(0, fast()?);
-        for (arm, more) in [(1, &[][..]), (2, &EDT[..])] {
-            let holding = Holding::start(binary, &[99], 1_000, "all", more)?;
-            add(arm, fast()?);
-            holding.stop()?;
+        for (arm, rates) in rates.iter_mut().enumerate() {
+            let found = match arm {
+                0 => fast()?,
+                // The bridge has none, which a network card always has: what any would cost is part of what ours costs.
+                1 => {
+                    tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", "pfifo"])?;
+                    let found = fast()?;
+                    tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
+                    found
+                }
+                2 | 3 => {
+                    let holding = Holding::start(binary, &[99], 1_000, "all", if arm == 2 { &[] } else { &EDT })?;
+                    let found = fast()?;
+                    holding.stop()?;
+                    found
+                }
+                _ => {
+                    let actuator = if arm == 5 { "edt" } else { "netem" };
+                    let agent = Agent::start_by(binary, GOAL_MS, "10s", actuator)?;
+                    let found = fast()?;
+                    agent.stop()?;
+                    found
+                }
+            };
+            rates.iter_mut().zip(found).for_each(|(sum, rate)| *sum += rate / ROUNDS as f64);
         }
-        let agent = Agent::start(binary, GOAL_MS, "10s")?;
-        add(3, fast()?);
-        agent.stop()?;
     }
     let lost = |arm: usize, kind: usize| loss(rates[0][kind], rates[arm][kind]);
-    let text = |name: &str, kind: usize| {
-        format!(
-            "a {name} of {:.1} MB/s loses {:.2} % by classes and table, {:.2} % by departure times, {:.2} % by the agent \
-             with classes",
-            rates[0][kind],
-            lost(1, kind),
-            lost(2, kind),
-            lost(3, kind)
-        )
-    };
-    let detail = format!("{}; {}", text("writer", 0), text("reader", 1));
-    ensure!(lost(3, 0).max(lost(3, 1)) <= PROCESSOR_LIMIT, "the agent takes too much: {detail}");
+    let mut detail = format!("a writer of {:.1} MB/s and a reader of {:.1} lose", rates[0][0], rates[0][1]);
+    for (arm, name) in ARMS.iter().enumerate().skip(1) {
+        detail += &format!("{} {:.2} and {:.2} % ({name})", if arm > 1 { "," } else { "" }, lost(arm, 0), lost(arm, 1));
+    }
+    let worst = IDLE.flat_map(|arm| [lost(arm, 0), lost(arm, 1)]).fold(0.0, f64::max);
+    if worst > WANTED {
+        println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
+    }
+    ensure!(worst <= PROCESSOR_LIMIT, "the agent takes too much: {detail}");
     Ok(detail)
 }

@@ -79,7 +79,8 @@ fn what_is_written_is_in_the_kernel() {
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
         assert!(!has_owner().unwrap(), "it outlives its maker");
         assert!(table.elements_agree().unwrap());
-        assert_eq!(table.count_rules().unwrap(), RULES);
+        // Five maps have somebody in them.
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 5);
         assert_eq!(table.repair(Instant::now(), TIMEOUT).unwrap(), Found::Unchanged);
         if let Some(list) = nft("-n list table inet evenkeel") {
             for part in ["10.0.0.11", "10.0.0.12", "fd00::1", "10.0.0.13 . 40001 . 3260", "7ee1:28", "10809"] {
@@ -91,6 +92,50 @@ fn what_is_written_is_in_the_kernel() {
         assert!(table.elements_agree().unwrap(), "empty again");
         remove().unwrap();
         assert!(!exists().unwrap());
+    });
+}
+
+#[test]
+fn no_packet_is_looked_at_while_nobody_is_held() {
+    in_namespace("no_packet_is_looked_at_while_nobody_is_held", || {
+        let mut table = ThrottleTable::create(&[3260], false).unwrap();
+        let chains = || nft("list chains inet").map(|list| list.matches("hook output").count());
+        let start = Instant::now();
+        let at = |s| start + Duration::from_secs(s);
+        let one = classes(&[(address("10.0.0.12"), Packets::Data, 3)]);
+        let two = classes(&[(address("10.0.0.11"), Packets::All, 1), (address("10.0.0.12"), Packets::Data, 3)]);
+        assert_eq!((table.count_rules().unwrap(), table.asked), (0, None));
+        if let Some(chains) = chains() {
+            assert_eq!(chains, 0);
+        }
+        assert!(!table.write(at(0), &Classes::new(), TIMEOUT).unwrap());
+        assert!(table.write(at(1), &one, TIMEOUT).unwrap());
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 1);
+        assert!(table.write(at(2), &two, TIMEOUT).unwrap());
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 2);
+        if let Some(chains) = chains() {
+            assert_eq!(chains, 1);
+        }
+        // Who has just been let go may be held again soon.
+        table.write(at(3), &one, TIMEOUT).unwrap();
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 2);
+        assert!(!table.write(at(6), &one, TIMEOUT).unwrap());
+        assert!(table.write(at(8), &one, TIMEOUT).unwrap());
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 1);
+        table.write(at(9), &Classes::new(), TIMEOUT).unwrap();
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 1);
+        assert!(table.write(at(14), &Classes::new(), TIMEOUT).unwrap());
+        assert_eq!((table.count_rules().unwrap(), table.asked), (0, None));
+        if let Some(chains) = chains() {
+            assert_eq!(chains, 0);
+        }
+        assert_eq!(table.repair(at(15), TIMEOUT).unwrap(), Found::Unchanged);
+        // Without a chain a table that is gone is noticed as well.
+        remove().unwrap();
+        assert_eq!(table.repair(at(15), TIMEOUT).unwrap(), Found::StructureRepaired);
+        assert!(table.write(at(16), &one, TIMEOUT).unwrap());
+        assert_eq!(table.count_rules().unwrap(), FIRST_RULES + 1);
+        assert!(table.elements_agree().unwrap());
     });
 }
 
