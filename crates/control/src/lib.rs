@@ -10,6 +10,7 @@
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
+//! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, descent |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
@@ -23,6 +24,7 @@ pub mod admission;
 pub mod histogram;
 pub mod limits;
 pub mod mclock;
+pub mod placement;
 pub mod pool;
 pub mod response;
 pub mod rng;

@@ -162,6 +162,8 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             "--bench",
             "mclock",
             "--bench",
+            "placement",
+            "--bench",
             "engine",
             "--",
             "--smoke",

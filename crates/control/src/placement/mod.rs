@@ -1,0 +1,512 @@
+//! Which worker serves which connection?
+//!
+//! A worker is a thread with its connections. A connection stays where it was accepted unless somebody moves it, and what
+//! it carries is not known then. Methods by name: `round_robin` and `least_connections` place and never move;
+//! `genetic` is the published method (message-aware scheduling for Ceph); `lpt` evens out whatever it costs;
+//! `descent`, the default, moves few connections where that certainly helps. See `docs/placement.md`.
+//!
+//! ```text
+//!  join ──▶ worker        observe ──▶ load of the interval ──▶ forecast
+//!                                                                 │ tick, once an interval
+//!                                                                 ▼
+//!                          worth it? ◀── the worker that has most, now and after the moves
+//! ```
+//!
+//! Connections are named by slots: small numbers that their owner uses again when one has left.
+
+use alloc::vec::Vec;
+
+use crate::rng::SplitMix64;
+use crate::time::{Duration, Instant};
+
+pub mod descent;
+mod exact;
+mod forecast;
+pub mod genetic;
+pub mod lpt;
+
+use descent::Descent;
+use forecast::{Contest, Forecast};
+
+/// A connection that carries less than this share of what a worker does on average is light: where it is does not
+/// matter, and it stays.
+const LIGHT_DIVISOR: u64 = 500;
+/// A worker that is busy for a smaller share of the time makes nobody wait for long.
+const BUSY: f64 = 0.3;
+/// Intervals for which a connection stays after it has moved.
+const REST_INTERVALS: u32 = 3;
+/// Standard deviations of the forecast that a gain must exceed.
+const CERTAIN: f64 = 1.0;
+
+/// How connections are placed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Config {
+    /// One worker after the other.
+    RoundRobin,
+    /// The worker with the fewest connections, for good: what Ceph does today.
+    LeastConnections,
+    /// The published method: connections moved by a genetic algorithm, by the bytes that they received.
+    Genetic(Moving),
+    /// All connections anew, the heaviest first, each to the lightest worker.
+    Lpt(Moving),
+    /// Few moves away from the heaviest worker.
+    Descent(Moving),
+}
+
+/// Settings of the methods that move connections.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moving {
+    /// How often the load is looked at; 100 ms to minutes.
+    pub interval: Duration,
+    /// What must be gained, as a fraction (0 to 1): of the heaviest worker's load, for `genetic` of the fitness (the
+    /// paper's δ, whose unit there is 1/bytes).
+    pub min_gain: f64,
+    /// Connections moved at a time, as a fraction of all (0 to 1); at least one. Only `descent` keeps to it.
+    pub budget: f64,
+}
+
+impl Moving {
+    /// The defaults of `descent` and `lpt`: once a second, for 5 %, at most 15 % of the connections.
+    pub const fn new() -> Self {
+        Self { interval: Duration::from_secs(1), min_gain: 0.05, budget: 0.15 }
+    }
+
+    /// As published: every 5 s (section III.B).
+    pub const fn published() -> Self {
+        Self { interval: Duration::from_secs(5), ..Self::new() }
+    }
+}
+
+impl Default for Moving {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::Descent(Moving::new())
+    }
+}
+
+impl Config {
+    /// As in a configuration.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round_robin",
+            Self::LeastConnections => "least_connections",
+            Self::Genetic(_) => "genetic",
+            Self::Lpt(_) => "lpt",
+            Self::Descent(_) => "descent",
+        }
+    }
+
+    const fn moving(&self) -> Option<&Moving> {
+        match self {
+            Self::RoundRobin | Self::LeastConnections => None,
+            Self::Genetic(moving) | Self::Lpt(moving) | Self::Descent(moving) => Some(moving),
+        }
+    }
+}
+
+/// What a connection has done since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Time that its worker spent on it: the honest load.
+    pub cpu: Duration,
+    /// Bytes received from it: the paper's load, blind to what reads cost.
+    pub received_bytes: u64,
+}
+
+/// A connection that goes to another worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which connection.
+    pub slot: u32,
+    /// Where it is.
+    pub from: u32,
+    /// Where it goes.
+    pub to: u32,
+}
+
+/// Why connections move, or do not. Loads are shares of the interval that a worker is busy; for `genetic`, which counts
+/// bytes, multiples of the mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// This method leaves connections where they are.
+    Static,
+    /// There is one worker.
+    OneWorker,
+    /// No worker is busy enough for anybody to wait.
+    NotBusy {
+        /// The heaviest worker's load.
+        heaviest: f64,
+    },
+    /// Moving as many as are allowed would gain too little.
+    NotWorth {
+        /// The heaviest worker's load.
+        heaviest: f64,
+        /// What would be gained of it, as a fraction.
+        gain: f64,
+    },
+    /// The heaviest worker's load is nearly all of one connection, which cannot be split.
+    Elephant {
+        /// The connection.
+        slot: u32,
+        /// Its load.
+        load: f64,
+    },
+    /// The gain may be chance: loads vary by as much from interval to interval.
+    Uncertain {
+        /// What would be gained, as a fraction of the heaviest worker's load.
+        gain: f64,
+        /// What it must exceed.
+        noise: f64,
+    },
+    /// Connections move.
+    Rebalanced {
+        /// The heaviest worker's load before, as forecast for the next interval.
+        before: f64,
+        /// The same after the moves.
+        after: f64,
+    },
+    /// There are more workers or fewer; connections of those that are gone go to the others.
+    WorkersChanged {
+        /// How many there are.
+        workers: usize,
+    },
+}
+
+impl Reason {
+    /// As in logs and metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::OneWorker => "one_worker",
+            Self::NotBusy { .. } => "not_busy",
+            Self::NotWorth { .. } => "not_worth",
+            Self::Elephant { .. } => "elephant",
+            Self::Uncertain { .. } => "uncertain",
+            Self::Rebalanced { .. } => "rebalanced",
+            Self::WorkersChanged { .. } => "workers_changed",
+        }
+    }
+}
+
+/// What was decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// When.
+    pub at: Instant,
+    /// Why.
+    pub reason: Reason,
+    /// How many connections move: [`Placement::moves`] names them.
+    pub moves: usize,
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    worker: u32,
+    /// In the interval under way.
+    load: u64,
+    /// What it counts for until the interval ends: its forecast, or as much as others where there is none.
+    counts_for: u64,
+    forecast: Forecast,
+    rests: u32,
+}
+
+/// Places connections and moves them. The same seed and the same input give the same moves.
+#[derive(Debug)]
+pub struct Placement {
+    config: Config,
+    entries: Vec<Option<Entry>>,
+    workers: usize,
+    /// Connections of each worker, and what they count for.
+    counts: Vec<u64>,
+    carries: Vec<u64>,
+    next: usize,
+    began_at: Instant,
+    contest: Contest,
+    rng: SplitMix64,
+    descent: Descent,
+    moves: Vec<Move>,
+    decision: Decision,
+    // Kept from tick to tick.
+    slots: Vec<u32>,
+    loads: Vec<u64>,
+    fixed: Vec<u64>,
+    assignment: Vec<u32>,
+}
+
+impl Placement {
+    /// Places connections on `workers` workers (at least one).
+    pub fn new(config: Config, workers: usize, seed: u64, now: Instant) -> Self {
+        let workers = workers.max(1);
+        Self {
+            config,
+            entries: Vec::new(),
+            workers,
+            counts: alloc::vec![0; workers],
+            carries: alloc::vec![0; workers],
+            next: 0,
+            began_at: now,
+            contest: Contest::default(),
+            rng: SplitMix64::new(seed),
+            descent: Descent::new(),
+            moves: Vec::new(),
+            decision: Decision { at: now, reason: Reason::Static, moves: 0 },
+            slots: Vec::new(),
+            loads: Vec::new(),
+            fixed: Vec::new(),
+            assignment: Vec::new(),
+        }
+    }
+
+    /// Number of workers.
+    pub const fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Where a connection is; `None` for a slot nobody uses.
+    pub fn worker(&self, slot: u32) -> Option<u32> {
+        Some(self.entries.get(slot as usize)?.as_ref()?.worker)
+    }
+
+    /// The moves of the last decision.
+    pub fn moves(&self) -> &[Move] {
+        &self.moves
+    }
+
+    /// The last decision.
+    pub const fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// A connection has come; its worker. A slot in use is given to the newcomer. O(workers).
+    pub fn join(&mut self, slot: u32) -> u32 {
+        self.leave(slot);
+        // What it will carry is not known: as much as others, so that many who come at once are spread.
+        let typical = self.carries.iter().sum::<u64>() / self.counts.iter().sum::<u64>().max(1);
+        let worker = if matches!(self.config, Config::RoundRobin | Config::Genetic(_)) {
+            self.next = (self.next + 1) % self.workers;
+            self.next
+        } else {
+            self.roomiest()
+        };
+        if self.entries.len() <= slot as usize {
+            self.entries.resize(slot as usize + 1, None);
+        }
+        self.counts[worker] += 1;
+        self.carries[worker] += typical;
+        let entry =
+            Entry { worker: worker as u32, load: 0, counts_for: typical, forecast: Forecast::default(), rests: 0 };
+        self.entries[slot as usize] = Some(entry);
+        worker as u32
+    }
+
+    /// A connection has gone.
+    pub fn leave(&mut self, slot: u32) {
+        if let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::take) {
+            self.counts[entry.worker as usize] -= 1;
+            self.carries[entry.worker as usize] -= entry.counts_for;
+        }
+    }
+
+    /// The worker for one more: by what they carry where that counts, then by the number of connections.
+    fn roomiest(&self) -> usize {
+        let by_load = matches!(self.config, Config::Lpt(_) | Config::Descent(_));
+        let key = |&worker: &usize| (if by_load { self.carries[worker] } else { 0 }, self.counts[worker]);
+        (0..self.workers).min_by_key(key).unwrap_or(0)
+    }
+
+    /// Counts a connection for another worker.
+    fn transfer(&mut self, slot: u32, to: u32) {
+        let Some(Some(entry)) = self.entries.get_mut(slot as usize) else { return };
+        for (worker, sign) in [(entry.worker, false), (to, true)] {
+            let (count, carried) = (&mut self.counts[worker as usize], &mut self.carries[worker as usize]);
+            if sign {
+                (*count, *carried) = (*count + 1, *carried + entry.counts_for);
+            } else {
+                (*count, *carried) = (*count - 1, *carried - entry.counts_for);
+            }
+        }
+        entry.worker = to;
+    }
+
+    /// A connection is on another worker than was decided: a move that could not be carried out. Workers that do not
+    /// exist are ignored.
+    pub fn found_on(&mut self, slot: u32, worker: u32) {
+        if (worker as usize) < self.workers {
+            self.transfer(slot, worker);
+        }
+    }
+
+    /// What a connection has done since the last time; may come as often as one likes within an interval. O(1).
+    #[inline]
+    pub fn observe(&mut self, slot: u32, sample: Sample) {
+        if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
+            let load =
+                if matches!(self.config, Config::Genetic(_)) { sample.received_bytes } else { sample.cpu.as_nanos() };
+            entry.load = entry.load.saturating_add(load);
+        }
+    }
+
+    /// There are `workers` workers (at least one) from now on. Connections of those that are gone move; where there are
+    /// more, the next tick fills them.
+    pub fn set_workers(&mut self, now: Instant, workers: usize) -> Decision {
+        self.moves.clear();
+        let workers = workers.max(1);
+        self.workers = workers;
+        let longest = workers.max(self.counts.len());
+        self.counts.resize(longest, 0);
+        self.carries.resize(longest, 0);
+        for slot in 0..self.entries.len() as u32 {
+            let Some(from) = self.worker(slot).filter(|&worker| worker as usize >= workers) else { continue };
+            let to = self.roomiest() as u32;
+            self.transfer(slot, to);
+            self.moves.push(Move { slot, from, to });
+        }
+        self.counts.truncate(workers);
+        self.carries.truncate(workers);
+        self.next %= workers;
+        self.decision = Decision { at: now, reason: Reason::WorkersChanged { workers }, moves: self.moves.len() };
+        self.decision
+    }
+
+    /// When [`Placement::tick`] next has something to say; never for methods that do not move.
+    pub fn next_tick(&self) -> Option<Instant> {
+        Some(self.began_at + self.config.moving()?.interval)
+    }
+
+    /// Ends the interval if it is over and says which connections move. What they move is taken as done.
+    ///
+    /// O(n log n) for n connections.
+    pub fn tick(&mut self, now: Instant) -> Option<Decision> {
+        let moving = *self.config.moving()?;
+        if now < self.began_at + moving.interval {
+            return None;
+        }
+        let interval_ns = now.since(self.began_at).as_nanos() as f64;
+        self.began_at = now;
+        self.moves.clear();
+        self.end_interval();
+        let reason = match self.config {
+            _ if self.workers == 1 => Reason::OneWorker,
+            Config::Genetic(_) => self.evolve(&moving),
+            _ => self.even_out(&moving, interval_ns),
+        };
+        self.decision = Decision { at: now, reason, moves: self.moves.len() };
+        Some(self.decision)
+    }
+
+    fn end_interval(&mut self) {
+        self.contest.fade();
+        for entry in self.entries.iter_mut().flatten() {
+            let load = core::mem::take(&mut entry.load);
+            entry.forecast.learn(load, &mut self.contest);
+            entry.rests = entry.rests.saturating_sub(1);
+        }
+        self.carries.fill(0);
+        for entry in self.entries.iter_mut().flatten() {
+            entry.counts_for = entry.forecast.load(&self.contest);
+            self.carries[entry.worker as usize] += entry.counts_for;
+        }
+    }
+
+    /// Sorts connections into those that may move and those that stay, which count as fixed. The mean of the workers.
+    fn sort_out(&mut self) -> u64 {
+        let mean = self.carries.iter().sum::<u64>() / self.workers as u64;
+        self.fixed.clone_from(&self.carries);
+        self.slots.clear();
+        self.loads.clear();
+        self.assignment.clear();
+        for (slot, entry) in self.entries.iter().enumerate() {
+            let Some(entry) = entry.filter(|entry| entry.counts_for > mean / LIGHT_DIVISOR && entry.rests == 0) else {
+                continue;
+            };
+            self.slots.push(slot as u32);
+            self.loads.push(entry.counts_for);
+            self.assignment.push(entry.worker);
+            self.fixed[entry.worker as usize] -= entry.counts_for;
+        }
+        mean
+    }
+
+    /// Adopts the assignment that was found.
+    fn adopt(&mut self) {
+        for n in 0..self.slots.len() {
+            let (slot, to) = (self.slots[n], self.assignment[n]);
+            let Some(from) = self.worker(slot).filter(|&from| from != to) else { continue };
+            self.transfer(slot, to);
+            self.moves.push(Move { slot, from, to });
+            if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
+                entry.rests = REST_INTERVALS;
+            }
+        }
+    }
+
+    fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
+        let mean = self.sort_out();
+        let busy = |load: u64| load as f64 / interval_ns;
+        let before = self.heaviest();
+        if busy(before) < BUSY {
+            return Reason::NotBusy { heaviest: busy(before) };
+        }
+        let connections = self.counts.iter().sum::<u64>();
+        let budget = ((connections as f64 * moving.budget) as usize).max(1);
+        if matches!(self.config, Config::Lpt(_)) {
+            lpt::assign(&self.fixed, &self.loads, &mut self.assignment);
+        } else {
+            self.descent.balance(&self.fixed, &self.loads, budget, &mut self.assignment);
+        }
+        let after = self.heaviest();
+        let gain = 1.0 - after as f64 / before as f64;
+        if gain < moving.min_gain {
+            let largest = (0..self.loads.len()).max_by_key(|&n| self.loads[n]);
+            return match largest.filter(|&n| self.loads[n] > mean && self.loads[n] as f64 > after as f64 * 0.9) {
+                Some(n) => Reason::Elephant { slot: self.slots[n], load: busy(self.loads[n]) },
+                None => Reason::NotWorth { heaviest: busy(before), gain },
+            };
+        }
+        let noise = CERTAIN * self.noise(before) / before as f64;
+        if gain < noise {
+            return Reason::Uncertain { gain, noise };
+        }
+        self.adopt();
+        Reason::Rebalanced { before: busy(before), after: busy(after) }
+    }
+
+    /// Standard deviation of what the worker that has `load` now will carry.
+    fn noise(&self, load: u64) -> f64 {
+        let heaviest = self.carries.iter().position(|&carried| carried == load).unwrap_or(0) as u32;
+        let of_it = self.entries.iter().flatten().filter(|entry| entry.worker == heaviest);
+        // Mean absolute error to standard deviation of a normal distribution.
+        1.25 * libm::sqrt(of_it.map(|entry| entry.forecast.scatter() * entry.forecast.scatter()).sum())
+    }
+
+    /// Load of the heaviest worker under the assignment.
+    fn heaviest(&self) -> u64 {
+        let mut totals = self.fixed.clone();
+        for (&load, &worker) in self.loads.iter().zip(&self.assignment) {
+            totals[worker as usize] += load;
+        }
+        totals.into_iter().max().unwrap_or(0)
+    }
+
+    /// The published method: all connections that are not light, whatever they did before.
+    fn evolve(&mut self, moving: &Moving) -> Reason {
+        for entry in self.entries.iter_mut().flatten() {
+            entry.rests = 0;
+        }
+        let mean = self.sort_out() as f64;
+        let times = |load: u64| load as f64 / mean;
+        let before = self.heaviest();
+        let gain = genetic::evolve(&self.fixed, &self.loads, &mut self.assignment, &mut self.rng);
+        if gain < moving.min_gain {
+            return Reason::NotWorth { heaviest: times(before), gain };
+        }
+        self.adopt();
+        Reason::Rebalanced { before: times(before), after: times(self.heaviest()) }
+    }
+}

@@ -1,0 +1,302 @@
+//! Placement of connections: what always holds, and what each method does with loads like those it will meet.
+
+use evenkeel_control::placement::descent::Descent;
+use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, genetic, lpt};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+fn heaviest(fixed: &[u64], loads: &[u64], assignment: &[u32]) -> u64 {
+    let mut totals = fixed.to_vec();
+    assignment.iter().zip(loads).for_each(|(&worker, &load)| totals[worker as usize] += load);
+    totals.into_iter().max().unwrap()
+}
+
+fn moved(before: &[u32], after: &[u32]) -> usize {
+    before.iter().zip(after).filter(|(before, after)| before != after).count()
+}
+
+/// The least that any assignment within the budget leaves on the heaviest worker, by trying all.
+fn exact(totals: &mut Vec<u64>, loads: &[u64], home: &[u32], budget: usize) -> u64 {
+    let ([load, loads @ ..], [at, home @ ..]) = (loads, home) else { return totals.iter().copied().max().unwrap() };
+    let mut best = u64::MAX;
+    for worker in 0..totals.len() {
+        let cost = usize::from(worker != *at as usize);
+        if cost <= budget {
+            totals[worker] += load;
+            best = best.min(exact(totals, loads, home, budget - cost));
+            totals[worker] -= load;
+        }
+    }
+    best
+}
+
+prop_compose! {
+    fn problems(most: usize, workers: usize)(workers in 1..=workers)(
+        fixed in prop::collection::vec(0..500_u64, workers),
+        connections in prop::collection::vec((prop_oneof![0..1_000_u64, 0..50_000_u64], 0..workers as u32), 0..=most),
+        budget in 0..=most,
+    ) -> (Vec<u64>, Vec<u64>, Vec<u32>, usize) {
+        let (loads, home) = connections.into_iter().unzip();
+        (fixed, loads, home, budget)
+    }
+}
+
+proptest! {
+    #[test]
+    fn descent_is_never_worse_and_keeps_its_budget((fixed, loads, home, budget) in problems(120, 12)) {
+        let mut after = home.clone();
+        let mut descent = Descent::new();
+        let count = descent.balance(&fixed, &loads, budget, &mut after);
+        prop_assert_eq!(count, moved(&home, &after));
+        prop_assert!(count <= budget);
+        prop_assert!(heaviest(&fixed, &loads, &after) <= heaviest(&fixed, &loads, &home));
+        // The memory of an earlier problem changes nothing.
+        let mut again = home.clone();
+        descent.balance(&[1; 3], &[5; 7], 3, &mut [0; 7]);
+        descent.balance(&fixed, &loads, budget, &mut again);
+        prop_assert_eq!(after, again);
+    }
+
+    #[test]
+    fn descent_agrees_with_an_exact_solver_on_few_connections((fixed, loads, home, budget) in problems(7, 3)) {
+        let mut after = home.clone();
+        Descent::new().balance(&fixed, &loads, budget, &mut after);
+        let best = exact(&mut fixed.clone(), &loads, &home, budget);
+        // A worker within 0.1 % of the mean is good enough.
+        let found = heaviest(&fixed, &loads, &after);
+        prop_assert!(found <= best + best / 500, "{} instead of {}", found, best);
+    }
+
+    #[test]
+    fn the_other_solvers_place_everything((fixed, loads, home, _) in problems(60, 8), seed: u64) {
+        let mut after = home.clone();
+        lpt::assign(&fixed, &loads, &mut after);
+        prop_assert!(after.iter().all(|&worker| (worker as usize) < fixed.len()));
+        let mut after = home.clone();
+        let gain = genetic::evolve(&fixed, &loads, &mut after, &mut SplitMix64::new(seed));
+        prop_assert!(after.iter().all(|&worker| (worker as usize) < fixed.len()));
+        prop_assert!(gain >= 0.0 && (gain > 0.0 || after == home));
+    }
+
+    #[test]
+    fn whatever_happens_every_connection_is_on_a_worker_that_exists(
+        method in 0..5_usize,
+        events in prop::collection::vec((0..6_u32, 0..40_u32, 0..2_000_u64), 0..300),
+    ) {
+        let mut placement = Placement::new(methods()[method], 4, 7, Instant::ZERO);
+        let (mut now, mut live) = (Instant::ZERO, std::collections::BTreeMap::new());
+        for (event, slot, amount) in events {
+            match event {
+                0 | 1 => _ = live.insert(slot, placement.join(slot)),
+                2 => {
+                    placement.leave(slot);
+                    live.remove(&slot);
+                }
+                3 => placement.observe(slot, sample(amount)),
+                4 => {
+                    now += Duration::from_secs(1 + amount / 300);
+                    if let Some(decision) = placement.tick(now) {
+                        prop_assert_eq!(decision.moves, placement.moves().len());
+                        follow(&mut live, placement.moves());
+                    }
+                }
+                _ => {
+                    let decision = placement.set_workers(now, amount as usize % 7);
+                    prop_assert_eq!(decision.moves, placement.moves().len());
+                    follow(&mut live, placement.moves());
+                }
+            }
+            for slot in 0..40 {
+                prop_assert_eq!(placement.worker(slot), live.get(&slot).copied());
+            }
+            prop_assert!(live.values().all(|&worker| (worker as usize) < placement.workers()));
+        }
+    }
+}
+
+/// Moves name where each connection was.
+fn follow(live: &mut std::collections::BTreeMap<u32, u32>, moves: &[Move]) {
+    for one in moves {
+        assert_eq!(live.insert(one.slot, one.to), Some(one.from), "{one:?}");
+        assert_ne!(one.from, one.to);
+    }
+}
+
+fn methods() -> [Config; 5] {
+    let (moving, published) = (Moving::new(), Moving::published());
+    [
+        Config::RoundRobin,
+        Config::LeastConnections,
+        Config::Genetic(published),
+        Config::Lpt(moving),
+        Config::Descent(moving),
+    ]
+}
+
+fn sample(ms: u64) -> Sample {
+    Sample { cpu: Duration::from_millis(ms), received_bytes: ms * 1_000 }
+}
+
+/// A placement with a connection for each of `loads`, which are busy for so many milliseconds of every second.
+struct Bench {
+    placement: Placement,
+    now: Instant,
+    moves: usize,
+}
+
+impl Bench {
+    fn new(config: Config, workers: usize, connections: u32) -> Self {
+        let mut placement = Placement::new(config, workers, 1, Instant::ZERO);
+        (0..connections).for_each(|slot| _ = placement.join(slot));
+        Self { placement, now: Instant::ZERO, moves: 0 }
+    }
+
+    fn second(&mut self, loads: &[u64]) -> Option<Reason> {
+        loads.iter().zip(0..).for_each(|(&ms, slot)| self.placement.observe(slot, sample(ms)));
+        self.now += Duration::from_secs(1);
+        let decision = self.placement.tick(self.now)?;
+        self.moves += decision.moves;
+        Some(decision.reason)
+    }
+
+    fn heaviest(&self, loads: &[u64]) -> u64 {
+        let mut totals = vec![0; self.placement.workers()];
+        loads.iter().zip(0..).for_each(|(load, slot)| totals[self.placement.worker(slot).unwrap() as usize] += load);
+        totals.into_iter().max().unwrap()
+    }
+}
+
+#[test]
+fn two_heavy_ones_on_a_worker_are_parted_and_then_nothing_moves() {
+    let mut bench = Bench::new(Config::default(), 4, 16);
+    // Placed one after the other: 0 and 4 are together.
+    let mut loads = [10; 16];
+    (loads[0], loads[4]) = (500, 400);
+    let reasons: Vec<_> = (0..20).filter_map(|_| bench.second(&loads)).collect();
+    assert!(reasons.iter().any(|reason| matches!(reason, Reason::Rebalanced { .. })), "{reasons:?}");
+    assert_ne!(bench.placement.worker(0), bench.placement.worker(4));
+    assert!(
+        bench.heaviest(&loads) <= 530 && bench.moves <= 4,
+        "{} after {} moves",
+        bench.heaviest(&loads),
+        bench.moves
+    );
+    let before = bench.moves;
+    (0..100).for_each(|_| _ = bench.second(&loads));
+    assert_eq!(bench.moves, before);
+}
+
+#[test]
+fn loads_that_only_vary_make_nothing_move() {
+    let mut rng = SplitMix64::new(3);
+    let mut bench = Bench::new(Config::default(), 4, 64);
+    let mut minutes = |bench: &mut Bench, heavy: u64, seconds: usize| {
+        for _ in 0..seconds {
+            let load = |slot| if [0, 4, 8].contains(&slot) { heavy } else { 40 };
+            let loads: Vec<u64> =
+                (0..64).map(|slot| (load(slot) as f64 * (0.3 * rng.next_normal()).exp()) as u64).collect();
+            bench.second(&loads);
+        }
+    };
+    minutes(&mut bench, 40, 300);
+    assert!(bench.moves <= 8, "{} moves in five minutes", bench.moves);
+    // What lasts does, although it varies just as much.
+    minutes(&mut bench, 240, 30);
+    let apart = |slots: [u32; 3]| slots.map(|slot| bench.placement.worker(slot));
+    let [a, b, c] = apart([0, 4, 8]);
+    assert!(a != b && b != c && a != c, "{a:?} {b:?} {c:?}");
+}
+
+#[test]
+fn an_elephant_is_named_and_gets_a_worker_of_its_own() {
+    let mut bench = Bench::new(Config::default(), 3, 9);
+    let mut loads = [60; 9];
+    loads[0] = 900;
+    let last = (0..20).filter_map(|_| bench.second(&loads)).last();
+    assert!(matches!(last, Some(Reason::Elephant { slot: 0, load }) if load > 0.85), "{last:?}");
+    assert_eq!(bench.heaviest(&loads), 900, "nobody shares its worker");
+}
+
+#[test]
+fn idle_workers_one_worker_and_equal_loads_are_left_alone() {
+    let mut idle = Bench::new(Config::default(), 4, 8);
+    assert!(matches!(idle.second(&[100, 0, 0, 0, 100, 0, 0, 0]), Some(Reason::NotBusy { .. })));
+    let mut one = Bench::new(Config::default(), 1, 8);
+    assert_eq!(one.second(&[100; 8]), Some(Reason::OneWorker));
+    let mut even = Bench::new(Config::default(), 4, 8);
+    assert!(matches!(even.second(&[300; 8]), Some(Reason::NotWorth { gain, .. }) if gain == 0.0));
+    for config in [
+        Config::Genetic(Moving { interval: Duration::from_secs(1), ..Moving::published() }),
+        Config::Lpt(Moving::new()),
+    ] {
+        // σ = 0: nothing is fitter.
+        let mut even = Bench::new(config, 4, 8);
+        even.second(&[300; 8]);
+        assert_eq!(even.moves, 0, "{}", config.name());
+    }
+}
+
+#[test]
+fn light_connections_stay_where_they_are() {
+    let mut bench = Bench::new(Config::default(), 2, 40);
+    let mut loads = [0; 40];
+    (loads[0], loads[2], loads[4]) = (300, 300, 300);
+    let before: Vec<_> = (0..40).map(|slot| bench.placement.worker(slot)).collect();
+    (0..10).for_each(|_| _ = bench.second(&loads));
+    assert_eq!(bench.heaviest(&loads), 600);
+    let changed: Vec<u32> = (0..40).filter(|&slot| bench.placement.worker(slot) != before[slot as usize]).collect();
+    assert!(changed.len() == 1 && [0, 2, 4].contains(&changed[0]), "{changed:?}");
+}
+
+#[test]
+fn the_workers_that_are_left_take_over_and_new_ones_are_filled() {
+    let mut bench = Bench::new(Config::default(), 4, 16);
+    let loads = [100; 16];
+    (0..5).for_each(|_| _ = bench.second(&loads));
+    let decision = bench.placement.set_workers(bench.now, 2);
+    assert_eq!((decision.reason, decision.moves), (Reason::WorkersChanged { workers: 2 }, 8));
+    assert_eq!(bench.heaviest(&loads), 800, "shared evenly");
+    bench.placement.set_workers(bench.now, 4);
+    (0..30).for_each(|_| _ = bench.second(&loads));
+    assert_eq!(bench.heaviest(&loads), 400);
+}
+
+#[test]
+fn a_newcomer_goes_where_there_is_room_and_many_at_once_are_spread() {
+    let mut bench = Bench::new(Config::default(), 4, 4);
+    (0..3).for_each(|_| _ = bench.second(&[900, 900, 900, 100]));
+    let roomy = bench.placement.worker(3);
+    assert_eq!(Some(bench.placement.join(4)), roomy);
+    let fresh: Vec<u32> = (5..45).map(|slot| bench.placement.join(slot)).collect();
+    for worker in 0..4 {
+        let got = fresh.iter().filter(|&&at| at == worker).count();
+        assert!((8..=12).contains(&got), "worker {worker} got {got} of 40");
+    }
+}
+
+#[test]
+fn the_published_method_evens_out_bytes_and_moves_more_than_half() {
+    let mut rng = SplitMix64::new(11);
+    let loads: Vec<u64> = (0..52).map(|_| (20.0 * (1.2 * rng.next_normal()).exp()) as u64).collect();
+    let mut genetic = Bench::new(Config::Genetic(Moving { min_gain: 0.01, ..Moving::published() }), 8, 52);
+    let before = genetic.heaviest(&loads);
+    let reason = (0..5).filter_map(|_| genetic.second(&loads)).last();
+    assert!(matches!(reason, Some(Reason::Rebalanced { before, after }) if after < before), "{reason:?}");
+    assert!(genetic.heaviest(&loads) < before && genetic.moves > 26, "{} moved", genetic.moves);
+}
+
+#[test]
+fn what_could_not_move_is_known_to_be_where_it_was() {
+    let mut bench = Bench::new(Config::default(), 2, 4);
+    let loads = [400, 10, 400, 10];
+    while bench.moves == 0 {
+        bench.second(&loads);
+        assert!(bench.now < Instant::ZERO + Duration::from_secs(10), "two heavy ones are on worker 0");
+    }
+    let one = bench.placement.moves()[0];
+    bench.placement.found_on(one.slot, one.from);
+    assert_eq!(bench.placement.worker(one.slot), Some(one.from));
+    (0..10).for_each(|_| _ = bench.second(&loads));
+    assert!(bench.heaviest(&loads) <= 420, "tried again");
+}
