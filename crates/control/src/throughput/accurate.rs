@@ -1,72 +1,214 @@
-//! Ours: learn what the limit yields, remember what is owed, repay it.
+//! Ours: hold the promise in every window, remember what is owed, repay it slowly, learn only from what binds.
+//!
+//! Time is divided into windows (1 s). In each a stream is due T·window, plus a part of what it is owed of earlier ones.
+//! The limit spreads what is left of that over what is left of the window, less the time that misses usually take:
+//!
+//! ```text
+//! A = (due − got) / ((1 − κ)·time left)
+//! ```
+//!
+//! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which
+//! the limit did bind. With one interval to a window this is A = due/(1 − κ): what a limit yields has been learned, once.
+//! With several, what a burst of misses cost is had back in the rest of the same window, and κ makes the stream run ahead
+//! a little so that a burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an even
+//! limit. Where the bandwidth of the slow device is needed at all it is its utilisation that is used, so that a wrong
+//! estimate does no harm.
+//!
+//! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
+//! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
+//! for long and somebody is short of its promise, nothing is learned or owed by those who miss; see `share`.
 
 use alloc::vec::Vec;
 
 use super::stream::{Device, Interval, Seen, Stream};
-use super::{Config, Demand, Reason};
+use super::{Config, Demand, Reason, share};
 
-/// Weight of the newest interval in what a limit is taken to yield.
-const NEWEST_WEIGHT: f64 = 0.2;
-/// What is owed is repaid over this long.
-const REPAY_S: f64 = 2.0;
-/// What is owed is remembered up to the promise of this long; more is forgotten.
+/// Weight of the newest window in what is learned.
+const NEWEST_WEIGHT: f64 = 0.05;
+/// A window repays this part of what is owed ...
+const REPAY: f64 = 0.05;
+/// ... and at most this part of the promise.
+const REPAY_MOST: f64 = 0.25;
+/// What is owed is remembered up to the promise of this many seconds; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
-/// A stream that got this part of its limit used it.
-const USED: f64 = 0.97;
+/// A limit is at least this part of the promise, however far ahead a stream is: nobody is stopped.
+const LEAST: f64 = 0.1;
+/// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
+/// next window may well hold twice as much ...
+const AHEAD: f64 = 2.5;
+/// ... and at most for this part of a window.
+const AHEAD_MOST: f64 = 0.65;
+/// A stream that got this part of what it could is not short.
+const NOT_SHORT: f64 = 0.97;
+/// A slow device this busy over a whole window leaves a limit nothing to say.
+const SATURATED: f64 = 0.97;
+/// A shortage is put down to misses up to this multiple of the part of the time in which the slow device was busy, and
+/// this much more: what is waiting behind a miss comes late too.
+const EXPLAINED: (f64, f64) = (1.5, 0.1);
+/// Owed more than the promise of this many seconds is worth a reason of its own.
+const MUCH_OWED_S: f64 = 0.5;
 
 /// What is remembered of a stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// What a limit yields, as a part of it.
-    yields: f64,
+    /// Part of the time during which the limit could not be used, over the last windows.
+    lost: f64,
     /// What is owed, in units; below zero what was given too much.
-    owed: f64,
+    pub(super) owed: f64,
+    window: Window,
+    /// Rate and bytes per second at the slow device over the last windows, for what is short.
+    pub(super) usual_rate: f64,
+    pub(super) usual_slow: f64,
+    /// It is limited to its share of what is short.
+    pub(super) cut: bool,
+    /// The last whole window was one in which the tenant asked for nothing, or for less than it could have.
+    standing: Standing,
 }
 
-impl Default for Memory {
-    fn default() -> Self {
-        Self { yields: 1.0, owed: 0.0 }
-    }
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Standing {
+    #[default]
+    Backlogged,
+    Idle,
+    AppLimited {
+        measured: f64,
+        limit: f64,
+    },
+}
+
+/// The present window so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    elapsed: f64,
+    due: f64,
+    got: f64,
+    slow_bytes: f64,
+    /// Seconds during which the limit could not be used.
+    lost: f64,
+    /// Seconds during which the slow device was busy.
+    busy: f64,
+    /// Limits, each times its seconds.
+    assigned: f64,
+    app_limited: bool,
+    /// Something happened in it from which nothing can be learned.
+    void: bool,
 }
 
 impl Memory {
     pub(super) fn without_debt(&self) -> Self {
-        Self { owed: 0.0, ..*self }
+        Self { owed: 0.0, window: Window::default(), ..*self }
     }
 }
 
-pub(super) fn decide(_config: &Config, _device: &Device, streams: Vec<&mut Stream>) {
-    for stream in streams {
-        match core::mem::replace(&mut stream.interval, Interval::None) {
+pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Stream>) {
+    let length = config.window.as_secs_f64().max(config.interval.as_secs_f64());
+    // Half an interval early or late is on time.
+    let ends = length - 0.5 * config.interval.as_secs_f64();
+    for stream in &mut streams {
+        let interval = core::mem::replace(&mut stream.interval, Interval::None);
+        match interval {
             Interval::None => {}
-            Interval::Reset => stream.keep(Reason::CountersReset),
-            Interval::Seen(seen) => step(stream, &seen),
+            Interval::Reset => {
+                stream.memory.window.void = true;
+                stream.keep(Reason::CountersReset);
+            }
+            Interval::Seen(seen) => step(stream, &seen, device, length, ends),
         }
     }
+    share::what_is_short(device, &mut streams);
 }
 
-fn step(stream: &mut Stream, seen: &Seen) {
-    let (measured, promised) = (seen.rate, stream.promised);
-    if let Some(in_force) = seen.other_limit {
-        return stream.keep(Reason::OtherLimit { in_force });
-    }
-    if measured <= 0.0 {
-        return stream.keep(Reason::Idle);
-    }
-    let used = measured >= USED * stream.assigned;
-    if !used && seen.demand == Demand::AppLimited {
-        return stream.keep(Reason::AppLimited { measured, limit: stream.assigned });
-    }
+fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f64) {
+    let promised = stream.promised;
     let memory = &mut stream.memory;
-    memory.yields += NEWEST_WEIGHT * ((measured / stream.assigned).clamp(0.1, 1.2) - memory.yields);
-    let bound = promised * REMEMBERED_S;
-    memory.owed = (memory.owed + (promised - measured) * seen.seconds).clamp(-bound, bound);
-    let Memory { yields, owed } = *memory;
-    let limit = ((promised + owed / REPAY_S) / yields).max(promised * 0.5);
-    let reason = if limit >= stream.most && measured < promised {
-        Reason::AtCeiling { measured, promised }
+    if memory.window.elapsed == 0.0 && memory.window.due == 0.0 {
+        memory.window.due = promised * length;
+    }
+    let window = &mut memory.window;
+    window.elapsed += seen.seconds;
+    window.got += seen.rate * seen.seconds;
+    window.slow_bytes += seen.slow_bytes_per_s.unwrap_or(0.0) * seen.seconds;
+    window.assigned += stream.assigned * seen.seconds;
+    window.lost += (1.0 - seen.rate / stream.assigned).max(0.0) * seen.seconds;
+    window.busy += busy(seen, device) * seen.seconds;
+    window.app_limited |= seen.demand == Demand::AppLimited && seen.rate < NOT_SHORT * stream.assigned;
+    window.void |= seen.other_limit.is_some();
+    let backlogged = seen.demand == Demand::Backlogged;
+    if window.elapsed >= ends {
+        close(memory, promised, length, backlogged, seen.slow_bytes_per_s.is_some());
+    }
+    let memory = stream.memory;
+    let left = (length - memory.window.elapsed).max(length - ends);
+    let rest = memory.window.due - memory.window.got;
+    // The last interval of a window is the only one from which nothing can be put off.
+    let time = if ends > seen.seconds {
+        left - (AHEAD * memory.lost).min(AHEAD_MOST) * (left - seen.seconds).max(0.0)
     } else {
-        Reason::Compensating { measured, promised, miss_rate: seen.miss_rate().unwrap_or(0.0) }
+        left * (1.0 - memory.lost)
     };
+    let limit = (rest / time).max(LEAST * promised);
+    let reason = reason(stream, seen, limit);
     stream.assign(limit, reason);
+}
+
+/// Part of the interval in which the slow device was busy, as well as can be told.
+fn busy(seen: &Seen, device: &Device) -> f64 {
+    let slow = seen.slow_bytes_per_s.unwrap_or(0.0);
+    if slow <= 0.0 {
+        return 0.0;
+    }
+    let estimated = || device.slow_bytes_per_s().map(|bandwidth| (slow / bandwidth).min(1.0));
+    device.utilisation.or_else(estimated).unwrap_or(1.0)
+}
+
+/// A window is over: what is owed of it, what is learned from it, and what the next one owes.
+fn close(memory: &mut Memory, promised: f64, length: f64, backlogged: bool, misses_known: bool) {
+    let window = memory.window;
+    let share = |part: f64| part / window.elapsed;
+    let could = (promised * window.elapsed).min(window.assigned).max(f64::MIN_POSITIVE);
+    let shortage = 1.0 - window.got / could;
+    let explained = misses_known && shortage <= EXPLAINED.0 * share(window.busy) + EXPLAINED.1 && window.busy > 0.0;
+    let short = window.got < NOT_SHORT * could;
+    memory.standing = match () {
+        () if window.got <= 0.0 => Standing::Idle,
+        () if window.app_limited || (short && !backlogged && !explained) => {
+            Standing::AppLimited { measured: share(window.got), limit: share(window.assigned) }
+        }
+        () => Standing::Backlogged,
+    };
+    if memory.standing == Standing::Backlogged && !window.void {
+        // Measured, not planned: windows are not all equally long.
+        let rest = window.due + promised * (window.elapsed - length) - window.got;
+        let bound = promised * REMEMBERED_S;
+        memory.owed = (memory.owed + rest).clamp(-bound, bound);
+        if share(window.busy) < SATURATED {
+            memory.lost += NEWEST_WEIGHT * (share(window.lost).min(0.75) - memory.lost);
+        }
+        memory.usual_rate += NEWEST_WEIGHT * 2.0 * (share(window.got) - memory.usual_rate);
+        memory.usual_slow += NEWEST_WEIGHT * 2.0 * (share(window.slow_bytes) - memory.usual_slow);
+    } else {
+        // What this window was to repay is owed again.
+        memory.owed += (window.due - promised * length).max(-promised * length);
+    }
+    let most = REPAY_MOST * promised * length;
+    let repaid = (REPAY * memory.owed).clamp(-most, most);
+    memory.owed -= repaid;
+    memory.window = Window { due: promised * length + repaid, ..Window::default() };
+}
+
+fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
+    let (measured, promised, memory) = (seen.rate, stream.promised, &stream.memory);
+    let behind = promised * memory.window.elapsed - memory.window.got;
+    if let Some(in_force) = seen.other_limit {
+        return Reason::OtherLimit { in_force };
+    }
+    match memory.standing {
+        Standing::Idle if measured <= 0.0 => Reason::Idle,
+        Standing::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
+        _ if limit >= stream.most && measured < promised => Reason::AtCeiling { measured, promised },
+        _ if limit < 0.98 * promised => Reason::GivingBack { measured, promised, ahead: -behind - memory.owed },
+        _ if memory.owed > MUCH_OWED_S * promised => Reason::Repaying { measured, promised, owed: memory.owed },
+        _ if limit <= 1.001 * promised => Reason::AsPromised,
+        _ => Reason::Compensating { measured, promised, miss_rate: seen.miss_rate().unwrap_or(0.0) },
+    }
 }

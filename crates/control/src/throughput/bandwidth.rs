@@ -48,8 +48,9 @@ impl Estimator {
         Self { fixed, seen: None, samples: Vec::new(), next: 0, busy_at: Instant::ZERO }
     }
 
-    /// Takes the counters; answers the bytes per second since the last time, unless they began anew.
-    pub(super) fn observe(&mut self, now: Instant, device: SlowDevice) -> Option<f64> {
+    /// Takes the counters; answers the bytes per second since the last time and the part of it in which the device was busy,
+    /// unless they began anew.
+    pub(super) fn observe(&mut self, now: Instant, device: SlowDevice) -> Option<(f64, f64)> {
         let (at, before) = self.seen.replace((now, device))?;
         let seconds = now.since(at).as_secs_f64();
         let read = device.counters.read_bytes.checked_sub(before.counters.read_bytes)?;
@@ -70,7 +71,7 @@ impl Estimator {
             self.next = (self.next + 1) % REMEMBERED;
             self.busy_at = now;
         }
-        Some(bytes / seconds)
+        Some((bytes / seconds, (busy / seconds).min(1.0)))
     }
 
     /// The median of the busy intervals, or what the operator said.

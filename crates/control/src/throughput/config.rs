@@ -36,8 +36,11 @@ impl Method {
 pub struct Config {
     /// How limits are assigned.
     pub method: Method,
-    /// How often the caller observes and ticks (50 ms to 60 s).
+    /// How often the caller observes and ticks (50 ms to 60 s). The published method decides once a second; ours holds the
+    /// promise in each [window](Self::window) if it may decide several times within one.
     pub interval: Duration,
+    /// Our method: over how long the promise is to hold (50 ms to 60 s); not shorter than an interval has an effect.
+    pub window: Duration,
     /// Bytes per second that the slow device gives, if someone has measured it (1 or more); estimated otherwise.
     pub slow_bytes_per_s: Option<u64>,
     /// An assigned limit is at most this many times the promise (1 to 100).
@@ -46,8 +49,13 @@ pub struct Config {
 
 impl Config {
     /// Our method once a second, the slow device estimated, limits at most four times the promise.
-    pub const DEFAULT: Self =
-        Self { method: Method::Accurate, interval: Duration::from_secs(1), slow_bytes_per_s: None, max_raise: 4.0 };
+    pub const DEFAULT: Self = Self {
+        method: Method::Accurate,
+        interval: Duration::from_secs(1),
+        window: Duration::from_secs(1),
+        slow_bytes_per_s: None,
+        max_raise: 4.0,
+    };
 
     /// Checks that the settings make sense.
     ///
@@ -57,6 +65,7 @@ impl Config {
         let interval = Duration::from_millis(50)..=Duration::from_secs(60);
         first_broken(&[
             (interval.contains(&self.interval), "interval", "from 50 ms to 60 s"),
+            (interval.contains(&self.window), "window", "from 50 ms to 60 s"),
             (self.slow_bytes_per_s != Some(0), "slow_bytes_per_s", "1 or more, or left out"),
             ((1.0..=100.0).contains(&self.max_raise), "max_raise", "from 1 to 100"),
         ])

@@ -44,6 +44,7 @@ mod bandwidth;
 mod config;
 mod reason;
 mod saat;
+mod share;
 mod stream;
 
 pub use bandwidth::{Bandwidth, SlowDevice};
@@ -217,7 +218,6 @@ pub struct Decision<'a> {
 struct Tenant {
     /// Of the last sample; `None` before the first.
     seen: Option<(Instant, Counters, Option<Counters>)>,
-    weight: f64,
     read: Option<Stream>,
     write: Option<Stream>,
 }
@@ -266,8 +266,7 @@ impl Controller {
     pub fn join(&mut self, promise: &Promise) -> Result<TenantId, InvalidConfig> {
         config::validate_promise(promise)?;
         let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
-        let tenant =
-            Tenant { seen: None, weight: promise.weight, read: stream(promise.read), write: stream(promise.write) };
+        let tenant = Tenant { seen: None, read: stream(promise.read), write: stream(promise.write) };
         let free = self.tenants.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.tenants.push(None);
@@ -294,7 +293,6 @@ impl Controller {
     pub fn promise(&mut self, tenant: TenantId, promise: &Promise) -> Result<(), InvalidConfig> {
         config::validate_promise(promise)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
-            known.weight = promise.weight;
             let changed = |stream: &mut Option<Stream>, goal: Option<Goal>| {
                 let next = goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
                 *stream = match (stream.take(), next) {
@@ -312,7 +310,7 @@ impl Controller {
     /// Takes what is known now: of the slow device (`None` if nobody can tell) and of the tenants. A tenant that is missing
     /// keeps its limits; when it is back, what it did meanwhile counts as one interval. O(tenants).
     pub fn observe(&mut self, now: Instant, slow: Option<SlowDevice>, tenants: &[TenantSample]) {
-        let slow_bytes_per_s = slow.and_then(|slow| self.estimator.observe(now, slow));
+        let slow_device = slow.and_then(|slow| self.estimator.observe(now, slow));
         let interval = self.config.interval;
         let mut tenants_slow = 0.0;
         for sample in tenants {
@@ -331,7 +329,7 @@ impl Controller {
                 &stream::Change::between(&hybrid, slow.as_ref(), sample, seconds, paused),
             );
         }
-        self.device.background_bytes_per_s = slow_bytes_per_s.map_or(0.0, |all| (all - tenants_slow).max(0.0));
+        self.device.observe(slow_device, tenants_slow, self.sampled_at.map_or(interval, |at| now.since(at)));
         self.device.bandwidth = self.estimator.bandwidth(now);
         self.sampled_at = Some(now);
         self.fresh = true;

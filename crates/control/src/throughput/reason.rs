@@ -5,7 +5,7 @@
 pub enum Reason {
     /// No interval has been seen yet: the promise is the limit.
     NotEnoughData,
-    /// The method knows no other limit than the promise.
+    /// The promise itself is the limit: the method knows no other, or nothing has to be made up for.
     AsPromised,
     /// The tenant asked for nothing: the limit stays, nothing is learned and nothing is owed.
     Idle,
@@ -60,8 +60,8 @@ pub enum Reason {
         /// What it was promised.
         promised: f64,
     },
-    /// The published equation has no solution here (the overlap is not a number, or the promise is infeasible at this miss
-    /// rate): the limit is as high as it may be.
+    /// The published equation has no solution here (the promise is infeasible at this miss rate, or the slow device did more
+    /// than it can): the limit is the promise.
     NoSolution {
         /// What the tenant got in the last interval.
         measured: f64,

@@ -13,9 +13,9 @@
 //! The printed equation (5) subtracts a pure number from the reciprocal of a throughput; f₁ and f₂ are what (1) and (4)
 //! give, with one op for the device, from sums. With one tenant they are equation (3).
 //!
-//! What the paper leaves open, and how it is read here: op is used as it comes out, also outside of 0 to 1; where the
-//! equation has no solution (Σ R·T ≥ B, or op ≥ 1 because the slow device did more than B) the limit is as high as it may
-//! be; a stream that got nothing takes no part; requests are counted with their mean size. There is no memory: what was
+//! What the paper leaves open, and how it is read here: op is a part, so below 0 it is 0; where the equation has no solution
+//! (Σ R·T ≥ B, or op ≥ 1 because the slow device did more than B) nothing is divided and the algorithm begins anew with
+//! A = T; a stream that got nothing takes no part; requests are counted with their mean size. There is no memory: what was
 //! missed is not made up for.
 
 use alloc::vec::Vec;
@@ -49,13 +49,13 @@ pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
         };
         let (promised, measured_rate) = (stream.promised, seen.rate);
         // 1 − op, and what is left of the slow device at the promise.
-        let not_overlapped = assigned / measured * (1.0 - slow / bandwidth);
+        let not_overlapped = (assigned / measured * (1.0 - slow / bandwidth)).min(1.0);
         let left = 1.0 - slow_at_promise / bandwidth;
         if not_overlapped > 0.0 && left > 0.0 {
             let limit = promised * not_overlapped / left;
             stream.assign(limit, Reason::Compensating { measured: measured_rate, promised, miss_rate });
         } else {
-            stream.assign(stream.most, Reason::NoSolution { measured: measured_rate, promised });
+            stream.assign(promised, Reason::NoSolution { measured: measured_rate, promised });
         }
     }
     for stream in streams {

@@ -1,5 +1,7 @@
 //! One direction of one tenant: what was promised, what it did in the last interval, what it is assigned.
 
+use crate::time::Duration;
+
 use super::{Bandwidth, Counters, Demand, Goal, Limit, Rate, Reason, TenantSample, accurate};
 
 /// A limit that differs from the assigned one by more than this part was set by someone else; less is rounding.
@@ -10,9 +12,28 @@ const SAME_LIMIT: f64 = 0.001;
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
     pub(super) background_bytes_per_s: f64,
+    /// Part of the last interval in which the slow device was busy, if someone can tell.
+    pub(super) utilisation: Option<f64>,
+    /// The same over the last ten seconds or so.
+    pub(super) usual_utilisation: Option<f64>,
 }
 
+/// Over how long the utilisation of the slow device is averaged, in seconds: long enough that one burst of misses is not
+/// taken for a lasting shortage.
+const USUAL_S: f64 = 10.0;
+
 impl Device {
+    /// Takes what the slow device did (bytes per second, part of the time busy) and what of it was the tenants'.
+    pub(super) fn observe(&mut self, slow: Option<(f64, f64)>, tenants_bytes_per_s: f64, since: Duration) {
+        self.background_bytes_per_s = slow.map_or(0.0, |(all, _)| (all - tenants_bytes_per_s).max(0.0));
+        self.utilisation = slow.map(|(_, busy)| busy);
+        let weight = (since.as_secs_f64() / USUAL_S).clamp(0.0, 1.0);
+        self.usual_utilisation = self.utilisation.map(|now| {
+            let usual = self.usual_utilisation.unwrap_or(0.0);
+            usual + weight * (now - usual)
+        });
+    }
+
     /// Bytes per second of the slow device, if they can be relied on.
     pub(super) fn slow_bytes_per_s(&self) -> Option<f64> {
         self.bandwidth.bytes_per_s.filter(|&bytes| self.bandwidth.trusted && bytes > 0.0)
@@ -58,7 +79,6 @@ pub(super) struct Stream {
     pub(super) promised: f64,
     /// The most that may be assigned.
     pub(super) most: f64,
-    #[expect(dead_code, reason = "what is short is not shared by weight yet")]
     pub(super) weight: f64,
     pub(super) assigned: f64,
     reason: Reason,
@@ -105,6 +125,11 @@ impl Stream {
     pub(super) fn forget(&mut self) {
         self.memory = accurate::Memory::default();
         self.interval = Interval::None;
+    }
+
+    /// Nothing is owed, either way.
+    pub(super) fn forgive(&mut self) {
+        self.memory.owed = 0.0;
     }
 
     pub(super) fn limit(&self) -> Limit {

@@ -1,0 +1,512 @@
+//! Promised throughput on a hybrid device that is a formula: what must hold whatever happens, and how well it is held.
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::throughput::{
+    Config, Controller, Counters, Demand, Goal, InForce, Method, Promise, Rate, Reason, SlowDevice, TenantId,
+    TenantSample,
+};
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const MB: f64 = 1e6;
+/// Resolution of the plant.
+const STEP_S: f64 = 0.01;
+
+fn seconds(s: f64) -> Duration {
+    Duration::from_nanos((s * 1e9) as u64)
+}
+
+fn reads(bytes_per_s: f64) -> Promise {
+    Promise { read: Some(Goal::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
+}
+
+/// A reader whose misses come in bursts.
+#[derive(Clone, Debug)]
+struct Reader {
+    promised: f64,
+    /// What it asks for at most, per second.
+    demand: f64,
+    /// Mean seconds of hits, and of misses.
+    hits_s: f64,
+    misses_s: f64,
+    /// Requests it has out, as a share of the slow device among those in a burst.
+    pressure: f64,
+    limit: f64,
+    missing: bool,
+    left_s: f64,
+    counters: Counters,
+    slow: Counters,
+}
+
+fn reader(promised: f64, hits_s: f64, misses_s: f64) -> Reader {
+    Reader {
+        promised,
+        demand: f64::INFINITY,
+        hits_s,
+        misses_s,
+        pressure: 1.0,
+        limit: promised,
+        missing: false,
+        left_s: 0.0,
+        counters: Counters::ZERO,
+        slow: Counters::ZERO,
+    }
+}
+
+/// Readers on a device, under a controller.
+struct Plant {
+    readers: Vec<Reader>,
+    ids: Vec<TenantId>,
+    slow_bytes_per_s: f64,
+    /// Part of the slow device that write-back takes.
+    background: f64,
+    shows_device: bool,
+    busy_s: f64,
+    background_bytes: f64,
+    controller: Controller,
+    interval_s: f64,
+    now_s: f64,
+    rng: SplitMix64,
+    reasons: Vec<Reason>,
+}
+
+impl Plant {
+    fn new(config: Config, readers: Vec<Reader>, slow_bytes_per_s: f64, seed: u64) -> Self {
+        let mut controller = Controller::new(&config).unwrap();
+        let ids = readers.iter().map(|reader| controller.join(&reads(reader.promised)).unwrap()).collect();
+        Self {
+            readers,
+            ids,
+            slow_bytes_per_s,
+            background: 0.0,
+            shows_device: true,
+            busy_s: 0.0,
+            background_bytes: 0.0,
+            controller,
+            interval_s: config.interval.as_secs_f64(),
+            now_s: 0.0,
+            rng: SplitMix64::new(seed),
+            reasons: Vec::new(),
+        }
+    }
+
+    fn control(&mut self) {
+        let now = Instant::ZERO + seconds(self.now_s);
+        let samples: Vec<TenantSample> = self
+            .readers
+            .iter()
+            .zip(&self.ids)
+            .map(|(reader, &id)| TenantSample {
+                hybrid: reader.counters,
+                slow: Some(reader.slow),
+                ..TenantSample::new(id)
+            })
+            .collect();
+        let tenants: u64 = self.readers.iter().map(|reader| reader.slow.read_bytes).sum();
+        let counters = Counters { read_bytes: tenants, written_bytes: self.background_bytes as u64, ..Counters::ZERO };
+        let device = SlowDevice { counters, busy: seconds(self.busy_s) };
+        self.controller.observe(now, self.shows_device.then_some(device), &samples);
+        let decision = self.controller.tick(now);
+        self.reasons.clear();
+        for (reader, assignment) in self.readers.iter_mut().zip(decision.assignments) {
+            let read = assignment.read.unwrap();
+            reader.limit = read.limit.value() as f64;
+            self.reasons.push(read.reason);
+        }
+    }
+
+    /// Runs for so long; answers the mean rate of each reader in each second.
+    fn run(&mut self, length_s: f64) -> Vec<Vec<f64>> {
+        let mut rates = vec![Vec::new(); self.readers.len()];
+        let steps = (length_s / STEP_S).round() as u64;
+        let per_interval = (self.interval_s / STEP_S).round() as u64;
+        let mut before: Vec<u64> = self.readers.iter().map(|reader| reader.counters.read_bytes).collect();
+        for step in 0..steps {
+            if step % per_interval == 0 {
+                self.control();
+            }
+            self.step();
+            if (step + 1) % 100 == 0 {
+                for ((rates, reader), before) in rates.iter_mut().zip(&self.readers).zip(&mut before) {
+                    rates.push((reader.counters.read_bytes - *before) as f64);
+                    *before = reader.counters.read_bytes;
+                }
+            }
+        }
+        rates
+    }
+
+    fn step(&mut self) {
+        self.now_s += STEP_S;
+        let rng = &mut self.rng;
+        for reader in &mut self.readers {
+            reader.left_s -= STEP_S;
+            if reader.left_s <= 0.0 && reader.misses_s > 0.0 {
+                reader.missing = !reader.missing || reader.hits_s == 0.0;
+                let mean = if reader.missing { reader.misses_s } else { reader.hits_s };
+                reader.left_s = mean * (0.5 + rng.next_f64());
+            }
+        }
+        // The slow device is shared by pressure; what somebody may not use is there for the others.
+        let mut free = self.slow_bytes_per_s * (1.0 - self.background);
+        let mut pressure: f64 = self.readers.iter().filter(|reader| reader.missing).map(|reader| reader.pressure).sum();
+        let mut rates: Vec<f64> = self.readers.iter().map(|reader| reader.limit.min(reader.demand)).collect();
+        let mut order: Vec<usize> = (0..rates.len()).filter(|&place| self.readers[place].missing).collect();
+        order.sort_by(|&a, &b| (rates[a] / self.readers[a].pressure).total_cmp(&(rates[b] / self.readers[b].pressure)));
+        for place in order {
+            let own = self.readers[place].pressure;
+            rates[place] = rates[place].min(free * own / pressure);
+            (free, pressure) = (free - rates[place], pressure - own);
+        }
+        let mut busy = self.background;
+        for (reader, rate) in self.readers.iter_mut().zip(rates) {
+            let bytes = (rate * STEP_S) as u64;
+            reader.counters.read_bytes += bytes;
+            reader.counters.reads += bytes / 4096;
+            if reader.missing {
+                reader.slow.read_bytes += bytes;
+                reader.slow.reads += bytes / 4096;
+                busy += rate / self.slow_bytes_per_s;
+            }
+        }
+        self.busy_s += busy.min(1.0) * STEP_S;
+        self.background_bytes += self.slow_bytes_per_s * self.background * STEP_S;
+    }
+}
+
+fn mean(rates: &[f64]) -> f64 {
+    rates.iter().sum::<f64>() / rates.len() as f64
+}
+
+fn dat(rates: &[f64], promised: f64) -> f64 {
+    (mean(rates) / promised - 1.0).abs()
+}
+
+fn jitter(rates: &[f64], promised: f64) -> f64 {
+    mean(&rates.iter().map(|rate| (rate / promised - 1.0).abs()).collect::<Vec<f64>>())
+}
+
+fn often() -> Config {
+    Config { interval: Duration::from_millis(100), ..Config::DEFAULT }
+}
+
+#[test]
+fn a_static_limit_is_the_promise_and_falls_short() {
+    let config = Config { method: Method::Static, ..Config::DEFAULT };
+    let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, 1);
+    let rates = plant.run(300.0);
+    assert_eq!(plant.readers[0].limit, 100.0 * MB);
+    assert_eq!(plant.reasons, [Reason::AsPromised]);
+    // Half of what was promised for a fifth of the time.
+    assert!((0.08..0.12).contains(&dat(&rates[0], 100.0 * MB)), "{}", dat(&rates[0], 100.0 * MB));
+}
+
+/// One second in which tenants moved so much (hybrid bytes, slow bytes).
+fn second(controller: &mut Controller, n: u64, moved: &[(TenantId, u64, u64)]) -> Vec<(f64, Reason)> {
+    let samples: Vec<TenantSample> = moved
+        .iter()
+        .map(|&(tenant, bytes, slow)| TenantSample {
+            hybrid: Counters { read_bytes: n * bytes, reads: n, ..Counters::ZERO },
+            slow: Some(Counters { read_bytes: n * slow, reads: n, ..Counters::ZERO }),
+            ..TenantSample::new(tenant)
+        })
+        .collect();
+    let now = Instant::ZERO + Duration::from_secs(n);
+    controller.observe(now, None, &samples);
+    let read = controller.tick(now).assignments.iter().filter_map(|assignment| assignment.read);
+    read.map(|limit| (limit.limit.value() as f64, limit.reason)).collect()
+}
+
+fn published(slow: u64) -> Controller {
+    Controller::new(&Config { method: Method::Saat, slow_bytes_per_s: Some(slow), ..Config::DEFAULT }).unwrap()
+}
+
+#[test]
+fn saat_with_one_tenant_is_equation_3() {
+    let mut controller = published(200_000_000);
+    let tenant = controller.join(&reads(100.0 * MB)).unwrap();
+    second(&mut controller, 1, &[(tenant, 80_000_000, 16_000_000)]);
+    let (limit, reason) = second(&mut controller, 2, &[(tenant, 80_000_000, 16_000_000)])[0];
+    // R = 0.2. (3) solved for 1 − op: A·(1/M − R/B) = 100·(1/80 − 0.2/200) = 1.15, so op is 0 at least, and
+    // A = 1/(1/T − R/B) = 1/(0.01 − 0.001).
+    assert!((limit - 1e6 / (0.01 - 0.001)).abs() < 2.0, "{limit}");
+    let Reason::Compensating { measured, promised, miss_rate } = reason else { panic!("{reason:?}") };
+    assert_eq!((measured, promised), (80.0 * MB, 100.0 * MB));
+    assert!((miss_rate - 0.2).abs() < 1e-9);
+    // From the new limit: 1 − op = 111.1·(1/90 − 0.001) = 1.123, so again 0.
+    let mut controller = published(100_000_000);
+    let tenant = controller.join(&reads(100.0 * MB)).unwrap();
+    second(&mut controller, 1, &[(tenant, 90_000_000, 45_000_000)]);
+    let (limit, _) = second(&mut controller, 2, &[(tenant, 90_000_000, 45_000_000)])[0];
+    // R = 0.5: 1 − op = 100·(1/90 − 0.5/100) = 0.6111, A = 0.6111/(1/100 − 0.5/100).
+    assert!((limit - 0.611_111_1 * MB / 0.005).abs() < 100.0, "{limit}");
+}
+
+#[test]
+fn saat_with_several_tenants_uses_sums_and_one_overlap() {
+    let mut controller = published(200_000_000);
+    let a = controller.join(&reads(100.0 * MB)).unwrap();
+    let b = controller.join(&reads(50.0 * MB)).unwrap();
+    let moved = [(a, 90_000_000, 45_000_000), (b, 48_000_000, 12_000_000)];
+    second(&mut controller, 1, &moved);
+    let limits = second(&mut controller, 2, &moved);
+    let not_overlapped = 150.0 / 138.0 * (1.0 - (45.0 + 12.0) / 200.0);
+    let left = 1.0 - (0.5 * 100.0 + 0.25 * 50.0) / 200.0;
+    for ((limit, _), promised) in limits.iter().zip([100.0, 50.0]) {
+        assert!((limit - promised * MB * not_overlapped / left).abs() < 2.0, "{limit}");
+    }
+}
+
+#[test]
+fn saat_reports_where_it_has_no_solution_and_does_not_divide() {
+    let mut controller = published(50_000_000);
+    let tenant = controller.join(&reads(100.0 * MB)).unwrap();
+    second(&mut controller, 1, &[(tenant, 60_000_000, 30_000_000)]);
+    // R·T = B exactly.
+    let (limit, reason) = second(&mut controller, 2, &[(tenant, 60_000_000, 30_000_000)])[0];
+    assert_eq!(limit, 100.0 * MB);
+    assert!(matches!(reason, Reason::NoSolution { .. }), "{reason:?}");
+    let mut unknown = Controller::new(&Config { method: Method::Saat, ..Config::DEFAULT }).unwrap();
+    let tenant = unknown.join(&reads(100.0 * MB)).unwrap();
+    second(&mut unknown, 1, &[(tenant, 60_000_000, 30_000_000)]);
+    assert_eq!(second(&mut unknown, 2, &[(tenant, 60_000_000, 30_000_000)])[0].1, Reason::SlowDeviceUnknown);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Bursts of misses of any length, a third of the time at most.
+    #[test]
+    fn a_promise_is_kept_to_half_a_percent(
+        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0, step in prop::sample::select(vec![100u64, 250, 500, 1000]),
+    ) {
+        let config = Config { interval: Duration::from_millis(step), ..Config::DEFAULT };
+        let mut plant = Plant::new(config, vec![reader(100.0 * MB, hits, misses)], slow * MB, seed);
+        plant.run(20.0);
+        let rates = plant.run(300.0);
+        prop_assert!(dat(&rates[0], 100.0 * MB) <= 0.0045, "{}", dat(&rates[0], 100.0 * MB));
+    }
+
+    /// With several decisions in a window it is steadier than a plain limit too.
+    #[test]
+    fn it_is_steadier_than_a_plain_limit(seed in any::<u64>(), hits in 0.5f64..2.0, misses in 0.1f64..0.2) {
+        let run = |config| {
+            let mut plant = Plant::new(config, vec![reader(100.0 * MB, hits, misses)], 40.0 * MB, seed);
+            plant.run(20.0);
+            jitter(&plant.run(200.0)[0], 100.0 * MB)
+        };
+        let (plain, ours) = (run(Config { method: Method::Static, ..often() }), run(often()));
+        prop_assert!(ours < 0.5 * plain, "{ours} against {plain}");
+    }
+
+    /// A wrong figure of the slow device, as the only thing that is known of it.
+    #[test]
+    fn a_slow_device_taken_for_half_or_half_as_much_again_changes_nothing(seed in any::<u64>(), wrong in prop::sample::select(vec![0.5, 1.5])) {
+        for interval in [100, 1000] {
+            let config = Config {
+                interval: Duration::from_millis(interval),
+                slow_bytes_per_s: Some((wrong * 50.0 * MB) as u64),
+                ..Config::DEFAULT
+            };
+            let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, seed);
+            plant.shows_device = false;
+            plant.run(20.0);
+            let rates = plant.run(300.0);
+            prop_assert!(dat(&rates[0], 100.0 * MB) <= 0.0045, "{}", dat(&rates[0], 100.0 * MB));
+        }
+    }
+
+    /// Write-back takes half of the slow device away and gives it back.
+    #[test]
+    fn background_write_back_is_made_up_for(seed in any::<u64>()) {
+        let mut plant = Plant::new(often(), vec![reader(100.0 * MB, 1.0, 0.15)], 60.0 * MB, seed);
+        plant.run(20.0);
+        for background in [0.5, 0.0, 0.5] {
+            plant.background = background;
+            let rates = plant.run(100.0);
+            prop_assert!(dat(&rates[0], 100.0 * MB) <= 0.01, "{} at {background}", dat(&rates[0], 100.0 * MB));
+        }
+    }
+
+    /// Whatever is told, limits are numbers from 1 to the most that is allowed.
+    #[test]
+    fn limits_stay_in_bounds_whatever_is_told(
+        seed in any::<u64>(), method in prop::sample::select(Method::ALL.to_vec()), ceiling in prop::option::of(1.0f64..3.0),
+    ) {
+        let mut rng = SplitMix64::new(seed);
+        let mut controller = Controller::new(&Config { method, slow_bytes_per_s: Some(1_000_000), ..often() }).unwrap();
+        let most = ceiling.map(|factor| (1e7 * factor) as u64);
+        let goal = Goal { promised: Rate::BytesPerS(10_000_000), ceiling: most };
+        let requests = Goal::new(Rate::RequestsPerS(500));
+        let tenant = controller.join(&Promise { read: Some(goal), write: Some(requests), weight: 2.0 }).unwrap();
+        let mut now = Instant::ZERO;
+        for _ in 0..300 {
+            now += Duration::from_nanos(rng.next_below(300_000_000));
+            let mut any = || { let shift = rng.next_below(64); rng.next_u64() >> shift };
+            let mut counters = || Counters { read_bytes: any(), written_bytes: any(), reads: any(), writes: any() };
+            let (hybrid, slow, device) = (counters(), counters(), counters());
+            let demand = [Demand::Unknown, Demand::Backlogged, Demand::AppLimited][rng.next_below(3) as usize];
+            let sample = TenantSample { hybrid, slow: Some(slow), demand, ..TenantSample::new(tenant) };
+            let busy = Duration::from_nanos(rng.next_u64() >> 20);
+            controller.observe(now, Some(SlowDevice { counters: device, busy }), &[sample]);
+            let assignment = controller.tick(now).assignments[0];
+            let (read, write) = (assignment.read.unwrap().limit.value(), assignment.write.unwrap().limit);
+            prop_assert!((1..=most.unwrap_or(40_000_000)).contains(&read), "{read}");
+            prop_assert!(matches!(write, Rate::RequestsPerS(1..=2000)), "{write:?}");
+        }
+    }
+}
+
+#[test]
+fn a_long_infeasible_phase_leaves_no_wound_up_limit() {
+    for config in [often(), Config::DEFAULT] {
+        let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.1)], 50.0 * MB, 3);
+        plant.run(60.0);
+        // Nothing but misses for a minute: half of the promise is all there is.
+        let (hits, misses) = (plant.readers[0].hits_s, plant.readers[0].misses_s);
+        (plant.readers[0].hits_s, plant.readers[0].misses_s) = (0.0, 1.0);
+        let rates = plant.run(60.0);
+        assert!((mean(&rates[0][5..]) - 50.0 * MB).abs() < 2.0 * MB, "what there is it gets: {}", mean(&rates[0]));
+        assert!(matches!(plant.reasons[0], Reason::Infeasible { .. }), "{:?}", plant.reasons[0]);
+        let Reason::Infeasible { attainable, .. } = plant.reasons[0] else { unreachable!() };
+        assert!((45.0 * MB..56.0 * MB).contains(&attainable), "{attainable}");
+        (plant.readers[0].hits_s, plant.readers[0].misses_s) = (hits, misses);
+        let after = plant.run(60.0);
+        let worst = after[0].iter().copied().fold(0.0, f64::max);
+        assert!(worst < 135.0 * MB, "a second of {worst}");
+        assert!(dat(&after[0][30..], 100.0 * MB) < 0.03, "{}", dat(&after[0][30..], 100.0 * MB));
+    }
+}
+
+#[test]
+fn who_asks_for_less_is_not_learned_from_and_gets_its_promise_when_it_asks_again() {
+    for config in [often(), Config::DEFAULT] {
+        let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.9, 0.1)], 50.0 * MB, 4);
+        plant.run(60.0);
+        let known = plant.readers[0].limit;
+        // Half of the promise at most, without misses; then nothing.
+        (plant.readers[0].demand, plant.readers[0].missing, plant.readers[0].left_s) = (50.0 * MB, false, 1e9);
+        plant.run(100.0);
+        assert!(matches!(plant.reasons[0], Reason::AppLimited { .. }), "{:?}", plant.reasons[0]);
+        plant.readers[0].demand = 0.0;
+        plant.run(100.0);
+        assert_eq!(plant.reasons[0], Reason::Idle);
+        if config.interval == config.window {
+            let limit = plant.readers[0].limit;
+            assert!((limit / known - 1.0).abs() < 0.25, "{limit} was {known}");
+        }
+        (plant.readers[0].demand, plant.readers[0].left_s) = (f64::INFINITY, 0.0);
+        let rates = plant.run(100.0);
+        let worst = rates[0].iter().copied().fold(0.0, f64::max);
+        assert!(worst < 125.0 * MB, "a second of {worst}");
+        assert!(dat(&rates[0], 100.0 * MB) < 0.02, "{}", dat(&rates[0], 100.0 * MB));
+    }
+}
+
+#[test]
+fn what_is_short_is_shared_by_weight_and_nobody_is_starved() {
+    // Two who only miss, one of them with nine times as many requests out; one who does not miss.
+    let greedy = Reader { pressure: 9.0, ..reader(100.0 * MB, 0.0, 1.0) };
+    let readers = vec![greedy, reader(100.0 * MB, 0.0, 1.0), reader(100.0 * MB, 1.0, 0.0)];
+    for config in [often(), Config::DEFAULT] {
+        let mut plant = Plant::new(config, readers.clone(), 60.0 * MB, 5);
+        let before = plant.run(5.0);
+        assert!(mean(&before[1]) < 10.0 * MB, "left alone it gets a tenth");
+        plant.run(120.0);
+        let rates = plant.run(60.0);
+        assert!((25.0 * MB..36.0 * MB).contains(&mean(&rates[0])), "{}", mean(&rates[0]));
+        assert!((24.0 * MB..36.0 * MB).contains(&mean(&rates[1])), "{}", mean(&rates[1]));
+        assert!(dat(&rates[2], 100.0 * MB) < 0.005, "not concerned");
+        let infeasible = plant.controller.decision().assignments.iter().map(|assignment| assignment.infeasible());
+        assert_eq!(infeasible.collect::<Vec<bool>>(), [true, true, false]);
+    }
+}
+
+#[test]
+fn counters_that_begin_anew_are_not_learned_from() {
+    let mut plant = Plant::new(often(), vec![reader(100.0 * MB, 0.9, 0.1)], 50.0 * MB, 6);
+    plant.run(60.0);
+    for _ in 0..10 {
+        (plant.readers[0].counters, plant.readers[0].slow) = (Counters::ZERO, Counters::ZERO);
+        plant.busy_s = 0.0;
+        plant.control();
+        assert_eq!(plant.reasons[0], Reason::CountersReset);
+        let rates = plant.run(10.0);
+        let worst = rates[0].iter().copied().fold(0.0, f64::max);
+        assert!(worst < 115.0 * MB, "a second of {worst}");
+        assert!(dat(&rates[0], 100.0 * MB) < 0.03, "{}", dat(&rates[0], 100.0 * MB));
+    }
+}
+
+#[test]
+fn a_limit_that_someone_else_set_is_not_learned_from() {
+    let mut controller = Controller::new(&Config::DEFAULT).unwrap();
+    let tenant = controller.join(&reads(100.0 * MB)).unwrap();
+    for n in 0..200 {
+        let hybrid = Counters { read_bytes: n * 20_000_000, reads: n * 100, ..Counters::ZERO };
+        let slow = Counters { read_bytes: n * 10_000_000, reads: n * 50, ..Counters::ZERO };
+        let in_force = Some(InForce { read: Some(20_000_000), write: None });
+        let sample = TenantSample { hybrid, slow: Some(slow), in_force, ..TenantSample::new(tenant) };
+        let now = Instant::ZERO + Duration::from_secs(n);
+        controller.observe(now, None, &[sample]);
+        let read = controller.tick(now).assignments[0].read.unwrap();
+        assert!((read.limit.value() as f64 - 100.0 * MB).abs() < MB, "{read:?}");
+        assert!(n == 0 || read.reason == Reason::OtherLimit { in_force: 20.0 * MB }, "{:?}", read.reason);
+    }
+}
+
+#[test]
+fn without_news_the_promise_is_the_limit() {
+    let mut plant = Plant::new(Config::DEFAULT, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, 7);
+    plant.run(60.0);
+    assert!(plant.readers[0].limit > 105.0 * MB);
+    let later = |s: f64| Instant::ZERO + seconds(plant.now_s + s);
+    let held = plant.controller.tick(later(3.0)).assignments[0].read.unwrap();
+    assert_eq!(held.limit.value() as f64, plant.readers[0].limit);
+    let lost = plant.controller.tick(later(30.0)).assignments[0].read.unwrap();
+    assert_eq!((lost.limit.value(), lost.reason), (100_000_000, Reason::SignalLost));
+}
+
+#[test]
+fn the_slow_device_is_estimated_while_busy_and_never_while_idle() {
+    let mut controller = Controller::new(&Config::DEFAULT).unwrap();
+    let (mut bytes, mut busy) = (0, 0);
+    let mut second = |n: u64, more: u64, busy_ms: u64| {
+        bytes += more;
+        busy += busy_ms;
+        let counters = Counters { read_bytes: bytes, ..Counters::ZERO };
+        let now = Instant::ZERO + Duration::from_secs(n);
+        controller.observe(now, Some(SlowDevice { counters, busy: Duration::from_millis(busy) }), &[]);
+        controller.tick(now).slow_device
+    };
+    // A few requests now and then, at a rate that says nothing.
+    for n in 0..100 {
+        let estimate = second(n, 1_000_000, 100);
+        assert!(estimate.bytes_per_s.is_none() && !estimate.trusted);
+    }
+    for n in 100..110 {
+        let one_is_odd = if n == 105 { 900_000_000 } else { 40_000_000 };
+        second(n, one_is_odd, 800);
+    }
+    let estimate = second(110, 1_000_000, 100);
+    assert_eq!((estimate.bytes_per_s, estimate.trusted), (Some(50e6), true));
+    let old = second(110 + 700, 0, 0);
+    assert_eq!((old.bytes_per_s, old.trusted), (Some(50e6), false));
+}
+
+#[test]
+fn tenants_come_and_go() {
+    let mut controller = Controller::new(&Config::DEFAULT).unwrap();
+    let (a, b) = (controller.join(&reads(1e6)).unwrap(), controller.join(&reads(2e6)).unwrap());
+    controller.leave(a);
+    assert_eq!(controller.decision().assignments.iter().map(|each| each.tenant).collect::<Vec<_>>(), [b]);
+    assert_eq!(controller.join(&reads(3e6)).unwrap(), a, "the number is given anew");
+    let read = controller.decision().assignments[0].read.unwrap();
+    assert_eq!((read.limit, read.reason), (Rate::BytesPerS(3_000_000), Reason::NotEnoughData));
+    controller.promise(a, &reads(6e6)).unwrap();
+    assert_eq!(controller.decision().assignments[0].read.unwrap().limit, Rate::BytesPerS(6_000_000));
+    assert!(controller.promise(a, &reads(0.0)).is_err() && controller.join(&reads(0.0)).is_err());
+    let low = Goal { ceiling: Some(5), ..Goal::new(Rate::BytesPerS(6)) };
+    let error = controller.join(&Promise { read: Some(low), ..reads(1.0) }).unwrap_err();
+    assert_eq!(error.to_string(), "ceiling must be at least the promise");
+}
