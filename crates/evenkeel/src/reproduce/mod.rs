@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -27,6 +27,8 @@ enum Experiment {
     Bufferbloat,
     /// Response time on a shared iSCSI target: the packet-delay paper, goals against bursts of writers
     Iscsi,
+    /// Promised throughput on a hybrid device: the SAAT paper, fourteen groups
+    Saat,
 }
 
 /// Arguments of `evenkeel reproduce`.
@@ -118,6 +120,14 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
             let begun = Instant::now();
             let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| {
                 iscsi::world::simulate(setup, *seed).map_err(anyhow::Error::msg)
+            });
+            tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
+            outcomes?.into_iter().collect::<anyhow::Result<Vec<_>>>()
+        })?,
+        Experiment::Saat => saat::run(&options, &mut |name, runs| {
+            let begun = Instant::now();
+            let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| {
+                saat::world::simulate(setup, *seed).map_err(anyhow::Error::msg)
             });
             tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
             outcomes?.into_iter().collect::<anyhow::Result<Vec<_>>>()

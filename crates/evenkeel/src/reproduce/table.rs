@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section, iscsi};
+use evenkeel_sim::experiment::{Report, Row, Section, iscsi, saat};
 
 use crate::report::short;
 
@@ -13,6 +13,12 @@ fn about(experiment: &str) -> &'static str {
             "
 baseline: no control, or as the section says. faithful: the published PID controller.
 evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --json and --report.
+"
+        }
+        saat::NAME => {
+            "
+baseline: the promise as the limit. faithful: SAAT as published, every second.
+evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
 "
         }
         _ => {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
 //! | [`iscsi`] | the packet-delay paper: response-time goals on a shared iSCSI target |
+//! | [`saat`] | the SAAT paper: promised throughput on a hybrid device |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
 //!
 //! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to whoever
@@ -15,6 +16,7 @@ mod digest;
 pub mod iscsi;
 pub mod oracle;
 mod report;
+pub mod saat;
 
 pub use digest::{Digest, LatencyDigest, TenantDigest};
 pub use report::{Axis, Better, Claim, Figure, Points, Report, Row, Section};

@@ -1,0 +1,235 @@
+//! A fast device that caches a slow one, and what the kernel's throttle makes of it.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `cache` | which blocks are on the fast device |
+//! | [`throttle`] | `io.max` in slices of 100 ms |
+//!
+//! Both devices serve one request after the other at their rate, first come, first served, and are done a fixed time
+//! later. A hit goes to the fast one. A read that misses goes to the slow one and leaves the fast one alone; with
+//! [`Promotion::Always`] its block is kept from then on. A write goes to the fast one; if the block that has to make room
+//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/model-hybrid.md`.
+
+mod cache;
+mod params;
+pub mod throttle;
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+
+pub use params::{HybridParams, Promotion};
+
+use crate::Io;
+use cache::Cache;
+
+/// Blocks whose misses are remembered, as a multiple of those that are held.
+const GHOSTS: usize = 4;
+
+/// A request that is done, and what it moved on the slow device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The request.
+    pub id: u64,
+    /// Bytes that were read from the slow device for it.
+    pub slow_read: u64,
+    /// Bytes that were written to the slow device for it: its own, or of blocks that it pushed out.
+    pub slow_written: u64,
+}
+
+/// One of the two devices.
+#[derive(Clone, Debug, Default)]
+struct Side {
+    free_at: Instant,
+    /// Time with a request under way, up to the end of the last one.
+    busy: Duration,
+    busy_until: Instant,
+    /// What is under way, in the order in which it will be done.
+    under_way: VecDeque<(Instant, Done)>,
+}
+
+impl Side {
+    /// Moves `bytes` when everything before is moved, and is done `latency` later; answers when.
+    fn serve(&mut self, now: Instant, bytes: u64, bytes_per_s: u64, latency: Duration) -> Instant {
+        let time = bytes.saturating_mul(1_000_000_000) / bytes_per_s.max(1);
+        self.free_at = self.free_at.max(now) + Duration::from_nanos(time);
+        let done = self.free_at + latency;
+        self.busy = self.busy + done.since(self.busy_until.max(now));
+        self.busy_until = self.busy_until.max(done);
+        done
+    }
+
+    fn finish(&mut self, at: Instant, done: Done) {
+        let at = self.under_way.back().map_or(at, |&(last, _)| last.max(at));
+        self.under_way.push_back((at, done));
+    }
+
+    fn next(&self) -> Instant {
+        self.under_way.front().map_or(Instant::FAR_FUTURE, |&(at, _)| at)
+    }
+}
+
+/// A fast device over a slow one.
+///
+/// Calls must not go back in time. O(blocks of the request) a call.
+#[derive(Clone, Debug)]
+pub struct Hybrid {
+    params: HybridParams,
+    cache: Cache,
+    /// Blocks that missed lately, with how often; by hash, the newest wins.
+    ghosts: Vec<(u64, u8)>,
+    fast: Side,
+    slow: Side,
+    slow_read: u64,
+    slow_written: u64,
+    /// When the next block may be written back.
+    write_back_at: Instant,
+}
+
+impl Hybrid {
+    /// An idle device whose fast part is empty.
+    pub fn new(params: HybridParams) -> Self {
+        let blocks = usize::try_from(params.blocks()).unwrap_or(1);
+        let ghosts = match params.promotion {
+            Promotion::Always => Vec::new(),
+            Promotion::Reused { .. } => vec![(u64::MAX, 0); GHOSTS * blocks.max(1)],
+        };
+        Self {
+            params,
+            cache: Cache::new(blocks),
+            ghosts,
+            fast: Side::default(),
+            slow: Side::default(),
+            slow_read: 0,
+            slow_written: 0,
+            write_back_at: Instant::ZERO,
+        }
+    }
+
+    /// Bytes read from and written to the slow device so far, write-back and what is queued included, and for how long until
+    /// `now` it had something to do.
+    pub fn slow_device(&self, now: Instant) -> (u64, u64, Duration) {
+        let ahead = self.slow.busy_until.since(now);
+        (self.slow_read, self.slow_written, Duration::from_nanos(self.slow.busy.as_nanos() - ahead.as_nanos()))
+    }
+
+    /// Changes the parameters but sizes and promotion, for what comes from now on.
+    pub fn set_params(&mut self, now: Instant, params: HybridParams) {
+        self.write_back(now);
+        let HybridParams { fast_bytes, block_bytes, promotion, .. } = self.params;
+        self.params = HybridParams { fast_bytes, block_bytes, promotion, ..params };
+    }
+
+    /// Nothing is served for `length` from `now`.
+    pub fn stall(&mut self, now: Instant, length: Duration) {
+        self.write_back(now);
+        for side in [&mut self.fast, &mut self.slow] {
+            side.free_at = side.free_at.max(now) + length;
+            side.busy_until += length;
+            for (at, _) in &mut side.under_way {
+                *at += length;
+            }
+        }
+    }
+
+    /// Takes a request. `id` comes back from [`Self::poll`] and is not looked into.
+    pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
+        self.write_back(now);
+        let mut done = Done { id, slow_read: 0, slow_written: 0 };
+        let (mut fast, mut slow_read, mut slow_write) = (0, 0, 0);
+        let (mut offset, end) = (io.offset, io.offset.saturating_add(u64::from(io.bytes)));
+        let write = io.kind == Kind::Write;
+        let block_bytes = u64::from(self.params.block_bytes);
+        if matches!(io.kind, Kind::Read | Kind::Write) {
+            while offset < end {
+                let block = offset / block_bytes;
+                let next = (block + 1).saturating_mul(block_bytes).min(end);
+                let bytes = next - offset;
+                offset = next;
+                if self.cache.touch(block, write) {
+                    fast += bytes;
+                } else if !self.takes_in(block) {
+                    *if write { &mut slow_write } else { &mut slow_read } += bytes;
+                } else {
+                    *if write { &mut fast } else { &mut slow_read } += bytes;
+                    slow_write += if self.cache.insert(block, write) { block_bytes } else { 0 };
+                }
+            }
+        }
+        let HybridParams { fast_bytes_per_s, fast_latency, slow_bytes_per_s, slow_latency, .. } = self.params;
+        let mut fast_done = now;
+        if fast > 0 {
+            fast_done = self.fast.serve(now, fast, fast_bytes_per_s, fast_latency);
+        }
+        let mut slow_done = Instant::ZERO;
+        if slow_read > 0 {
+            slow_done = self.slow.serve(now, slow_read, slow_bytes_per_s, slow_latency);
+        }
+        if slow_write > 0 {
+            let written = self.slow.serve(now, slow_write, slow_bytes_per_s, slow_latency);
+            // A read does not wait for the block that it pushed out.
+            if write {
+                slow_done = written;
+            }
+        }
+        (done.slow_read, done.slow_written) = (slow_read, slow_write);
+        self.slow_read += slow_read;
+        self.slow_written += slow_write;
+        if slow_done > fast_done {
+            self.slow.finish(slow_done, done);
+        } else {
+            self.fast.finish(fast_done, done);
+        }
+    }
+
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    pub fn next_event(&self) -> Instant {
+        self.fast.next().min(self.slow.next())
+    }
+
+    /// The next request that is done by `now`, in order of completion; call until `None`.
+    pub fn poll(&mut self, now: Instant) -> Option<Done> {
+        let side = if self.fast.next() <= self.slow.next() { &mut self.fast } else { &mut self.slow };
+        if side.next() > now {
+            return None;
+        }
+        side.under_way.pop_front().map(|(_, done)| done)
+    }
+
+    /// Whether a block that misses is kept from now on.
+    fn takes_in(&mut self, block: u64) -> bool {
+        let Promotion::Reused { misses } = self.params.promotion else { return true };
+        let place = (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % self.ghosts.len();
+        let ghost = &mut self.ghosts[place];
+        if ghost.0 != block {
+            *ghost = (block, 0);
+        }
+        ghost.1 = ghost.1.saturating_add(1);
+        ghost.1 > misses
+    }
+
+    /// Writes back what time has allowed since the last call.
+    fn write_back(&mut self, now: Instant) {
+        let HybridParams {
+            write_back_bytes_per_s: rate, dirty_above, block_bytes, slow_bytes_per_s, slow_latency, ..
+        } = self.params;
+        if rate == 0 {
+            return;
+        }
+        let most = libm::floor(dirty_above * self.params.blocks() as f64) as usize;
+        let step = Duration::from_nanos(u64::from(block_bytes) * 1_000_000_000 / rate);
+        while self.write_back_at <= now {
+            if self.cache.dirty() <= most || !self.cache.clean_one() {
+                // Time in which nothing was to be done is not made up for.
+                self.write_back_at = now + step;
+                return;
+            }
+            self.slow.serve(self.write_back_at, u64::from(block_bytes), slow_bytes_per_s, slow_latency);
+            self.slow_written += u64::from(block_bytes);
+            self.write_back_at += step;
+        }
+    }
+}

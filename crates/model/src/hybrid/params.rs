@@ -1,0 +1,109 @@
+//! What a hybrid device is made of.
+
+use evenkeel_control::Duration;
+
+use crate::params::{InvalidParams, check};
+
+/// Which blocks the fast device takes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Promotion {
+    /// Every block that is asked for (Flashcache, bcache). A write goes to the fast device and pushes out the block that was
+    /// not used for longest.
+    #[default]
+    Always,
+    /// A block that has missed this often lately (1 to 255), as dm-cache's smq policy in effect; until then both reads and
+    /// writes of it go to the slow device.
+    Reused {
+        /// Misses before it is taken in.
+        misses: u8,
+    },
+}
+
+/// What a [`Hybrid`](super::Hybrid) is made of; everything but sizes can change while it runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HybridParams {
+    /// Size of the fast device; at least one block, at most a million.
+    pub fast_bytes: u64,
+    /// What is kept or not kept together (512 B to 16 MiB).
+    pub block_bytes: u32,
+    /// Payload that the fast device moves, in bytes per second.
+    pub fast_bytes_per_s: u64,
+    /// Time of a request on the fast device on top of that; requests overlap here.
+    pub fast_latency: Duration,
+    /// Payload that the slow device moves, in bytes per second.
+    pub slow_bytes_per_s: u64,
+    /// Time of a request on the slow device on top of that; requests overlap here.
+    pub slow_latency: Duration,
+    /// Which blocks the fast device takes in.
+    pub promotion: Promotion,
+    /// Part of the fast device that may hold what the slow one does not have, 0 to 1; more is written back.
+    pub dirty_above: f64,
+    /// How fast it is written back, in bytes per second; 0 = only when a block is pushed out.
+    pub write_back_bytes_per_s: u64,
+}
+
+impl HybridParams {
+    /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
+    ///
+    /// The paper gives sizes only. The slow device's rate was chosen so that a group under its promise as a limit loses as
+    /// much as in the paper: see `docs/model-hybrid.md`.
+    pub const fn paper() -> Self {
+        Self {
+            fast_bytes: 100_000_000,
+            block_bytes: 128 << 10,
+            fast_bytes_per_s: 2_000_000_000,
+            fast_latency: Duration::from_micros(20),
+            slow_bytes_per_s: 150_000_000,
+            slow_latency: Duration::from_micros(1_000),
+            promotion: Promotion::Always,
+            dirty_above: 1.0,
+            write_back_bytes_per_s: 0,
+        }
+    }
+
+    /// The device of the lab: dm-cache with smq, 64 MB of memory over a null block device of 10 MB/s.
+    pub const fn lab() -> Self {
+        Self {
+            fast_bytes: 64 << 20,
+            block_bytes: 64 << 10,
+            fast_bytes_per_s: 400_000_000,
+            fast_latency: Duration::from_micros(200),
+            slow_bytes_per_s: 10_000_000,
+            slow_latency: Duration::from_micros(200),
+            promotion: Promotion::Reused { misses: 2 },
+            dirty_above: 1.0,
+            write_back_bytes_per_s: 0,
+        }
+    }
+
+    /// Checks that the parameters make sense together.
+    ///
+    /// # Errors
+    /// The first parameter that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidParams> {
+        let rate = 1_000..=1_000_000_000_000;
+        let latency = |latency: Duration| latency <= Duration::from_secs(10);
+        check(&[
+            ((512..=16 << 20).contains(&self.block_bytes), "block_bytes", "512 B to 16 MiB"),
+            ((1..=1_000_000).contains(&self.blocks()), "fast_bytes", "1 to 1000000 blocks"),
+            (rate.contains(&self.fast_bytes_per_s), "fast_bytes_per_s", "1 kB/s to 1 TB/s"),
+            (latency(self.fast_latency), "fast_latency", "at most 10 s"),
+            (rate.contains(&self.slow_bytes_per_s), "slow_bytes_per_s", "1 kB/s to 1 TB/s"),
+            (latency(self.slow_latency), "slow_latency", "at most 10 s"),
+            (self.promotion != Promotion::Reused { misses: 0 }, "promotion", "after 1 to 255 misses"),
+            ((0.0..=1.0).contains(&self.dirty_above), "dirty_above", "0 to 1"),
+            (
+                self.write_back_bytes_per_s <= self.slow_bytes_per_s,
+                "write_back_bytes_per_s",
+                "at most slow_bytes_per_s",
+            ),
+        ])
+    }
+
+    /// Blocks that the fast device holds.
+    pub const fn blocks(&self) -> u64 {
+        // Not validated yet when it is asked.
+        let block = if self.block_bytes == 0 { 1 } else { self.block_bytes as u64 };
+        self.fast_bytes / block
+    }
+}

@@ -1,0 +1,152 @@
+//! What the kernel makes of `io.max`: time in slices, and what a slice leaves over is gone.
+//!
+//! Linux 6.12, `block/blk-throttle.c`, one direction of one group. Within a slice of 100 ms as much may go as the limit
+//! gives up to the slice's *end*; what does not fit waits for it. While requests keep coming the slice is extended, but at
+//! every dispatch whole slices that lie behind are cut off together with what they allowed: who could not use them has
+//! lost it, and may at most catch up with the part of the slice that has begun. A new limit begins a new slice; if
+//! requests were waiting, what they had waited for is carried over.
+//!
+//! That is why a burst of misses shorter than a slice costs nothing and a longer one does.
+//!
+//! **Left out**: the kernel counts in ticks of 1 to 10 ms, and its timer may be late by one; groups above this one.
+
+use evenkeel_control::{Duration, Instant};
+
+/// Length of a slice in the kernel.
+pub const SLICE: Duration = Duration::from_millis(100);
+
+/// Limits of one direction; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes per second, 1 or more.
+    pub bytes_per_s: Option<u64>,
+    /// Requests per second, 1 or more.
+    pub requests_per_s: Option<u64>,
+}
+
+/// What has gone in the present slice, in one unit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    spent: u64,
+    /// Carried over from before the limit changed; below zero what went too early.
+    carried: i64,
+}
+
+impl Account {
+    /// How long `size` more has to wait after `elapsed` of the slice.
+    fn wait(&self, rate: u64, elapsed: Duration, size: u64) -> Duration {
+        let slice = SLICE.as_nanos();
+        let rounded = elapsed.as_nanos().max(1).next_multiple_of(slice);
+        let allowed = allowed(rate, rounded).saturating_add(self.carried);
+        let extra = i64::try_from(self.spent.saturating_add(size)).unwrap_or(i64::MAX).saturating_sub(allowed);
+        if extra <= 0 {
+            return Duration::ZERO;
+        }
+        let needed = u128::from(extra.unsigned_abs()) * 1_000_000_000 / u128::from(rate.max(1));
+        let needed = u64::try_from(needed).unwrap_or(u64::MAX);
+        // To the end of what was counted as elapsed, and then as long as the rest takes.
+        Duration::from_nanos(needed.saturating_add(rounded - elapsed.as_nanos()))
+    }
+
+    /// Cuts off `whole` nanoseconds of past slices.
+    fn trim(&mut self, rate: u64, whole: u64) {
+        let past = allowed(rate, whole).saturating_add(core::mem::take(&mut self.carried));
+        self.spent = self.spent.saturating_sub(past.max(0).unsigned_abs());
+    }
+
+    fn carry(&mut self, rate: u64, elapsed: Duration) {
+        let spent = i64::try_from(self.spent).unwrap_or(i64::MAX);
+        self.carried = self.carried.saturating_add(allowed(rate, elapsed.as_nanos()).saturating_sub(spent));
+    }
+}
+
+/// What `rate` gives in `nanos`.
+fn allowed(rate: u64, nanos: u64) -> i64 {
+    i64::try_from(u128::from(rate) * u128::from(nanos) / 1_000_000_000).unwrap_or(i64::MAX)
+}
+
+/// The throttle of one direction of one group.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    limits: Limits,
+    begin: Instant,
+    end: Instant,
+    bytes: Account,
+    requests: Account,
+}
+
+impl Throttle {
+    /// A throttle with these limits in which nothing has happened.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            begin: Instant::ZERO,
+            end: Instant::ZERO,
+            bytes: Account::default(),
+            requests: Account::default(),
+        }
+    }
+
+    /// The limits in force.
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Sets limits as a write to `io.max` does; `waiting` tells whether requests wait here now. The same limits written
+    /// again begin a new slice too.
+    pub fn set_limits(&mut self, now: Instant, limits: Limits, waiting: bool) {
+        if waiting {
+            let elapsed = now.since(self.begin);
+            if let Some(rate) = self.limits.bytes_per_s {
+                self.bytes.carry(rate, elapsed);
+            }
+            if let Some(rate) = self.limits.requests_per_s {
+                self.requests.carry(rate, elapsed);
+            }
+        }
+        self.limits = limits;
+        (self.bytes.spent, self.requests.spent) = (0, 0);
+        (self.begin, self.end) = (now, now + SLICE);
+    }
+
+    /// When the request at the head of the queue, of `bytes`, may go: `now` or later. `first` tells that nothing waited
+    /// before it.
+    pub fn ready_at(&mut self, now: Instant, bytes: u32, first: bool) -> Instant {
+        if now > self.end && first {
+            (self.bytes, self.requests) = (Account::default(), Account::default());
+            (self.begin, self.end) = (now, now + SLICE);
+        } else if self.end < now + SLICE {
+            self.end = now + SLICE;
+        }
+        let elapsed = now.since(self.begin);
+        let wait = |rate: Option<u64>, account: &Account, size| {
+            rate.map_or(Duration::ZERO, |rate| account.wait(rate, elapsed, size))
+        };
+        let bytes = wait(self.limits.bytes_per_s, &self.bytes, u64::from(bytes));
+        let wait = bytes.max(wait(self.limits.requests_per_s, &self.requests, 1));
+        self.end = self.end.max(now + wait);
+        now + wait
+    }
+
+    /// A request of `bytes` goes.
+    pub fn dispatch(&mut self, now: Instant, bytes: u32) {
+        self.bytes.spent = self.bytes.spent.saturating_add(u64::from(bytes));
+        self.requests.spent = self.requests.spent.saturating_add(1);
+        if now > self.end {
+            return;
+        }
+        self.end = now + SLICE;
+        let slice = SLICE.as_nanos();
+        let whole = now.since(self.begin).as_nanos() / slice * slice;
+        if whole == 0 {
+            return;
+        }
+        if let Some(rate) = self.limits.bytes_per_s {
+            self.bytes.trim(rate, whole);
+        }
+        if let Some(rate) = self.limits.requests_per_s {
+            self.requests.trim(rate, whole);
+        }
+        self.begin += Duration::from_nanos(whole);
+    }
+}

@@ -1,0 +1,105 @@
+//! Promised throughput on a hybrid device: the experiments of the SAAT paper.
+//!
+//! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
+//! Environment*. The device is the model [`evenkeel_model::hybrid`] under the kernel's throttle; what the paper leaves
+//! open is chosen and said.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`tenants`] | what tenants do, after the paper's Table I |
+//! | [`world`] | tenants, throttle, device, counters and controller in virtual time |
+//! | [`grid`] | the fourteen groups |
+//! | `oracle` | the best limits of each period, by trying |
+//! | `judge` | rows and claims |
+
+pub mod grid;
+mod judge;
+mod oracle;
+pub mod tenants;
+pub mod world;
+
+use evenkeel_control::Duration;
+use evenkeel_control::throughput::{Config, Method};
+use evenkeel_model::hybrid::HybridParams;
+
+use super::{Options, Report};
+use world::{Control, Outcome, PERIOD, Setup};
+
+/// Name on the command line and in results.
+pub const NAME: &str = "saat";
+
+/// How often ours decides here.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
+pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+
+/// Who sets the limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Arm {
+    Static,
+    /// As published, once a second.
+    Saat,
+    /// Ours, ten times a second.
+    Accurate,
+    /// Ours, once a second.
+    AccurateSecond,
+    /// As published, but ten times a second.
+    SaatOften,
+    Oracle,
+}
+
+impl Arm {
+    const ALL: [Self; 6] =
+        [Self::Static, Self::Saat, Self::Accurate, Self::AccurateSecond, Self::SaatOften, Self::Oracle];
+
+    /// Name in results of those that have no column of their own.
+    const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Static | Self::Saat | Self::Accurate => None,
+            Self::AccurateSecond => Some("accurate_1s"),
+            Self::SaatOften => Some("saat_100ms"),
+            Self::Oracle => Some("oracle"),
+        }
+    }
+
+    fn control(self, device: &HybridParams) -> Control {
+        // The paper measured the slow device beforehand; ours has to find out.
+        let published = Config { slow_bytes_per_s: Some(device.slow_bytes_per_s), ..Config::DEFAULT };
+        Control::Controller(match self {
+            Self::Oracle => return Control::Oracle,
+            Self::Static => Config { method: Method::Static, ..Config::DEFAULT },
+            Self::Saat => Config { method: Method::Saat, interval: PERIOD, ..published },
+            Self::SaatOften => Config { method: Method::Saat, interval: STEP, ..published },
+            Self::Accurate => Config { method: Method::Accurate, interval: STEP, ..Config::DEFAULT },
+            Self::AccurateSecond => Config { method: Method::Accurate, interval: PERIOD, ..Config::DEFAULT },
+        })
+    }
+}
+
+/// Runs everything.
+///
+/// # Errors
+/// What `execute` answers.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let device = HybridParams::paper();
+    let (seeds, seconds) = if options.quick { (2, 100) } else { (5, 300) };
+    let seeds: Vec<u64> = (options.seed..).take(seeds).collect();
+    let groups = grid::groups();
+    let mut runs = Vec::new();
+    for arm in Arm::ALL {
+        for tenants in groups.iter().flat_map(|group| &group.cases) {
+            let setup = Setup {
+                device,
+                tenants: tenants.clone(),
+                control: arm.control(&device),
+                lead: Duration::from_secs(10),
+                duration: Duration::from_secs(seconds),
+            };
+            runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
+        }
+    }
+    let outcomes = execute("groups", &runs)?;
+    let runs: Vec<(&Setup, &Outcome)> = runs.iter().map(|(setup, _)| setup).zip(&outcomes).collect();
+    Ok(judge::report(options, &groups, &runs, seeds.len(), seconds))
+}

@@ -1,0 +1,120 @@
+//! Tenants like those of the MSR Cambridge traces: a read ratio, a hot set, and phases of hits and misses.
+//!
+//! Of the traces the paper prints how many requests they have and how many of them are reads (Table I). What else a
+//! tenant needs is invented and said here: it works on a hot set that fits the cache, and from time to time goes through
+//! data that it has not used for long, which all misses. Both phases have lengths in bytes, lognormal.
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
+use evenkeel_model::Io;
+
+/// A trace of the paper's Table I, and what was invented for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trace {
+    /// Its name.
+    pub name: &'static str,
+    /// Requests, in millions (Table I).
+    pub requests_millions: f64,
+    /// Part of them that reads (Table I).
+    pub reads: f64,
+    /// Part of the bytes that belongs to phases of misses.
+    pub cold: f64,
+}
+
+const fn trace(name: &'static str, requests_millions: f64, reads: f64, cold: f64) -> Trace {
+    Trace { name, requests_millions, reads, cold }
+}
+
+/// Table I. The last column was chosen so that the limits of today lose what they lose in the paper; see
+/// `docs/accurate-throughput.md`.
+pub const TRACES: [Trace; 10] = [
+    trace("usr", 12.873_274, 0.7214, 0.15),
+    trace("prn", 17.635_766, 0.1979, 0.19),
+    trace("hm", 8.985_487, 0.3265, 0.15),
+    trace("rsrch", 3.254_278, 0.1122, 0.13),
+    trace("src", 14.024_860, 0.1678, 0.19),
+    trace("stg", 6.098_667, 0.3176, 0.14),
+    trace("ts", 4.216_457, 0.2589, 0.14),
+    trace("web", 9.642_398, 0.5359, 0.17),
+    trace("mds", 2.916_662, 0.2961, 0.14),
+    trace("wdev", 2.654_824, 0.273, 0.13),
+];
+
+/// Mean length of a phase of misses, in bytes of reads and writes together.
+pub const COLD_BYTES: f64 = 32e6;
+/// Standard deviation of the logarithm of the length of a phase.
+pub const PHASE_SIGMA: f64 = 0.5;
+/// Size of a request.
+pub const REQUEST_BYTES: u32 = 128 << 10;
+/// Size of a tenant's hot set.
+pub const HOT_BYTES: u64 = 16 << 20;
+/// Where a tenant's data begins, by its place; where data that is gone through begins, from there.
+const TENANT_BYTES: u64 = 1 << 44;
+const COLD_AT: u64 = 1 << 42;
+
+/// The reads or the writes of a tenant, one request after the other, without end.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    kind: Kind,
+    base: u64,
+    /// Part of the tenant's bytes that goes this way: phases are as much shorter.
+    share: f64,
+    cold_part: f64,
+    /// The same numbers for both directions, so that their phases fall together.
+    phases: SplitMix64,
+    places: SplitMix64,
+    cold: bool,
+    left: f64,
+    next_cold: u64,
+}
+
+impl Requests {
+    /// The requests of one direction of the tenant at `place`.
+    pub fn new(trace: &Trace, place: usize, kind: Kind, seed: u64) -> Self {
+        let read = kind == Kind::Read;
+        let mut seeds = SplitMix64::new(seed ^ (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let (phases, [for_reads, for_writes]) = (seeds.next_u64(), [seeds.next_u64(), seeds.next_u64()]);
+        let mut requests = Self {
+            kind,
+            base: place as u64 * TENANT_BYTES,
+            share: if read { trace.reads } else { 1.0 - trace.reads },
+            cold_part: trace.cold,
+            phases: SplitMix64::new(phases),
+            places: SplitMix64::new(if read { for_reads } else { for_writes }),
+            cold: true,
+            left: 0.0,
+            // Reads and writes go through different data.
+            next_cold: if read { 0 } else { COLD_AT / 2 },
+        };
+        requests.turn();
+        // Tenants begin somewhere in their first phase.
+        requests.left *= requests.phases.next_f64();
+        requests
+    }
+
+    /// The next phase.
+    fn turn(&mut self) {
+        self.cold = !self.cold;
+        let mean = if self.cold { COLD_BYTES } else { COLD_BYTES * (1.0 - self.cold_part) / self.cold_part };
+        let spread = libm::exp(PHASE_SIGMA * self.phases.next_normal() - PHASE_SIGMA * PHASE_SIGMA / 2.0);
+        self.left += mean * spread * self.share;
+    }
+
+    /// The next request.
+    pub fn draw(&mut self) -> Io {
+        while self.left <= 0.0 {
+            self.turn();
+        }
+        self.left -= f64::from(REQUEST_BYTES);
+        let offset = if self.cold {
+            self.next_cold += u64::from(REQUEST_BYTES);
+            COLD_AT + self.next_cold
+        } else {
+            // Some of the hot set is hotter.
+            let u = self.places.next_f64();
+            let blocks = HOT_BYTES / u64::from(REQUEST_BYTES);
+            (u * u * blocks as f64) as u64 * u64::from(REQUEST_BYTES)
+        };
+        Io { kind: self.kind, offset: self.base + offset, bytes: REQUEST_BYTES }
+    }
+}

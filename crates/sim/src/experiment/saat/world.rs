@@ -1,0 +1,281 @@
+//! Tenants, the kernel's throttle, a hybrid device, its counters and a controller, in virtual time.
+
+use evenkeel_control::throughput::{
+    Config, Controller, Counters, Goal, Promise, Rate, SlowDevice, TenantId, TenantSample,
+};
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::Io;
+use evenkeel_model::hybrid::throttle::{Limits, Throttle};
+use evenkeel_model::hybrid::{Hybrid, HybridParams};
+
+use super::tenants::{Requests, Trace};
+
+/// How long one figure of throughput stands for.
+pub const PERIOD: Duration = Duration::from_secs(1);
+/// How often the counters are read for the figures: half of that, so that periods can also begin in between.
+pub const HALF: Duration = Duration::from_millis(500);
+/// Requests that each direction of a tenant has waiting or under way: a trace is replayed one request after the other.
+const DEPTH: u32 = 1;
+
+/// A tenant and what it was promised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// What it does, as fast as it may.
+    pub trace: Trace,
+    /// Throughput of reads and writes together, in bytes per second; each direction is promised its part.
+    pub promised: f64,
+}
+
+impl Tenant {
+    /// What was promised in one direction.
+    pub fn goal(&self, kind: Kind) -> f64 {
+        let part = if kind == Kind::Read { self.trace.reads } else { 1.0 - self.trace.reads };
+        (self.promised * part).max(1.0).round()
+    }
+}
+
+/// Who sets the limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Control {
+    /// A controller.
+    Controller(Config),
+    /// Someone who knows each period before it begins.
+    Oracle,
+}
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// The device.
+    pub device: HybridParams,
+    /// Everyone.
+    pub tenants: Vec<Tenant>,
+    /// Who sets the limits.
+    pub control: Control,
+    /// How long the cache warms up, under control, before it counts.
+    pub lead: Duration,
+    /// How long after that.
+    pub duration: Duration,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// By tenant: its bytes in each half of a period.
+    pub halves: Vec<Vec<f64>>,
+}
+
+impl Outcome {
+    /// A tenant's bytes per second in each period; `shifted` by half of one against those that the controllers know.
+    pub fn periods(&self, tenant: usize, shifted: bool) -> Vec<f64> {
+        let halves = &self.halves[tenant][usize::from(shifted)..];
+        halves.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / PERIOD.as_secs_f64()).collect()
+    }
+}
+
+/// One direction of one tenant.
+#[derive(Clone, Debug)]
+struct Stream {
+    requests: Requests,
+    throttle: Throttle,
+    /// The request whose turn it is, and when it may go; `None` while as many as allowed are under way.
+    head: Option<(Io, Instant)>,
+    under_way: u32,
+}
+
+/// Tenants, throttles and device.
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    now: Instant,
+    device: Hybrid,
+    /// Reads and writes of each tenant in turn.
+    streams: Vec<Stream>,
+    hybrid: Vec<Counters>,
+    slow: Vec<Counters>,
+}
+
+impl World {
+    pub(super) fn new(setup: &Setup, seed: u64) -> Self {
+        let mut streams = Vec::new();
+        for (place, tenant) in setup.tenants.iter().enumerate() {
+            for kind in [Kind::Read, Kind::Write] {
+                let mut requests = Requests::new(&tenant.trace, place, kind, seed);
+                let mut throttle = Throttle::new(Limits::default());
+                throttle.set_limits(Instant::ZERO, limit(tenant.goal(kind)), false);
+                let first = requests.draw();
+                let at = throttle.ready_at(Instant::ZERO, first.bytes, true);
+                streams.push(Stream { requests, throttle, head: Some((first, at)), under_way: 0 });
+            }
+        }
+        let counters = vec![Counters::ZERO; setup.tenants.len()];
+        Self {
+            now: Instant::ZERO,
+            device: Hybrid::new(setup.device),
+            streams,
+            hybrid: counters.clone(),
+            slow: counters,
+        }
+    }
+
+    /// Sets the limits of all streams, as an agent does that writes only what has changed.
+    pub(super) fn set_limits(&mut self, limits: &[f64]) {
+        for (stream, &bytes_per_s) in self.streams.iter_mut().zip(limits) {
+            let limits = limit(bytes_per_s);
+            if limits == stream.throttle.limits() {
+                continue;
+            }
+            stream.throttle.set_limits(self.now, limits, stream.head.is_some());
+            if let Some((io, at)) = &mut stream.head {
+                *at = stream.throttle.ready_at(self.now, io.bytes, false);
+            }
+        }
+    }
+
+    /// Lets everything happen until `until`.
+    pub(super) fn run(&mut self, until: Instant) {
+        loop {
+            let heads = self.streams.iter().filter_map(|stream| Some(stream.head.as_ref()?.1));
+            let ready = heads.min().unwrap_or(Instant::FAR_FUTURE);
+            let now = ready.min(self.device.next_event());
+            if now > until {
+                break;
+            }
+            self.now = now;
+            while let Some(done) = self.device.poll(now) {
+                let place = done.id as usize;
+                let (hybrid, slow) = (&mut self.hybrid[place / 2], &mut self.slow[place / 2]);
+                count(hybrid, place, super::tenants::REQUEST_BYTES);
+                slow.read_bytes += done.slow_read;
+                slow.written_bytes += done.slow_written;
+                let stream = &mut self.streams[place];
+                stream.under_way -= 1;
+                if stream.head.is_none() {
+                    stream.fetch(now, true);
+                }
+            }
+            for (place, stream) in self.streams.iter_mut().enumerate() {
+                while let Some((io, at)) = stream.head
+                    && at <= now
+                {
+                    stream.throttle.dispatch(now, io.bytes);
+                    self.device.submit(now, place as u64, io);
+                    stream.under_way += 1;
+                    stream.head = None;
+                    if stream.under_way < DEPTH {
+                        stream.fetch(now, false);
+                    }
+                }
+            }
+        }
+        self.now = until;
+    }
+
+    /// Bytes of each stream so far.
+    pub(super) fn bytes(&self) -> Vec<u64> {
+        self.hybrid.iter().flat_map(|tenant| [tenant.read_bytes, tenant.written_bytes]).collect()
+    }
+
+    fn slow_device(&self) -> SlowDevice {
+        let (read_bytes, written_bytes, busy) = self.device.slow_device(self.now);
+        SlowDevice { counters: Counters { read_bytes, written_bytes, ..Counters::ZERO }, busy }
+    }
+}
+
+impl Stream {
+    fn fetch(&mut self, now: Instant, first: bool) {
+        let io = self.requests.draw();
+        self.head = Some((io, self.throttle.ready_at(now, io.bytes, first)));
+    }
+}
+
+fn limit(bytes_per_s: f64) -> Limits {
+    Limits { bytes_per_s: Some((bytes_per_s as u64).max(1)), requests_per_s: None }
+}
+
+fn count(counters: &mut Counters, place: usize, bytes: u32) {
+    if place.is_multiple_of(2) {
+        counters.reads += 1;
+        counters.read_bytes += u64::from(bytes);
+    } else {
+        counters.writes += 1;
+        counters.written_bytes += u64::from(bytes);
+    }
+}
+
+/// Runs a setup. The same seed gives the same outcome on every machine.
+///
+/// # Errors
+/// The setting of the controller or the device that makes no sense.
+pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
+    setup.device.validate().map_err(|error| error.to_string())?;
+    let mut world = World::new(setup, seed);
+    let end = Instant::ZERO + setup.lead + setup.duration;
+    let mut meter = Meter::new(setup);
+    match &setup.control {
+        Control::Oracle => super::oracle::run(setup, &mut world, end, &mut meter),
+        Control::Controller(config) => controlled(setup, config, &mut world, end, &mut meter)?,
+    }
+    Ok(meter.outcome)
+}
+
+fn controlled(
+    setup: &Setup,
+    config: &Config,
+    world: &mut World,
+    end: Instant,
+    meter: &mut Meter,
+) -> Result<(), String> {
+    let mut controller = Controller::new(config).map_err(|error| error.to_string())?;
+    let mut ids: Vec<TenantId> = Vec::new();
+    for tenant in &setup.tenants {
+        let goal = |kind| Some(Goal::new(Rate::BytesPerS(tenant.goal(kind) as u64)));
+        let promise = Promise { read: goal(Kind::Read), write: goal(Kind::Write), weight: 1.0 };
+        ids.push(controller.join(&promise).map_err(|error| error.to_string())?);
+    }
+    let mut now = Instant::ZERO;
+    while now < end {
+        let known = ids.iter().zip(world.hybrid.iter().zip(&world.slow));
+        let samples: Vec<TenantSample> = known
+            .map(|(&id, (&hybrid, &slow))| TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(id) })
+            .collect();
+        controller.observe(now, Some(world.slow_device()), &samples);
+        let decision = controller.tick(now);
+        let both = decision.assignments.iter().flat_map(|assignment| [assignment.read, assignment.write]);
+        let limits: Vec<f64> = both.flatten().map(|limit| limit.limit.value() as f64).collect();
+        world.set_limits(&limits);
+        now += config.interval;
+        meter.run(world, now.min(end));
+    }
+    Ok(())
+}
+
+/// Makes periods of counters.
+pub(super) struct Meter {
+    next: Instant,
+    before: Option<Vec<u64>>,
+    outcome: Outcome,
+}
+
+impl Meter {
+    fn new(setup: &Setup) -> Self {
+        let outcome = Outcome { halves: vec![Vec::new(); setup.tenants.len()] };
+        Self { next: Instant::ZERO + setup.lead, before: None, outcome }
+    }
+
+    /// Lets everything happen until `until`, and reads the counters on the way.
+    pub(super) fn run(&mut self, world: &mut World, until: Instant) {
+        while self.next <= until {
+            world.run(self.next);
+            let bytes = world.bytes();
+            if let Some(before) = self.before.replace(bytes.clone()) {
+                for (tenant, halves) in self.outcome.halves.iter_mut().enumerate() {
+                    let moved = |place: usize| (bytes[place] - before[place]) as f64;
+                    halves.push(moved(2 * tenant) + moved(2 * tenant + 1));
+                }
+            }
+            self.next += HALF;
+        }
+        world.run(until);
+    }
+}
