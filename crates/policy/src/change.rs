@@ -109,6 +109,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("control", old.control_path() != new.control_path()),
         ("data_dir", old.data_dir != new.data_dir),
         ("workers", old.workers != new.workers),
+        ("placement", old.placement != new.placement),
         ("engine", old.engine != new.engine),
         ("busy_poll", old.busy_poll != new.busy_poll),
         ("read_only", old.read_only != new.read_only),

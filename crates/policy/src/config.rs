@@ -60,6 +60,8 @@ pub struct Server {
     pub data_dir: PathBuf,
     /// Threads that serve connections: a number, or "auto" for one per core.
     pub workers: Workers,
+    /// Which worker serves which connection.
+    pub placement: Placement,
     /// How I/O is submitted to the kernel.
     pub engine: Engine,
     /// How long a busy worker looks for events before it sleeps; saves the wake-up. 0 = sleep at once.
@@ -83,6 +85,37 @@ pub struct Server {
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
+}
+
+/// Which worker serves which connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// One worker after the other, for good.
+    RoundRobin,
+    /// The worker with the fewest connections, for good.
+    LeastConnections,
+    /// The published genetic algorithm, by bytes received; to compare with.
+    Genetic,
+    /// All connections anew every second, the heaviest first; to compare with.
+    Lpt,
+    /// The least loaded worker; later few moves away from the heaviest one, where they certainly help.
+    #[default]
+    Descent,
+}
+
+impl Placement {
+    /// As the controller wants it.
+    pub const fn control(self) -> evenkeel_control::placement::Config {
+        use evenkeel_control::placement::{Config, Moving};
+        match self {
+            Self::RoundRobin => Config::RoundRobin,
+            Self::LeastConnections => Config::LeastConnections,
+            Self::Genetic => Config::Genetic(Moving::published()),
+            Self::Lpt => Config::Lpt(Moving::new()),
+            Self::Descent => Config::Descent(Moving::new()),
+        }
+    }
 }
 
 /// How I/O is submitted to the kernel.
@@ -352,6 +385,7 @@ impl Default for Server {
             control: None,
             data_dir: "evenkeel-data".into(),
             workers: Workers::Auto,
+            placement: Placement::Descent,
             engine: Engine::Auto,
             busy_poll: Duration::from_micros(200),
             read_only: false,

@@ -3,6 +3,7 @@
 //! Units are last in the names. Counters count from the start of the server. A rate or budget that is not set or
 //! not bounded is `null`.
 
+use evenkeel_control::placement::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,8 @@ pub struct State {
     pub draining: bool,
     /// Threads that serve connections.
     pub workers: Vec<WorkerState>,
+    /// How connections are placed on them.
+    pub placement: PlacementState,
     /// Connections at present.
     pub connections: u64,
     /// Connections accepted since the start.
@@ -35,6 +38,19 @@ pub struct State {
     pub pools: Vec<PoolState>,
     /// Exports.
     pub volumes: Vec<VolumeState>,
+}
+
+/// How connections are placed on workers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlacementState {
+    /// Name of the method.
+    pub method: String,
+    /// Why connections moved last, or did not.
+    pub reason: String,
+    /// The same as a sentence with its figures.
+    pub because: String,
+    /// Connections that were moved since the start.
+    pub moves_total: u64,
 }
 
 /// A thread that serves connections.
@@ -408,4 +424,30 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
 /// A rate as shown: 0 stands for not set.
 fn set(rate: u64) -> Option<u64> {
     (rate > 0).then_some(rate)
+}
+
+/// Why connections move between workers, or do not, as a sentence.
+pub fn placement(reason: &Reason) -> String {
+    // Of bytes in multiples of the mean, of time as a share of the worker's: either reads as per cent.
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    match *reason {
+        Reason::Static => "connections stay where they were accepted".into(),
+        Reason::OneWorker => "there is one worker".into(),
+        Reason::NotBusy { heaviest } => format!("the busiest worker is busy {} of the time", percent(heaviest)),
+        Reason::NotWorth { gain, .. } => {
+            format!("moving connections would take {} off the busiest worker at best", percent(gain))
+        }
+        Reason::Elephant { load, .. } => {
+            format!("the busiest worker's load is one connection ({}), which cannot be split", percent(load))
+        }
+        Reason::Uncertain { gain, noise } => format!(
+            "moving connections would take {} off the busiest worker, whose load varies by {} anyway",
+            percent(gain),
+            percent(noise)
+        ),
+        Reason::Rebalanced { before, after } => {
+            format!("the busiest worker goes from {} to {}", percent(before), percent(after))
+        }
+        Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
+    }
 }

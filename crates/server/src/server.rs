@@ -125,7 +125,13 @@ impl Server {
             peer_timeout: config.server.peer_timeout.0,
             busy_poll: config.server.busy_poll.0,
         };
-        let shared = Arc::new(Shared::new(mailboxes, config.server.max_connections, Budget::new(memory), bounds));
+        let shared = Arc::new(Shared::new(
+            mailboxes,
+            config.server.max_connections,
+            Budget::new(memory),
+            bounds,
+            config.server.placement.control(),
+        ));
         let mut registry = Registry::new(start.seed);
         let mut snapshot = registry.plan(&Snapshot::default(), &config)?;
         registry.apply(&mut snapshot);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
+use evenkeel_control::placement::{self, Placement};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::Config;
@@ -122,11 +123,14 @@ impl Slots {
         Self { generations: zeros(), homes: zeros(), orphans: zeros(), free: Mutex::new((0..count).rev().collect()) }
     }
 
-    /// Names a new connection, served by `worker`; `None` when there are too many.
-    pub(crate) fn take(&self, worker: usize) -> Option<ConnKey> {
-        let slot = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
-        self.homes[slot as usize].store(worker as u32, Ordering::Release);
-        Some(ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) })
+    /// Names a new connection, which has no home yet; `None` when there are too many.
+    pub(crate) fn take(&self) -> Option<ConnKey> {
+        Some(self.key(self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?))
+    }
+
+    /// The connection that uses a slot at present, or used it last.
+    pub(crate) fn key(&self, slot: u32) -> ConnKey {
+        ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) }
     }
 
     /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
@@ -168,9 +172,7 @@ impl Slots {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut used = vec![true; self.homes.len()];
         free.into_iter().for_each(|slot| used[slot as usize] = false);
-        let key =
-            |slot: usize| ConnKey { slot: slot as u32, generation: self.generations[slot].load(Ordering::Acquire) };
-        (0..used.len()).filter(|&slot| used[slot]).map(key).collect()
+        (0..used.len()).filter(|&slot| used[slot]).map(|slot| self.key(slot as u32)).collect()
     }
 
     /// Number of slots.
@@ -203,6 +205,10 @@ pub(crate) struct Shared {
     pub(crate) stats: Vec<WorkerStats>,
     /// Connections.
     pub(crate) slots: Slots,
+    /// Decides which worker serves which of them.
+    placement: Mutex<Placement>,
+    /// Connections that it has moved.
+    pub(crate) moves: AtomicU64,
     /// Bound on buffered payloads.
     pub(crate) budget: Budget,
     /// Bytes that connections have sent ahead of what they may have outstanding.
@@ -219,8 +225,16 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Shared state for as many workers as there are mailboxes.
-    pub(crate) fn new(mailboxes: Vec<Arc<Mailbox>>, slots: u32, budget: Budget, bounds: Bounds) -> Self {
+    pub(crate) fn new(
+        mailboxes: Vec<Arc<Mailbox>>,
+        slots: u32,
+        budget: Budget,
+        bounds: Bounds,
+        placement: placement::Config,
+    ) -> Self {
         Self {
+            placement: Mutex::new(Placement::new(placement, mailboxes.len(), 0, crate::clock::now())),
+            moves: AtomicU64::new(0),
             snapshot: RwLock::default(),
             epoch: AtomicU64::new(0),
             stats: mailboxes.iter().map(|_| WorkerStats::default()).collect(),
@@ -260,10 +274,9 @@ impl Shared {
         }
     }
 
-    /// The worker that a new connection should go to: the one with the fewest.
-    pub(crate) fn least_loaded(&self) -> usize {
-        let connections = self.stats.iter().map(|stats| stats.connections.load(Ordering::Relaxed));
-        connections.enumerate().min_by_key(|&(index, count)| (count, index)).map_or(0, |(index, _)| index)
+    /// Takes the lock of the placement: at accept, at close, and once a second for each worker.
+    pub(crate) fn placement(&self) -> MutexGuard<'_, Placement> {
+        self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,8 +13,8 @@ use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Standing};
 use evenkeel_policy::goal;
 use evenkeel_policy::state::{
-    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PoolState, State, TenantState, VolumeState,
-    WorkerState,
+    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState, State, TenantState,
+    VolumeState, WorkerState,
 };
 
 use crate::backend::Backend;
@@ -41,7 +41,17 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         cpu_s: stats.cpu_ns.load(Ordering::Relaxed) as f64 / 1e9,
     });
     let workers: Vec<WorkerState> = workers.collect();
+    let (method, decision) = {
+        let placement = shared.placement();
+        (placement.method(), placement.decision())
+    };
     State {
+        placement: PlacementState {
+            method: method.into(),
+            reason: decision.reason.name().into(),
+            because: evenkeel_policy::state::placement(&decision.reason),
+            moves_total: shared.moves.load(Ordering::Relaxed),
+        },
         version: env!("CARGO_PKG_VERSION").into(),
         uptime_s: uptime.as_secs_f64(),
         engine: engine.name().into(),

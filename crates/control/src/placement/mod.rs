@@ -243,6 +243,7 @@ impl Placement {
     /// Places connections on `workers` workers (at least one).
     pub fn new(config: Config, workers: usize, seed: u64, now: Instant) -> Self {
         let workers = workers.max(1);
+        let reason = if config.moving().is_some() { Reason::NotBusy { heaviest: 0.0 } } else { Reason::Static };
         Self {
             config,
             entries: Vec::new(),
@@ -255,12 +256,17 @@ impl Placement {
             rng: SplitMix64::new(seed),
             descent: Descent::new(),
             moves: Vec::new(),
-            decision: Decision { at: now, reason: Reason::Static, moves: 0 },
+            decision: Decision { at: now, reason, moves: 0 },
             slots: Vec::new(),
             loads: Vec::new(),
             fixed: Vec::new(),
             assignment: Vec::new(),
         }
+    }
+
+    /// Name of the method.
+    pub const fn method(&self) -> &'static str {
+        self.config.name()
     }
 
     /// Number of workers.

@@ -133,6 +133,7 @@ fn counter(value: u64) -> Option<Figure<'static>> {
 const SERVER: &[Metric<State>] = &[
     metric("uptime", "Time since the start.", SECONDS, |s| Some(Figure::Gauge(s.uptime_s))),
     metric("connections", "Connections at present.", None, |s| gauge(s.connections)),
+    metric("placement_moves", "Connections moved between workers.", None, |s| counter(s.placement.moves_total)),
     metric("accepted_connections", "Connections accepted.", None, |s| counter(s.accepted_connections_total)),
     metric("refused_connections", "Connections closed at once because there were too many.", None, |s| {
         counter(s.refused_connections_total)

@@ -76,13 +76,14 @@ impl Worker {
     }
 
     fn place(&mut self, transport: Transport, peer: Peer) {
-        let worker = self.shared.least_loaded();
-        let Some(key) = self.shared.slots.take(worker) else {
+        let Some(key) = self.shared.slots.take() else {
             // Closing tells the client at once; leaving it in the queue would let it hang.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%peer, "refusing a connection: server.max_connections are open");
             return;
         };
+        let worker = self.shared.placement().join(key.slot) as usize;
+        self.shared.slots.set_home(key, worker);
         self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         self.shared.stats[worker].connections.fetch_add(1, Ordering::Relaxed);
         if worker == self.index {

@@ -396,6 +396,19 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// Requests received.
     pub(crate) requests: u64,
+    /// What it has cost its worker since that was last told.
+    pub(crate) toll: Toll,
+}
+
+/// What a connection costs its worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Toll {
+    /// Time spent on receiving and sending, out of samples.
+    pub(crate) ns: u64,
+    /// Bytes received.
+    pub(crate) received: u64,
+    /// Requests received before.
+    pub(crate) requests: u64,
 }
 
 impl Connection {
@@ -421,6 +434,7 @@ impl Connection {
             interest: 0,
             dirty: false,
             requests: 0,
+            toll: Toll::default(),
         }
     }
 

@@ -15,6 +15,7 @@
 mod accept;
 pub(crate) mod connection;
 pub(crate) mod mailbox;
+mod meter;
 mod operations;
 mod pump;
 mod receive;
@@ -28,12 +29,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
+use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
 use rustix::event::epoll;
 
 pub(crate) use accept::Listener;
 use connection::{ConnKey, Connection, Paused, SendList};
 use mailbox::{Mailbox, Message};
+use meter::Meter;
 use operations::Operations;
 use pump::PoolWork;
 
@@ -101,6 +104,7 @@ pub(crate) struct Worker {
     send_list: SendList,
     inbox: Vec<Message>,
     requests: u64,
+    meter: Meter,
     housekeeping_at: Instant,
     draining: bool,
     stopped: bool,
@@ -143,6 +147,7 @@ impl Worker {
             send_list: SendList::default(),
             inbox: Vec::new(),
             requests: 0,
+            meter: Meter::default(),
             housekeeping_at: clock::now(),
             draining: false,
             stopped: false,
@@ -168,6 +173,7 @@ impl Worker {
         while !(self.stopped || self.draining && self.is_idle()) {
             let timeout = self.timeout();
             self.wait(&mut events, timeout);
+            self.meter.begin_round();
             if self.shared.epoch() != self.epoch {
                 self.refresh();
             }
@@ -176,7 +182,9 @@ impl Worker {
             }
             self.reap();
             self.on_timers();
+            let watch = self.meter.start();
             self.pump();
+            self.meter.share(watch, self.requests);
             if let Some(ring) = &mut self.ring {
                 ring.submit();
             }
@@ -409,7 +417,15 @@ impl Worker {
             connection.out.clear(&mut self.buffers, &self.shared.budget);
             Ok(0)
         } else {
-            connection.out.flush(&connection.transport, &mut self.send_list, &mut self.buffers, &self.shared.budget)
+            let watch = self.meter.start();
+            let sent = connection.out.flush(
+                &connection.transport,
+                &mut self.send_list,
+                &mut self.buffers,
+                &self.shared.budget,
+            );
+            connection.toll.ns += self.meter.stop(watch);
+            sent
         };
         match sent {
             Ok(sent) => {
@@ -461,6 +477,33 @@ impl Worker {
         }
     }
 
+    /// Tells the placement what each connection has cost; the first worker also asks it what should move.
+    fn tell_loads(&mut self, now: Instant) {
+        let (shared, here) = (&self.shared, self.index as u32);
+        let mut placement = shared.placement();
+        for connection in self.connections.iter_mut().flatten() {
+            let (slot, toll) = (connection.key.slot, std::mem::take(&mut connection.toll));
+            connection.toll.requests = connection.requests;
+            let requests = connection.requests - toll.requests;
+            let cpu = Duration::from_nanos(toll.ns + self.meter.of_requests(requests));
+            placement.observe(slot, Sample { cpu, received_bytes: toll.received });
+            // It did not come as far as was decided, or is on its way still: then its next worker says so.
+            if placement.worker(slot) != Some(here) {
+                placement.found_on(slot, here);
+            }
+        }
+        let Some(decision) = (here == 0).then(|| placement.tick(now)).flatten() else { return };
+        shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
+        if decision.moves > 0 {
+            let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));
+            tracing::info!(moves = decision.moves, reason, "placement: {because}");
+        }
+        for one in placement.moves() {
+            let key = shared.slots.key(one.slot);
+            shared.mailboxes[one.from as usize].post(Message::Move(key, one.to as usize));
+        }
+    }
+
     fn keep_house(&mut self, now: Instant) {
         self.housekeeping_at = now;
         let stats = &self.shared.stats[self.index];
@@ -490,6 +533,7 @@ impl Worker {
                 self.close(connection);
             }
         }
+        self.tell_loads(now);
         *self.shared.stats[self.index].tenants.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = tenants;
     }
 }

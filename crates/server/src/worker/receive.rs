@@ -62,7 +62,9 @@ impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
+        let watch = self.meter.start();
         let outcome = self.receive_into(&mut connection, &mut scratch);
+        connection.toll.ns += self.meter.stop(watch);
         self.scratch = scratch;
         match outcome {
             Ok(()) => self.keep(connection),
@@ -122,6 +124,7 @@ impl Worker {
                     return Err(Lost::Gone);
                 }
             };
+            connection.toll.received += received as u64;
             let direct = received.min(payload_room);
             if direct > 0 {
                 self.fill(connection, direct);

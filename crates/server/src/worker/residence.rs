@@ -74,6 +74,7 @@ impl Worker {
         tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.placement().leave(connection.key.slot);
         self.shared.slots.give(connection.key, connection.in_flight);
         // Dropping the socket takes it out of the epoll set.
     }

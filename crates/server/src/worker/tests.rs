@@ -25,7 +25,7 @@ fn worker() -> Worker {
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
     };
-    let shared = Arc::new(Shared::new(mailboxes, 2, Budget::new(MEMORY), bounds));
+    let shared = Arc::new(Shared::new(mailboxes, 2, Budget::new(MEMORY), bounds, config.server.placement.control()));
     let mut registry = Registry::new(0);
     let mut snapshot = registry.plan(&Snapshot::default(), &config).unwrap();
     registry.apply(&mut snapshot);
@@ -40,7 +40,9 @@ fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     let (client, server) = UnixStream::pair().unwrap();
     server.set_nonblocking(true).unwrap();
     client.set_nonblocking(true).unwrap();
-    let key = worker.shared.slots.take(0).unwrap();
+    let key = worker.shared.slots.take().unwrap();
+    worker.shared.slots.set_home(key, 0);
+    worker.shared.placement().join(key.slot);
     worker.shared.stats[0].connections.fetch_add(1, Ordering::Relaxed);
     worker.open(Transport::unix(server.into()), Peer::default(), key);
     (client, key)

@@ -1,0 +1,64 @@
+//! What connections cost their worker, out of samples.
+
+use evenkeel_control::Instant;
+
+use crate::clock;
+
+/// One round in so many is timed, and counts for all of them.
+const ROUNDS: u64 = 8;
+/// Weight of a new round in the time that a request takes between receiving and sending.
+const WEIGHT: f64 = 1.0 / 32.0;
+
+/// Times one round of the worker's loop in eight, drawn by chance, so that nothing periodic escapes it.
+#[derive(Debug)]
+pub(super) struct Meter {
+    random: u64,
+    on: bool,
+    /// Requests received up to the last round.
+    requests: u64,
+    ns_per_request: f64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests: 0, ns_per_request: 0.0 }
+    }
+}
+
+impl Meter {
+    /// Draws whether the round that begins is timed.
+    #[inline]
+    pub(super) fn begin_round(&mut self) {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.on = self.random.is_multiple_of(ROUNDS);
+    }
+
+    /// Begins to time something, if this round is.
+    #[inline]
+    pub(super) fn start(&self) -> Option<Instant> {
+        self.on.then(clock::now)
+    }
+
+    /// What it took, for all rounds that are like it, in nanoseconds.
+    #[inline]
+    pub(super) fn stop(&self, since: Option<Instant>) -> u64 {
+        since.map_or(0, |since| clock::now().since(since).as_nanos() * ROUNDS)
+    }
+
+    /// Ends the timing of what was done for all requests of the round together; `requests` have been received so far.
+    #[inline]
+    pub(super) fn share(&mut self, since: Option<Instant>, requests: u64) {
+        let new = requests - std::mem::replace(&mut self.requests, requests);
+        if let (Some(since), true) = (since, new > 0) {
+            let each = clock::now().since(since).as_nanos() as f64 / new as f64;
+            self.ns_per_request += (each - self.ns_per_request) * WEIGHT;
+        }
+    }
+
+    /// The share of so many requests in what was done for all together, in nanoseconds.
+    pub(super) fn of_requests(&self, requests: u64) -> u64 {
+        (requests as f64 * self.ns_per_request) as u64
+    }
+}
