@@ -124,7 +124,7 @@ impl PacketChoice {
 pub struct ResourceConfig {
     /// What the response time of reads is to stay below.
     pub read_response_time: Duration,
-    /// Which figure of the response times: "mean".
+    /// Which figure of the response times: "mean", or a percentile such as "p99".
     #[serde(default)]
     pub statistic: Statistic,
     /// Devices that belong to it, by path or name; default: those that stand on what has this name.
@@ -186,7 +186,7 @@ impl Who {
 /// What can be measured here, as far as goals depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Whether the kernel shows the block layer's tracepoints.
+    /// Whether the kernel shows the block layer's tracepoints, by which single reads are measured.
     pub tracepoints: bool,
 }
 
@@ -273,15 +273,15 @@ impl Config {
             fault(&["resources"], format!("are more than {MAX_RESOURCES}; name those that matter"));
         }
         for (name, resource) in &self.resources {
-            if let Statistic::Percentile(percentile) = resource.statistic {
-                let reason = if abilities.tracepoints {
-                    "this version does not read the block layer's tracepoints"
-                } else {
-                    "the kernel tells single response times by tracepoints only, and shows none here (`evenkeel guard check`)"
-                };
+            if let Statistic::Percentile(percentile) = resource.statistic
+                && !abilities.tracepoints
+            {
                 fault(
                     &["resources", name, "statistic"],
-                    format!("p{percentile} cannot be measured: {reason}; write \"mean\", with a goal for the mean"),
+                    format!(
+                        "p{percentile} cannot be measured: the kernel tells single response times by tracepoints only, \
+                         and shows none here (`evenkeel guard check`); write \"mean\", with a goal for the mean"
+                    ),
                 );
             }
             if let Err(invalid) = self.controller(resource).validate() {

@@ -43,6 +43,15 @@ pub enum Error {
         /// Where and what.
         fault: Fault,
     },
+    /// The kernel refuses the programs that measure single reads.
+    #[error(
+        "single reads cannot be measured: {cause}; percentiles need Linux 5.8 and the capabilities CAP_BPF and CAP_PERFMON \
+         (run as root), or write statistic = \"mean\""
+    )]
+    Programs {
+        /// What the system said.
+        cause: io::Error,
+    },
     /// A file is larger than such a file can be.
     #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
     TooLarge {

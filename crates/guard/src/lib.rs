@@ -11,6 +11,7 @@
 
 pub mod actuator;
 pub mod agent;
+mod bpf;
 pub mod config;
 pub mod discovery;
 pub mod error;

@@ -1,7 +1,7 @@
 //! What a configuration must be, and what is said about one that is not.
 
 use evenkeel_guard::Config;
-use evenkeel_guard::config::{Abilities, EXAMPLE, Guard, Method, Who};
+use evenkeel_guard::config::{Abilities, EXAMPLE, Guard, Method, Statistic, Who};
 use proptest::prelude::*;
 
 const NONE: Abilities = Abilities { tracepoints: false };
@@ -61,13 +61,13 @@ fn faults_name_file_line_key_and_cure() {
 }
 
 #[test]
-fn percentiles_are_refused_with_the_reason() {
+fn percentiles_are_refused_with_the_reason_where_they_cannot_be_measured() {
     let text = "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"p99\"\n";
     let without = complaints(text);
     assert!(without.contains("guard.toml:3:1: resources.a.statistic: p99 cannot be measured"), "{without}");
     assert!(without.contains("shows none here"), "{without}");
-    let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect_err("not built").to_string();
-    assert!(with.contains("this version does not read"), "{with}");
+    let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("can be measured");
+    assert_eq!(with.resources["a"].statistic, Statistic::Percentile(99.0));
 }
 
 #[test]

@@ -8,15 +8,10 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::mem;
 
-use crate::histogram::Histogram;
-use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample};
+use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample, Shape};
 use crate::time::{Duration, Instant};
 
-/// How long response times count for the shape of their distribution: each half is dropped as a whole when the next one
-/// is full, so that a percentile is over the last 5 to 10 s.
-const HALF_WINDOW: Duration = Duration::from_secs(5);
 /// Decisions that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
 
@@ -194,7 +189,8 @@ impl Goal {
             Statistic::Mean => mean,
             Statistic::Percentile(percentile) => {
                 self.shape.close_interval(now);
-                self.shape.percentile(mean, percentile / 100.0)
+                // Whoever counts a read here records it there.
+                self.shape.percentile(mean, percentile / 100.0).unwrap_or(mean)
             }
         });
         self.measured = figure.or(self.measured);
@@ -237,60 +233,5 @@ impl Goal {
 
     pub(super) fn view(&self) -> View<'_> {
         View { config: &self.config, measured: self.measured, decision: self.records.back(), records: &self.records }
-    }
-}
-
-/// By how much a percentile of response times exceeds their mean.
-///
-/// An interval has too few reads for a percentile, and a percentile over many intervals tells late what a decision did,
-/// because it counts reads from before. So the mean of the interval says how long reads take, and the shape of the
-/// distribution, which changes slowly, how many times that the percentile is. The shape is that of response times as
-/// multiples of the mean of their own interval, so that a change from one interval to the next is no part of it.
-struct Shape {
-    /// Response times of the present interval.
-    interval: Histogram,
-    /// Multiples of means over the window: its full and its latest half.
-    full: Histogram,
-    filling: Histogram,
-    since: Instant,
-}
-
-/// What a multiple of 1 is recorded as.
-const UNIT: Duration = Duration::from_millis(1);
-
-impl Shape {
-    fn new(now: Instant) -> Self {
-        let empty = Histogram::new;
-        Self { interval: empty(), full: empty(), filling: empty(), since: now }
-    }
-
-    #[inline]
-    fn record(&mut self, response_time: Duration) {
-        self.interval.record(response_time);
-    }
-
-    /// Takes the reads of an interval into account.
-    fn close_interval(&mut self, now: Instant) {
-        if now.since(self.since) >= HALF_WINDOW && self.filling.count() > 0 {
-            self.full = mem::take(&mut self.filling);
-            self.since = now;
-        }
-        let interval = mem::take(&mut self.interval);
-        let mean = interval.mean();
-        if mean > Duration::ZERO {
-            for (response_time, count) in interval.buckets() {
-                // The last bucket has no bound.
-                let times = response_time.min(interval.max()).as_nanos() as f64 / mean.as_nanos() as f64;
-                self.filling.record_many(Duration::from_nanos((times * UNIT.as_nanos() as f64) as u64), count);
-            }
-        }
-    }
-
-    /// The percentile of reads that take `mean` on average.
-    fn percentile(&self, mean: Duration, quantile: f64) -> Duration {
-        let mut window = self.full.clone();
-        window.merge(&self.filling);
-        let times = window.quantile(quantile).as_nanos() as f64 / UNIT.as_nanos() as f64;
-        Duration::from_nanos((mean.as_nanos() as f64 * times) as u64)
     }
 }

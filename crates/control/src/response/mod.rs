@@ -26,12 +26,14 @@ mod clients;
 mod gain;
 mod memory;
 mod pid;
+mod shape;
 mod split;
 mod trial;
 
 use adaptive::Adaptive;
 use pid::Pid;
 pub use pid::PidConfig;
+pub use shape::Shape;
 
 /// A decision that is older than this many intervals without a new sample is given up: signal lost.
 const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;

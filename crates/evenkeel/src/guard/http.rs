@@ -97,6 +97,9 @@ const RESOURCE: &[Metric<ResourceState>] = &[
     metric("read_response_time", "Mean of the last interval; absent without reads.", SECONDS, |r| {
         r.read_response_ms.and_then(seconds)
     }),
+    metric("read_response_time_percentile", "That of the goal, over 5 to 10 s; absent for the mean.", SECONDS, |r| {
+        r.read_percentile_ms.and_then(seconds)
+    }),
     metric("delay", "Mean delay of those held back.", SECONDS, |r| seconds(r.mean_delay_ms)),
     metric("in_flight_requests", "Requests inside the devices.", None, |r| Some(Figure::Gauge(r.in_flight as f64))),
 ];

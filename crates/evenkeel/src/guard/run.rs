@@ -16,6 +16,7 @@ use evenkeel_guard::discovery::{Map, Note, Survey, resolved};
 use evenkeel_guard::sensor::Source;
 use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
+use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -125,6 +126,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     agent.follow(first);
+    let mut read_times = agent.wants_read_times().then(|| start_read_times(&agent, goals.len())).transpose()?;
     let mut actor = Actor::start(&config, args.dry_run)?;
     let shared = Shared {
         agent,
@@ -160,17 +162,47 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&format!("http://{address}/api/v1/state\n"));
     }
     systemd::notify(Condition::Ready);
-    keep(&config, &shared, &mut diskstats, &mut actor, &maps, &stop);
+    let mut sensors = Sensors { diskstats: &mut diskstats, read_times: read_times.as_mut() };
+    keep(&config, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
     actor.stop()
+}
+
+/// What measures at every tick.
+struct Sensors<'a> {
+    diskstats: &'a mut Source,
+    /// Where a goal is for a percentile.
+    read_times: Option<&'a mut ReadTimes>,
+}
+
+/// Has single reads measured, of the devices of goals for percentiles.
+fn start_read_times(agent: &Agent, resources: usize) -> anyhow::Result<ReadTimes> {
+    let mut read_times = ReadTimes::start(&Events::read(&FOLDERS.map(PathBuf::from))?, resources)?;
+    read_times.watch(agent.timed_devices())?;
+    Ok(read_times)
+}
+
+/// Takes over how long single reads took; what could not be read is the result.
+fn count_read_times(
+    agent: &mut Agent,
+    now: evenkeel_control::Instant,
+    read_times: &mut ReadTimes,
+) -> Result<(), evenkeel_guard::Error> {
+    let mut result = Ok(());
+    agent.count_read_times(now, |resource, each| {
+        if let Err(error) = read_times.read(resource, each) {
+            result = Err(error);
+        }
+    });
+    result
 }
 
 /// Ticks until told to stop.
 fn keep(
     config: &Config,
     shared: &Mutex<Shared>,
-    diskstats: &mut Source,
+    sensors: &mut Sensors<'_>,
     actor: &mut Actor,
     maps: &Receiver<Map>,
     stop: &AtomicBool,
@@ -195,24 +227,31 @@ fn keep(
         let late = now - due > interval / 2;
         // After a long delay the ticks that were missed are not made up for.
         due = if late { now + interval } else { due + interval };
-        let read = diskstats.read();
+        let read = sensors.diskstats.read();
         let mut shared = lock(shared);
         shared.late_ticks += u64::from(late);
+        let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();
+        let mut timed = Ok(());
         match maps.try_recv() {
             Ok(map) => {
                 shared.agent.follow(map);
                 shared.map_at = now;
+                if let Some(read_times) = &mut sensors.read_times {
+                    timed = read_times.watch(shared.agent.timed_devices());
+                }
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();
+        if let Some(read_times) = &mut sensors.read_times {
+            timed = timed.and(count_read_times(&mut shared.agent, at, read_times));
+        }
         // Without a reading an empty file: every device is gone, and controllers let go after a while.
         let (text, failure) = match read {
             Ok(text) => (text, None),
             Err(error) => (&[] as &[u8], Some(anyhow::Error::from(error))),
         };
         let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
-        let failure = failure.or(ticked.err().map(anyhow::Error::from));
+        let failure = failure.or(ticked.and(timed).err().map(anyhow::Error::from));
         let acted = actor.hold(now, shared.agent.holds());
         if now >= snmp_due {
             snmp_due = now + SNMP_EVERY;

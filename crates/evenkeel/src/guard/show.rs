@@ -91,12 +91,17 @@ pub(super) fn state(state: &State) -> String {
         let _ = writeln!(text, "last error: {error}");
     }
     for resource in &state.resources {
-        let reads = resource.read_response_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
+        let mut reads =
+            resource.read_response_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
+        if let Some(ms) = resource.read_percentile_ms {
+            let _ = write!(reads, " ({} lately {ms:.2} ms)", resource.statistic);
+        }
         let _ = writeln!(
             text,
-            "\n{}: goal {} ms, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} inside\n  why: {}",
+            "\n{}: goal {} ms for the {}, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} inside\n  why: {}",
             resource.name,
             resource.goal_ms,
+            resource.statistic,
             resource.read_bytes_per_s / 1e6,
             resource.write_bytes_per_s / 1e6,
             resource.in_flight,

@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::bpf::{Assembler, Do, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Size, When};
 use super::hold::{Client, Hold, Holds, LINGER, Packets};
+use crate::bpf::{
+    Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
+};
 
 /// Key: address as IPv6, the client's port and the service's in network order, both 0 for all connections.
 const KEY_BYTES: usize = 20;
@@ -59,7 +61,7 @@ const LONG: i32 = 65_535;
 const RENEW_AFTER: u32 = 3;
 
 /// Reads bytes that lie `offset` after the beginning of the network header.
-fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwise: super::bpf::Label) {
+fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwise: crate::bpf::Label) {
     const FROM_NETWORK_HEADER: i32 = 1;
     program.set(R1, R6);
     program.set(R2, offset);
@@ -243,8 +245,8 @@ pub(crate) struct Edt {
 impl Edt {
     /// Loads the program; no packet meets it yet.
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
-        let map = Map::hash(KEY_BYTES, VALUE_BYTES, most)?;
-        let program = Program::load(program(&map, ports))?;
+        let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
+        let program = Program::load(Sees::Packets, program(&map, ports))?;
         Ok(Self { map, program, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 

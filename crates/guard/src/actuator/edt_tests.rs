@@ -169,7 +169,7 @@ fn the_program_leaves_the_device_with_its_links() {
             Err(Errno::INVAL) => return println!("SKIPPED: the kernel has no TCX"),
             other => other.unwrap(),
         }
-        let attached = || super::super::bpf::programs_at_egress(LOOPBACK);
+        let attached = || crate::bpf::programs_at_egress(LOOPBACK);
         assert_eq!(attached(), Ok(1));
         // While nobody is held it is there no longer than somebody might be held again.
         let start = Instant::now();

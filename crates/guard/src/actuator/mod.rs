@@ -10,7 +10,6 @@
 //! Classes are made once. A tick changes the maps only, over netlink and without starting a process. Where the kernel has
 //! them, a BPF program and `fq` do the same without classes (`edt.rs`).
 
-mod bpf;
 mod delay;
 mod edt;
 mod error;

@@ -437,7 +437,7 @@ impl ThrottleTable {
             self.write_all(now, wanted, timeout)?;
             return Ok(true);
         };
-        let asked = self.to_ask(now, wanted);
+        let asked = self.chain_for(now, wanted);
         let mut another_chain = asked != self.asked;
         if changes.is_empty() && !another_chain {
             return Ok(false);
@@ -474,18 +474,13 @@ impl ThrottleTable {
 
     /// What the chain is to ask while these are held: every map in which somebody is, at once; none in which nobody has been
     /// for a while.
-    fn to_ask(&mut self, now: Instant, wanted: &[Class]) -> Option<Asked> {
+    fn chain_for(&mut self, now: Instant, wanted: &[Class]) -> Option<Asked> {
         let needed = Asked::by(wanted);
+        let recently = now.saturating_duration_since(self.needed) < LINGER;
         match self.asked {
-            Some(asked) if asked == needed && needed != Asked::NONE => self.needed = now,
-            Some(asked) if asked.has(needed) => {
-                if now.saturating_duration_since(self.needed) < LINGER {
-                    return self.asked;
-                }
-            }
-            Some(_) => {}
             None if needed == Asked::NONE => return None,
-            None => {}
+            Some(asked) if asked != needed && asked.has(needed) && recently => return self.asked,
+            _ => {}
         }
         // Those that are asked now may be needed again soon.
         let kept = self.asked.filter(|asked| !asked.has(needed)).unwrap_or(Asked::NONE);

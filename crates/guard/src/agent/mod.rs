@@ -16,11 +16,12 @@ use crate::actuator::{Client, Holds};
 use crate::config::Config;
 use crate::discovery::{Link, Map, Note};
 use crate::error::Fault;
-use crate::sensor::diskstats::Tracker;
+use crate::sensor::diskstats::{DeviceNumber, Tracker};
 use crate::sensor::initiators::Moved;
 use crate::sensor::retransmits::Segments;
 
 mod absent;
+mod percentile;
 pub mod record;
 mod resent;
 mod resource;
@@ -148,6 +149,28 @@ impl Agent {
             self.resources.iter().for_each(|resource| resource.hold_longer(&mut self.holds));
         }
         observed
+    }
+
+    /// Devices of whose reads the response times are wanted one by one, each with the number of its resource: those with a goal
+    /// for a percentile. Changes with [`Agent::follow`].
+    pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
+        let resources = self.resources.iter().zip(0..).filter(|(resource, _)| resource.wants_read_times());
+        resources.flat_map(|(resource, number)| resource.devices().map(move |device| (device, number)))
+    }
+
+    /// Whether any goal is for a percentile.
+    pub fn wants_read_times(&self) -> bool {
+        self.resources.iter().any(Guarded::wants_read_times)
+    }
+
+    /// Takes how long single reads took since the last call; call it before [`Agent::tick`]. `read` answers for the number of
+    /// a resource, with buckets of [`crate::sensor::tracepoints`] and how many reads came into each.
+    pub fn count_read_times(&mut self, now: Instant, mut read: impl FnMut(u32, &mut dyn FnMut(usize, u64))) {
+        for (resource, number) in self.resources.iter_mut().zip(0..) {
+            if let Some(percentile) = resource.percentile(now) {
+                read(number, &mut |bucket, reads| percentile.count(bucket, reads));
+            }
+        }
     }
 
     /// Takes how many TCP segments this host has sent, and sent again, until `now`. Call it about once a second: a delay

@@ -46,10 +46,14 @@ pub struct State {
 pub struct ResourceState {
     /// Its name.
     pub name: String,
-    /// What the mean response time of reads is to stay below.
+    /// What the response time of reads is to stay below.
     pub goal_ms: f64,
+    /// Which figure of the response times that is: `mean`, or for example `p99`.
+    pub statistic: String,
     /// Mean response time of the reads of the last interval; `null` if none completed.
     pub read_response_ms: Option<f64>,
+    /// That percentile of the reads of the last 5 to 10 s, to 3 %; `null` without reads, and for a goal for the mean.
+    pub read_percentile_ms: Option<f64>,
     /// Bytes read per second in the last interval.
     pub read_bytes_per_s: f64,
     /// Bytes written per second in the last interval.

@@ -9,10 +9,11 @@ use evenkeel_control::response::{
 };
 use evenkeel_control::{Duration, Instant};
 
+use super::percentile::Percentile;
 use super::record::{ClientState, Decided, DeviceState, ResourceState, Sentence, client_sentence};
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
+use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Statistic, Who};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
 use crate::sensor::initiators::Moved;
@@ -31,6 +32,8 @@ pub(super) struct Guarded {
     name: String,
     config: ResourceConfig,
     controller: Controller,
+    /// What the goal is for, if not the mean.
+    percentile: Option<Percentile>,
     choice: PacketChoice,
     /// Which packets wait now: the choice, or all after it had no effect.
     packets: Packets,
@@ -91,6 +94,10 @@ impl Guarded {
             name: name.to_owned(),
             config: resource.clone(),
             controller: Controller::new(&config.controller(resource))?,
+            percentile: match resource.statistic {
+                Statistic::Mean => None,
+                Statistic::Percentile(percentile) => Some(Percentile::new(percentile)),
+            },
             choice: config.guard.packets,
             packets: config.guard.packets.packets(),
             devices: Vec::new(),
@@ -112,6 +119,23 @@ impl Guarded {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it must know how long single reads take.
+    pub(super) fn wants_read_times(&self) -> bool {
+        self.percentile.is_some()
+    }
+
+    /// Its devices.
+    pub(super) fn devices(&self) -> impl Iterator<Item = DeviceNumber> {
+        self.names.iter().map(|(number, _)| *number)
+    }
+
+    /// Where single reads are counted, if it wants them.
+    pub(super) fn percentile(&mut self, now: Instant) -> Option<&mut Percentile> {
+        let percentile = self.percentile.as_mut()?;
+        percentile.advance(now);
+        Some(percentile)
     }
 
     /// Takes over who reaches it: its own links, and all links of clients that reach several resources.
@@ -281,8 +305,15 @@ impl Guarded {
             self.samples[client as usize].bytes_per_s += self.devices[device as usize].load * more;
         }
         let reads = &self.last.reads;
-        let sample =
-            Sample { read_response: reads.mean_response_time(), reads: reads.completed, clients: &self.samples };
+        let mut read_response = reads.mean_response_time();
+        if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
+            read_response = percentile.figure(now, mean);
+            if read_response.is_none() {
+                // Reads that nobody timed are no idleness; if it stays so, the controller counts its signal as lost.
+                return;
+            }
+        }
+        let sample = Sample { read_response, reads: reads.completed, clients: &self.samples };
         self.controller.observe(now, &sample);
     }
 
@@ -389,7 +420,9 @@ impl Guarded {
         ResourceState {
             name: self.name.clone(),
             goal_ms: self.config.read_response_time.0.as_millis_f64(),
+            statistic: self.config.statistic.into(),
             read_response_ms: ms(sample.reads.mean_response_time()),
+            read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
             write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
             in_flight: sample.in_flight,

@@ -117,6 +117,45 @@ fn four_clients() -> Vec<Link> {
 }
 
 #[test]
+fn a_goal_for_a_percentile_is_measured_by_single_reads() {
+    use crate::sensor::tracepoints::{BUCKETS, middle};
+    let bucket = |ms| (0..BUCKETS).find(|bucket| middle(*bucket) >= Duration::from_millis(ms)).expect("a bucket");
+    let text = "[resources.other]\nread_response_time = \"1s\"\n\
+                [resources.vg]\nread_response_time = \"15ms\"\nstatistic = \"p90\"\n";
+    let config = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("a configuration");
+    let run = |timed: bool| {
+        let mut agent = Agent::new(config.clone()).expect("an agent");
+        agent.follow(map(vec![link("10.0.0.2", 0, "vg", 1), link("10.0.0.3", 1, "other", 2)]));
+        assert!(agent.timed_devices().eq([(DeviceNumber { major: 252, minor: 0 }, 1)]));
+        for n in 0..30 {
+            // Ten reads in each interval: eight of 2 ms, two of 17 ms.
+            let now = Instant::ZERO + Duration::from_millis(100 * n);
+            agent.count_read_times(now, |resource, each| {
+                assert_eq!(resource, 1, "the other goal is for the mean");
+                if timed && n > 0 {
+                    each(bucket(2), 8);
+                    each(bucket(17), 2);
+                }
+            });
+            let line = format!("252 0 dm-0 {} 0 {} {} 0 0 0 0 0 0 0\n", 10 * n, 80 * n, 50 * n);
+            agent.tick(now, line.as_bytes()).expect("lines of the format");
+        }
+        let state = agent.state(Instant::ZERO).resources.swap_remove(1);
+        (state, agent.records(Some("vg"), 1).swap_remove(0))
+    };
+    let (state, record) = run(true);
+    assert_eq!((state.statistic.as_str(), state.read_response_ms), ("p90", Some(5.0)));
+    let p90_ms = state.read_percentile_ms.expect("reads");
+    assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
+    // Nobody writes, and the mean is far below the goal.
+    assert_eq!(record.reason, "no_offenders");
+    let told = record.measured_ms.expect("a figure");
+    assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");
+    let (state, record) = run(false);
+    assert_eq!((state.read_percentile_ms, record.measured_ms), (None, None), "{}", record.reason);
+}
+
+#[test]
 fn writers_are_held_back_until_reads_are_fast_enough() {
     for method in ["adaptive", "pid"] {
         let text = CONFIG.replace("[guard]", &format!("[guard]\nmethod = \"{method}\""));

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::discovery::roots::{self, Roots};
+use crate::sensor::tracepoints::EVENTS;
 
 mod parts;
 
@@ -114,7 +115,9 @@ impl Evidence {
                 .map_or_else(|_| BTreeSet::new(), |text| installed(&text)),
             diskstats: roots::text(&roots.proc.join("diskstats")).is_ok(),
             configfs: roots.configfs().is_dir(),
-            tracepoints: tracing.iter().any(|folder| folder.join("events/block/block_rq_complete").is_dir()),
+            tracepoints: tracing.iter().any(|folder| {
+                EVENTS.iter().all(|event| folder.join("events/block").join(event).join("format").is_file())
+            }),
             capabilities: capabilities(&status),
             tcp_rmem_max: sysctl("tcp_rmem").and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
             tcp_early_retrans: sysctl("tcp_early_retrans").and_then(|text| text.parse().ok()),

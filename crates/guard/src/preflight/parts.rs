@@ -78,8 +78,11 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
 /// Parts without which nobody can be held back.
 const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
 
-/// The bit of `CAP_NET_ADMIN` (`linux/capability.h`).
+/// The bits of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
+const SYS_ADMIN: u32 = 21;
+const PERFMON: u32 = 38;
+const BPF: u32 = 39;
 
 /// A receive window up to this makes a writer wait for acknowledgements: in trials 32 KiB did, megabytes did not.
 const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
@@ -89,6 +92,7 @@ pub fn judge(evidence: &Evidence) -> Preflight {
     let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
     findings.extend(files(evidence));
     findings.push(net_admin(evidence));
+    findings.push(tracing(evidence));
     findings.extend(network(evidence));
     findings.extend(statistics(evidence));
     let usable = |name: &str| {
@@ -153,7 +157,7 @@ fn files(evidence: &Evidence) -> [Finding; 3] {
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
             "goals are for means only",
-            "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_BLK_DEV_IO_TRACE; and run as root",
+            "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_EVENT_TRACING; and run as root",
         ),
     ]
 }
@@ -167,6 +171,18 @@ fn net_admin(evidence: &Evidence) -> Finding {
         "CapEff in /proc/self/status",
         "no client can be held back; only --dry-run works",
         "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN",
+    )
+}
+
+fn tracing(evidence: &Evidence) -> Finding {
+    let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
+    simple(
+        "perfmon",
+        "percentiles of the response time",
+        has(SYS_ADMIN) || has(PERFMON) && has(BPF),
+        "CapEff in /proc/self/status",
+        "goals are for means only",
+        "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
     )
 }
 

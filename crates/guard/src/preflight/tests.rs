@@ -10,7 +10,7 @@ fn complete() -> Evidence {
         diskstats: true,
         configfs: true,
         tracepoints: true,
-        capabilities: Some(1 << 12),
+        capabilities: Some(1 << 12 | 1 << 38 | 1 << 39),
         tcp_rmem_max: Some(32_768),
         tcp_early_retrans: Some(0),
         ..Evidence::default()
@@ -52,6 +52,17 @@ fn one_missing_part_is_enough_not_to_act() {
     let mut evidence = complete();
     evidence.symbols.remove("fq_enqueue");
     assert!(judge(&evidence).can_act);
+}
+
+#[test]
+fn percentiles_need_tracepoints_and_the_right_to_count_by_them() {
+    assert_eq!(finding(&complete(), "perfmon").presence, Presence::Present);
+    assert_eq!(finding(&Evidence { capabilities: Some(1 << 21), ..complete() }, "perfmon").presence, Presence::Present);
+    for capabilities in [1 << 38, 1 << 39] {
+        let evidence = Evidence { capabilities: Some(capabilities), ..complete() };
+        assert_eq!(finding(&evidence, "perfmon").presence, Presence::Missing);
+    }
+    assert_eq!(finding(&Evidence { tracepoints: false, ..complete() }, "tracepoints").presence, Presence::Missing);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::guest::tool;
 use super::iscsi_observe::{Window, mean, observe, reader, writers};
 use super::iscsi_stage::{
-    GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, signal, with_window,
+    GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, signal, volume_path, with_window,
 };
 use crate::process::{self, Running};
 
@@ -34,16 +34,22 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts it with a goal for the volume group, and waits until it guards.
     pub(super) fn start(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_by(binary, goal_ms, discover_every, "netem")
+        Self::start_by(binary, goal_ms, discover_every, "netem", "mean")
     }
 
-    /// The same with an actuator.
-    pub(super) fn start_by(binary: &Path, goal_ms: u32, discover_every: &str, actuator: &str) -> Result<Self> {
+    /// The same with an actuator, and a goal for another figure than the mean.
+    pub(super) fn start_by(
+        binary: &Path,
+        goal_ms: u32,
+        discover_every: &str,
+        actuator: &str,
+        statistic: &str,
+    ) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
             "[guard]\ninterfaces = [\"br0\"]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\njournal = \"/run/agent.journal\"\nstatus = \"{STATUS}\"\n\n\
-             [resources.{GROUP}]\nread_response_time = \"{goal_ms}ms\"\n"
+             [resources.{GROUP}]\nread_response_time = \"{goal_ms}ms\"\nstatistic = \"{statistic}\"\n"
         );
         std::fs::write("/run/guard.toml", config)?;
         let log = std::fs::File::create(AGENT_LOG)?;
@@ -247,6 +253,45 @@ pub(super) fn without_effect(binary: &Path) -> Result<String> {
         ensure!(after < 0.97 * before, "all packets held help no more: {detail}");
         Ok(detail)
     })
+}
+
+/// A percentile as the agent measures it beside the one that the load itself saw, of reads that come by chance and wait for
+/// each other on the slow device.
+pub(super) fn percentile(binary: &Path) -> Result<String> {
+    const TRACING: &str = "/sys/kernel/tracing";
+    /// Of each job; the device serves 333 a second.
+    const RATE: &str = "--rate_iops=40";
+    if !Path::new(TRACING).join("events").exists() {
+        tool("mount", &["-t", "tracefs", "none", TRACING])?;
+    }
+    let volume = volume_path(Server::Lio.volume(1)).display().to_string();
+    let fio = |seconds: &str| -> Result<Value> {
+        let mut command = process::program("fio");
+        command.args(["--name=reads", "--direct=1", "--rw=randread", "--bs=4k", "--size=60m"]);
+        // One read at a time each: who submits several waits for the device's only place, and sees none complete meanwhile.
+        command.args(["--ioengine=psync", "--numjobs=6", "--thread", "--group_reporting", RATE]);
+        command.args(["--rate_process=poisson", "--time_based", "--clocksource=clock_gettime"]);
+        command.args(["--percentile_list=50:99", "--output-format=json"]);
+        let text = process::output(command.arg(format!("--filename={volume}")).arg(format!("--runtime={seconds}")))?;
+        serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default()).context("fio's result")
+    };
+    // From the host into memory.
+    fio("1")?;
+    let agent = Agent::start_by(binary, 500, "10s", "netem", "p99")?;
+    let seen = fio("4")?;
+    let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
+    agent.stop()?;
+    let of = |percentile: &str| {
+        let ns = seen["jobs"][0]["read"]["clat_ns"]["percentile"][percentile].as_f64();
+        ns.map(|ns| ns / 1e6).with_context(|| format!("fio tells no percentile {percentile}"))
+    };
+    let (median, own) = (of("50.000000")?, of("99.000000")?);
+    let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
+    let measured = state["resources"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
+    let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
+    ensure!(reads >= 600 && own > 1.5 * median, "too few reads, or all alike: {detail}");
+    ensure!((measured / own - 1.0).abs() <= 0.15, "more than 15 % apart: {detail}");
+    Ok(detail)
 }
 
 #[cfg(test)]

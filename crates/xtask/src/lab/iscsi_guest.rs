@@ -95,7 +95,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Path) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 24] = [
+const STEPS: [(Machine, &str, Step); 25] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", refuses_foreign),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |binary| {
         sweep(binary, "acknowledgements", true, &SWEEP_US, &[])
@@ -121,6 +121,7 @@ const STEPS: [(Machine, &str, Step); 24] = [
     (Machine::Agent, "the_agent_holds_20_ms", |binary| iscsi_control::agent(binary, 20)),
     (Machine::Agent, "the_agent_holds_15_ms", |binary| iscsi_control::agent(binary, 15)),
     (Machine::Agent, "the_agent_holds_10_ms", |binary| iscsi_control::agent(binary, 10)),
+    (Machine::Agent, "a_percentile_is_what_the_load_itself_saw", iscsi_control::percentile),
     (Machine::Agent, "a_delay_without_effect_is_noticed", iscsi_control::without_effect),
     (Machine::Agent, "clients_of_tgt_are_found_and_held", |binary| iscsi_servers::hold(binary, Server::Tgt)),
     (Machine::Agent, "the_agent_keeps_a_goal_on_tgt", |binary| iscsi_servers::agent(binary, Server::Tgt)),

@@ -120,7 +120,7 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
                 }
                 _ => {
                     let actuator = if arm == 5 { "edt" } else { "netem" };
-                    let agent = Agent::start_by(binary, GOAL_MS, "10s", actuator)?;
+                    let agent = Agent::start_by(binary, GOAL_MS, "10s", actuator, "mean")?;
                     let found = fast()?;
                     agent.stop()?;
                     found

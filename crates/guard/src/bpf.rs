@@ -8,23 +8,23 @@ use rustix::io::Errno;
 
 /// A register: R0 holds results, R1 to R5 arguments, R6 to R9 survive calls, R10 is the end of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Register(u8);
+pub(crate) struct Register(u8);
 
-pub(super) const R0: Register = Register(0);
-pub(super) const R1: Register = Register(1);
-pub(super) const R2: Register = Register(2);
-pub(super) const R3: Register = Register(3);
-pub(super) const R4: Register = Register(4);
-pub(super) const R5: Register = Register(5);
-pub(super) const R6: Register = Register(6);
-pub(super) const R7: Register = Register(7);
-pub(super) const R8: Register = Register(8);
-pub(super) const R9: Register = Register(9);
-pub(super) const R10: Register = Register(10);
+pub(crate) const R0: Register = Register(0);
+pub(crate) const R1: Register = Register(1);
+pub(crate) const R2: Register = Register(2);
+pub(crate) const R3: Register = Register(3);
+pub(crate) const R4: Register = Register(4);
+pub(crate) const R5: Register = Register(5);
+pub(crate) const R6: Register = Register(6);
+pub(crate) const R7: Register = Register(7);
+pub(crate) const R8: Register = Register(8);
+pub(crate) const R9: Register = Register(9);
+pub(crate) const R10: Register = Register(10);
 
 /// Bytes that a load or store moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
+pub(crate) enum Size {
     Word = 0x00,
     Half = 0x08,
     Byte = 0x10,
@@ -33,7 +33,7 @@ pub(super) enum Size {
 
 /// When a jump is taken; comparisons are without sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum When {
+pub(crate) enum When {
     Equal = 0x10,
     Greater = 0x20,
     AtLeast = 0x30,
@@ -42,7 +42,7 @@ pub(super) enum When {
 
 /// What is done with a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Do {
+pub(crate) enum Do {
     Add = 0x00,
     Subtract = 0x10,
     And = 0x50,
@@ -53,7 +53,7 @@ pub(super) enum Do {
 
 /// What stands on the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operand {
+pub(crate) enum Operand {
     Number(i32),
     Of(Register),
 }
@@ -72,11 +72,11 @@ impl From<Register> for Operand {
 
 /// A place in the program that jumps go to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Label(usize);
+pub(crate) struct Label(usize);
 
 /// A program under construction.
 #[derive(Debug, Default)]
-pub(super) struct Assembler {
+pub(crate) struct Assembler {
     code: Vec<[u8; 8]>,
     labels: Vec<Option<usize>>,
     jumps: Vec<(usize, Label)>,
@@ -91,6 +91,7 @@ const CLASS_JUMP: u8 = 0x05;
 const CLASS_ALU_64: u8 = 0x07;
 const FROM_REGISTER: u8 = 0x08;
 const MEMORY: u8 = 0x60;
+const ATOMIC: u8 = 0xc0;
 const DOUBLE: u8 = 0x18;
 const TO_BIG_ENDIAN: u8 = 0xd8;
 const CALL: u8 = 0x80;
@@ -105,59 +106,64 @@ impl Assembler {
         self.code.push([code, registers, o0, o1, n0, n1, n2, n3]);
     }
 
-    pub(super) fn label(&mut self) -> Label {
+    pub(crate) fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
     /// The label is here.
-    pub(super) fn place(&mut self, label: Label) {
+    pub(crate) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
 
     /// `to` = `to` op `operand`, 64 bits.
-    pub(super) fn alu(&mut self, op: Do, to: Register, operand: impl Into<Operand>) {
+    pub(crate) fn alu(&mut self, op: Do, to: Register, operand: impl Into<Operand>) {
         match operand.into() {
             Operand::Number(number) => self.push(CLASS_ALU_64 | op as u8, to, 0, 0, number),
             Operand::Of(from) => self.push(CLASS_ALU_64 | FROM_REGISTER | op as u8, to, from.0, 0, 0),
         }
     }
 
-    pub(super) fn set(&mut self, to: Register, operand: impl Into<Operand>) {
+    pub(crate) fn set(&mut self, to: Register, operand: impl Into<Operand>) {
         self.alu(Do::Set, to, operand);
     }
 
     /// Turns two bytes in network order into a number.
-    pub(super) fn network_16(&mut self, register: Register) {
+    pub(crate) fn network_16(&mut self, register: Register) {
         self.push(CLASS_ALU | TO_BIG_ENDIAN, register, 0, 0, 16);
     }
 
-    pub(super) fn load(&mut self, size: Size, to: Register, at: Register, offset: i16) {
+    pub(crate) fn load(&mut self, size: Size, to: Register, at: Register, offset: i16) {
         self.push(CLASS_LOAD_REGISTER | MEMORY | size as u8, to, at.0, offset, 0);
     }
 
-    pub(super) fn store(&mut self, size: Size, at: Register, offset: i16, operand: impl Into<Operand>) {
+    pub(crate) fn store(&mut self, size: Size, at: Register, offset: i16, operand: impl Into<Operand>) {
         match operand.into() {
             Operand::Number(number) => self.push(CLASS_STORE | MEMORY | size as u8, at, 0, offset, number),
             Operand::Of(from) => self.push(CLASS_STORE_REGISTER | MEMORY | size as u8, at, from.0, offset, 0),
         }
     }
 
-    pub(super) fn load_map(&mut self, to: Register, map: &Map) {
+    pub(crate) fn load_map(&mut self, to: Register, map: &Map) {
         self.push(CLASS_LOAD | DOUBLE, to, MAP_BY_DESCRIPTOR, 0, map.fd.as_raw_fd());
         self.push(0, R0, 0, 0, 0);
     }
 
-    pub(super) fn call(&mut self, helper: i32) {
+    /// Adds to a number in memory that others add to, too.
+    pub(crate) fn add_atomically(&mut self, at: Register, offset: i16, from: Register) {
+        self.push(CLASS_STORE_REGISTER | ATOMIC | Size::Double as u8, at, from.0, offset, Do::Add as i32);
+    }
+
+    pub(crate) fn call(&mut self, helper: i32) {
         self.push(CLASS_JUMP | CALL, R0, 0, 0, helper);
     }
 
-    pub(super) fn jump(&mut self, to: Label) {
+    pub(crate) fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(CLASS_JUMP, R0, 0, 0, 0);
     }
 
-    pub(super) fn jump_when(&mut self, when: When, left: Register, right: impl Into<Operand>, to: Label) {
+    pub(crate) fn jump_when(&mut self, when: When, left: Register, right: impl Into<Operand>, to: Label) {
         self.jumps.push((self.code.len(), to));
         match right.into() {
             Operand::Number(number) => self.push(CLASS_JUMP | when as u8, left, 0, 0, number),
@@ -165,7 +171,7 @@ impl Assembler {
         }
     }
 
-    pub(super) fn exit(&mut self) {
+    pub(crate) fn exit(&mut self) {
         self.push(CLASS_JUMP | EXIT, R0, 0, 0, 0);
     }
 
@@ -215,20 +221,35 @@ fn descriptor(fd: &OwnedFd) -> [u8; 4] {
     fd.as_raw_fd().to_ne_bytes()
 }
 
-/// A hash map in the kernel.
+/// How a map in the kernel keeps its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// By any key; memory is taken as elements come.
+    Hash,
+    /// By numbers from 0 on; every element is there from the beginning.
+    Array,
+    /// By any key; what has not been used for long makes room. Memory is taken at once.
+    Recent,
+}
+
+/// A map in the kernel.
 #[derive(Debug)]
-pub(super) struct Map {
+pub(crate) struct Map {
     fd: OwnedFd,
     key_bytes: usize,
     value_bytes: usize,
 }
 
 impl Map {
-    pub(super) fn hash(key_bytes: usize, value_bytes: usize, most: usize) -> Result<Self, Errno> {
+    pub(crate) fn new(kind: Kind, key_bytes: usize, value_bytes: usize, most: usize) -> Result<Self, Errno> {
         const MAP_CREATE: i32 = 0;
-        const HASH: u32 = 1;
         const NO_PREALLOCATION: u32 = 1;
-        let numbers = [HASH, key_bytes as u32, value_bytes as u32, most as u32, NO_PREALLOCATION];
+        let (kind, flags) = match kind {
+            Kind::Hash => (1, NO_PREALLOCATION),
+            Kind::Array => (2, 0),
+            Kind::Recent => (9, 0),
+        };
+        let numbers = [kind, key_bytes as u32, value_bytes as u32, most as u32, flags];
         let fd = bpf_descriptor(MAP_CREATE, &mut numbers.map(u32::to_ne_bytes).concat())?;
         Ok(Self { fd, key_bytes, value_bytes })
     }
@@ -240,7 +261,7 @@ impl Map {
     }
 
     /// Makes `key` have this value, whatever it had.
-    pub(super) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
         const MAP_UPDATE_ELEM: i32 = 2;
         if key.len() != self.key_bytes || value.len() != self.value_bytes {
             return Err(Errno::INVAL);
@@ -248,8 +269,19 @@ impl Map {
         self.element(MAP_UPDATE_ELEM, key, Some(value))
     }
 
+    /// Reads the value of `key`.
+    pub(crate) fn read(&self, key: &[u8], value: &mut [u8]) -> Result<(), Errno> {
+        const MAP_LOOKUP_ELEM: i32 = 1;
+        if key.len() != self.key_bytes || value.len() != self.value_bytes {
+            return Err(Errno::INVAL);
+        }
+        let into = (value.as_mut_ptr() as u64).to_ne_bytes();
+        let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &[0; 4], &address(key), &into, &[0; 8]];
+        bpf(MAP_LOOKUP_ELEM, &mut attributes(&pieces)).map(drop)
+    }
+
     /// Removes `key`, if it is there.
-    pub(super) fn remove(&self, key: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn remove(&self, key: &[u8]) -> Result<(), Errno> {
         const MAP_DELETE_ELEM: i32 = 3;
         if key.len() != self.key_bytes {
             return Err(Errno::INVAL);
@@ -266,7 +298,7 @@ const TCX_EGRESS: u32 = 47;
 
 /// How many programs see what leaves by a device.
 #[cfg(test)]
-pub(super) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
+pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     const PROG_QUERY: i32 = 16;
     let mut ids = [0; 4 * 64];
     let pieces: [&[u8]; 6] =
@@ -276,16 +308,24 @@ pub(super) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
 }
 
-/// A program that looks at packets, accepted by the kernel.
+/// What a program looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sees {
+    /// Packets.
+    Packets = 3,
+    /// An event of the kernel's, by a tracepoint.
+    Event = 5,
+}
+
+/// A program, accepted by the kernel.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     fd: OwnedFd,
 }
 
 impl Program {
-    pub(super) fn load(assembler: Assembler) -> Result<Self, Errno> {
+    pub(crate) fn load(sees: Sees, assembler: Assembler) -> Result<Self, Errno> {
         const PROG_LOAD: i32 = 5;
-        const SCHED_CLS: u32 = 3;
         let code = assembler.finish().ok_or(Errno::INVAL)?;
         let license = b"Apache-2.0\0";
         let mut name = [0; 16];
@@ -293,7 +333,7 @@ impl Program {
         let load = |log: &mut [u8]| {
             let level = u32::from(!log.is_empty());
             let pieces: [&[u8]; 10] = [
-                &word(SCHED_CLS),
+                &word(sees as u32),
                 &word((code.len() / 8) as u32),
                 &address(&code),
                 &address(license),
@@ -322,16 +362,42 @@ impl Program {
 
     /// Lets the program see every packet that leaves by a device, until the result is dropped or this process ends
     /// (Linux 6.6).
-    pub(super) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
+    pub(crate) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
         const LINK_CREATE: i32 = 28;
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
         bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
     }
 
+    /// Runs the program at every event of this number, on all processors, until the result is dropped or this process ends.
+    pub(crate) fn attach_to_event(&self, event: u64) -> Result<OwnedFd, Errno> {
+        const TYPE_TRACEPOINT: u32 = 2;
+        /// Length of the kernel's struct perf_event_attr in its first version, which has all that is needed.
+        const LENGTH: u32 = 64;
+        const CLOSE_ON_EXEC: libc::c_ulong = 8;
+        const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
+        const ENABLE: libc::Ioctl = 0x2400;
+        let pieces: [&[u8]; 5] = [&word(TYPE_TRACEPOINT), &word(LENGTH), &event.to_ne_bytes(), &[1, 0, 0, 0], &[0; 44]];
+        let bytes = attributes(&pieces);
+        let refused = || Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+        // SAFETY: the kernel reads no more than the length that the attributes say, which are alive. Any process (-1), first
+        // processor, no group.
+        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, bytes.as_ptr(), -1, 0, -1, CLOSE_ON_EXEC) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(refused)?;
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        for (request, argument) in [(SET_PROGRAM, self.fd.as_raw_fd()), (ENABLE, 0)] {
+            // SAFETY: both requests take a number and touch no memory of ours.
+            if unsafe { libc::ioctl(fd.as_raw_fd(), request, argument) } < 0 {
+                return Err(refused());
+            }
+        }
+        Ok(fd)
+    }
+
     /// Runs the program on a packet, with `context` as what the kernel knows of it; answers with the verdict and changes
     /// the context as the program does.
     #[cfg(test)]
-    pub(super) fn run(&self, packet: &[u8], context: &mut [u8]) -> Result<i32, Errno> {
+    pub(crate) fn run(&self, packet: &[u8], context: &mut [u8]) -> Result<i32, Errno> {
         const PROG_TEST_RUN: i32 = 10;
         let given = context.to_vec();
         let pieces: [&[u8]; 12] = [
@@ -367,11 +433,13 @@ mod tests {
         assembler.store(Size::Half, R10, -8, 7);
         assembler.place(end);
         assembler.exit();
+        assembler.add_atomically(R9, 8, R1);
         let code = assembler.finish().unwrap();
+        assert_eq!(code[32..], [0xdb, 0x19, 8, 0, 0, 0, 0, 0]);
         assert_eq!(code[..8], [0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(code[8..16], [0x1d, 0x21, 1, 0, 0, 0, 0, 0]);
         assert_eq!(code[16..24], [0x6a, 0x0a, 0xf8, 0xff, 7, 0, 0, 0]);
-        assert_eq!(code[24..], [0x95, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(code[24..32], [0x95, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]

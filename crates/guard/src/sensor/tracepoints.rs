@@ -1,0 +1,354 @@
+//! How long single reads take, by the block layer's tracepoints.
+//!
+//! ```text
+//!  block_bio_queue ─────▶ program: a read of a watched device? ──▶ when it began, by device and last sector
+//!  block_bio_complete ┐
+//!  block_rq_complete ─┴─▶ program: when did it begin? ──▶ one more in its bucket, by group of devices
+//! ```
+//!
+//! BPF programs count in the kernel; a tick reads one histogram for each resource that has such a goal. Devices that stand on
+//! others complete what they took in, disks complete requests. A read is known by its device and by the sector after its last
+//! one, which stays the same when parts of it complete or are split off. Of reads that a disk serves as one request the last
+//! counts; two reads of the same place at the same time are taken for one.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::Duration;
+use rustix::io::Errno;
+
+use super::diskstats::DeviceNumber;
+use crate::bpf::{
+    Assembler, Do, Kind, Label, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Sees, Size, When,
+};
+use crate::error::{Error, Fault};
+
+/// Where tracefs is mounted.
+pub const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+/// The events, in the folder `events/block`.
+pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_rq_complete"];
+/// Where sysfs has devices by number.
+const DEVICES: &str = "/sys/dev/block";
+
+/// Reads under way that can be told apart; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
+const MAX_READS: usize = 32_768;
+/// Devices that can be watched.
+const MAX_DEVICES: usize = 131_072;
+
+/// Sixteen buckets for each doubling, so that each is at most 6.25 % wide;
+const SUB_BITS: i32 = 4;
+/// what takes less than 2^12 ns (4 us) shares the first,
+const FLOOR_BITS: i32 = 12;
+/// and what takes 2^38 ns (275 s) or longer the last.
+const CEIL_BITS: i32 = 38;
+/// Number of buckets.
+pub const BUCKETS: usize = ((CEIL_BITS - FLOOR_BITS) << SUB_BITS) as usize + 2;
+
+/// The middle of a bucket.
+pub fn middle(bucket: usize) -> Duration {
+    let Some(above) = bucket.checked_sub(1) else { return Duration::from_nanos(1 << (FLOOR_BITS - 1)) };
+    let exponent = FLOOR_BITS as usize + (above >> SUB_BITS);
+    let width = 1u64 << (exponent - SUB_BITS as usize);
+    let sub = above as u64 & ((1 << SUB_BITS) - 1);
+    Duration::from_nanos((1 << exponent) + sub * width + width / 2)
+}
+
+/// Where an event has what the programs read, in bytes from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Format {
+    id: u64,
+    device: i16,
+    sector: i16,
+    sectors: i16,
+    kind: i16,
+}
+
+/// Reads the description of an event, `events/block/NAME/format`.
+fn parse_format(text: &str) -> Result<Format, Fault> {
+    let mut id = None;
+    let mut fields = BTreeMap::new();
+    for (line, number) in text.lines().zip(1..) {
+        if let Some(value) = line.strip_prefix("ID:") {
+            id = value.trim().parse().ok();
+        } else if let Some(field) = line.trim_start().strip_prefix("field:") {
+            let mut parts = field.split(';');
+            let name = parts.next().and_then(|field| field.split_whitespace().last()).unwrap_or_default();
+            let name = name.split('[').next().unwrap_or_default();
+            let mut value = |key| parts.next().and_then(|part| part.trim().strip_prefix(key)?.parse::<i16>().ok());
+            let place = value("offset:").zip(value("size:"));
+            let place = place.ok_or_else(|| Fault::new(number, format!("{name:?} has no place and size")))?;
+            fields.insert(name, place);
+        }
+    }
+    let place = |name: &str, bytes: i16| match fields.get(name) {
+        // The kernel refuses a program that reads elsewhere; of texts only the first byte is read.
+        Some(&(offset, size))
+            if offset >= 8 && size >= bytes && (bytes == 1 || size == bytes && offset % size == 0) =>
+        {
+            Ok(offset)
+        }
+        Some((offset, size)) => Err(Fault::new(1, format!("{name} is at {offset}, {size} bytes long"))),
+        None => Err(Fault::new(1, format!("there is no field {name}"))),
+    };
+    Ok(Format {
+        id: id.ok_or_else(|| Fault::new(1, "there is no ID"))?,
+        device: place("dev", 4)?,
+        sector: place("sector", 8)?,
+        sectors: place("nr_sector", 4)?,
+        kind: place("rwbs", 1)?,
+    })
+}
+
+/// Helper functions of the kernel.
+const MAP_LOOKUP: i32 = 1;
+const MAP_UPDATE: i32 = 2;
+const MAP_DELETE: i32 = 3;
+const CLOCK: i32 = 5;
+
+/// Where the programs keep what they read, below the end of their stack: a number; device and last sector; when it began
+/// and for which group.
+const NUMBER: i16 = -4;
+const READ: i16 = -24;
+const BEGAN: i16 = -40;
+
+/// Begins a program: R6 is the event. Goes on if it is about a read, with its device and the sector after its last in place.
+fn identify(p: &mut Assembler, format: &Format, pass: Label) {
+    p.set(R6, R1);
+    p.load(Size::Byte, R0, R6, format.kind);
+    p.jump_when(When::Unequal, R0, i32::from(b'R'), pass);
+    p.load(Size::Word, R1, R6, format.device);
+    p.store(Size::Word, R10, READ, R1);
+    p.store(Size::Word, R10, READ + 4, 0);
+    p.load(Size::Double, R1, R6, format.sector);
+    p.load(Size::Word, R2, R6, format.sectors);
+    p.alu(Do::Add, R1, R2);
+    p.store(Size::Double, R10, READ + 8, R1);
+}
+
+/// R0 = what `map` has for the key at `key`, or on to `otherwise`.
+fn look_up(p: &mut Assembler, map: &Map, key: i16, otherwise: Label) {
+    p.load_map(R1, map);
+    p.set(R2, R10);
+    p.alu(Do::Add, R2, i32::from(key));
+    p.call(MAP_LOOKUP);
+    p.jump_when(When::Equal, R0, 0, otherwise);
+}
+
+fn end(mut p: Assembler, pass: Label) -> Assembler {
+    p.place(pass);
+    p.set(R0, 0);
+    p.exit();
+    p
+}
+
+/// A read comes in.
+fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
+    let mut p = Assembler::default();
+    let pass = p.label();
+    identify(&mut p, format, pass);
+    look_up(&mut p, devices, READ, pass);
+    p.load(Size::Word, R1, R0, 0);
+    p.store(Size::Double, R10, BEGAN + 8, R1);
+    // It completes as one of the disk's, of which the device may be a part.
+    p.load(Size::Word, R1, R0, 4);
+    p.store(Size::Word, R10, READ, R1);
+    p.call(CLOCK);
+    p.store(Size::Double, R10, BEGAN, R0);
+    p.load_map(R1, reads);
+    for (argument, place) in [(R2, READ), (R3, BEGAN)] {
+        p.set(argument, R10);
+        p.alu(Do::Add, argument, i32::from(place));
+    }
+    // Whatever was there: a read that was never seen to complete.
+    p.set(R4, 0);
+    p.call(MAP_UPDATE);
+    end(p, pass)
+}
+
+/// A read has completed. R7: when it began; R8: how long it took; R9: its histogram.
+fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
+    let mut p = Assembler::default();
+    let [pass, count, bounded] = std::array::from_fn(|_| p.label());
+    identify(&mut p, format, pass);
+    look_up(&mut p, reads, READ, pass);
+    p.load(Size::Double, R7, R0, 0);
+    p.load(Size::Double, R1, R0, 8);
+    p.store(Size::Word, R10, NUMBER, R1);
+    p.load_map(R1, reads);
+    p.set(R2, R10);
+    p.alu(Do::Add, R2, i32::from(READ));
+    p.call(MAP_DELETE);
+    p.call(CLOCK);
+    p.set(R8, R0);
+    p.alu(Do::Subtract, R8, R7);
+    look_up(&mut p, histograms, NUMBER, pass);
+    p.set(R9, R0);
+
+    // R2: the bucket.
+    p.set(R2, 0);
+    p.set(R1, R8);
+    p.alu(Do::ShiftRight, R1, FLOOR_BITS);
+    p.jump_when(When::Equal, R1, 0, count);
+    // R2: the highest bit that is set, by halves.
+    p.set(R3, R8);
+    for bits in [32, 16, 8, 4, 2, 1] {
+        let lower = p.label();
+        p.set(R4, R3);
+        p.alu(Do::ShiftRight, R4, bits);
+        p.jump_when(When::Equal, R4, 0, lower);
+        p.set(R3, R4);
+        p.alu(Do::Add, R2, bits);
+        p.place(lower);
+    }
+    p.set(R5, R2);
+    p.alu(Do::Subtract, R5, SUB_BITS);
+    p.alu(Do::ShiftRight, R8, R5);
+    p.alu(Do::And, R8, (1 << SUB_BITS) - 1);
+    p.alu(Do::Subtract, R2, FLOOR_BITS);
+    p.alu(Do::ShiftLeft, R2, SUB_BITS);
+    p.alu(Do::Add, R2, R8);
+    p.alu(Do::Add, R2, 1);
+    p.place(count);
+    let last = BUCKETS as i32 - 1;
+    let beyond = p.label();
+    p.jump_when(When::Greater, R2, last, beyond);
+    p.jump(bounded);
+    p.place(beyond);
+    p.set(R2, last);
+    p.place(bounded);
+    p.alu(Do::ShiftLeft, R2, 3);
+    p.alu(Do::Add, R9, R2);
+    p.set(R1, 1);
+    p.add_atomically(R9, 0, R1);
+    end(p, pass)
+}
+
+/// The events of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Events {
+    queue: Format,
+    completions: Vec<Format>,
+}
+
+impl Events {
+    /// Reads what the kernel says of its events, in the first of `folders` that has them.
+    ///
+    /// # Errors
+    /// [`Error::Read`] where there is no tracefs or no such event, [`Error::Parse`] for an unknown format.
+    pub fn read(folders: &[PathBuf]) -> Result<Self, Error> {
+        let in_folder = |folder: &PathBuf| {
+            let event = |name: &str| {
+                let path = folder.join("events/block").join(name).join("format");
+                let text = std::fs::read_to_string(&path).map_err(|cause| Error::read(&path, cause))?;
+                parse_format(&text).map_err(|fault| fault.in_file(&path))
+            };
+            let [queue, completions @ ..] = EVENTS;
+            let completions = completions.into_iter().map(event).collect::<Result<_, _>>()?;
+            Ok(Self { queue: event(queue)?, completions })
+        };
+        let mut result = Err(Error::read(Path::new(FOLDERS[0]), std::io::ErrorKind::NotFound.into()));
+        for folder in folders {
+            result = in_folder(folder);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+}
+
+/// The programs at work. They end with this process, or when it is dropped.
+#[derive(Debug)]
+pub struct ReadTimes {
+    devices: Map,
+    histograms: Map,
+    watched: BTreeMap<DeviceNumber, u32>,
+    /// What each histogram held at the last reading, and room for one.
+    before: Vec<Vec<u64>>,
+    buffer: Vec<u8>,
+    _attached: Vec<(Program, OwnedFd)>,
+}
+
+/// The kernel's number of a device in events: 12 bits and 20.
+fn in_events(number: DeviceNumber) -> [u8; 4] {
+    (number.major << 20 | number.minor & 0xf_ffff).to_ne_bytes()
+}
+
+/// The disk of which a device is a partition, or the device itself.
+fn disk_of(number: DeviceNumber) -> DeviceNumber {
+    let folder = Path::new(DEVICES).join(number.to_string());
+    let disk = folder.canonicalize().ok().filter(|folder| folder.join("partition").exists());
+    let disk = disk.and_then(|folder| std::fs::read_to_string(folder.parent()?.join("dev")).ok()?.parse().ok());
+    disk.unwrap_or(number)
+}
+
+impl ReadTimes {
+    /// Starts the programs, for so many groups of devices, none of which is watched yet.
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn start(events: &Events, groups: usize) -> Result<Self, Error> {
+        let start = || {
+            let devices = Map::new(Kind::Hash, 8, 8, MAX_DEVICES)?;
+            let reads = Map::new(Kind::Recent, 16, 16, MAX_READS)?;
+            let histograms = Map::new(Kind::Array, 4, 8 * BUCKETS, groups.max(1))?;
+            // Completions first, so that no read is noted that is not seen to complete.
+            let completions =
+                events.completions.iter().map(|format| (format, at_completion(format, &reads, &histograms)));
+            let queue = (&events.queue, at_queue(&events.queue, &devices, &reads));
+            let attach = |(format, program): (&Format, Assembler)| {
+                let program = Program::load(Sees::Event, program)?;
+                let attached = program.attach_to_event(format.id)?;
+                Ok((program, attached))
+            };
+            let attached = completions.chain([queue]).map(attach).collect::<Result<_, Errno>>()?;
+            let (before, buffer) = (vec![vec![0; BUCKETS]; groups], vec![0; 8 * BUCKETS]);
+            Ok(Self { devices, histograms, watched: BTreeMap::new(), before, buffer, _attached: attached })
+        };
+        start().map_err(|cause: Errno| Error::Programs { cause: cause.into() })
+    }
+
+    /// Watches these devices from now on, each in a group, and no others. Of one that is named twice the last group counts.
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn watch(&mut self, devices: impl IntoIterator<Item = (DeviceNumber, u32)>) -> Result<(), Error> {
+        let failed = |cause: Errno| Error::Programs { cause: cause.into() };
+        let key = |number: DeviceNumber| [in_events(number), [0; 4]].concat();
+        let wanted: BTreeMap<DeviceNumber, u32> = devices.into_iter().collect();
+        for gone in self.watched.keys().filter(|number| !wanted.contains_key(number)) {
+            self.devices.remove(&key(*gone)).map_err(failed)?;
+        }
+        for (number, group) in wanted.iter().filter(|(number, group)| self.watched.get(number) != Some(group)) {
+            let value = [group.to_ne_bytes(), in_events(disk_of(*number))].concat();
+            self.devices.update(&key(*number), &value).map_err(failed)?;
+        }
+        self.watched = wanted;
+        Ok(())
+    }
+
+    /// Calls `each` with the number of a bucket (see [`middle`]) and how many reads of a group have come into it since the last
+    /// call.
+    ///
+    /// # Errors
+    /// [`Error::Programs`] with what the kernel refuses.
+    pub fn read(&mut self, group: u32, mut each: impl FnMut(usize, u64)) -> Result<(), Error> {
+        let Some(before) = self.before.get_mut(group as usize) else { return Ok(()) };
+        let read = self.histograms.read(&group.to_ne_bytes(), &mut self.buffer);
+        read.map_err(|cause| Error::Programs { cause: cause.into() })?;
+        let counts = self.buffer.chunks_exact(8).map(|bytes| u64::from_ne_bytes(std::array::from_fn(|n| bytes[n])));
+        for (bucket, (before, now)) in before.iter_mut().zip(counts).enumerate() {
+            let more = now.wrapping_sub(*before);
+            *before = now;
+            if more > 0 {
+                each(bucket, more);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "tracepoints_tests.rs"]
+mod tests;

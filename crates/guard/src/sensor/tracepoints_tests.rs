@@ -1,0 +1,132 @@
+//! The description of events; buckets; and the programs with the kernel of this machine, skipped where it has none.
+
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const QUEUE: &str = include_str!("../../tests/fixtures/block_bio_queue");
+
+#[test]
+fn fields_are_found_where_the_event_has_them() {
+    let format = Format { id: 1146, device: 8, sector: 16, sectors: 24, kind: 28 };
+    assert_eq!(parse_format(QUEUE), Ok(format));
+    assert_eq!(parse_format(&QUEUE.replace("rwbs[8]", "rwbs[10]")), Ok(format), "as of Linux 6.14");
+    let problem = |text: &str| parse_format(text).expect_err("not the format").problem;
+    assert!(problem(&QUEUE.replace("sector_t sector;", "sector_t place;")).contains("no field sector"));
+    assert!(problem(&QUEUE.replace("offset:16;\tsize:8", "offset:12;\tsize:8")).contains("sector is at 12"));
+    assert!(problem(&QUEUE.replace("ID: 1146", "")).contains("no ID"));
+}
+
+#[test]
+fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
+    // As the program computes it.
+    let bucket = |ns: u64| match ns >> FLOOR_BITS {
+        0 => 0,
+        _ => {
+            let exponent = 63 - ns.leading_zeros() as i32;
+            let sub = (ns >> (exponent - SUB_BITS)) as usize & ((1 << SUB_BITS) - 1);
+            (1 + sub + (((exponent - FLOOR_BITS) as usize) << SUB_BITS)).min(BUCKETS - 1)
+        }
+    };
+    for ns in (12..38).flat_map(|bits| [1u64 << bits, (1 << bits) + (1 << (bits - 3)) - 1, (2 << bits) - 1]) {
+        let middle = middle(bucket(ns)).as_nanos() as f64;
+        assert!((middle / ns as f64 - 1.0).abs() <= 0.032, "{ns}: {middle}");
+    }
+    assert_eq!(bucket((1 << 38) - 1), BUCKETS - 2);
+}
+
+/// A place with tracefs of the test's own, in a mount namespace of this thread's.
+fn tracefs() -> Option<PathBuf> {
+    // SAFETY: a mount namespace changes no descriptor or memory that others share.
+    let apart = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+    apart.ok()?;
+    let mount = |arguments: &[&str]| {
+        let status = std::process::Command::new("mount").args(arguments).stderr(std::process::Stdio::null()).status();
+        status.is_ok_and(|status| status.success()).then_some(())
+    };
+    mount(&["--make-rprivate", "/"])?;
+    mount(&["-t", "tracefs", "none", FOLDERS[0]])?;
+    Some(FOLDERS[0].into())
+}
+
+/// A file around the page cache, on a device that has a number: its reads, and how long each took as this thread sees it.
+fn timed_reads(count: usize) -> Option<(DeviceNumber, Vec<std::time::Duration>, impl FnMut() -> std::time::Duration)> {
+    let path = std::env::current_exe().ok()?;
+    let device = path.metadata().ok()?.dev();
+    let number = DeviceNumber { major: rustix::fs::major(device), minor: rustix::fs::minor(device) };
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut file = std::fs::OpenOptions::new().read(true).custom_flags(direct).open(&path).ok()?;
+    let mut memory = vec![0u8; 3 * 4096];
+    let aligned = memory.as_ptr().align_offset(4096);
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.read_exact(&mut memory[aligned..][..4096]).ok()?;
+    let mut place = 0;
+    let mut one = move || {
+        place = (place + 1) % 200;
+        let began = std::time::Instant::now();
+        file.seek(SeekFrom::Start(place * 4096)).unwrap();
+        file.read_exact(&mut memory[aligned..][..4096]).unwrap();
+        began.elapsed()
+    };
+    let times = (0..count).map(|_| one()).collect();
+    Some((number, times, one))
+}
+
+#[test]
+fn reads_are_counted_with_the_time_that_they_take() {
+    let skipped = |why: &str| println!("SKIPPED: reads_are_counted_with_the_time_that_they_take: {why}");
+    let ran = std::thread::spawn(move || {
+        let Some(folder) = tracefs() else { return skipped("no tracefs") };
+        let Ok(events) = Events::read(&[folder]) else { return skipped("no block tracepoints") };
+        let Some((number, _, mut one)) = timed_reads(3) else { return skipped("no reads around the page cache") };
+        let mut times = match ReadTimes::start(&events, 2) {
+            Err(Error::Programs { cause }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
+                return skipped("not allowed");
+            }
+            other => other.unwrap(),
+        };
+        let found = |times: &mut ReadTimes, group| {
+            let mut found = Vec::new();
+            times
+                .read(group, |bucket, count| found.extend(std::iter::repeat_n(middle(bucket), count as usize)))
+                .unwrap();
+            found
+        };
+        one();
+        assert!(found(&mut times, 1).is_empty(), "nothing is watched");
+        times.watch([(number, 1)]).unwrap();
+        let mut own: Vec<_> = (0..100).map(|_| one()).collect();
+        let mut seen = found(&mut times, 1);
+        if seen.is_empty() {
+            return skipped("the file is on no device that the kernel counts reads of");
+        }
+        // Others may read from the device meanwhile.
+        assert!(seen.len() >= 95, "{} of 100", seen.len());
+        assert!(found(&mut times, 0).is_empty(), "another group");
+        own.sort();
+        seen.sort();
+        let longest = own[own.len() - 1].mul_f64(1.05);
+        let within = seen.iter().filter(|time| std::time::Duration::from(**time) <= longest).count();
+        assert!(within >= 95, "{within} took no longer than all do as seen from here, {longest:?}: {seen:?}");
+        assert!(std::time::Duration::from(seen[seen.len() / 2]) >= own[0] / 50, "no device is that fast: {seen:?}");
+        times.watch([]).unwrap();
+        // What was under way is still counted.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        found(&mut times, 1);
+        one();
+        assert!(found(&mut times, 1).is_empty(), "no longer watched");
+    });
+    ran.join().unwrap();
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_does_not_panic(text in ".{0,300}", at in 0..QUEUE.len()) {
+        let _ = parse_format(&text);
+        let _ = parse_format(&QUEUE[..at]);
+        let _ = parse_format(&(QUEUE[..at].to_owned() + &text));
+    }
+}
