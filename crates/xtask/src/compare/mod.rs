@@ -5,6 +5,7 @@
 //! that does not hides the differences.
 
 mod host;
+mod placement;
 mod stats;
 mod targets;
 
@@ -36,6 +37,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 enum Subject {
     /// NBD servers.
     Nbd,
+    /// Ways to place connections on workers; takes root.
+    Placement,
 }
 
 /// Arguments of `cargo xtask compare`.
@@ -138,13 +141,6 @@ impl Results {
 
 /// Runs the comparison; the result is whether it may count as a success.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let Subject::Nbd = args.subject;
-    for peer in ["nbdkit", "qemu-nbd", "fio"] {
-        ensure!(
-            process::find_program(peer).is_some(),
-            "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio"
-        );
-    }
     let binary = match &args.binary {
         Some(binary) => std::path::absolute(binary)?,
         None => {
@@ -152,6 +148,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             build::binary("evenkeel", Profile::Release)?
         }
     };
+    if args.subject == Subject::Placement {
+        return placement::run(args, &binary);
+    }
+    for peer in ["nbdkit", "qemu-nbd", "fio"] {
+        ensure!(
+            process::find_program(peer).is_some(),
+            "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio"
+        );
+    }
     let cases: Vec<&Case> = CASES.iter().filter(|c| c.name.contains(&args.case)).collect();
     ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, CASES.map(|c| c.name).join(", "));
     let scratch = Scratch::new("compare")?;
