@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuator::{Actuator, Packets};
 
+mod promise;
+
+pub use promise::{GoalConfig, HybridConfig, PromiseConfig, PromiseMethod};
+
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
 
@@ -34,6 +38,8 @@ pub struct Config {
     pub guard: Guard,
     /// Resources with a goal, by the names that `evenkeel guard discover` shows.
     pub resources: BTreeMap<String, ResourceConfig>,
+    /// Hybrid devices whose tenants were promised a throughput, by names of your own.
+    pub hybrids: BTreeMap<String, HybridConfig>,
 }
 
 /// The agent.
@@ -292,6 +298,15 @@ impl Config {
                 };
                 let path: Vec<&str> = table.iter().copied().chain([key]).collect();
                 fault(&path, format!("must be {}", invalid.must_be.replace("offender_bytes_per_s", "offenders_above")));
+            }
+        }
+        if self.hybrids.len() > MAX_RESOURCES {
+            fault(&["hybrids"], format!("are more than {MAX_RESOURCES}; name those that matter"));
+        }
+        for (name, hybrid) in &self.hybrids {
+            for (key, message) in hybrid.faults() {
+                let path: Vec<&str> = ["hybrids", name].into_iter().chain(key).collect();
+                fault(&path, message);
             }
         }
         faults.dedup();

@@ -60,6 +60,14 @@ pub enum Error {
         /// The bound.
         limit: usize,
     },
+    /// There is more of something than is looked after.
+    #[error("more than {limit} {what}; name fewer")]
+    TooMany {
+        /// Of what.
+        what: String,
+        /// The bound.
+        limit: usize,
+    },
 }
 
 impl Error {

@@ -47,6 +47,13 @@ pub enum Knob {
     Table,
     /// The delay classes on a network device.
     Qdisc(String),
+    /// A control group's limits on one block device.
+    IoMax {
+        /// The group's `io.max`.
+        path: PathBuf,
+        /// The device, as `MAJOR:MINOR`.
+        device: String,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -179,10 +186,20 @@ impl Journal {
     /// # Errors
     /// [`Error::File`]; then the setting must not be changed.
     pub fn intend(&mut self, knob: &Knob, before: Option<&str>, set: Option<&str>) -> Result<(), Error> {
-        let known = self.states.get(knob).and_then(|s| s.before.clone());
-        let before = known.or_else(|| before.map(str::to_owned));
-        let set = set.map(str::to_owned);
-        self.append(&Line::Intend { knob: knob.clone(), before, set })
+        self.intend_all(vec![(knob.clone(), before.map(str::to_owned), set.map(str::to_owned))])
+    }
+
+    /// The same for many settings in one piece, each with what was there before and what is about to be set.
+    ///
+    /// # Errors
+    /// [`Error::File`]; then none of them must be changed.
+    pub fn intend_all(&mut self, settings: Vec<(Knob, Option<String>, Option<String>)>) -> Result<(), Error> {
+        let lines = settings.into_iter().map(|(knob, before, set)| {
+            let known = self.states.get(&knob).and_then(|state| state.before.clone());
+            Line::Intend { knob, before: known.or(before), set }
+        });
+        let lines = lines.collect();
+        self.append(lines)
     }
 
     /// Writes down what the setting holds after the change.
@@ -190,7 +207,15 @@ impl Journal {
     /// # Errors
     /// [`Error::File`].
     pub fn confirm(&mut self, knob: &Knob, seen: &str) -> Result<(), Error> {
-        self.append(&Line::Confirm { knob: knob.clone(), seen: seen.to_owned() })
+        self.confirm_all(vec![(knob.clone(), seen.to_owned())])
+    }
+
+    /// The same for many settings in one piece.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn confirm_all(&mut self, settings: Vec<(Knob, String)>) -> Result<(), Error> {
+        self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 
     /// Puts one setting back.
@@ -200,7 +225,7 @@ impl Journal {
     pub fn restore(&mut self, knob: &Knob) -> Result<Restored, Error> {
         let Some(state) = self.states.get(knob) else { return Ok(Restored::Nothing) };
         let result = put_back(knob, state)?;
-        self.append(&Line::Restored { knob: knob.clone() })?;
+        self.append(vec![Line::Restored { knob: knob.clone() }])?;
         Ok(result)
     }
 
@@ -216,8 +241,12 @@ impl Journal {
             .collect()
     }
 
-    fn append(&mut self, line: &Line) -> Result<(), Error> {
-        let text = to_json(line).map_err(|e| failed("write", &self.path, e))?;
+    fn append(&mut self, lines: Vec<Line>) -> Result<(), Error> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let text = lines.iter().map(to_json).collect::<std::io::Result<String>>();
+        let text = text.map_err(|e| failed("write", &self.path, e))?;
         self.cut().map_err(|e| failed("cut off the last line of", &self.path, e))?;
         if let Err(e) = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data()) {
             // A full disk takes half a line, which must not stand before the next one.
@@ -226,11 +255,13 @@ impl Journal {
             return Err(failed("write", &self.path, e));
         }
         self.bytes += text.len() as u64;
-        self.lines += 1;
-        update(&mut self.states, line.clone());
-        if self.lines >= COMPACT_LINES && self.compact().is_err() {
+        self.lines += lines.len();
+        lines.into_iter().for_each(|line| update(&mut self.states, line));
+        // With many settings a new one is long itself.
+        let many = COMPACT_LINES.max(8 * self.states.len());
+        if self.lines >= many && self.compact().is_err() {
             // The old one is as good, only longer.
-            self.lines = COMPACT_LINES / 2;
+            self.lines = many / 2;
         }
         Ok(())
     }
@@ -277,6 +308,10 @@ fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
             actuator::remove_classes(device).map(|had| if had { Restored::Done } else { Restored::Nothing })
         }
         Knob::Table => actuator::remove_table().map(|()| Restored::Done),
+        Knob::IoMax { path, device } => {
+            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
+            actuator::io_max::put_back(path, device, before, state.seen.as_deref())
+        }
         Knob::File(path) => {
             let Some(before) = &state.before else { return Ok(Restored::Nothing) };
             if !path.exists() {

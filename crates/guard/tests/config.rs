@@ -22,6 +22,9 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     let spelled: String = EXAMPLE.lines().map(line).map(|line| line + "\n").collect();
     let mut spelled = Config::parse(&spelled, "example", NONE).expect("valid");
     spelled.resources.get_mut("vg1").expect("is there").devices.clear();
+    let pool = spelled.hybrids.get_mut("pool").expect("is there");
+    (pool.slow, pool.fast, pool.slow_bytes_per_s) = (None, None, None);
+    pool.tenants.get_mut("database").expect("is there").write = None;
     assert_eq!(spelled, example);
     let expected = Guard { interfaces: vec!["eth0".into()], never: example.guard.never.clone(), ..Guard::default() };
     assert_eq!(example.guard, expected);
@@ -53,10 +56,32 @@ fn faults_name_file_line_key_and_cure() {
         ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),
         ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
         ("[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n", "no figure of response times"),
+        ("[hybrids.a]\n", "the key `device` is missing"),
+        ("[hybrids.a]\ndevice = \"dm-0\"\n", "hybrids.a.tenants: names nobody"),
+        ("[hybrids.a]\ndevice = \"dm-0\"\nperiod = \"1ms\"\n", "hybrids.a.period: must be from 50 ms"),
+        ("[hybrids.a]\ndevice = \"dm-0\"\nmax_raise = 0.5\n", "hybrids.a.max_raise: must be from 1"),
     ];
     for (text, expected) in cases {
         let complaints = complaints(text);
         assert!(complaints.contains(expected), "{text}: {complaints}");
+    }
+}
+
+#[test]
+fn promises_that_make_no_sense_are_refused() {
+    let cases = [
+        ("group = \"a\"", "read: is missing, and so is write"),
+        ("group = \"a\"\nread = {}", "hybrids.p.tenants.t.read: must have either bytes_per_s or iops"),
+        ("group = \"a\"\nread = { bytes_per_s = 1, iops = 1 }", "must have either bytes_per_s or iops"),
+        ("group = \"a\"\nread = { iops = 0 }", "read: promise must be above 0"),
+        ("group = \"a\"\nread = { iops = 9, ceiling = 8 }", "read: ceiling must be at least the promise"),
+        ("group = \"a\"\nread = { iops = 9 }\nweight = 0.0", "weight: weight must be above 0"),
+        ("group = \"../a\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
+        ("group = \"/\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
+    ];
+    for (tenant, expected) in cases {
+        let complaints = complaints(&format!("[hybrids.p]\ndevice = \"dm-0\"\n[hybrids.p.tenants.t]\n{tenant}\n"));
+        assert!(complaints.contains(expected), "{tenant}: {complaints}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::Context;
 use evenkeel_guard::actuator::{Actuator, Holds, Settings};
 use evenkeel_guard::config::Config;
+use evenkeel_guard::journal::Journal;
 
 use super::acting::Acting;
 
@@ -25,11 +26,12 @@ impl Actor {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
         }
-        if config.guard.interfaces.is_empty() {
+        let holds = !config.guard.interfaces.is_empty() && !config.resources.is_empty();
+        if !holds && config.hybrids.is_empty() {
             let why = "the configuration names no interfaces by which clients are reached, so nobody is held back";
             return Ok(Self::Watching(why.into()));
         }
-        let settings = Settings {
+        let settings = holds.then(|| Settings {
             devices: config.guard.interfaces.clone(),
             ports: config.guard.ports.clone(),
             step: config.guard.step.into(),
@@ -37,9 +39,9 @@ impl Actor {
             timeout: config.guard.timeout.into(),
             actuator: config.guard.actuator,
             ..Settings::default()
-        };
+        });
         let acting = Acting::start(settings, &config.guard.journal);
-        let acting = acting.context("clients cannot be held back; with --dry-run nothing is changed")?;
+        let acting = acting.context("nothing can be held back; with --dry-run nothing is changed")?;
         Ok(Self::Acting(Box::new(acting)))
     }
 
@@ -49,8 +51,12 @@ impl Actor {
             Self::Watching(why) => why.clone(),
             Self::Acting(acting) => {
                 let actuator = match acting.actuator() {
-                    Actuator::Edt => "edt",
-                    Actuator::Auto | Actuator::Netem => "netem",
+                    None => {
+                        return "limits of groups are set in io.max and put back at the end; nobody's packets wait"
+                            .into();
+                    }
+                    Some(Actuator::Edt) => "edt",
+                    Some(Actuator::Auto | Actuator::Netem) => "netem",
                 };
                 format!("packets to clients wait, by {actuator}; delays that are not renewed end by themselves")
             }
@@ -69,6 +75,14 @@ impl Actor {
         match self {
             Self::Watching(_) => Ok(()),
             Self::Acting(acting) => acting.set(now, holds).map(drop),
+        }
+    }
+
+    /// Where limits of groups are noted before they are set; `None` if nothing is to be set.
+    pub(super) fn journal(&mut self) -> Option<&mut Journal> {
+        match self {
+            Self::Watching(_) => None,
+            Self::Acting(acting) => Some(acting.journal()),
         }
     }
 

@@ -1,9 +1,10 @@
-//! Acting on what was decided: delay classes, the table of who waits, the journal and the sentinel as one thing.
+//! Acting on what was decided: delay classes, the table of who waits, limits of groups, the journal and the sentinel as one
+//! thing.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Actuator, Holds, Outcome, PacketDelay, Plan, Settings};
+use evenkeel_guard::actuator::{Actuator, Holds, PacketDelay, Plan, Settings};
 use evenkeel_guard::journal::Journal;
 use evenkeel_guard::sentinel::Sentinel;
 
@@ -14,25 +15,26 @@ pub(crate) struct Acting {
     path: PathBuf,
     journal: Journal,
     sentinel: Sentinel,
-    delay: PacketDelay,
+    delay: Option<PacketDelay>,
 }
 
 impl Acting {
-    /// Puts back what an earlier run left, starts the sentinel, and makes the classes. Nobody is held yet.
+    /// Puts back what an earlier run left, starts the sentinel, and makes the classes, if there are settings for them. Nobody
+    /// is held yet.
     ///
     /// # Errors
     /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
     /// changed then.
-    pub(crate) fn start(settings: Settings, journal_path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(settings: Option<Settings>, journal_path: &Path) -> anyhow::Result<Self> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
             tracing::warn!("an earlier run did not put everything back: doing it now");
             restore::report(journal.restore_all())?;
         }
-        let plan = Plan::new(settings)?;
+        let plan = settings.map(Plan::new).transpose()?;
         // Before the first change: from here on somebody survives us.
         let sentinel = restore::start_sentinel(journal_path)?;
-        let delay = plan.apply(&mut journal)?;
+        let delay = plan.map(|plan| plan.apply(&mut journal)).transpose()?;
         Ok(Self { path: journal_path.to_owned(), journal, sentinel, delay })
     }
 
@@ -40,26 +42,32 @@ impl Acting {
     ///
     /// # Errors
     /// What the kernel refuses; earlier holds last until their timeout then.
-    pub(crate) fn set(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<Outcome> {
+    pub(crate) fn set(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<()> {
         if !self.sentinel.is_alive() {
             tracing::warn!("the sentinel was gone: starting another one");
             self.sentinel = restore::start_sentinel(&self.path)?;
         }
-        let outcome = self.delay.set(now, holds)?;
-        if outcome.repaired {
+        if let Some(delay) = &mut self.delay
+            && delay.set(now, holds)?.repaired
+        {
             tracing::warn!("somebody changed the nftables table inet evenkeel: made it again");
         }
-        Ok(outcome)
+        Ok(())
+    }
+
+    /// The journal, for limits of groups.
+    pub(crate) fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
     }
 
     /// What is in force, as rounded to classes.
     pub(crate) fn held(&self) -> Holds {
-        self.delay.held()
+        self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
     }
 
-    /// What lets packets wait.
-    pub(crate) fn actuator(&self) -> Actuator {
-        self.delay.actuator()
+    /// What lets packets wait, if anything does.
+    pub(crate) fn actuator(&self) -> Option<Actuator> {
+        self.delay.as_ref().map(PacketDelay::actuator)
     }
 
     /// Puts everything back. The result is how many packets the delay classes dropped, where the kernel tells.
@@ -68,8 +76,11 @@ impl Acting {
     /// What could not be put back; the journal keeps it.
     pub(crate) fn stop(self) -> anyhow::Result<Option<u64>> {
         let Self { mut journal, sentinel, delay, .. } = self;
-        let drops = delay.drops().ok();
-        delay.restore(&mut journal)?;
+        let drops = delay.as_ref().and_then(|delay| delay.drops().ok());
+        let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut journal));
+        // Limits of groups; what the delay could not put back is tried once more.
+        restore::report_failures(journal.restore_all())?;
+        restored?;
         // The sentinel waits for the lock.
         drop(journal);
         sentinel.stop();

@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut acting = Acting::start(settings, &args.journal)?;
+    let mut acting = Acting::start(Some(settings), &args.journal)?;
     let started = Instant::now();
     let mut announced = false;
     let outcome = loop {

@@ -8,6 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseRecord};
 use evenkeel_guard::agent::record::{self, ClientState, DeviceState, Record, ResourceState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -24,6 +25,9 @@ type Agent = State<Arc<Mutex<Shared>>>;
 pub(super) struct Decisions {
     /// Newest first.
     pub(super) decisions: Vec<Record>,
+    /// About promised throughputs, newest first.
+    #[serde(default)]
+    pub(super) promises: Vec<PromiseRecord>,
 }
 
 #[derive(Deserialize)]
@@ -44,15 +48,15 @@ pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
 
 async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Response {
     let shared = lock(&agent);
-    let agent = shared.agent();
-    if let Some(name) = wanted.resource.as_ref().filter(|name| !agent.resources().any(|known| known == *name)) {
-        let known: Vec<&str> = agent.resources().collect();
+    let (agent, keeper) = (shared.agent(), shared.keeper());
+    let known: Vec<&str> = agent.resources().chain(keeper.names()).collect();
+    if let Some(name) = wanted.resource.as_ref().filter(|name| !known.contains(&name.as_str())) {
         let message = evenkeel_policy::unknown("resource", name, &known);
         let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
         return (StatusCode::NOT_FOUND, Json(serde_json::json!({ "error": error }))).into_response();
     }
-    let records = agent.records(wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
-    Json(Decisions { decisions: records }).into_response()
+    let (name, count) = (wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
+    Json(Decisions { decisions: agent.records(name, count), promises: keeper.records(name, count) }).into_response()
 }
 
 /// 200 while measuring works.
@@ -118,6 +122,26 @@ const CLIENT: &[Metric<ClientState>] = &[
     metric("client_load_bytes_per_second", "What a client moves.", None, |c| Some(Figure::Gauge(c.bytes_per_s))),
 ];
 
+const HYBRID: &[Metric<HybridState>] = &[
+    metric("hybrid_slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| {
+        h.slow_bytes_per_s.map(Figure::Gauge)
+    }),
+    metric("hybrid_background_bytes_per_second", "What the slow device does for nobody with a promise.", None, |h| {
+        Some(Figure::Gauge(h.background_bytes_per_s))
+    }),
+];
+
+const PROMISE: &[Metric<DirectionState>] = &[
+    metric("promise_promised_per_second", "What was promised, in the unit of the promise.", None, |d| {
+        Some(Figure::Gauge(d.promised))
+    }),
+    metric("promise_measured_per_second", "What it got in the last period.", None, |d| Some(Figure::Gauge(d.measured))),
+    metric("promise_limit_per_second", "The limit that is assigned.", None, |d| Some(Figure::Gauge(d.limit))),
+    metric("promise_miss_ratio", "Part of its bytes that reached the slow device; absent without I/O.", None, |d| {
+        d.miss_rate.map(Figure::Gauge)
+    }),
+];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = &self.0;
@@ -137,6 +161,26 @@ impl Collector for Snapshot {
                 resource.clients.iter().filter_map(|client| {
                     let labels = vec![("resource", resource.name.clone()), ("client", client.address.clone())];
                     Some((labels, (metric.figure)(client)?))
+                })
+            });
+            family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+        }
+        each(&mut encoder, HYBRID, &state.hybrids, |hybrid| vec![("hybrid", hybrid.name.clone())])?;
+        for metric in PROMISE {
+            let samples = state.hybrids.iter().flat_map(|hybrid| {
+                hybrid.tenants.iter().flat_map(move |tenant| {
+                    [("read", &tenant.read), ("write", &tenant.write)].into_iter().filter_map(
+                        move |(direction, goal)| {
+                            let goal = goal.as_ref()?;
+                            let labels = vec![
+                                ("hybrid", hybrid.name.clone()),
+                                ("group", tenant.group.clone()),
+                                ("direction", direction.to_owned()),
+                                ("unit", goal.unit.clone()),
+                            ];
+                            Some((labels, (metric.figure)(goal)?))
+                        },
+                    )
                 })
             });
             family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;

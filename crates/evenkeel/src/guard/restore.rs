@@ -53,6 +53,13 @@ pub(crate) fn start_sentinel(journal: &Path) -> anyhow::Result<Sentinel> {
     Ok(Sentinel::start(&mut command)?)
 }
 
+/// The same as [`report`] for an agent that ends as it should: what went well is not told.
+pub(crate) fn report_failures(results: Restoration) -> anyhow::Result<()> {
+    report(
+        results.into_iter().filter(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing))).collect(),
+    )
+}
+
 /// Prints what happened to each setting.
 pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
     let mut failures = 0;
@@ -61,6 +68,7 @@ pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
             Knob::File(path) => path.display().to_string(),
             Knob::Qdisc(device) => format!("delay classes on {device}"),
             Knob::Table => "nftables table inet evenkeel".to_owned(),
+            Knob::IoMax { path, device } => format!("{} of {device}", path.display()),
         };
         let text = match result {
             Ok(Restored::Done) => format!("{name}: put back"),

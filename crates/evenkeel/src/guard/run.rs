@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_guard::Agent;
+use evenkeel_guard::agent::promise_files::Keeper;
 use evenkeel_guard::agent::record::State;
 use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
-use evenkeel_guard::discovery::{Map, Note, Survey, resolved};
-use evenkeel_guard::sensor::Source;
+use evenkeel_guard::discovery::{Map, Note, Roots, Survey, resolved};
 use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
+use evenkeel_guard::sensor::{Source, cgroup};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -48,6 +49,7 @@ pub(crate) struct Args {
 /// What the loop and the API share.
 pub(super) struct Shared {
     agent: Agent,
+    keeper: Keeper,
     acting: bool,
     acting_reason: String,
     /// When the map that is in use was made, and after which time one ought to be there again.
@@ -68,11 +70,16 @@ impl Shared {
         &self.agent
     }
 
+    pub(super) fn keeper(&self) -> &Keeper {
+        &self.keeper
+    }
+
     pub(super) fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
             map_age_s: age.as_secs_f64(),
             acting: self.acting,
+            hybrids: self.keeper.state(),
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
@@ -106,9 +113,9 @@ impl Shared {
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = super::read(&args.config)?;
-    if config.resources.is_empty() {
+    if config.resources.is_empty() && config.hybrids.is_empty() {
         return Err(anyhow!(
-            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it"
+            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, or [hybrids.NAME] with tenants that were promised a throughput"
         ));
     }
     let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
@@ -127,9 +134,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     agent.follow(first);
     let mut read_times = agent.wants_read_times().then(|| start_read_times(&agent, goals.len())).transpose()?;
+    let keeper =
+        Keeper::open(&config, &Roots::default(), Path::new(cgroup::ROOT)).context("promises cannot be kept")?;
+    let guarded: Vec<String> = goals.into_iter().chain(keeper.names().map(str::to_owned)).collect();
     let mut actor = Actor::start(&config, args.dry_run)?;
     let shared = Shared {
         agent,
+        keeper,
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
@@ -157,7 +168,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .name("evenkeel-discover".into())
         .spawn(move || discover(&configured, every, &found, &ended))?;
 
-    output::print(&format!("guarding {}: {}\n", goals.join(", "), actor.explain()));
+    output::print(&format!("guarding {}: {}\n", guarded.join(", "), actor.explain()));
     if let Some(address) = address {
         output::print(&format!("http://{address}/api/v1/state\n"));
     }
@@ -253,6 +264,9 @@ fn keep(
         let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let failure = failure.or(ticked.and(timed).err().map(anyhow::Error::from));
         let acted = actor.hold(now, shared.agent.holds());
+        for error in shared.keeper.tick(at, actor.journal()) {
+            shared.failed(&error.into());
+        }
         if now >= snmp_due {
             snmp_due = now + SNMP_EVERY;
             shared.agent.count_initiators(Moved::read);

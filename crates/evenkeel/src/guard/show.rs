@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseRecord};
 use evenkeel_guard::agent::record::{ClientState, Record, State};
-use evenkeel_guard::discovery::map::ResourceEntry;
+use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::preflight::Preflight;
 
@@ -39,6 +40,15 @@ pub(super) fn map(map: &Map) -> String {
         let row = |entry: &ResourceEntry| vec![entry.name.clone(), entry.kind.clone(), entry.devices.join(" ")];
         let rows: Vec<_> = map.resources.iter().map(row).collect();
         text += &table(&["resource", "kind", "devices"], &rows);
+    }
+    if !map.hybrids.is_empty() {
+        let row = |entry: &HybridEntry| {
+            let (path, fast) = (or_dash(entry.path.as_deref()), or_dash(entry.fast.as_deref()));
+            vec![entry.name.clone(), entry.kind.clone(), path, fast, entry.slow.clone()]
+        };
+        let rows: Vec<_> = map.hybrids.iter().map(row).collect();
+        text.push('\n');
+        text += &table(&["hybrid device", "kind", "path", "fast", "slow"], &rows);
     }
     for note in &map.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
@@ -111,10 +121,63 @@ pub(super) fn state(state: &State) -> String {
         let rows: Vec<_> = resource.clients.iter().map(client).collect();
         text += &if rows.is_empty() { "  no clients found\n".into() } else { table(&head, &rows) };
     }
+    for hybrid in &state.hybrids {
+        text += &promises(hybrid);
+    }
     for note in &state.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
     }
     text
+}
+
+/// A hybrid device and its tenants.
+fn promises(hybrid: &HybridState) -> String {
+    let mut text = String::new();
+    let slow = match (hybrid.slow_bytes_per_s, hybrid.slow_is_trusted) {
+        (None, _) => "its slow device was not seen busy yet".to_owned(),
+        (Some(rate), true) => format!("its slow device gives {:.2} MB/s", rate / 1e6),
+        (Some(rate), false) => format!("its slow device gives perhaps {:.2} MB/s", rate / 1e6),
+    };
+    let _ = writeln!(
+        text,
+        "\n{}: {} {}, {slow}, {:.2} MB/s of it for nobody with a promise; limits by {}",
+        hybrid.name,
+        hybrid.kind,
+        hybrid.device,
+        hybrid.background_bytes_per_s / 1e6,
+        hybrid.method
+    );
+    if let Some(trouble) = hybrid.cache.as_ref().and_then(|cache| cache.trouble.as_ref()) {
+        let _ = writeln!(text, "  the cache is in trouble: {trouble}");
+    }
+    let head = ["group", "tenant", "", "promised", "got", "missed", "limit", "because"];
+    let mut rows = Vec::new();
+    for tenant in &hybrid.tenants {
+        for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
+            let Some(goal) = goal else { continue };
+            let foreign = tenant.foreign_limit.as_ref();
+            let because = foreign.map(|limit| format!("left alone, as somebody else set io.max to {limit}"));
+            rows.push(vec![
+                tenant.group.clone(),
+                tenant.tenant.clone(),
+                name.to_owned(),
+                rate(goal, goal.promised),
+                rate(goal, goal.measured),
+                goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
+                if foreign.is_some() { "-".into() } else { rate(goal, goal.limit) },
+                because.unwrap_or_else(|| goal.because.clone()),
+            ]);
+        }
+    }
+    text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
+    for note in &hybrid.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn rate(goal: &DirectionState, value: f64) -> String {
+    if goal.unit == "bytes_per_s" { format!("{:.2} MB/s", value / 1e6) } else { format!("{value:.0}/s") }
 }
 
 fn client(client: &ClientState) -> Vec<String> {
@@ -129,8 +192,8 @@ fn client(client: &ClientState) -> Vec<String> {
     ]
 }
 
-/// Decisions, newest first.
-pub(super) fn decisions(records: &[Record]) -> String {
+/// Decisions, newest first: about clients of resources, then about tenants of hybrid devices.
+pub(super) fn decisions(records: &[Record], promises: &[PromiseRecord]) -> String {
     let mut text = String::new();
     for record in records {
         let _ = writeln!(
@@ -142,7 +205,23 @@ pub(super) fn decisions(records: &[Record]) -> String {
             let _ = writeln!(text, "  {} waits {:.1} ms: {}", held.client, held.delay_ms, held.because);
         }
     }
-    if records.is_empty() {
+    for record in promises {
+        let _ = writeln!(
+            text,
+            "{:.1} s to {:.1} s, {}, {} of {}: {} ({} times, limits {} to {} {})",
+            record.from_s,
+            record.until_s,
+            record.hybrid,
+            record.direction,
+            record.group,
+            record.because,
+            record.times,
+            record.least_limit,
+            record.largest_limit,
+            record.unit
+        );
+    }
+    if records.is_empty() && promises.is_empty() {
         text.push_str("nothing has been decided yet\n");
     }
     text

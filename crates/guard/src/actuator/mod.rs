@@ -15,6 +15,7 @@ mod edt;
 mod error;
 mod file;
 mod hold;
+pub mod io_max;
 mod netlink;
 mod nft;
 mod only;

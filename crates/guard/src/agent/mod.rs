@@ -22,6 +22,9 @@ use crate::sensor::retransmits::Segments;
 
 mod absent;
 mod percentile;
+pub mod promise;
+pub mod promise_files;
+pub mod promise_record;
 pub mod record;
 mod resent;
 mod resource;
@@ -214,6 +217,7 @@ impl Agent {
             last_error: None,
             map_age_s: 0.0,
             resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
+            hybrids: Vec::new(),
             notes: self.map.notes.iter().cloned().chain(resent).collect(),
         }
     }

@@ -10,6 +10,7 @@ use evenkeel_control::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::promise_record::HybridState;
 use crate::discovery::Note;
 
 /// The agent at one moment.
@@ -37,6 +38,9 @@ pub struct State {
     pub map_age_s: f64,
     /// Resources with a goal.
     pub resources: Vec<ResourceState>,
+    /// Hybrid devices whose tenants were promised a throughput.
+    #[serde(default)]
+    pub hybrids: Vec<HybridState>,
     /// What is uncertain about the map of clients and devices.
     pub notes: Vec<Note>,
 }

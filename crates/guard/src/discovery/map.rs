@@ -145,8 +145,26 @@ pub struct Map {
     pub links: Vec<Link>,
     /// The resources they are on.
     pub resources: Vec<ResourceEntry>,
+    /// Slow devices behind fast ones, on which groups can be promised a throughput.
+    #[serde(default)]
+    pub hybrids: Vec<HybridEntry>,
     /// What is uncertain or could not be found out.
     pub notes: Vec<Note>,
+}
+
+/// A slow device behind a fast one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HybridEntry {
+    /// The kernel's name of the device that is used: `dm-0`, `bcache0`.
+    pub name: String,
+    /// `dm-cache`, `dm-writecache` or `bcache`.
+    pub kind: String,
+    /// Its name in `/dev/mapper`, if it has one.
+    pub path: Option<String>,
+    /// Name of the fast device, where that is known.
+    pub fast: Option<String>,
+    /// Name of the slow device.
+    pub slow: String,
 }
 
 /// Resources as configured: name, and the devices on it by path or name.
@@ -472,7 +490,8 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             ResourceEntry { name, kind, devices: devices.into_iter().collect() }
         };
         let resources = devices.into_iter().map(entry).collect();
-        let mut map = Map { links: self.links, resources, notes: self.notes };
+        let hybrids = self.survey.hybrids.clone();
+        let mut map = Map { links: self.links, resources, hybrids, notes: self.notes };
         let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, resources)| {
             let resources = joined(resources);
             let message = format!("{address} reaches several resources ({resources}): a delay for one would hold back work on the others, so it is never held back; give the client an address for each resource");

@@ -34,6 +34,8 @@ pub use topology::{Device, Resource, Topology};
 pub struct Survey {
     /// Block devices.
     pub topology: Topology,
+    /// Slow devices behind fast ones.
+    pub hybrids: Vec<map::HybridEntry>,
     /// Mounted file systems.
     pub mounts: Vec<mounts::Mount>,
     /// TCP sockets of this network namespace.
@@ -69,6 +71,7 @@ impl Survey {
             processes: processes.servers,
             other_namespaces: processes.other_namespaces,
             tgt: tgt.map_or_else(Vec::new, |result| kept(result, &mut problems)),
+            hybrids: crate::sensor::cache::find(roots, &topology),
             topology,
             mounts,
             sockets,

@@ -94,6 +94,8 @@ pub struct Evidence {
     pub tcp_early_retrans: Option<u64>,
     /// Block devices that keep no statistics.
     pub silent_devices: Vec<String>,
+    /// Whether cgroup v2 is mounted at its place with the io controller.
+    pub io_controller: bool,
 }
 
 impl Evidence {
@@ -122,6 +124,8 @@ impl Evidence {
             tcp_rmem_max: sysctl("tcp_rmem").and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
             tcp_early_retrans: sysctl("tcp_early_retrans").and_then(|text| text.parse().ok()),
             silent_devices: devices.into_iter().filter(silent).collect(),
+            io_controller: roots::text(&roots.sys.join("fs/cgroup/cgroup.controllers"))
+                .is_ok_and(|listed| listed.split_ascii_whitespace().any(|name| name == "io")),
         }
     }
 }

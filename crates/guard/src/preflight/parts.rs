@@ -133,7 +133,7 @@ fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cu
     }
 }
 
-fn files(evidence: &Evidence) -> [Finding; 3] {
+fn files(evidence: &Evidence) -> [Finding; 4] {
     [
         simple(
             "diskstats",
@@ -150,6 +150,14 @@ fn files(evidence: &Evidence) -> [Finding; 3] {
             "/sys/kernel/config",
             "clients of LIO and nvmet cannot be found",
             "mount -t configfs none /sys/kernel/config",
+        ),
+        simple(
+            "io_controller",
+            "limits and counters of control groups, for promised throughputs ([hybrids])",
+            evidence.io_controller,
+            "/sys/fs/cgroup/cgroup.controllers",
+            "no group can be promised a throughput",
+            "mount cgroup v2 at /sys/fs/cgroup (systemd does, with systemd.unified_cgroup_hierarchy=1), on a kernel with CONFIG_BLK_DEV_THROTTLING",
         ),
         simple(
             "tracepoints",

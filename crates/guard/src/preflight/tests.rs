@@ -13,6 +13,7 @@ fn complete() -> Evidence {
         capabilities: Some(1 << 12 | 1 << 38 | 1 << 39),
         tcp_rmem_max: Some(32_768),
         tcp_early_retrans: Some(0),
+        io_controller: true,
         ..Evidence::default()
     }
 }

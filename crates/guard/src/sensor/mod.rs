@@ -2,12 +2,17 @@
 //!
 //! | module | tells |
 //! |---|---|
+//! | [`cache`] | what a hybrid device is made of, and what its cache and its slow device did |
+//! | [`cgroup`] | which control groups there are, and what each did on which device |
 //! | [`diskstats`] | response time, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
 //! | [`retransmits`] | TCP segments sent again, for the whole host |
 //! | [`tracepoints`] | how long single reads take |
 //! | [`source`] | a file that stays open |
 
+pub mod cache;
+mod cache_dm;
+pub mod cgroup;
 pub mod diskstats;
 pub mod initiators;
 pub mod retransmits;

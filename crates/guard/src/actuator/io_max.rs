@@ -1,0 +1,278 @@
+//! `io.max` of cgroup v2: the limits of a group on one device.
+//!
+//! A row is `MAJOR:MINOR rbps=N wbps=N riops=N wiops=N`, each number or `max`; a device without limits has none. One write
+//! changes one device's row, so that what others set for other devices stays as it is.
+
+use std::path::{Path, PathBuf};
+
+use super::error::Error;
+use super::file::{read as read_file, write as write_file};
+use crate::error::Fault;
+use crate::journal::{Journal, Knob, Restored};
+use crate::sensor::diskstats::DeviceNumber;
+
+/// Limits of a group on a device; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes read per second.
+    pub rbps: Option<u64>,
+    /// Bytes written per second.
+    pub wbps: Option<u64>,
+    /// Reads per second.
+    pub riops: Option<u64>,
+    /// Writes per second.
+    pub wiops: Option<u64>,
+}
+
+impl Limits {
+    /// No limit at all.
+    pub const NONE: Self = Self { rbps: None, wbps: None, riops: None, wiops: None };
+
+    /// The limits on `device` in the text of an `io.max`; none if it has no row.
+    ///
+    /// # Errors
+    /// A row of this device that is not the kernel's.
+    pub fn of(text: &str, device: DeviceNumber) -> Result<Self, Fault> {
+        for (index, line) in text.lines().enumerate() {
+            let mut words = line.split_ascii_whitespace();
+            if words.next().and_then(|word| word.parse().ok()) != Some(device) {
+                continue;
+            }
+            return Self::parse(words).map_err(|problem| Fault::new(index + 1, problem));
+        }
+        Ok(Self::NONE)
+    }
+
+    /// These, and where there is none, those of `found`.
+    fn over(self, found: Self) -> Self {
+        Self {
+            rbps: self.rbps.or(found.rbps),
+            wbps: self.wbps.or(found.wbps),
+            riops: self.riops.or(found.riops),
+            wiops: self.wiops.or(found.wiops),
+        }
+    }
+
+    fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Result<Self, String> {
+        let mut limits = Self::NONE;
+        for word in words {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is no limit"))?;
+            let limit = match key {
+                "rbps" => &mut limits.rbps,
+                "wbps" => &mut limits.wbps,
+                "riops" => &mut limits.riops,
+                "wiops" => &mut limits.wiops,
+                // A later kernel's: written back by nobody, so left alone.
+                _ => continue,
+            };
+            *limit = match value {
+                "max" => None,
+                value => Some(value.parse().map_err(|_| format!("{word:?} holds no number"))?),
+            };
+        }
+        Ok(limits)
+    }
+}
+
+impl std::fmt::Display for Limits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let limits = [("rbps", self.rbps), ("wbps", self.wbps), ("riops", self.riops), ("wiops", self.wiops)];
+        for (place, (key, limit)) in limits.into_iter().enumerate() {
+            let blank = if place > 0 { " " } else { "" };
+            match limit {
+                Some(limit) => write!(f, "{blank}{key}={limit}")?,
+                None => write!(f, "{blank}{key}=max")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Limits {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text.split_ascii_whitespace())
+    }
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was so already: nothing was written.
+    Same,
+    /// It is now.
+    Made,
+    /// Somebody else has changed the row since our last write: it stays as they want it, from now on.
+    Foreign(Limits),
+    /// The group is gone, and its limits with it.
+    Gone,
+}
+
+/// The row of one group and device.
+#[derive(Debug)]
+pub struct IoMax {
+    path: PathBuf,
+    device: DeviceNumber,
+    /// What was there before us.
+    before: Option<Limits>,
+    /// What was there after our last write.
+    ours: Option<Limits>,
+    /// Whether somebody else has set it since.
+    foreign: bool,
+    /// What was found by the last look, until something is set.
+    found: Option<Limits>,
+}
+
+impl IoMax {
+    /// A row that is left alone until the first [`set_all`]; `group` is the group's folder.
+    pub fn new(group: &Path, device: DeviceNumber) -> Self {
+        Self { path: group.join("io.max"), device, before: None, ours: None, foreign: false, found: None }
+    }
+
+    /// Whether somebody else has changed it since our last write. It is left alone then.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// What was there before us, once something was set.
+    pub fn before(&self) -> Option<Limits> {
+        self.before
+    }
+
+    fn knob(&self) -> Knob {
+        Knob::IoMax { path: self.path.clone(), device: self.device.to_string() }
+    }
+
+    /// What holds now; `None` if the group is gone. Notices whether it is what we set.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn look(&mut self) -> Result<Option<Limits>, Error> {
+        self.found = row(&self.path, self.device)?;
+        if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found)) {
+            self.foreign = true;
+        }
+        Ok(self.found)
+    }
+
+    /// Puts back what was there before, unless somebody else has changed it meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::File`]; the journal keeps it.
+    pub fn restore(self, journal: &mut Journal) -> Result<Restored, Error> {
+        journal.restore(&self.knob())
+    }
+}
+
+/// Sets rows, each with what its group is to have; a limit that is `None` stays as it is. Compares first, with what the last
+/// [`IoMax::look`] found if that was not used yet; what was there before goes to the journal in one piece, before anything is
+/// written.
+///
+/// # Errors
+/// What keeps the journal from being written: nothing is changed then. Errors about single rows are in the answer, which has
+/// one entry for each row.
+pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Result<Vec<Result<Change, Error>>, Error> {
+    let mut results = Vec::with_capacity(rows.len());
+    let mut intended = Vec::new();
+    for (row, wanted) in rows.iter_mut() {
+        let found = match row.found.take() {
+            Some(found) => Ok(Some(found)),
+            None => row.look().inspect(|_| row.found = None),
+        };
+        results.push(match found {
+            Err(error) => Err(error),
+            Ok(None) => Ok(Change::Gone),
+            Ok(Some(found)) if row.foreign => Ok(Change::Foreign(found)),
+            Ok(Some(found)) if found == wanted.over(found) => {
+                row.before.get_or_insert(found);
+                row.ours = Some(found);
+                Ok(Change::Same)
+            }
+            Ok(Some(found)) => {
+                *wanted = wanted.over(found);
+                let before = *row.before.get_or_insert(found);
+                intended.push((row.knob(), Some(before.to_string()), Some(wanted.to_string())));
+                Ok(Change::Made)
+            }
+        });
+    }
+    // What somebody else has set is theirs: it is not put back at the end.
+    for ((row, _), result) in rows.iter_mut().zip(&results) {
+        if matches!(result, Ok(Change::Foreign(_) | Change::Gone)) && row.ours.take().is_some() {
+            journal.restore(&row.knob())?;
+        }
+    }
+    if intended.is_empty() {
+        return Ok(results);
+    }
+    journal.intend_all(intended)?;
+    let mut confirmed = Vec::new();
+    for ((row, wanted), result) in rows.iter_mut().zip(&mut results) {
+        if !matches!(result, Ok(Change::Made)) {
+            continue;
+        }
+        match change(row, *wanted) {
+            Ok(Some(seen)) => {
+                row.ours = Some(seen);
+                confirmed.push((row.knob(), seen.to_string()));
+            }
+            Ok(None) => *result = Ok(Change::Gone),
+            Err(error) => *result = Err(error),
+        }
+    }
+    journal.confirm_all(confirmed)?;
+    Ok(results)
+}
+
+/// Writes a row and reads it back; `None` if the group is gone.
+fn change(row_of: &IoMax, wanted: Limits) -> Result<Option<Limits>, Error> {
+    match write_file(&row_of.path, &format!("{} {wanted}", row_of.device)) {
+        Err(error) if gone(&error) => Ok(None),
+        Err(error) => Err(error),
+        Ok(()) => row(&row_of.path, row_of.device),
+    }
+}
+
+fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
+    let text = match read_file(path) {
+        Err(error) if gone(&error) => return Ok(None),
+        text => text?,
+    };
+    Limits::of(&text, device).map(Some).map_err(|fault| Error::File {
+        doing: "understand",
+        path: path.to_owned(),
+        cause: std::io::Error::new(std::io::ErrorKind::InvalidData, fault.to_string()),
+    })
+}
+
+/// Whether the group is gone. A kernel without the controller has no such file either, which is found out before; and the
+/// kernel's answer is the same when the device is gone, while the group is there.
+fn gone(error: &Error) -> bool {
+    let Error::File { path, cause, .. } = error else { return false };
+    cause.kind() == std::io::ErrorKind::NotFound || cause.raw_os_error() == Some(libc::ENODEV) && !path.exists()
+}
+
+/// Puts a row back for the journal: `before` and `seen` are as [`Limits`] are written.
+pub(crate) fn put_back(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
+    let odd = |problem: String| Error::File {
+        doing: "put back",
+        path: path.to_owned(),
+        cause: std::io::Error::new(std::io::ErrorKind::InvalidData, problem),
+    };
+    let device: DeviceNumber = device.parse().map_err(odd)?;
+    let before: Limits = before.parse().map_err(odd)?;
+    let seen: Option<Limits> = seen.map(str::parse).transpose().map_err(odd)?;
+    let Some(found) = row(path, device)? else { return Ok(Restored::Nothing) };
+    if found == before {
+        return Ok(Restored::Nothing);
+    }
+    if seen.is_some_and(|seen| seen != found) {
+        return Ok(Restored::Foreign { found: found.to_string() });
+    }
+    write_file(path, &format!("{device} {before}")).map(|()| Restored::Done)
+}
+
+#[cfg(test)]
+#[path = "io_max_tests.rs"]
+mod tests;

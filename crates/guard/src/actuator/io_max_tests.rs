@@ -1,0 +1,161 @@
+use super::*;
+
+const DEVICE: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
+
+fn reads(rbps: u64) -> Limits {
+    Limits { rbps: Some(rbps), ..Limits::NONE }
+}
+
+/// A group with a file in place of the kernel's, and a journal.
+struct Group {
+    folder: PathBuf,
+    journal: Journal,
+}
+
+impl Group {
+    fn new(name: &str, content: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("evenkeel-io-max-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("io.max"), content).unwrap();
+        let journal = Journal::open(folder.join("journal")).unwrap();
+        Self { folder, journal }
+    }
+
+    fn row(&self) -> IoMax {
+        IoMax::new(&self.folder, DEVICE)
+    }
+
+    fn set(&mut self, row: &mut IoMax, wanted: Limits) -> Change {
+        let mut results = set_all(&mut self.journal, &mut [(row, wanted)]).unwrap();
+        results.pop().unwrap().unwrap()
+    }
+
+    fn content(&self) -> String {
+        std::fs::read_to_string(self.folder.join("io.max")).unwrap().trim().to_owned()
+    }
+
+    fn put(&self, content: &str) {
+        std::fs::write(self.folder.join("io.max"), content).unwrap();
+    }
+
+    fn journal_lines(&self) -> usize {
+        std::fs::read_to_string(self.folder.join("journal")).unwrap().lines().count()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn rows_are_read_and_written_as_the_kernel_does() {
+    let text = "8:16 rbps=2097152 wbps=max riops=max wiops=120\n253:0 rbps=max wbps=5 riops=7 wiops=max new=1\n";
+    let limits = Limits::of(text, DEVICE).unwrap();
+    assert_eq!(limits, Limits { wbps: Some(5), riops: Some(7), ..Limits::NONE });
+    assert_eq!(limits.to_string(), "rbps=max wbps=5 riops=7 wiops=max");
+    assert_eq!(limits.to_string().parse(), Ok(limits));
+    assert_eq!(Limits::of("", DEVICE), Ok(Limits::NONE));
+    assert_eq!(Limits::of(text, DeviceNumber { major: 8, minor: 0 }), Ok(Limits::NONE));
+    for odd in ["253:0 rbps", "253:0 rbps=x", "253:0 rbps=-1"] {
+        assert_eq!(Limits::of(&format!("8:0 rbps=1\n{odd}\n"), DEVICE).unwrap_err().line, 2, "{odd}");
+    }
+}
+
+#[test]
+fn what_is_so_already_is_not_written() {
+    let mut group = Group::new("same", "253:0 rbps=100 wbps=max riops=max wiops=max\n");
+    let mut row = group.row();
+    let written = std::fs::metadata(group.folder.join("io.max")).unwrap().modified().unwrap();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Same);
+    assert_eq!(std::fs::metadata(group.folder.join("io.max")).unwrap().modified().unwrap(), written);
+    assert_eq!(group.journal_lines(), 0);
+    assert_eq!(group.set(&mut row, reads(120)), Change::Made);
+    let lines = group.journal_lines();
+    assert_eq!(group.set(&mut row, reads(120)), Change::Same);
+    assert_eq!(group.journal_lines(), lines);
+    assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Done);
+    assert_eq!(group.content(), "253:0 rbps=100 wbps=max riops=max wiops=max");
+}
+
+#[test]
+fn what_somebody_else_sets_stays() {
+    let mut group = Group::new("foreign", "");
+    let mut row = group.row();
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    assert_eq!(row.before(), Some(Limits::NONE));
+    group.put("253:0 rbps=7 wbps=max riops=max wiops=max\n");
+    assert_eq!(group.set(&mut row, reads(110)), Change::Foreign(reads(7)));
+    assert!(row.is_foreign());
+    // Neither later nor at the end is it touched.
+    assert_eq!(group.set(&mut row, reads(120)), Change::Foreign(reads(7)));
+    assert!(group.journal.is_clear());
+    assert_eq!(row.restore(&mut group.journal).unwrap(), Restored::Nothing);
+    assert_eq!(group.content(), "253:0 rbps=7 wbps=max riops=max wiops=max");
+}
+
+#[test]
+fn the_journal_alone_puts_back_what_was_there() {
+    let mut group = Group::new("journal", "253:0 rbps=50 wbps=max riops=max wiops=9\n");
+    let mut row = group.row();
+    for limit in [100, 110, 120] {
+        group.set(&mut row, Limits { wiops: Some(9), ..reads(limit) });
+    }
+    // As after the death of agent and sentinel.
+    let path = group.folder.join("journal");
+    let spare = group.folder.join("spare");
+    drop(std::mem::replace(&mut group.journal, Journal::open(&spare).unwrap()));
+    let mut journal = Journal::open(&path).unwrap();
+    assert!(!journal.is_clear());
+    let results = journal.restore_all();
+    assert!(matches!(results[..], [(Knob::IoMax { .. }, Ok(Restored::Done))]), "{results:?}");
+    assert_eq!(group.content(), "253:0 rbps=50 wbps=max riops=max wiops=9");
+    assert!(journal.restore_all().is_empty());
+}
+
+#[test]
+fn what_was_changed_after_us_is_not_put_back_by_the_journal() {
+    let mut group = Group::new("later", "");
+    let mut row = group.row();
+    group.set(&mut row, reads(100));
+    group.put("253:0 rbps=3 wbps=max riops=max wiops=max\n");
+    let results = group.journal.restore_all();
+    assert!(
+        matches!(&results[..], [(_, Ok(Restored::Foreign { found }))] if found.starts_with("rbps=3 ")),
+        "{results:?}"
+    );
+    assert_eq!(group.content(), "253:0 rbps=3 wbps=max riops=max wiops=max");
+}
+
+#[test]
+fn a_group_that_is_gone_takes_its_limits_along() {
+    let mut group = Group::new("gone", "");
+    let mut row = group.row();
+    group.set(&mut row, reads(100));
+    std::fs::remove_file(group.folder.join("io.max")).unwrap();
+    assert_eq!(group.set(&mut row, reads(110)), Change::Gone);
+    assert!(group.journal.is_clear());
+    // Another one of the same name has nothing of ours.
+    group.put("253:0 rbps=100 wbps=max riops=max wiops=max\n");
+    assert!(group.journal.restore_all().is_empty());
+}
+
+#[test]
+fn limits_that_were_not_promised_stay() {
+    let mut group = Group::new("beside", "253:0 rbps=50 wbps=60 riops=max wiops=9\n");
+    let mut row = group.row();
+    assert_eq!(row.look().unwrap().unwrap().wiops, Some(9));
+    assert_eq!(group.set(&mut row, reads(100)), Change::Made);
+    assert_eq!(group.content(), "253:0 rbps=100 wbps=60 riops=max wiops=9");
+}
+
+#[test]
+fn one_row_that_is_refused_keeps_no_other_from_being_set() {
+    let (mut good, bad) = (Group::new("good", ""), Group::new("bad", "253:0 rbps=what\n"));
+    let (mut first, mut second) = (bad.row(), good.row());
+    let results = set_all(&mut good.journal, &mut [(&mut first, reads(1)), (&mut second, reads(2))]).unwrap();
+    assert!(matches!(results[..], [Err(Error::File { .. }), Ok(Change::Made)]), "{results:?}");
+    assert_eq!(good.content(), "253:0 rbps=2 wbps=max riops=max wiops=max");
+    assert_eq!(bad.content(), "253:0 rbps=what");
+}

@@ -1,0 +1,382 @@
+//! Hybrid devices, a slow device behind a fast one: dm-cache, dm-writecache and bcache. What they are made of, how their
+//! cache fares, and what the slow device does.
+//!
+//! Formats are those of the kernel's `Documentation/admin-guide/device-mapper/cache.rst`, `writecache.rst`,
+//! `Documentation/admin-guide/bcache.rst` and `Documentation/block/stat.rst`. All counters are of the whole device: none of
+//! these tells tenants apart, which `io.stat` does ([`super::cgroup`]).
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::Duration;
+use evenkeel_control::throughput::{Counters, SlowDevice};
+
+use super::Source;
+use super::cache_dm::{Control, Wanted};
+use super::diskstats::DeviceNumber;
+use crate::discovery::map::HybridEntry;
+use crate::discovery::roots::{self, Roots};
+use crate::discovery::{Device, Topology};
+use crate::error::{Error, Fault};
+
+/// Sectors of the kernel's statistics are 512 bytes, whatever the device's own are.
+const SECTOR_BYTES: u64 = 512;
+
+/// What makes one device of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// dm-cache, also as LVM makes it.
+    DmCache,
+    /// dm-writecache.
+    DmWritecache,
+    /// bcache.
+    Bcache,
+    /// Something else, whose slow device an operator named.
+    Other,
+}
+
+impl Kind {
+    /// Name as shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DmCache => "dm-cache",
+            Self::DmWritecache => "dm-writecache",
+            Self::Bcache => "bcache",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A hybrid device and what it is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// What makes one of two.
+    pub kind: Kind,
+    /// The device that tenants use.
+    pub device: DeviceNumber,
+    /// The cache.
+    pub fast: Option<DeviceNumber>,
+    /// What it caches.
+    pub slow: DeviceNumber,
+}
+
+/// What a cache tells of itself since it was set up, of all who use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheStatus {
+    /// Reads that the fast device answered.
+    pub read_hits: Option<u64>,
+    /// Reads that it did not.
+    pub read_misses: Option<u64>,
+    /// Writes that the fast device took.
+    pub write_hits: Option<u64>,
+    /// Writes that it did not.
+    pub write_misses: Option<u64>,
+    /// Bytes that are on the fast device alone.
+    pub dirty_bytes: Option<u64>,
+    /// What is wrong with it, in its own words.
+    pub trouble: Option<String>,
+}
+
+/// Kind and devices from the kind and parameters of a device-mapper target; `None` if it is no cache.
+///
+/// # Errors
+/// Parameters that no such target has.
+pub fn parse_table(
+    target: &str,
+    parameters: &str,
+) -> Result<Option<(Kind, DeviceNumber, Option<DeviceNumber>)>, Fault> {
+    let words: Vec<&str> = parameters.split_ascii_whitespace().collect();
+    let (kind, slow, fast) = match target {
+        "cache" => (Kind::DmCache, 2, 1),
+        "writecache" => (Kind::DmWritecache, 1, 2),
+        _ => return Ok(None),
+    };
+    let number = |at: usize| {
+        let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a {target} of {} words", words.len())))?;
+        word.parse().map_err(|problem: String| Fault::new(1, problem))
+    };
+    Ok(Some((kind, number(slow)?, Some(number(fast)?))))
+}
+
+/// The status of a dm-cache or dm-writecache.
+///
+/// # Errors
+/// What no kernel writes.
+pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let number = |at: usize| -> Result<u64, Fault> {
+        let word = words.get(at).ok_or_else(|| Fault::new(1, format!("a status of {} words", words.len())))?;
+        word.parse().map_err(|_| Fault::new(1, format!("{word:?} is no number")))
+    };
+    if let [word @ ("Fail" | "Error")] = words[..] {
+        return Ok(CacheStatus { trouble: Some(word.to_owned()), ..CacheStatus::default() });
+    }
+    if kind == Kind::DmWritecache {
+        let error = number(0)?;
+        let trouble = (error != 0).then(|| format!("error {error}"));
+        if words.len() < 9 {
+            // Before Linux 5.15 it tells no more.
+            return Ok(CacheStatus { trouble, ..CacheStatus::default() });
+        }
+        let (reads, read_hits, writes, hits) =
+            (number(4)?, number(5)?, number(6)?, number(7)?.saturating_add(number(8)?));
+        return Ok(CacheStatus {
+            read_hits: Some(read_hits),
+            read_misses: Some(reads.saturating_sub(read_hits)),
+            write_hits: Some(hits),
+            write_misses: Some(writes.saturating_sub(hits)),
+            dirty_bytes: None,
+            trouble,
+        });
+    }
+    let block_sectors = number(2)?;
+    let dirty = number(10)?.saturating_mul(block_sectors).saturating_mul(SECTOR_BYTES);
+    let needs_check = words.last() == Some(&"needs_check");
+    let trouble = if needs_check { Some("needs_check") } else { words.iter().copied().find(|&word| word == "fail") };
+    Ok(CacheStatus {
+        read_hits: Some(number(4)?),
+        read_misses: Some(number(5)?),
+        write_hits: Some(number(6)?),
+        write_misses: Some(number(7)?),
+        dirty_bytes: Some(dirty),
+        trouble: trouble.map(str::to_owned),
+    })
+}
+
+/// A number of bytes as bcache prints it: `0`, `512`, `1.5M`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_human(text: &str) -> Result<u64, Fault> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" => 1.0,
+        "k" => 1024.0,
+        "M" => 1024f64.powi(2),
+        "G" => 1024f64.powi(3),
+        "T" => 1024f64.powi(4),
+        "P" => 1024f64.powi(5),
+        _ => return Err(Fault::new(1, format!("{text:?} is no number of bytes"))),
+    };
+    // It prints -0 for nothing now and then.
+    let value = digits.parse::<f64>().ok().filter(|value| value.is_finite());
+    value
+        .map(|value| (value * unit).max(0.0) as u64)
+        .ok_or_else(|| Fault::new(1, format!("{text:?} is no number of bytes")))
+}
+
+/// A block device's `stat` file in sysfs.
+///
+/// # Errors
+/// What no kernel writes.
+pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
+    let text = std::str::from_utf8(text).map_err(|_| Fault::new(1, "is no text"))?;
+    let mut numbers = [0u64; 10];
+    let mut words = text.split_ascii_whitespace();
+    for (place, number) in numbers.iter_mut().enumerate() {
+        let word = words.next().ok_or_else(|| Fault::new(1, format!("{place} numbers, where 10 or more belong")))?;
+        *number = word.parse().map_err(|_| Fault::new(1, format!("{word:?} is no number")))?;
+    }
+    let [reads, _, read_sectors, _, writes, _, write_sectors, _, _, busy_ms] = numbers;
+    let bytes = |sectors: u64| sectors.saturating_mul(SECTOR_BYTES);
+    let counters = Counters { read_bytes: bytes(read_sectors), written_bytes: bytes(write_sectors), reads, writes };
+    Ok(SlowDevice { counters, busy: Duration::from_millis(busy_ms) })
+}
+
+/// Why a hybrid device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NotUsable {
+    /// There is no such block device.
+    #[error("there is no block device {0}: `lsblk` shows which there are")]
+    NoDevice(String),
+    /// What it is made of is not known.
+    #[error("what {device} is made of cannot be found out{because}; name its slow device: slow = \"/dev/...\"")]
+    Unknown {
+        /// As it was named.
+        device: String,
+        /// Why, after a colon, if that is known.
+        because: String,
+    },
+    /// It is something else.
+    #[error(
+        "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: slow = \"/dev/...\""
+    )]
+    NoHybrid(String),
+    /// A file is missing or odd.
+    #[error(transparent)]
+    File(#[from] Error),
+}
+
+/// A hybrid device that is watched.
+#[derive(Debug)]
+pub struct Hybrid {
+    made: Made,
+    folder: PathBuf,
+    control: Option<Control>,
+    slow_stat: Source,
+}
+
+impl Hybrid {
+    /// Finds out what `device` is made of; `slow` and `fast` overrule what is found. All three are paths in `/dev` or
+    /// the kernel's names.
+    ///
+    /// # Errors
+    /// What is missing, and what to do about it.
+    pub fn open(roots: &Roots, device: &str, slow: Option<&str>, fast: Option<&str>) -> Result<Self, NotUsable> {
+        let number = |name: &str| number_of(roots, name).ok_or_else(|| NotUsable::NoDevice(name.to_owned()));
+        let (hybrid, named) = (number(device)?, (slow.map(number).transpose()?, fast.map(number).transpose()?));
+        let folder = roots.sys.join(format!("dev/block/{hybrid}"));
+        // A captured tree is of another machine than this one's device mapper.
+        let control = if *roots == Roots::default() { Control::open() } else { Err(Control::absent()) };
+        let ask = |wanted| match &control {
+            Ok(control) => control.ask(hybrid, wanted).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let found = if folder.join("dm").is_dir() {
+            match ask(Wanted::Table) {
+                Ok((target, parameters)) => parse_table(&target, &parameters)
+                    .map_err(|fault| fault.in_file(Path::new("device mapper's table")))?
+                    .ok_or_else(|| NotUsable::NoHybrid(device.to_owned())),
+                Err(because) => of_lvm(&folder)
+                    .ok_or_else(|| NotUsable::Unknown { device: device.to_owned(), because: format!(": {because}") }),
+            }
+        } else if folder.join("bcache").is_dir() {
+            of_bcache(&folder)?.ok_or_else(|| NotUsable::Unknown { device: device.to_owned(), because: String::new() })
+        } else {
+            Err(NotUsable::NoHybrid(device.to_owned()))
+        };
+        let (kind, slow, fast) = match (found, named) {
+            (Ok((kind, slow, fast)), (named_slow, named_fast)) => {
+                (kind, named_slow.unwrap_or(slow), named_fast.or(fast))
+            }
+            (Err(_), (Some(slow), fast)) => (Kind::Other, slow, fast),
+            (Err(error), (None, _)) => return Err(error),
+        };
+        let slow_stat = Source::open(&roots.sys.join(format!("dev/block/{slow}/stat")))?;
+        Ok(Self { made: Made { kind, device: hybrid, fast, slow }, folder, control: control.ok(), slow_stat })
+    }
+
+    /// What it is made of.
+    pub fn made(&self) -> Made {
+        self.made
+    }
+
+    /// What the slow device has done.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds something odd.
+    pub fn slow_device(&mut self) -> Result<SlowDevice, Error> {
+        let path = self.slow_stat.path().to_owned();
+        parse_block_stat(self.slow_stat.read()?).map_err(|fault| fault.in_file(&path))
+    }
+
+    /// What the cache tells; `None` of a kind that tells nothing, or without the right to ask device mapper.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or an answer that is odd.
+    pub fn status(&self) -> Result<Option<CacheStatus>, Error> {
+        match (self.made.kind, &self.control) {
+            (Kind::Bcache, _) => bcache_status(&self.folder.join("bcache")).map(Some),
+            (kind @ (Kind::DmCache | Kind::DmWritecache), Some(control)) => {
+                let (_, text) = control.ask(self.made.device, Wanted::Status)?;
+                let status = parse_status(kind, &text);
+                status.map(Some).map_err(|fault| fault.in_file(Path::new("device mapper's status")))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// All hybrid devices among the block devices of `topology`. Those that device mapper may not be asked about, and that LVM did
+/// not make, are not found.
+pub fn find(roots: &Roots, topology: &Topology) -> Vec<HybridEntry> {
+    let name = |number| topology.by_number(number).map_or_else(|| number.to_string(), |device| device.name.clone());
+    let entry = |device: &Device| {
+        let folder = roots.sys.join(format!("dev/block/{}", device.number));
+        if device.dm.is_none() && !folder.join("bcache").is_dir() {
+            return None;
+        }
+        let made = Hybrid::open(roots, &device.name, None, None).ok()?.made();
+        // What bcache is made of has such a folder too.
+        if made.slow == made.device || Some(made.device) == made.fast {
+            return None;
+        }
+        let path = device.dm.as_ref().map(|(name, _)| format!("/dev/mapper/{name}"));
+        let (kind, fast) = (made.kind.name().to_owned(), made.fast.map(name));
+        Some(HybridEntry { name: device.name.clone(), kind, path, fast, slow: name(made.slow) })
+    };
+    topology.devices().filter_map(entry).collect()
+}
+
+/// A block device's number, by a path in `/dev` (links are followed) or the kernel's name.
+fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
+    let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
+    let name = path.strip_prefix("/dev").unwrap_or(&path).to_str()?;
+    // In sysfs a slash in a name is an exclamation mark.
+    let file = roots.sys.join("class/block").join(name.replace('/', "!")).join("dev");
+    if let Ok(Some(text)) = roots::value(&file) {
+        return text.parse().ok();
+    }
+    // A node that no link leads to, as `dmsetup mknodes` makes them.
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    let metadata = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_block_device())?;
+    let number = metadata.rdev();
+    Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
+}
+
+/// LVM tells by the names of what it is made of, which needs no rights.
+fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
+    let slaves = folder.join("slaves");
+    let mut found = (None, None);
+    for slave in roots::names(&slaves).ok()? {
+        let folder = slaves.join(&slave);
+        let name = roots::value(&folder.join("dm/name")).ok()??;
+        let number = || roots::value(&folder.join("dev")).ok()??.parse::<DeviceNumber>().ok();
+        if let Some(kind) = [("_corig", Kind::DmCache), ("_wcorig", Kind::DmWritecache)]
+            .into_iter()
+            .find_map(|(end, kind)| name.ends_with(end).then_some(kind))
+        {
+            found.0 = number().map(|number| (kind, number));
+        } else if ["_cdata", "_cvol", "_cvol-cdata"].iter().any(|end| name.ends_with(end)) {
+            found.1 = number();
+        }
+    }
+    let (kind, slow) = found.0?;
+    Some((kind, slow, found.1))
+}
+
+/// bcache links from each device to what stands below it.
+fn of_bcache(folder: &Path) -> Result<Option<(Kind, DeviceNumber, Option<DeviceNumber>)>, Error> {
+    let number = |link: PathBuf| -> Result<Option<DeviceNumber>, Error> {
+        // The `bcache` folder of a disk, whose parent is the disk.
+        let Ok(real) = std::fs::canonicalize(&link) else { return Ok(None) };
+        let Some(disk) = real.parent() else { return Ok(None) };
+        Ok(roots::value(&disk.join("dev"))?.and_then(|text| text.parse().ok()))
+    };
+    let bcache = folder.join("bcache");
+    let slow = number(bcache.clone())?;
+    let fast = number(bcache.join("cache/cache0"))?;
+    Ok(slow.map(|slow| (Kind::Bcache, slow, fast)))
+}
+
+fn bcache_status(folder: &Path) -> Result<CacheStatus, Error> {
+    let number = |name: &str| -> Result<Option<u64>, Error> {
+        let path = folder.join(name);
+        let text = roots::value(&path)?;
+        text.map(|text| parse_human(&text).map_err(|fault| fault.in_file(&path))).transpose()
+    };
+    let state = roots::value(&folder.join("state"))?;
+    let (hits, misses) = (number("stats_total/cache_hits")?, number("stats_total/cache_misses")?);
+    Ok(CacheStatus {
+        // It does not tell reads and writes apart; writes in write-back mode are neither.
+        read_hits: hits,
+        read_misses: misses,
+        dirty_bytes: number("dirty_data")?,
+        trouble: state.filter(|state| state != "clean" && state != "dirty"),
+        ..CacheStatus::default()
+    })
+}
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

@@ -1,0 +1,221 @@
+//! cgroup v2 groups: which there are, and what each has done on which device (`io.stat`).
+//!
+//! The format is that of the kernel's `Documentation/admin-guide/cgroup-v2.rst`. A row is a device with `key=value`
+//! pairs; a device without any has done nothing, and some kernels print several such devices on one line. A bio is counted
+//! for its group at every device that it passes, so that the row of a hybrid's slow device holds the group's misses.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::throughput::Counters;
+
+use super::diskstats::DeviceNumber;
+use crate::error::{Error, Fault};
+
+/// Where cgroup v2 is mounted by convention.
+pub const ROOT: &str = "/sys/fs/cgroup";
+
+/// More groups than may be found by one pattern: each costs two file descriptors and work in every period.
+pub const MAX_GROUPS: usize = 4_096;
+
+/// More than an `io.stat` or `io.max` holds: some 150 bytes a device.
+const MAX_BYTES: usize = 1 << 20;
+
+/// Calls `each` with every device that the group has done something on.
+///
+/// # Errors
+/// The first line that is none of the file's format; what was before it has been handed out.
+pub fn parse_stat(text: &[u8], mut each: impl FnMut(DeviceNumber, Counters)) -> Result<(), Fault> {
+    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let fault = |problem: String| Fault::new(index + 1, problem);
+        let line = std::str::from_utf8(line).map_err(|_| fault("is no text".into()))?;
+        let mut row: Option<(DeviceNumber, Counters, bool)> = None;
+        for word in line.split_ascii_whitespace() {
+            let Some((key, value)) = word.split_once('=') else {
+                flush(&mut row, &mut each);
+                row = Some((word.parse().map_err(fault)?, Counters::ZERO, false));
+                continue;
+            };
+            let Some((_, counters, told)) = &mut row else {
+                return Err(fault(format!("{word:?} stands before any device")));
+            };
+            let total = match key {
+                "rbytes" => &mut counters.read_bytes,
+                "wbytes" => &mut counters.written_bytes,
+                "rios" => &mut counters.reads,
+                "wios" => &mut counters.writes,
+                // Discards, and what else a kernel tells.
+                _ => continue,
+            };
+            *total = value.parse().map_err(|_| fault(format!("{word:?} holds no number")))?;
+            *told = true;
+        }
+        flush(&mut row, &mut each);
+    }
+    Ok(())
+}
+
+fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut(DeviceNumber, Counters)) {
+    if let Some((number, counters, true)) = row.take() {
+        each(number, counters);
+    }
+}
+
+/// What a group has done on the devices of a hybrid since it appeared; zero where it has done nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// On the hybrid device itself.
+    pub hybrid: Counters,
+    /// What of it reached the fast device.
+    pub fast: Counters,
+    /// What of it reached the slow device: the misses.
+    pub slow: Counters,
+}
+
+impl Usage {
+    /// From the text of `io.stat`. Without the number of a device its figures stay zero.
+    ///
+    /// # Errors
+    /// As [`parse_stat`].
+    pub fn parse(
+        text: &[u8],
+        hybrid: DeviceNumber,
+        fast: Option<DeviceNumber>,
+        slow: Option<DeviceNumber>,
+    ) -> Result<Self, Fault> {
+        let mut usage = Self::default();
+        parse_stat(text, |number, counters| {
+            if number == hybrid {
+                usage.hybrid = counters;
+            } else if Some(number) == slow {
+                usage.slow = counters;
+            } else if Some(number) == fast {
+                usage.fast = counters;
+            }
+        })?;
+        Ok(usage)
+    }
+}
+
+/// A file of a group that stays open: once the group is gone, reading it says so, although another of the same name may
+/// be there.
+#[derive(Debug)]
+pub struct GroupFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl GroupFile {
+    /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: PathBuf) -> Result<Self, Error> {
+        let file = File::open(&path).map_err(|cause| Error::read(&path, cause))?;
+        Ok(Self { path, file })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it holds now, in a buffer that serves for all groups.
+    ///
+    /// # Errors
+    /// When it cannot be read; [`Error::is_gone`] tells that the group is no more.
+    pub fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
+        let mut filled = 0;
+        loop {
+            if buffer.len() - filled < 1024 {
+                if buffer.len() >= MAX_BYTES {
+                    return Err(Error::TooLarge { path: self.path.clone(), limit: MAX_BYTES });
+                }
+                buffer.resize((buffer.len() * 2).clamp(4096, MAX_BYTES), 0);
+            }
+            match self.file.read_at(&mut buffer[filled..], filled as u64) {
+                Ok(0) => return Ok(&buffer[..filled]),
+                Ok(n) => filled += n,
+                Err(cause) if cause.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(cause) => return Err(Error::read(&self.path, cause)),
+            }
+        }
+    }
+}
+
+/// Groups below `root` that `pattern` names: a path, in each part of which `*` stands for any characters and `?` for one.
+///
+/// # Errors
+/// When a folder that is there cannot be read, or more than [`MAX_GROUPS`] are found.
+pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
+    let mut found = vec![String::new()];
+    for part in pattern.split('/').filter(|part| !part.is_empty()) {
+        let mut next = Vec::new();
+        for parent in &found {
+            let folder = root.join(parent);
+            let below = |name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}/{name}") };
+            if !is_pattern(part) {
+                if folder.join(part).is_dir() {
+                    next.push(below(part));
+                }
+                continue;
+            }
+            let entries = match std::fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(cause) => return Err(Error::read(&folder, cause)),
+            };
+            // An entry that vanishes meanwhile is as good as none.
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                let Some(name) = name.to_str().filter(|name| matches(part, name)) else { continue };
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    next.push(below(name));
+                }
+                if next.len() > MAX_GROUPS {
+                    return Err(Error::TooMany { what: format!("groups are named by {pattern:?}"), limit: MAX_GROUPS });
+                }
+            }
+        }
+        found = next;
+    }
+    found.retain(|name| !name.is_empty());
+    found.sort();
+    Ok(found)
+}
+
+/// Whether a path names more than itself.
+pub fn is_pattern(path: &str) -> bool {
+    path.contains(['*', '?'])
+}
+
+/// Whether `pattern` stands for `name`.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last `*` was, and up to where it reaches so far.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                let Some((at, reach)) = star else { return false };
+                star = Some((at, reach + 1));
+                (p, n) = (at + 1, reach + 1);
+            }
+        }
+    }
+    pattern[p..].iter().all(|&c| c == '*')
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;
