@@ -37,6 +37,8 @@ pub(crate) enum Step {
     Bench,
     /// Power cuts in a virtual machine.
     Durability,
+    /// Promised throughputs on hybrid devices in a virtual machine.
+    Hybrid,
     /// Packet delay on a real iSCSI target in a virtual machine.
     Iscsi,
     /// The kernel's NBD client in a virtual machine.
@@ -51,7 +53,10 @@ impl Step {
     }
 
     fn in_quick(self) -> bool {
-        !matches!(self, Self::Bench | Self::Durability | Self::Iscsi | Self::NbdClient | Self::SyncFailure)
+        !matches!(
+            self,
+            Self::Bench | Self::Durability | Self::Hybrid | Self::Iscsi | Self::NbdClient | Self::SyncFailure
+        )
     }
 }
 
@@ -169,6 +174,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             "--smoke",
         ])),
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
+        Step::Hybrid => lab_step(lab::Name::Hybrid, args.keep),
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::durability::{FILE_BYTES, Subject};
 use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
-use super::{SHARE, iscsi_guest, iscsi_load, nbd_client, sync_failure, writer};
+use super::{SHARE, hybrid_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, writer};
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
@@ -42,6 +42,16 @@ pub(crate) enum Guest {
         #[arg(long)]
         server: crate::servers::Server,
     },
+    /// Keeps promised throughputs on hybrid devices.
+    Hybrid {
+        #[arg(long)]
+        binary: PathBuf,
+        /// Where unpacked programs are.
+        #[arg(long)]
+        tools: PathBuf,
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// Holds back packets of iSCSI initiators.
     Iscsi {
         #[arg(long)]
@@ -67,6 +77,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
+        Guest::Hybrid { binary, tools, only } => hybrid_guest::run(binary, tools, only),
         Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
@@ -81,6 +92,25 @@ fn disk(index: usize) -> PathBuf {
 /// Runs a program of the host's to its end.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
     process::output(process::program(name).args(args))
+}
+
+/// Takes programs over from the host with all they need: while the machine waits for the host, its virtual clock jumps from
+/// timer to timer, and a second may pass while a program is opened.
+pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
+    files.push(std::env::current_exe()?);
+    for file in files.clone() {
+        // Of a program without libraries it fails.
+        let needed = process::output(process::program("ldd").arg(file)).unwrap_or_default();
+        files.extend(needed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    files.push("/etc/ld.so.cache".into());
+    for file in files {
+        // Setting anything of a file brings all of it into the layer in memory; a name may lead to another one.
+        let Ok(file) = file.canonicalize() else { continue };
+        let permissions = std::fs::metadata(&file)?.permissions();
+        std::fs::set_permissions(&file, permissions).with_context(|| format!("cannot copy {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Where server files of the guest live: in its memory, not in the shared directory.

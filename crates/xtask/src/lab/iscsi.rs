@@ -24,7 +24,7 @@ struct Said {
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let tools = std::path::absolute(kernel::tools(&options.build, &TOOLS)?)?;
+    let tools = std::path::absolute(kernel::tools(&options.build, "tools", &TOOLS)?)?;
     let wanted: Vec<Machine> = Machine::ALL.into_iter().filter(|m| iscsi_guest::steps(*m, &options.only) > 0).collect();
     ensure!(!wanted.is_empty(), "no step has {:?} in its name", options.only);
     let mut scratches = Vec::new();

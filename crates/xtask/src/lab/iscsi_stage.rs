@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::guest::tool;
+use super::guest::{self, tool};
 use crate::process;
 
 /// Initiator hosts.
@@ -137,28 +137,15 @@ pub(super) fn build() -> Result<()> {
     export(FAST, 1, Path::new("/dev/fast"))
 }
 
-/// Takes everything that runs later over from the host: while the machine waits for the host, its clock jumps from timer
-/// to timer, and a second may pass while a program is opened.
+/// Takes everything that runs later over from the host.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     let names = ["ip", "tc", "nft", "tgtd", "tgtadm", "sh", "cat"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
-    files.extend([binary.to_owned(), std::env::current_exe()?]);
+    files.push(binary.to_owned());
     let library = tool("ldconfig", &["-p"])?;
     let library = library.lines().find(|line| line.trim_start().starts_with("libiscsi.so.7"));
     files.extend(library.and_then(|line| line.split(" => ").nth(1)).map(PathBuf::from));
-    for file in files.clone() {
-        // Of a program without libraries it fails.
-        let needed = process::output(process::program("ldd").arg(file)).unwrap_or_default();
-        files.extend(needed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
-    }
-    files.push("/etc/ld.so.cache".into());
-    for file in files {
-        // Setting anything of a file brings all of it into the layer in memory; a name may lead to another one.
-        let Ok(file) = file.canonicalize() else { continue };
-        let permissions = std::fs::metadata(&file)?.permissions();
-        std::fs::set_permissions(&file, permissions).with_context(|| format!("cannot copy {}", file.display()))?;
-    }
-    Ok(())
+    guest::keep_in_memory(files)
 }
 
 /// A device in memory.

@@ -59,15 +59,15 @@ pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
 }
 
 /// Programs of packages that are too much to ask of a tester's machine, because they start services: fetched with what
-/// they need and the machine lacks, and unpacked. The result is the folder, to be put before the system's.
-pub(crate) fn tools(build: &Path, packages: &[&str]) -> Result<PathBuf> {
-    let root = build.join("tools");
+/// they need and the machine lacks, and unpacked. The result is the folder of this name, to be put before the system's.
+pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let root = build.join(name);
     if root.is_dir() {
         return Ok(root);
     }
     println!("fetching {}", packages.join(" "));
-    let downloads = build.join("packages-of-tools");
-    let part = build.join("tools.part");
+    let downloads = build.join(format!("packages-of-{name}"));
+    let part = build.join(format!("{name}.part"));
     for dir in [&downloads, &part] {
         let _ = std::fs::remove_dir_all(dir);
     }

@@ -4,6 +4,9 @@ mod cpio;
 mod device_mapper;
 mod durability;
 pub(crate) mod guest;
+mod hybrid;
+mod hybrid_guest;
+mod hybrid_stage;
 mod iscsi;
 mod iscsi_baselines;
 mod iscsi_control;
@@ -41,6 +44,8 @@ const SHARE: &str = "/run/lab";
 pub(crate) enum Name {
     /// Cuts the power under load and looks for broken promises.
     Durability,
+    /// Keeps promised throughputs on a slow device behind a cache.
+    Hybrid,
     /// Delays packets of real initiators against a real iSCSI target.
     Iscsi,
     /// Uses an export through the kernel's NBD client.
@@ -54,6 +59,7 @@ impl Name {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Durability => "durability",
+            Self::Hybrid => "hybrid",
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
             Self::SyncFailure => "sync-failure",
@@ -78,7 +84,7 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (iscsi).
+    /// Only steps whose name has this in it (hybrid, iscsi).
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -160,6 +166,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Durability => durability::run(&mut lab, &options),
+        Name::Hybrid => hybrid::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),

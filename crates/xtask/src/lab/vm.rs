@@ -38,6 +38,8 @@ const STORAGE_NETWORK_MODULES: [&str; 15] = [
     "target_core_iblock",
     "iscsi_target_mod",
 ];
+/// Modules of the hybrid lab, beside those.
+const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that `lab/init` prints when the host's programs are usable.
@@ -92,6 +94,12 @@ impl Machine {
     pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
+    }
+
+    /// The same with hybrid devices, in virtual time.
+    pub(crate) fn hybrid(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &HYBRID_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-hybrid", &modules, Time::Virtual)
     }
 
     fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {

@@ -1,0 +1,43 @@
+//! The hybrid lab: a promised throughput on a slow device behind a cache, with real control groups, in virtual time.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::{Lab, Options, hybrid_guest, kernel, vm};
+use crate::scratch::Scratch;
+
+/// Many times what it takes on an idle machine.
+const LIMIT: Duration = Duration::from_secs(1500);
+/// Makes the headers of bcache; used from where it is unpacked.
+const TOOLS: [&str; 1] = ["bcache-tools"];
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let tools = std::path::absolute(kernel::tools(&options.build, "tools-hybrid", &TOOLS)?)?;
+    let expected = hybrid_guest::steps(&options.only);
+    ensure!(expected > 0, "no step has {:?} in its name", options.only);
+    let mut scratch = Scratch::new("hybrid")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let mut machine = vm::Machine::hybrid(&options.build, &scratch, options.verbose)?;
+    let arguments = ["--only".into(), options.only.clone(), "--tools".into(), tools.display().to_string()];
+    let guest = machine.boot(&options.guest_script("hybrid", &arguments)?, &[])?;
+    let mut steps = 0;
+    let mut since = Instant::now();
+    guest.finish(LIMIT, |line| {
+        let passed = line.strip_prefix("lab: passed ");
+        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
+            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
+            steps += 1;
+            lab.check(name, passed.is_some(), detail);
+            println!("lab: {name} took {:.0} s", since.elapsed().as_secs_f64());
+            since = Instant::now();
+        } else if line.starts_with("lab: ") || line.starts_with("Error") {
+            println!("{line}");
+        }
+    })?;
+    ensure!(steps == expected, "{steps} of {expected} steps were reported");
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! The steps of the hybrid lab, inside the machine.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::guest::{keep_in_memory, tool};
+use super::hybrid_stage::{self as stage, Hybrid, Kept, Kind, Tenant, measure, until};
+use super::iscsi_stage::signal;
+use crate::process::{self, Running};
+
+/// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
+/// kernel's throttle lets it catch up afterwards.
+const PROMISED: u64 = 35_000_000;
+/// What two tenants are promised that share the device.
+const PROMISED_TO_TWO: [u64; 2] = [18_000_000, 12_000_000];
+/// How long a promise is watched, in periods of a second.
+const SECONDS: usize = 40;
+/// How long a controller has to find its limits before that.
+const SETTLE: usize = 20;
+/// Longest load of a tenant.
+const LOAD_SECONDS: u64 = 120;
+/// What must be missing without correction, and may be missing with it.
+const STATIC_ABOVE_PERCENT: f64 = 10.0;
+const OURS_BELOW_PERCENT: f64 = 2.0;
+const CONFIG: &str = "/run/guard.toml";
+const JOURNAL: &str = "/run/guard.journal";
+const LOG: &str = "/run/guard.log";
+const STATUS: &str = "127.0.0.1:9810";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What the steps need.
+pub(super) struct Stage {
+    binary: PathBuf,
+    tools: PathBuf,
+}
+
+type Step = fn(&Stage) -> Result<String>;
+
+const STEPS: [(&str, Step); 6] = [
+    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |stage| compare(stage, Kind::DmCache, &[PROMISED])),
+    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |stage| compare(stage, Kind::DmCache, &PROMISED_TO_TWO)),
+    ("a_killed_agent_leaves_no_limit", |stage| killed(stage, false)),
+    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |stage| killed(stage, true)),
+    ("a_limit_of_somebody_else_stays", foreign),
+    ("the_promise_of_one_tenant_is_kept_on_bcache", |stage| compare(stage, Kind::Bcache, &[PROMISED])),
+];
+
+fn wanted(only: &str) -> impl Iterator<Item = (&'static str, Step)> {
+    STEPS.iter().filter(move |(name, _)| name.contains(only)).copied()
+}
+
+/// Number of steps whose name has `only` in it, for the host.
+pub(super) fn steps(only: &str) -> usize {
+    wanted(only).count()
+}
+
+/// In the guest: builds everything and takes the steps.
+pub(super) fn run(binary: &Path, tools: &Path, only: &str) -> Result<()> {
+    stage::build()?;
+    let programs = ["fio", "dmsetup", "sh"].into_iter().filter_map(process::find_program);
+    keep_in_memory(programs.chain([binary.to_owned()]).collect())?;
+    println!("lab: ready");
+    let stage = Stage { binary: binary.to_owned(), tools: tools.to_owned() };
+    for (name, step) in wanted(only) {
+        match step(&stage) {
+            Ok(detail) => println!("lab: passed {name} {detail}"),
+            Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
+        }
+    }
+    Ok(())
+}
+
+/// `evenkeel guard run` under way.
+struct Agent {
+    binary: PathBuf,
+    running: Running,
+}
+
+impl Agent {
+    /// Starts it with promises to these tenants, and waits until it guards.
+    fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
+        let mut config = format!(
+            "[guard]\njournal = \"{JOURNAL}\"\nstatus = \"{STATUS}\"\n\n[hybrids.pool]\ndevice = \"{}\"\n",
+            hybrid.path.display()
+        );
+        for (tenant, number) in tenants.iter().zip(1..) {
+            let (group, promised) = (tenant.name(), tenant.promised);
+            config += &format!(
+                "[hybrids.pool.tenants.t{number}]\ngroup = \"{group}\"\nread = {{ bytes_per_s = {promised} }}\n"
+            );
+        }
+        std::fs::write(CONFIG, config)?;
+        let log = std::fs::File::create(LOG)?;
+        let mut command = Command::new(binary);
+        command.args(["guard", "run", "--config", CONFIG]);
+        let started = Instant::now();
+        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+        while !said().contains("guarding ") {
+            if let Some(status) = running.ended()? {
+                bail!("guard run ended with {status}: {}", said());
+            }
+            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Self { binary: binary.to_owned(), running })
+    }
+
+    fn state(&self) -> Result<Value> {
+        let mut command = Command::new(&self.binary);
+        let text = process::output(command.args(["guard", "status", "--json", "--status", STATUS]))?;
+        let mut state: Value = serde_json::from_str(&text).context("guard status")?;
+        Ok(state["hybrids"][0].take())
+    }
+
+    /// The limits on reads by the agent's word, as the groups are in the configuration.
+    fn limits(&self, tenants: &[Tenant]) -> Result<Vec<u64>> {
+        let state = self.state()?;
+        let known = state["tenants"].as_array().context("guard status names no tenants")?;
+        let limit = |tenant: &Tenant| {
+            let known = known.iter().find(|known| known["group"] == tenant.name().as_str());
+            let limit = known.and_then(|known| known["read"]["limit"].as_f64());
+            limit.map(|limit| limit as u64).with_context(|| format!("guard status has no limit for {}", tenant.name()))
+        };
+        tenants.iter().map(limit).collect()
+    }
+
+    /// That what the agent says is what the kernel has.
+    fn says_what_holds(&self, tenants: &[Tenant]) -> Result<()> {
+        // Between two questions it may have decided anew.
+        let mut last = None;
+        for _ in 0..10 {
+            let before = tenants.iter().map(Tenant::limit).collect::<Result<Vec<_>>>()?;
+            let recorded = self.limits(tenants)?;
+            let after = tenants.iter().map(Tenant::limit).collect::<Result<Vec<_>>>()?;
+            if before == after {
+                let recorded: Vec<Option<u64>> = recorded.into_iter().map(Some).collect();
+                ensure!(recorded == after, "the agent says {recorded:?}, io.max has {after:?}");
+                return Ok(());
+            }
+            last = Some(after);
+        }
+        bail!("limits never stayed the same while they were looked at: {last:?}")
+    }
+
+    /// Ends it as systemd does.
+    fn stop(self) -> Result<()> {
+        signal(self.running.id(), libc::SIGTERM);
+        let status = self.running.wait(READY_LIMIT)?;
+        ensure!(status.success(), "guard run failed at its end: {}", said());
+        Ok(())
+    }
+}
+
+/// What the agent said until now.
+fn said() -> String {
+    std::fs::read_to_string(LOG).unwrap_or_default().trim().to_owned()
+}
+
+/// The same load under limits of what was promised, as people set them today, and under the agent.
+fn compare(stage: &Stage, kind: Kind, promised: &[u64]) -> Result<String> {
+    let hybrid = Hybrid::make(kind, &stage.tools)?;
+    let fixed = watch(&hybrid, promised, None).context("with static limits")?;
+    // A cache in the state in which the first run found it.
+    hybrid.remove()?;
+    let hybrid = Hybrid::make(kind, &stage.tools)?;
+    let ours = watch(&hybrid, promised, Some(&stage.binary)).context("with the agent")?;
+    hybrid.remove()?;
+    let mut detail = String::new();
+    for ((fixed, ours), promised) in fixed.iter().zip(&ours).zip(promised) {
+        let promised = *promised as f64 / 1e6;
+        detail += &format!("[{promised} MB/s promised; static: {fixed}; agent: {ours}] ");
+    }
+    for (fixed, ours) in fixed.iter().zip(&ours) {
+        ensure!(ours.dat_percent < OURS_BELOW_PERCENT, "too far from the promise: {detail}");
+        ensure!(ours.jitter_percent <= fixed.jitter_percent, "more jitter than with a static limit: {detail}");
+        // Of several tenants each alone may be slow enough to catch up within the kernel's slices.
+        let alone = promised.len() == 1;
+        ensure!(!alone || fixed.dat_percent > STATIC_ABOVE_PERCENT, "nothing to correct: {detail}");
+    }
+    Ok(detail)
+}
+
+/// One run with tenants of its own; without an agent their limits are their promises.
+fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>) -> Result<Vec<Kept>> {
+    let mut tenants = promised.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
+    for tenant in &tenants {
+        tenant.set_limit(Some(tenant.promised))?;
+    }
+    let agent = agent.map(|binary| Agent::start(binary, hybrid, &tenants)).transpose()?;
+    let of = tenants.len() as u64;
+    for (tenant, index) in tenants.iter_mut().zip(0..) {
+        tenant.load(hybrid, index, of, LOAD_SECONDS)?;
+    }
+    measure(&mut tenants, SETTLE)?;
+    let kept = measure(&mut tenants, SECONDS)?;
+    if let Some(agent) = agent {
+        agent.says_what_holds(&tenants)?;
+        let limits = agent.limits(&tenants)?;
+        println!("lab: limits at the end: {limits:?}");
+        agent.stop()?;
+        for tenant in &tenants {
+            let limit = tenant.limit()?;
+            ensure!(limit == Some(tenant.promised), "after the agent's end io.max has {limit:?}");
+        }
+    }
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    Ok(kept)
+}
+
+/// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
+fn killed(stage: &Stage, both: bool) -> Result<String> {
+    let hybrid = Hybrid::make(Kind::DmCache, &stage.tools)?;
+    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED)?];
+    // One had a limit before, the other none.
+    let before = [Some(5_000_000), None];
+    for (tenant, before) in tenants.iter().zip(before) {
+        tenant.set_limit(before)?;
+    }
+    let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+    let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
+    until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+    let killed_at = Instant::now();
+    if both {
+        signal(child_of(agent.running.id())?, libc::SIGKILL);
+    }
+    signal(agent.running.id(), libc::SIGKILL);
+    agent.running.wait(READY_LIMIT)?;
+    let detail = if both {
+        std::thread::sleep(Duration::from_secs(2));
+        ensure!(limits(&tenants) == Some(vec![Some(PROMISED); 2]), "who put back {:?}?", limits(&tenants));
+        let said = process::output(Command::new(&stage.binary).args(["guard", "reset", "--journal", JOURNAL]))?;
+        ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
+        ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
+        // The next start does the same.
+        let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+        until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+        signal(child_of(agent.running.id())?, libc::SIGKILL);
+        signal(agent.running.id(), libc::SIGKILL);
+        agent.running.wait(READY_LIMIT)?;
+        let nobody = Tenant::make(&hybrid, PROMISED)?;
+        let agent = Agent::start(&stage.binary, &hybrid, std::slice::from_ref(&nobody))?;
+        ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
+        agent.stop()?;
+        tenants.push(nobody);
+        "limits stayed until `guard reset`, and until the next start".to_owned()
+    } else {
+        until("end of the limits", || (limits(&tenants)? == before).then_some(()))?;
+        format!("the sentinel put both back within {:.2} s", killed_at.elapsed().as_secs_f64())
+    };
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    hybrid.remove()?;
+    Ok(detail)
+}
+
+/// The first child of a process: of the agent, its sentinel.
+fn child_of(pid: u32) -> Result<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let first = children.split_ascii_whitespace().next().context("the agent has no sentinel")?;
+    Ok(first.parse()?)
+}
+
+/// A limit that somebody else sets while the agent runs.
+fn foreign(stage: &Stage) -> Result<String> {
+    const THEIRS: u64 = 7_000_000;
+    let hybrid = Hybrid::make(Kind::DmCache, &stage.tools)?;
+    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED / 2)?];
+    let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+    until("limits", || (tenants[0].limit().ok()? == Some(PROMISED)).then_some(()))?;
+    tenants[0].set_limit(Some(THEIRS))?;
+    for (tenant, index) in tenants.iter_mut().zip(0..) {
+        tenant.load(&hybrid, index, 2, 30)?;
+    }
+    measure(&mut tenants, 4)?;
+    ensure!(tenants[0].limit()? == Some(THEIRS), "the foreign limit became {:?}", tenants[0].limit());
+    let state = agent.state()?;
+    let left_alone = |tenant: &Tenant| {
+        let known =
+            state["tenants"].as_array().into_iter().flatten().find(|known| known["group"] == tenant.name().as_str());
+        known.is_some_and(|known| known["foreign_limit"].is_string())
+    };
+    ensure!(left_alone(&tenants[0]) && !left_alone(&tenants[1]), "the agent says {state}");
+    let why = process::output(Command::new(&stage.binary).args(["guard", "why", "pool", "--status", STATUS]))?;
+    ensure!(why.contains(&tenants[1].name()), "guard why said {why}");
+    agent.stop()?;
+    ensure!(tenants[0].limit()? == Some(THEIRS), "at its end the agent set {:?}", tenants[0].limit());
+    ensure!(tenants[1].limit()?.is_none(), "at its end the agent left {:?}", tenants[1].limit());
+    let status = tool("dmsetup", &["status", "hyb"])?;
+    ensure!(state["kind"] == "dm-cache" && state["cache"]["read_hits_total"].is_u64(), "{state}; {status}");
+    let discovered = process::output(Command::new(&stage.binary).args(["guard", "discover", "--json"]))?;
+    let discovered: Value = serde_json::from_str(&discovered).context("guard discover")?;
+    let entry = &discovered["hybrids"][0];
+    ensure!(entry["kind"] == "dm-cache" && entry["name"] == "dm-0", "guard discover found {entry}");
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    hybrid.remove()?;
+    Ok(format!("{THEIRS} bytes/s stayed, also at the agent's end"))
+}

@@ -1,0 +1,375 @@
+//! The stage of the hybrid lab inside the machine: a slow device behind a fast one, control groups, and tenants.
+//!
+//! ```text
+//!  fio in group a ─ io.max ─┐
+//!  fio in group b ─ io.max ─┴─▶ hybrid (dm-cache or bcache) ──▶ fast: 64 MB, as fast as memory
+//!                                                         └───▶ slow: 10 MB/s
+//! ```
+//!
+//! A tenant reads in turn a burst of what is in the cache and a burst of what is not, as fast as its limit lets it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::guest::tool;
+use super::iscsi_stage::{put, signal};
+use crate::process::Running;
+
+pub(super) const GROUPS: &str = "/sys/fs/cgroup";
+const CONFIG: &str = "/sys/kernel/config";
+const MIB: u64 = 1 << 20;
+const FAST_MIB: u64 = 64;
+/// Sparse: what nobody wrote takes no memory.
+const SLOW_MIB: u64 = 16 << 10;
+/// Of the slow device, in MiB per second (a setting of null_blk).
+const SLOW_MB_PER_S: u64 = 10;
+/// What is read again and again; it fits into the cache.
+const HOT_MIB: u64 = 60;
+const BLOCK: u64 = 64 << 10;
+/// Lengths of bursts: longer than a slice of the kernel's throttle (100 ms), at a rate above the slow device's.
+const HOT_BURST_MIB: f64 = 24.0;
+const COLD_BURST_MIB: f64 = 3.0;
+const DM_NAME: &str = "hyb";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What joins the two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    DmCache,
+    Bcache,
+}
+
+/// A hybrid device that was made for one run.
+#[derive(Debug)]
+pub(super) struct Hybrid {
+    kind: Kind,
+    pub(super) path: PathBuf,
+    /// As `MAJOR:MINOR`.
+    pub(super) number: String,
+    disks: [String; 3],
+}
+
+/// Mounts what the stage needs.
+pub(super) fn build() -> Result<()> {
+    if !Path::new(CONFIG).join("nullb").exists() {
+        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
+    }
+    tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
+    put(format!("{GROUPS}/cgroup.subtree_control"), "+io")
+}
+
+fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
+    let disk = format!("{CONFIG}/nullb/{name}");
+    std::fs::create_dir_all(&disk).with_context(|| format!("cannot make {disk}"))?;
+    let size = mib.to_string();
+    let common = [("size", size.as_str()), ("memory_backed", "1"), ("blocksize", "4096"), ("queue_mode", "2")];
+    let more = [("irqmode", "0"), ("submit_queues", "1"), ("hw_queue_depth", "128")];
+    for (key, value) in common.iter().chain(&more).chain(settings).chain(&[("power", "1")]) {
+        put(format!("{disk}/{key}"), value)?;
+    }
+    Ok(())
+}
+
+fn remove_disk(name: &str) -> Result<()> {
+    let disk = format!("{CONFIG}/nullb/{name}");
+    put(format!("{disk}/power"), "0")?;
+    std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
+}
+
+/// Numbers of devices, because bcache keeps the old ones.
+static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
+
+impl Hybrid {
+    /// Makes both devices and what joins them, and brings the hot data into the cache.
+    pub(super) fn make(kind: Kind, tools: &Path) -> Result<Self> {
+        let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
+        let disks = ["hfd", "hsd", "hmd"].map(|name| format!("{name}{number}"));
+        let [fast, slow, metadata] = &disks;
+        make_disk(fast, FAST_MIB, &[])?;
+        make_disk(slow, SLOW_MIB, &[("mbps", &SLOW_MB_PER_S.to_string())])?;
+        let name = match kind {
+            Kind::DmCache => {
+                make_disk(metadata, 16, &[])?;
+                let sectors = SLOW_MIB * MIB / 512;
+                let table = format!(
+                    "0 {sectors} cache /dev/{metadata} /dev/{fast} /dev/{slow} 128 1 writeback smq 2 migration_threshold 4096"
+                );
+                tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", &table])?;
+                tool("dmsetup", &["mknodes"])?;
+                "dm-0".to_owned()
+            }
+            Kind::Bcache => join_by_bcache(tools, fast, slow)?,
+        };
+        let path = match kind {
+            Kind::DmCache => format!("/dev/mapper/{DM_NAME}"),
+            Kind::Bcache => format!("/dev/{name}"),
+        };
+        let number = std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))?.trim().to_owned();
+        let hybrid = Self { kind, path: path.into(), number, disks };
+        hybrid.warm()?;
+        Ok(hybrid)
+    }
+
+    fn warm(&self) -> Result<()> {
+        let name = format!("--filename={}", self.path.display());
+        let size = format!("--size={HOT_MIB}m");
+        let fio = ["--name=warm", &name, &size, "--direct=1", "--ioengine=libaio", "--iodepth=8", "--bs=64k"];
+        tool("fio", &[&fio[..], &["--rw=randwrite", "--loops=2", "--output-format=terse"]].concat())?;
+        // What is promoted lately is still on its way.
+        thread::sleep(Duration::from_secs(2));
+        Ok(())
+    }
+
+    /// Takes it apart; bcache stays until the machine ends, because it lets go of nothing before all is written back.
+    pub(super) fn remove(self) -> Result<()> {
+        if self.kind == Kind::DmCache {
+            tool("dmsetup", &["remove", "--noudevsync", DM_NAME])?;
+            self.disks.iter().try_for_each(|disk| remove_disk(disk))?;
+        }
+        Ok(())
+    }
+}
+
+/// Joins two devices; the result is the kernel's name of the hybrid.
+fn join_by_bcache(tools: &Path, fast: &str, slow: &str) -> Result<String> {
+    let make = tools.join("usr/sbin/make-bcache").display().to_string();
+    let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
+    let sizes = ["--bucket", "64k", "--block", "4k", "--wipe-bcache", "--writeback"];
+    tool(&make, &[&sizes[..], &["-C", &fast, "-B", &slow_path]].concat())?;
+    for disk in [&fast, &slow_path] {
+        put("/sys/fs/bcache/register", disk)?;
+    }
+    let settings = format!("/sys/block/{slow}/bcache");
+    let name = until("device of bcache", || {
+        let link = std::fs::read_link(format!("{settings}/dev")).ok()?;
+        Path::new(&format!("{settings}/cache")).exists().then_some(())?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
+    })?;
+    for (key, value) in [
+        ("sequential_cutoff", "0"),
+        ("cache_mode", "writeback"),
+        ("cache/congested_read_threshold_us", "0"),
+        ("cache/congested_write_threshold_us", "0"),
+    ] {
+        put(format!("{settings}/{key}"), value)?;
+    }
+    Ok(name)
+}
+
+/// Waits until `found` answers.
+pub(super) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return Ok(found);
+        }
+        ensure!(started.elapsed() < READY_LIMIT, "no {what} within {READY_LIMIT:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Random numbers that are the same in every run (xorshift; Marsaglia 2003).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn around(&mut self, mean: f64) -> f64 {
+        mean * (0.5 + self.below(1_000) as f64 / 1_000.0)
+    }
+}
+
+/// What fio replays: bursts in the hot part from `hot_mib` on, and bursts in the cold rest, `mib` in all.
+fn bursts(device: &Path, seed: u64, hot_mib: std::ops::Range<u64>, mib: u64) -> String {
+    let device = device.display();
+    let blocks_of = |mib: f64| (mib * (MIB / BLOCK) as f64) as u64;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+    let mut text = format!("fio version 2 iolog\n{device} add\n{device} open\n");
+    let (mut left, mut cold) = (mib * MIB / BLOCK, false);
+    while left > 0 {
+        let (mean, from, to) =
+            if cold { (COLD_BURST_MIB, 2 * HOT_MIB, SLOW_MIB) } else { (HOT_BURST_MIB, hot_mib.start, hot_mib.end) };
+        let burst = blocks_of(random.around(mean)).min(left);
+        for _ in 0..burst {
+            let at = (from * MIB / BLOCK + random.below((to - from) * MIB / BLOCK)) * BLOCK;
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{device} read {at} {BLOCK}");
+        }
+        left -= burst;
+        cold = !cold;
+    }
+    let _ = writeln!(text, "{device} close");
+    text
+}
+
+/// A tenant: a group, and fio in it.
+pub(super) struct Tenant {
+    pub(super) group: PathBuf,
+    /// What it was promised, in bytes per second.
+    pub(super) promised: u64,
+    number: String,
+    fio: Option<Running>,
+}
+
+/// Numbers of groups, so that each run has new ones: their counters begin at zero.
+static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
+
+impl Tenant {
+    /// Makes its group, without load.
+    pub(super) fn make(hybrid: &Hybrid, promised: u64) -> Result<Self> {
+        let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
+        let group = Path::new(GROUPS).join(format!("tenant-{number}"));
+        std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+        Ok(Self { group, promised, number: hybrid.number.clone(), fio: None })
+    }
+
+    /// Name of its group.
+    pub(super) fn name(&self) -> String {
+        self.group.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Starts its load: tenant `index` of `of`, each with its own part of the hot data, for at most `seconds`.
+    pub(super) fn load(&mut self, hybrid: &Hybrid, index: u64, of: u64, seconds: u64) -> Result<()> {
+        let part = HOT_MIB / of;
+        let mib = 2 * seconds * self.promised / MIB;
+        let log = format!("/run/{}.iolog", self.name());
+        put(&log, &bursts(&hybrid.path, index + 1, index * part..(index + 1) * part, mib))?;
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
+        shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
+        shell.arg(format!("--filename={}", hybrid.path.display())).arg(format!("--read_iolog={log}"));
+        shell.args(["--output-format=terse"]).stdin(Stdio::null()).stdout(Stdio::null());
+        self.fio = Some(Running::spawn(&mut shell)?);
+        until("I/O of a tenant", || (self.read_bytes().ok()? > 0).then_some(()))
+    }
+
+    /// The limit on reads in `io.max`.
+    pub(super) fn limit(&self) -> Result<Option<u64>> {
+        let text = std::fs::read_to_string(self.group.join("io.max"))?;
+        let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
+        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix("rbps=")));
+        word.filter(|word| *word != "max").map(|word| word.parse().context("a limit")).transpose()
+    }
+
+    /// Sets the limit on reads, as people do today.
+    pub(super) fn set_limit(&self, limit: Option<u64>) -> Result<()> {
+        let limit = limit.map_or_else(|| "max".into(), |limit| limit.to_string());
+        put(self.group.join("io.max"), &format!("{} rbps={limit}", self.number))
+    }
+
+    /// Bytes that its group has read from the hybrid device.
+    fn read_bytes(&self) -> Result<u64> {
+        let text = std::fs::read_to_string(self.group.join("io.stat"))?;
+        let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
+        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix("rbytes=")));
+        word.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
+    }
+
+    /// Ends its load.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        if let Some(fio) = self.fio.take() {
+            signal(fio.id(), libc::SIGINT);
+            fio.wait(READY_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Ends its load and removes its group.
+    pub(super) fn remove(mut self) -> Result<()> {
+        self.stop()?;
+        until("end of a group", || std::fs::remove_dir(&self.group).ok())
+    }
+}
+
+/// How a promise was kept over a number of periods.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Kept {
+    /// |mean − promise| ÷ promise, in percent.
+    pub(super) dat_percent: f64,
+    /// Mean of |period − promise| ÷ promise, in percent.
+    pub(super) jitter_percent: f64,
+    pub(super) mb_per_s: f64,
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} MB/s, DAT {:.2} %, jitter {:.1} %", self.mb_per_s, self.dat_percent, self.jitter_percent)
+    }
+}
+
+/// From throughputs of periods of equal length, in bytes per second.
+fn kept(rates: &[f64], promised: f64) -> Kept {
+    let n = rates.len() as f64;
+    let mean = rates.iter().sum::<f64>() / n;
+    Kept {
+        dat_percent: (mean - promised).abs() / promised * 100.0,
+        jitter_percent: rates.iter().map(|rate| (rate - promised).abs()).sum::<f64>() / n / promised * 100.0,
+        mb_per_s: mean / 1e6,
+    }
+}
+
+/// Measures all tenants for so many seconds, each a period.
+pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept>> {
+    let read = |tenants: &[Tenant]| -> Result<(Instant, Vec<u64>)> {
+        let bytes = tenants.iter().map(Tenant::read_bytes).collect::<Result<_>>()?;
+        Ok((Instant::now(), bytes))
+    };
+    let mut rates = vec![Vec::new(); tenants.len()];
+    let mut before = read(tenants)?;
+    let mut due = before.0;
+    for _ in 0..seconds {
+        due += Duration::from_secs(1);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let after = read(tenants)?;
+        let length = (after.0 - before.0).as_secs_f64();
+        for (rates, (before, after)) in rates.iter_mut().zip(before.1.iter().zip(&after.1)) {
+            rates.push((after - before) as f64 / length);
+        }
+        before = after;
+    }
+    for tenant in tenants.iter_mut() {
+        if let Some(fio) = &mut tenant.fio
+            && let Some(status) = fio.ended()?
+        {
+            bail!("the load of {} ended before its time: {status}", tenant.name());
+        }
+    }
+    Ok(rates.iter().zip(tenants).map(|(rates, tenant)| kept(rates, tenant.promised as f64)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deviation_of_the_mean_and_mean_deviation() {
+        let kept = kept(&[90.0, 110.0, 70.0, 110.0], 100.0);
+        assert!((kept.dat_percent - 5.0).abs() < 1e-9 && (kept.jitter_percent - 15.0).abs() < 1e-9, "{kept}");
+    }
+
+    #[test]
+    fn bursts_hit_and_miss_in_turn_and_are_the_same_every_time() {
+        let text = bursts(Path::new("/dev/x"), 1, 0..60, 540);
+        assert_eq!(text, bursts(Path::new("/dev/x"), 1, 0..60, 540));
+        let places: Vec<u64> =
+            text.lines().filter_map(|line| line.split(' ').nth(2)).map(|at| at.parse().expect("a place")).collect();
+        assert_eq!(places.len() as u64 * BLOCK, 540 * MIB);
+        assert!(places.iter().all(|at| at + BLOCK <= SLOW_MIB * MIB && at % BLOCK == 0));
+        let cold = places.iter().filter(|&&at| at >= HOT_MIB * MIB).count();
+        let part = cold as f64 / places.len() as f64;
+        assert!((0.06..0.16).contains(&part), "about a ninth misses: {part}");
+        let turns = places.windows(2).filter(|pair| (pair[0] < HOT_MIB * MIB) != (pair[1] < HOT_MIB * MIB)).count();
+        assert!((20..60).contains(&turns), "in bursts: {turns} turns");
+    }
+}
