@@ -85,7 +85,7 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     let refused = guard(&["config", "check", file.path()]);
     assert!(!refused.status.success());
     assert!(
-        text(&refused.stderr).contains(&format!("{}:3:1: resources.a.statistic", file.path())),
+        text(&refused.stderr).contains(&format!("{}:3:13: resources.a.statistic", file.path())),
         "{}",
         text(&refused.stderr)
     );

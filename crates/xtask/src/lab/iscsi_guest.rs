@@ -95,7 +95,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Path) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 25] = [
+const STEPS: [(Machine, &str, Step); 26] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", refuses_foreign),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |binary| {
         sweep(binary, "acknowledgements", true, &SWEEP_US, &[])
@@ -107,6 +107,7 @@ const STEPS: [(Machine, &str, Step); 25] = [
     (Machine::Delays, "reads_slow_down_with_departure_times", |binary| {
         sweep(binary, "data", false, &SHORT_SWEEP_US, &EDT)
     }),
+    (Machine::Delays, "a_client_over_ipv6_is_held_and_let_go", over_ipv6),
     (Machine::Delays, "without_a_window_cap_all_packets_must_wait", uncapped),
     (Machine::Delays, "other_clients_are_not_touched", iscsi_others::alone),
     (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", iscsi_others::beside_held),
@@ -210,6 +211,29 @@ fn sweep(binary: &Path, packets: &str, write: bool, delays_us: &[u64], more: &[&
     ensure!(fit > 0.99, "not linear: {detail}");
     ensure!(full >= 4.0 * held, "less than a quarter: {detail}");
     ensure!(again == 0 && dropped == 0, "packets were lost: {detail}");
+    Ok(detail)
+}
+
+/// An initiator over IPv6, by each actuator; what it does over IPv4 is another client's.
+fn over_ipv6(binary: &Path) -> Result<String> {
+    const DELAY_MS: f64 = 9.5;
+    stage::add_ipv6()?;
+    let writes = ["--seconds", "1", "--write"];
+    let before = retransmits()?;
+    let free = stage::load_ipv6(&writes)?.mean_ms;
+    let mut detail = format!("{free:.2} ms a write free");
+    for more in [&["--client", stage::ADDRESS_6][..], &["--client", stage::ADDRESS_6, EDT[0], EDT[1]]] {
+        let holding = Holding::start(binary, &[], 9_500, "acknowledgements", more)?;
+        let (held, beside) = (stage::load_ipv6(&writes)?.mean_ms, load(1, &writes)?.mean_ms);
+        let dropped = holding.stop()?;
+        let after = stage::load_ipv6(&writes)?.mean_ms;
+        detail += &format!("; {held:.2} held, {beside:.2} over IPv4, {after:.2} let go, {dropped} drops");
+        ensure!(held >= free + 2.0 * DELAY_MS, "not held: {detail}");
+        ensure!(beside <= 1.1 * free && after <= 1.1 * free, "held without need: {detail}");
+        ensure!(dropped == 0, "packets were lost: {detail}");
+    }
+    let again = retransmits()? - before;
+    ensure!(again == 0, "{again} retransmits: {detail}");
     Ok(detail)
 }
 

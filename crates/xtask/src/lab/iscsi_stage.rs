@@ -237,14 +237,21 @@ fn parse_load(line: &str) -> Option<(&str, Measured)> {
 
 /// An initiator on `host`.
 pub(super) fn load_command(server: Server, host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
-    initiator_command(server, host, worker, &target(host), arguments)
+    initiator_command(server, &server.portal(host), host, worker, &target(host), arguments)
 }
 
 /// An initiator on `host` of the named target; of an NBD server the name counts for nothing.
-fn initiator_command(server: Server, host: usize, worker: usize, target: &str, arguments: &[&str]) -> Result<Command> {
+fn initiator_command(
+    server: Server,
+    portal: &str,
+    host: usize,
+    worker: usize,
+    target: &str,
+    arguments: &[&str],
+) -> Result<Command> {
     let mut command = process::program("ip");
     command.args(["netns", "exec", &format!("b{host}")]).arg(std::env::current_exe()?);
-    command.args(["guest", "iscsi-load", "--portal", &server.portal(host), "--target", target]);
+    command.args(["guest", "iscsi-load", "--portal", portal, "--target", target]);
     command.args(["--initiator", &initiator(host, worker), "--tag", &format!("b{host}.{worker}")]);
     match server {
         Server::Lio => {}
@@ -271,7 +278,24 @@ pub(super) fn load(server: Server, host: usize, arguments: &[&str]) -> Result<Me
 
 /// The result of host 1's initiator on the device that serves at once.
 pub(super) fn load_fast(arguments: &[&str]) -> Result<Measured> {
-    result_of(initiator_command(Server::Lio, 1, 0, &target(FAST), arguments)?)
+    let portal = Server::Lio.portal(1);
+    result_of(initiator_command(Server::Lio, &portal, 1, 0, &target(FAST), arguments)?)
+}
+
+/// Host 1 over IPv6.
+pub(super) const ADDRESS_6: &str = "fd00::11";
+const PORTAL_6: &str = "[fd00::1]:3260";
+
+/// Lets host 1 reach the kernel's target over IPv6, too.
+pub(super) fn add_ipv6() -> Result<()> {
+    ip("addr add fd00::1/64 dev br0 nodad")?;
+    ip(&format!("-n b1 addr add {ADDRESS_6}/64 dev eth0 nodad"))?;
+    make_dir(format!("{CONFIG}/target/iscsi/{}/tpgt_1/np/{PORTAL_6}", target(1)))
+}
+
+/// The result of host 1's initiator over IPv6.
+pub(super) fn load_ipv6(arguments: &[&str]) -> Result<Measured> {
+    result_of(initiator_command(Server::Lio, PORTAL_6, 1, 0, &target(1), arguments)?)
 }
 
 /// TCP segments sent again since the start, on the target and on all hosts.
