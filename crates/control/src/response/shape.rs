@@ -88,7 +88,7 @@ mod tests {
         }
         let expected = 5.0 / 1.4;
         let times = shape.percentile(ms(1_000), 0.95).unwrap().as_secs_f64();
-        // Bounds of two buckets of 12.5 %.
-        assert!((expected..expected * 1.27).contains(&times), "{times}");
+        // Bounds of two buckets of 12.5 %, and times that are cut to whole units.
+        assert!((expected - 1e-3..expected * 1.27).contains(&times), "{times}");
     }
 }
