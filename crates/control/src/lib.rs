@@ -22,6 +22,7 @@ extern crate alloc;
 
 pub mod admission;
 pub mod histogram;
+mod invalid;
 pub mod limits;
 pub mod mclock;
 pub mod placement;
@@ -33,4 +34,5 @@ pub mod time;
 pub mod token_bucket;
 pub mod units;
 
+pub use invalid::InvalidConfig;
 pub use time::{Duration, Instant};

@@ -272,21 +272,33 @@ fn saat_reports_where_it_has_no_solution_and_does_not_divide() {
     assert_eq!(second(&mut unknown, 2, &[(tenant, 60_000_000, 30_000_000)])[0].1, Reason::SlowDeviceUnknown);
 }
 
+/// By how much a promise of 100 MB/s is missed over 300 s, with a decision each `step_ms`.
+fn missed(seed: u64, hits: f64, misses: f64, slow: f64, step_ms: u64) -> f64 {
+    let config = Config { interval: Duration::from_millis(step_ms), ..Config::DEFAULT };
+    let mut plant = Plant::new(config, vec![reader(100.0 * MB, hits, misses)], slow * MB, seed);
+    plant.run(20.0);
+    dat(&plant.run(300.0)[0], 100.0 * MB)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Bursts of misses of any length, a third of the time at most.
     #[test]
     fn a_promise_is_kept_to_half_a_percent(
-        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0, step in prop::sample::select(vec![100u64, 250, 500, 1000]),
+        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0, step in prop::sample::select(vec![100u64, 250, 500]),
     ) {
-        let config = Config { interval: Duration::from_millis(step), ..Config::DEFAULT };
-        let mut plant = Plant::new(config, vec![reader(100.0 * MB, hits, misses)], slow * MB, seed);
-        plant.run(20.0);
-        let rates = plant.run(300.0);
-        // With one or two decisions in a window what is owed comes back later: 0.8 % in one of thousands.
-        let bound = if step < 500 { 0.0045 } else { 0.01 };
-        prop_assert!(dat(&rates[0], 100.0 * MB) <= bound, "{}", dat(&rates[0], 100.0 * MB));
+        let missed = missed(seed, hits, misses, slow, step);
+        prop_assert!(missed <= 0.0045, "{missed}");
+    }
+
+    /// With one decision in a window what is owed comes back a window later: 0.8 % in one of thousands.
+    #[test]
+    fn decided_once_a_second_it_is_kept_to_one_percent(
+        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0,
+    ) {
+        let missed = missed(seed, hits, misses, slow, 1_000);
+        prop_assert!(missed <= 0.01, "{missed}");
     }
 
     /// With several decisions in a window it is steadier than a plain limit too.

@@ -73,7 +73,7 @@ fn ten_thousand_moves_lose_nothing() {
             for n in 0..CLIENTS {
                 let (test, stop, written) = (&test, &stop, &written);
                 scope.spawn(move || {
-                    let mut client = test.connect("disk0");
+                    let mut client = if n % 2 == 0 { test.connect("disk0") } else { test.connect_tcp("disk0") };
                     let region = n << 20;
                     for round in 0.. {
                         // Several writes in flight, then all of them read back, while the connection moves.

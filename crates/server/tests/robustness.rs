@@ -167,25 +167,32 @@ fn a_half_closed_client_still_gets_its_answers() {
     client.wait_for_close();
 }
 
+/// A client writes a hundred times `size` bytes, says good-bye and is gone without taking a reply: all of it is done.
+fn write_and_go(test: &TestServer, size: u64) {
+    let client = test.connect("disk0");
+    let mut bytes = Vec::new();
+    for n in 0..100 {
+        let payload = pattern(n, 2, size as usize);
+        bytes.extend(client.encode(n, Command::Write, CommandFlags::NONE, n * size, size, &payload));
+    }
+    bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
+    let mut stream = client.stream;
+    stream.write_all(&bytes).unwrap();
+    drop(stream);
+    test.wait_for("the client gone", |state| state.connections == 0);
+    let mut other = test.connect("disk0");
+    for n in 0..100 {
+        assert_eq!(other.read(n * size, size).unwrap(), pattern(n, 2, size as usize), "write {n}");
+    }
+    drop(other);
+    test.wait_for("memory given back", |state| state.buffer_memory_used_bytes == 0);
+}
+
 #[test]
 fn what_was_asked_before_a_disconnect_is_done_even_if_the_client_is_gone() {
     for engine in ENGINES {
         let test = TestServer::start("goodbye", engine, "[volumes.disk0]\nsize = \"64MiB\"\n");
-        let client = test.connect("disk0");
-        let mut bytes = Vec::new();
-        for n in 0..100u64 {
-            let payload = pattern(n, 2, 4096);
-            bytes.extend(client.encode(n, Command::Write, CommandFlags::NONE, n * 4096, 4096, &payload));
-        }
-        bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
-        let mut stream = client.stream;
-        stream.write_all(&bytes).unwrap();
-        drop(stream);
-        test.wait_for("the client gone", |state| state.connections == 0);
-        let mut other = test.connect("disk0");
-        for n in 0..100u64 {
-            assert_eq!(other.read(n * 4096, 4096).unwrap(), pattern(n, 2, 4096), "write {n}");
-        }
+        write_and_go(&test, 4096);
     }
 }
 
@@ -203,23 +210,7 @@ fn a_disconnect_that_waits_behind_a_full_queue_is_still_read() {
         size = "1MiB"
     "#;
     for engine in ENGINES {
-        let test = TestServer::start("full-goodbye", engine, text);
-        let client = test.connect("disk0");
-        let mut bytes = Vec::new();
-        for n in 0..100u64 {
-            bytes.extend(client.encode(n, Command::Write, CommandFlags::NONE, n * 512, 512, &pattern(n, 2, 512)));
-        }
-        bytes.extend(client.encode(1000, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
-        let mut stream = client.stream;
-        stream.write_all(&bytes).unwrap();
-        drop(stream);
-        test.wait_for("the client gone", |state| state.connections == 0);
-        let mut other = test.connect("disk0");
-        for n in 0..100u64 {
-            assert_eq!(other.read(n * 512, 512).unwrap(), pattern(n, 2, 512), "write {n}");
-        }
-        drop(other);
-        test.wait_for("memory given back", |state| state.buffer_memory_used_bytes == 0);
+        write_and_go(&TestServer::start("full-goodbye", engine, text), 512);
     }
 }
 

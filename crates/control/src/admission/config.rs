@@ -1,6 +1,6 @@
 //! Settings of SlowFast CoDel and the switches of its repairs.
 
-use core::fmt;
+pub use crate::invalid::InvalidConfig;
 
 use crate::time::Duration;
 
@@ -162,23 +162,6 @@ impl SlowFastConfig {
         }
     }
 }
-
-/// A setting of [`SlowFastConfig`] that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidConfig {
-    /// The field.
-    pub setting: &'static str,
-    /// What it must be.
-    pub must_be: &'static str,
-}
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.setting, self.must_be)
-    }
-}
-
-impl core::error::Error for InvalidConfig {}
 
 /// One switch for each known defect of the published form; `false` keeps the defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

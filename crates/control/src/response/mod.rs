@@ -16,8 +16,8 @@
 //! What "load" means is the caller's too: bytes written for a throttle that delays acknowledgements, bytes read for one
 //! that delays data.
 
+pub use crate::invalid::InvalidConfig;
 use alloc::boxed::Box;
-use core::fmt;
 
 use crate::time::{Duration, Instant};
 
@@ -160,23 +160,6 @@ impl Config {
         }
     }
 }
-
-/// A setting that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidConfig {
-    /// Its name.
-    pub setting: &'static str,
-    /// What it must be.
-    pub must_be: &'static str,
-}
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.setting, self.must_be)
-    }
-}
-
-impl core::error::Error for InvalidConfig {}
 
 /// Why the delays are what they are.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Settings of the throughput controller.
 
-use core::fmt;
+pub use crate::invalid::InvalidConfig;
 
 use super::{Goal, Promise};
 use crate::time::Duration;
@@ -94,20 +94,3 @@ fn first_broken(rules: &[(bool, &'static str, &'static str)]) -> Result<(), Inva
         Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
     }
 }
-
-/// A setting that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidConfig {
-    /// Its name.
-    pub setting: &'static str,
-    /// What it must be.
-    pub must_be: &'static str,
-}
-
-impl fmt::Display for InvalidConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} must be {}", self.setting, self.must_be)
-    }
-}
-
-impl core::error::Error for InvalidConfig {}
