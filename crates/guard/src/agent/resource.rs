@@ -39,6 +39,8 @@ pub(super) struct Guarded {
     packets: Packets,
     /// In order of number, and with them their names.
     devices: Vec<Device>,
+    /// How many clients reach each.
+    shared_by: Vec<u32>,
     names: Vec<(DeviceNumber, String)>,
     /// The tracker's arrangement that the devices' places are of.
     arrangement: Option<u64>,
@@ -50,6 +52,8 @@ pub(super) struct Guarded {
     delays: Vec<(Duration, ClientReason)>,
     /// Which client reaches which device, by their places here.
     reach: Vec<(u32, u32)>,
+    /// The same of devices that several reach.
+    shared_reach: Vec<(u32, u32)>,
     /// Parts of devices that several share, where they are known.
     shares: Shares,
     /// Places among the holds for which client.
@@ -67,8 +71,8 @@ pub(super) struct Guarded {
 struct Device {
     /// Where the tracker has it, or beyond.
     place: u32,
-    /// Clients that reach it.
-    shared_by: u32,
+    /// The only client that reaches it, or beyond.
+    client: u32,
     /// A client's part of its load, in bytes per second.
     load: f64,
 }
@@ -101,12 +105,14 @@ impl Guarded {
             choice: config.guard.packets,
             packets: config.guard.packets.packets(),
             devices: Vec::new(),
+            shared_by: Vec::new(),
             names: Vec::new(),
             arrangement: None,
             clients: Vec::new(),
             samples: Vec::new(),
             delays: Vec::new(),
             reach: Vec::new(),
+            shared_reach: Vec::new(),
             shares: Shares::default(),
             places: Vec::new(),
             last: diskstats::Sample::default(),
@@ -157,7 +163,8 @@ impl Guarded {
             }
         }
         self.names = names.into_iter().map(|(number, name): (_, &String)| (number, name.clone())).collect();
-        self.devices = vec![Device { place: u32::MAX, shared_by: 0, load: 0.0 }; self.names.len()];
+        self.devices = vec![Device { place: u32::MAX, client: u32::MAX, load: 0.0 }; self.names.len()];
+        self.shared_by = vec![0; self.names.len()];
         self.arrangement = None;
         self.clients.clear();
         self.reach.clear();
@@ -167,7 +174,7 @@ impl Guarded {
             let reached: BTreeSet<DeviceNumber> = links.iter().filter_map(|link| link.number).collect();
             for number in &reached {
                 if let Ok(place) = self.names.binary_search_by_key(number, |(number, _)| *number) {
-                    self.devices[place].shared_by += 1;
+                    self.shared_by[place] += 1;
                     self.reach.push((self.clients.len() as u32, place as u32));
                 }
             }
@@ -178,13 +185,20 @@ impl Guarded {
             let (standing, exempt_because) = self.standing(guard, address, &names, &keys);
             self.clients.push(GuardedClient { id, address, names, standing, exempt_because, keys });
         }
-        let (devices, names) = (&self.devices, &self.names);
+        let (shared_by, names) = (&self.shared_by, &self.names);
+        self.shared_reach.clear();
+        for &(client, device) in &self.reach {
+            match shared_by[device as usize] {
+                1 => self.devices[device as usize].client = client,
+                _ => self.shared_reach.push((client, device)),
+            }
+        }
         let places: BTreeMap<IpAddr, u32> = self.clients.iter().map(|client| client.address).zip(0..).collect();
         self.shares.follow(links, |link| {
             let number = link.number?;
             let device = names.binary_search_by_key(&number, |(number, _)| *number).ok()?;
             let client = *places.get(&link.client?)?;
-            (devices[device].shared_by > 1).then_some((client, device as u32))
+            (shared_by[device] > 1).then_some((client, device as u32))
         });
         let sample =
             |client: &GuardedClient| ClientSample { client: client.id, standing: client.standing, bytes_per_s: 0.0 };
@@ -270,12 +284,12 @@ impl Guarded {
         let mut sum = None;
         // Devices are read together, so that nearly always their intervals are the same.
         let (mut interval, mut per_s) = (Duration::ZERO, 0.0);
-        for device in &mut self.devices {
+        for (device, &shared_by) in self.devices.iter_mut().zip(&self.shared_by) {
             let Some(sample) = tracker.at(device.place as usize).and_then(Reading::sample) else {
                 device.load = 0.0;
                 continue;
             };
-            sum = Some(sum.map_or(*sample, |sum: diskstats::Sample| sum.plus(sample)));
+            sum = Some(sum.map_or(sample, |sum: diskstats::Sample| sum.plus(&sample)));
             let flow = match self.packets {
                 Packets::Data => sample.reads,
                 // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
@@ -286,8 +300,8 @@ impl Guarded {
                 (interval, per_s) = (sample.interval, 1.0 / sample.interval.as_secs_f64().max(1e-9));
             }
             device.load = flow.bytes as f64 * per_s;
-            if device.shared_by > 1 {
-                device.load /= f64::from(device.shared_by);
+            if shared_by > 1 {
+                device.load /= f64::from(shared_by);
             }
         }
         // No measurement is not the same as no reads: the controller notices that nothing comes.
@@ -298,7 +312,12 @@ impl Guarded {
             return;
         }
         self.samples.iter_mut().for_each(|sample| sample.bytes_per_s = 0.0);
-        for &(client, device) in &self.reach {
+        for device in &self.devices {
+            if let Some(sample) = self.samples.get_mut(device.client as usize) {
+                sample.bytes_per_s += device.load;
+            }
+        }
+        for &(client, device) in &self.shared_reach {
             self.samples[client as usize].bytes_per_s += self.devices[device as usize].load;
         }
         for &(client, device, more) in self.shares.uneven() {
@@ -319,8 +338,8 @@ impl Guarded {
 
     /// Takes what single initiators moved.
     pub(super) fn count_initiators(&mut self, read: &mut dyn FnMut(&Path) -> Option<Moved>) {
-        let devices = &self.devices;
-        self.shares.count(self.packets, read, |device| devices[device as usize].shared_by);
+        let shared_by = &self.shared_by;
+        self.shares.count(self.packets, read, |device| shared_by[device as usize]);
     }
 
     /// Decides, and records why. Tells whether anybody is held differently now.
@@ -400,7 +419,7 @@ impl Guarded {
         let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);
         let device = |(number, name): &(DeviceNumber, String)| {
             let reading = tracker.get(*number);
-            let sample = reading.and_then(Reading::sample).copied().unwrap_or_default();
+            let sample = reading.and_then(Reading::sample).unwrap_or_default();
             DeviceState {
                 name: name.clone(),
                 read_response_ms: ms(sample.reads.mean_response_time()),
@@ -456,9 +475,8 @@ impl Guarded {
             .to_owned(),
             exempt_because: client.exempt_because.clone(),
             bytes_per_s: self.samples[place].bytes_per_s,
-            load_is_estimated: reached.any(|&(client, device)| {
-                self.devices[device as usize].shared_by > 1 && !self.shares.knows(client, device)
-            }),
+            load_is_estimated: reached
+                .any(|&(client, device)| self.shared_by[device as usize] > 1 && !self.shares.knows(client, device)),
             delay_ms: delay.as_millis_f64(),
             because: if *delay > Duration::ZERO { client_sentence(reason) } else { String::new() },
         }

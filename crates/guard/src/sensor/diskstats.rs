@@ -82,6 +82,7 @@ pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), F
 }
 
 /// Calls `take` with every line that is not blank; what is wrong with the first that it does not take is the error.
+#[inline(always)]
 fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>) -> Result<(), Fault> {
     let mut rest = text;
     let mut index = 0;
@@ -99,39 +100,115 @@ fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>)
     Ok(())
 }
 
-/// A place in the text. A host may have a hundred thousand devices and is asked ten times a second, so that each byte is
-/// looked at once, and what is wrong with a line is found out only when something is.
+/// A place in the text. A host may have a hundred thousand devices and is asked ten times a second, so that what is wrong
+/// with a line is found out only when something is.
 struct Fields<'a> {
     text: &'a [u8],
     at: usize,
 }
 
+/// Bytes whose kind is found out at once.
+const BLOCK: usize = 64;
+
+/// Which of these bytes are no digits, one bit each, the first lowest.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn no_digits(block: &[u8; BLOCK]) -> u64 {
+    use std::arch::x86_64::{_mm_add_epi8, _mm_cmpgt_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+    /// Brings the digits to the lowest values of a signed byte, of which the last is that of 9.
+    const SHIFT: i8 = i8::MIN.wrapping_sub(b'0' as i8);
+    const NINE: i8 = i8::MIN + 9;
+    let mut found = 0;
+    for (n, bytes) in block.as_chunks::<16>().0.iter().enumerate() {
+        // SAFETY: every x86-64 processor has SSE2; the load may be unaligned and reads the 16 bytes of `bytes`.
+        let bits = unsafe {
+            let shifted = _mm_add_epi8(_mm_loadu_si128(bytes.as_ptr().cast()), _mm_set1_epi8(SHIFT));
+            _mm_movemask_epi8(_mm_cmpgt_epi8(shifted, _mm_set1_epi8(NINE)))
+        };
+        found |= u64::from(bits as u32) << (16 * n);
+    }
+    found
+}
+
+/// The same by arithmetic, eight bytes at a time.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn no_digits_by_arithmetic(block: &[u8; BLOCK]) -> u64 {
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let mut found = 0;
+    for (n, bytes) in block.as_chunks::<8>().0.iter().enumerate() {
+        let values = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
+        // The top bit of a byte that is above 9.
+        let above = ((values & !HIGH).wrapping_add(0x7676_7676_7676_7676) | values) & HIGH;
+        // Each of these bits to its place in the top byte; no two sums meet.
+        let bits = (above >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+        found |= bits << (8 * n);
+    }
+    found
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use no_digits_by_arithmetic as no_digits;
+
+/// What is looked at with a block: numbers that end in it are read from where they begin in words of eight bytes.
+const WINDOW: usize = BLOCK + 32;
+
+/// Numbers as the kernel prints them: at most sixteen digits, and one blank after each.
+///
+/// Where each ends is known before the first is read, so that none waits for the one before it.
+struct Numbers<'a> {
+    window: &'a [u8; WINDOW],
+    /// What in the block is no digit and ends a number that is still to be read.
+    ends: u64,
+    /// Where the next number begins.
+    begin: usize,
+}
+
+impl<'a> Numbers<'a> {
+    /// The numbers from the beginning of `text`; `None` near its end.
+    #[inline(always)]
+    fn of(text: &'a [u8]) -> Option<Self> {
+        let window = text.first_chunk::<WINDOW>()?;
+        Some(Self { window, ends: no_digits(window.first_chunk()?), begin: 0 })
+    }
+
+    /// The next number and what comes after it; anything if there is none in the block.
+    #[inline(always)]
+    fn next(&mut self) -> (u64, u8) {
+        let end = self.ends.trailing_zeros() as usize;
+        self.ends &= self.ends.wrapping_sub(1);
+        let (begin, digits) = (self.begin, end.wrapping_sub(self.begin));
+        self.begin = end + 1;
+        // No number at all: nothing good comes after it.
+        let after = if (1..=16).contains(&digits) { self.window[end] } else { 0 };
+        let word =
+            |at: usize| self.window.get(at..at + 8).and_then(|bytes| bytes.first_chunk()).copied().unwrap_or([0; 8]);
+        if digits <= 8 {
+            return (eight_digits(word(begin), digits), after);
+        }
+        let more = (digits - 8).min(8);
+        (eight_digits(word(begin), 8) * POWERS_OF_TEN[more] + eight_digits(word(begin + 8), more), after)
+    }
+
+    /// Totals, a blank after them; `None` if that is not what there is.
+    #[inline(always)]
+    fn totals(&mut self) -> Option<Totals> {
+        let (completed, merged) = (self.next(), self.next());
+        let (sectors, time_ms) = (self.next(), self.next());
+        let blanks = completed.1 == b' ' && merged.1 == b' ' && sectors.1 == b' ' && time_ms.1 == b' ';
+        blanks.then_some(Totals { completed: completed.0, sectors: sectors.0, time_ms: time_ms.0 })
+    }
+}
+
 const POWERS_OF_TEN: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
-/// The number that the digits at a place make, of at most eight bytes, and how many they are. All at once: where a number
-/// ends cannot be predicted, and a wrong guess at every field would cost more than all the rest.
-fn leading_digits(text: &[u8], at: usize) -> (u64, usize) {
-    let word = match text.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        Some(bytes) => u64::from_le_bytes(*bytes),
-        None => {
-            let rest = text.get(at..).unwrap_or_default();
-            let mut bytes = [b' '; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_le_bytes(bytes)
-        }
-    };
-    let values = word ^ 0x3030_3030_3030_3030;
-    // The top bit of a byte that is above 9. What is carried over only reaches bytes after the first of those.
-    let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
-    let digits = others.trailing_zeros() as usize / 8;
-    if digits == 0 {
-        return (0, 0);
-    }
+/// The number that this many digits make, 1 to 8, of which the first comes first.
+#[inline(always)]
+fn eight_digits(bytes: [u8; 8], digits: usize) -> u64 {
     // The first digit is in the lowest byte: zeros before it, then neighbours are put together, three times.
-    let ones = values << (64 - 8 * digits);
+    let ones = (u64::from_le_bytes(bytes) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_shl(64 - 8 * digits as u32);
     let pairs = ones.wrapping_mul(10 << 8 | 1) >> 8 & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_ffff_0000_ffff;
-    (fours.wrapping_mul(10_000 << 32 | 1) >> 32, digits)
+    fours.wrapping_mul(10_000 << 32 | 1) >> 32
 }
 
 const fn is_blank(byte: u8) -> bool {
@@ -147,8 +224,8 @@ impl<'a> Fields<'a> {
 
     fn line(&mut self) -> Option<Line<'a>> {
         let (number, name) = self.identity()?;
-        let (reads, writes, in_flight) = self.figures()?;
-        Some(Line { number, name, reads, writes, in_flight })
+        let Figures { reads, writes, in_flight } = self.figures()?;
+        Some(Line { number, name, reads, writes, in_flight: in_flight.into() })
     }
 
     fn identity(&mut self) -> Option<(DeviceNumber, &'a str)> {
@@ -157,11 +234,34 @@ impl<'a> Fields<'a> {
     }
 
     /// What comes after the name.
-    fn figures(&mut self) -> Option<(Totals, Totals, u64)> {
-        let (reads, writes, in_flight) = (self.totals()?, self.totals()?, self.number()?);
-        // Kernels before 5.5 could show a moment of -1 as a large number.
-        let in_flight = if in_flight > i32::MAX as u64 { 0 } else { in_flight };
-        Some((reads, writes, in_flight))
+    #[inline(always)]
+    fn figures(&mut self) -> Option<Figures> {
+        let Some((length, figures)) = self.usual_figures() else { return self.any_figures() };
+        self.at += length;
+        Some(figures)
+    }
+
+    /// The figures and how long they are, if they look as usual.
+    #[inline(always)]
+    fn usual_figures(&self) -> Option<(usize, Figures)> {
+        let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
+        let mut numbers = Numbers::of(rest)?;
+        let reads = numbers.totals()?;
+        let mut length = 1;
+        if numbers.ends.count_ones() < 5 {
+            length += numbers.begin;
+            numbers = Numbers::of(&rest[numbers.begin..])?;
+        }
+        let writes = numbers.totals()?;
+        let (in_flight, b' ' | b'\n') = numbers.next() else { return None };
+        Some((length + numbers.begin - 1, Figures::new(reads, writes, in_flight)))
+    }
+
+    /// The figures however they look.
+    #[cold]
+    fn any_figures(&mut self) -> Option<Figures> {
+        let (reads, writes) = (self.totals()?, self.totals()?);
+        Some(Figures::new(reads, writes, self.number()?))
     }
 
     fn totals(&mut self) -> Option<Totals> {
@@ -170,53 +270,12 @@ impl<'a> Fields<'a> {
         Some(Totals { completed, sectors: self.number()?, time_ms: self.number()? })
     }
 
-    /// Passes over the beginning of a line that is known; tells whether it is this one.
-    fn skip_known(&mut self, known: &[u8]) -> bool {
-        let same = self.text.starts_with(known) && self.text.get(known.len()) == Some(&b' ');
-        if same {
-            self.at = known.len();
-        }
-        same
-    }
-
     fn device_part(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
-    #[inline]
     fn number(&mut self) -> Option<u64> {
-        // Nearly always one blank, fewer than eight digits, and another blank.
-        let begin = self.at + usize::from(self.text.get(self.at) == Some(&b' '));
-        let (value, digits) = leading_digits(self.text, begin);
-        if (1..8).contains(&digits) && matches!(self.text.get(begin + digits), Some(b' ' | b'\n')) {
-            self.at = begin + digits;
-            return Some(value);
-        }
-        self.any_number()
-    }
-
-    #[inline(never)]
-    fn any_number(&mut self) -> Option<u64> {
-        /// Numbers of so many digits fit into 64 bits, whatever they are.
-        const SAFE_DIGITS: usize = 19;
-        self.skip_blanks();
-        let begin = self.at;
-        let mut n = 0u64;
-        loop {
-            let (value, digits) = leading_digits(self.text, self.at);
-            n = n.wrapping_mul(POWERS_OF_TEN[digits]).wrapping_add(value);
-            self.at += digits;
-            if digits < 8 {
-                break;
-            }
-        }
-        if self.text.get(self.at).is_some_and(|byte| !byte.is_ascii_whitespace()) {
-            return None;
-        }
-        match self.at - begin {
-            1..=SAFE_DIGITS => Some(n),
-            _ => decimal(&self.text[begin..self.at]),
-        }
+        decimal(self.field()?)
     }
 
     /// What comes before the next blank; `None` at the end of the line.
@@ -227,6 +286,22 @@ impl<'a> Fields<'a> {
             self.at += 1;
         }
         (self.at > begin).then(|| &self.text[begin..self.at])
+    }
+}
+
+/// What a line tells of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Figures {
+    reads: Totals,
+    writes: Totals,
+    in_flight: u32,
+}
+
+impl Figures {
+    #[inline]
+    fn new(reads: Totals, writes: Totals, in_flight: u64) -> Self {
+        // Kernels before 5.5 could show a moment of -1 as a large number.
+        Self { reads, writes, in_flight: i32::try_from(in_flight).map_or(0, i32::cast_unsigned) }
     }
 }
 
@@ -266,6 +341,7 @@ fn explain(text: &[u8]) -> String {
 }
 
 /// How far a total moved: across a wrap of 32 or 64 bits if that is what happened, `None` if it was reset.
+#[inline]
 fn moved(before: u64, now: u64) -> Option<u64> {
     if now >= before {
         return Some(now - before);
@@ -315,14 +391,6 @@ impl Flow {
             time: self.time + other.time,
         }
     }
-
-    fn between(before: &Totals, now: &Totals) -> Option<Self> {
-        Some(Self {
-            completed: moved(before.completed, now.completed)?,
-            bytes: moved(before.sectors, now.sectors)?.saturating_mul(SECTOR_BYTES),
-            time: Duration::from_millis(moved(before.time_ms, now.time_ms)?),
-        })
-    }
 }
 
 /// What a device did between two readings.
@@ -366,7 +434,8 @@ pub enum Reading {
 
 impl Reading {
     /// The sample, if there is one.
-    pub fn sample(&self) -> Option<&Sample> {
+    #[inline]
+    pub fn sample(self) -> Option<Sample> {
         match self {
             Self::First => None,
             Self::Sample(sample) => Some(sample),
@@ -374,11 +443,52 @@ impl Reading {
     }
 }
 
+/// The beginning of a device's line: number and name. As long as that is the same, so is the device.
+#[derive(Debug)]
+struct Head {
+    /// As much of it as nearly all have; what is left is with the device's name.
+    first: [u8; Self::SHORT],
+    length: u32,
+}
+
+impl Head {
+    const SHORT: usize = 24;
+
+    /// The head, and what is left of it.
+    fn new(text: &[u8]) -> (Self, Box<[u8]>) {
+        let (short, left) = text.split_at(text.len().min(Self::SHORT));
+        let mut first = [0; Self::SHORT];
+        first[..short.len()].copy_from_slice(short);
+        (Self { first, length: text.len() as u32 }, left.into())
+    }
+
+    /// Its length, if the text begins with it and a blank.
+    #[inline(always)]
+    fn begins<'a>(&self, text: &[u8], left: impl FnOnce() -> Option<&'a [u8]>) -> Option<usize> {
+        let length = self.length as usize;
+        let same = match text.first_chunk::<{ Self::SHORT }>() {
+            Some(there) => {
+                let (there, first) = (there.as_chunks::<8>().0, self.first.as_chunks::<8>().0);
+                let mut differ = 0;
+                for (n, (there, first)) in there.iter().zip(first).enumerate() {
+                    let counts = length.saturating_sub(8 * n).min(8);
+                    let counted = u64::MAX.checked_shr(64 - 8 * counts as u32).unwrap_or(0);
+                    differ |= (u64::from_le_bytes(*there) ^ u64::from_le_bytes(*first)) & counted;
+                }
+                differ == 0
+            }
+            None => text.starts_with(&self.first[..length.min(Self::SHORT)]),
+        };
+        let long = length > Self::SHORT;
+        let same = same && (!long || text.get(Self::SHORT..length).is_some_and(|there| left() == Some(there)));
+        (same && text.get(length) == Some(&b' ')).then_some(length)
+    }
+}
+
 /// What the next reading needs of a device.
 #[derive(Debug)]
 struct Device {
-    /// The beginning of its line: number and name. As long as that is the same, so is the device.
-    head: Box<[u8]>,
+    head: Head,
     reads: Totals,
     writes: Totals,
     read_at: Instant,
@@ -392,6 +502,8 @@ struct Device {
 struct Identity {
     number: DeviceNumber,
     name: Box<str>,
+    /// What is left of the head of its line.
+    left: Box<[u8]>,
 }
 
 /// Device numbers are few and not chosen by an adversary.
@@ -421,7 +533,7 @@ impl Hasher for NumberHasher {
 #[derive(Debug, Default)]
 pub struct Tracker {
     devices: Vec<Device>,
-    readings: Vec<Reading>,
+    moves: Vec<Move>,
     identities: Vec<Identity>,
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
     reading: u32,
@@ -442,11 +554,12 @@ impl Tracker {
             let place = count;
             count += 1;
             if let Some(device) = self.devices.get_mut(place)
-                && fields.skip_known(&device.head)
+                && let Some(length) = device.head.begins(fields.text, || Some(&self.identities.get(place)?.left))
             {
+                fields.at = length;
                 let figures = fields.figures()?;
                 (device.line, device.seen) = (place as u32, self.reading);
-                self.readings[place] = device.observe(now, figures);
+                self.moves[place] = device.observe(now, figures);
                 return Some(());
             }
             in_order = false;
@@ -463,26 +576,26 @@ impl Tracker {
     /// A line that is not where it was, or not as it was.
     fn displaced(&mut self, now: Instant, line: u32, fields: &mut Fields<'_>) -> Option<()> {
         let (number, name) = fields.identity()?;
-        let head = &fields.text[..fields.at];
+        let (head, left) = Head::new(&fields.text[..fields.at]);
         let figures = fields.figures()?;
-        let (reads, writes, _) = figures;
-        let device = Device { head: head.into(), reads, writes, read_at: now, line, seen: self.reading };
+        let device =
+            Device { head, reads: figures.reads, writes: figures.writes, read_at: now, line, seen: self.reading };
         let place = *self.places.entry(number).or_insert(self.devices.len() as u32) as usize;
-        let identity = Identity { number, name: name.into() };
+        let identity = Identity { number, name: name.into(), left };
         match self.devices.get_mut(place) {
             None => {
                 self.devices.push(device);
-                self.readings.push(Reading::First);
+                self.moves.push(Move::FIRST);
                 self.identities.push(identity);
             }
             Some(known) if self.identities[place].name == identity.name => {
-                self.readings[place] = known.observe(now, figures);
-                *known = device;
+                self.moves[place] = known.observe(now, figures);
+                (*known, self.identities[place]) = (device, identity);
             }
             // Another device under a number that was given back.
             Some(known) => {
                 *known = device;
-                (self.readings[place], self.identities[place]) = (Reading::First, identity);
+                (self.moves[place], self.identities[place]) = (Move::FIRST, identity);
             }
         }
         Some(())
@@ -490,12 +603,12 @@ impl Tracker {
 
     /// Forgets devices that are gone, and brings the others into the file's order.
     fn arrange(&mut self) {
-        let parts = self.devices.drain(..).zip(self.readings.drain(..)).zip(self.identities.drain(..));
+        let parts = self.devices.drain(..).zip(self.moves.drain(..)).zip(self.identities.drain(..));
         let mut all: Vec<_> = parts.collect();
         all.retain(|((device, _), _)| device.seen == self.reading);
         all.sort_unstable_by_key(|((device, _), _)| device.line);
         let both: (Vec<_>, Vec<_>) = all.into_iter().unzip();
-        (self.devices, self.readings) = both.0.into_iter().unzip();
+        (self.devices, self.moves) = both.0.into_iter().unzip();
         self.identities = both.1;
         self.places.clear();
         self.places.extend(self.identities.iter().zip(0..).map(|(identity, place)| (identity.number, place)));
@@ -503,7 +616,7 @@ impl Tracker {
     }
 
     /// What a device did last; `None` if it is not there.
-    pub fn get(&self, number: DeviceNumber) -> Option<&Reading> {
+    pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
         self.place(number).and_then(|place| self.at(place))
     }
 
@@ -513,8 +626,9 @@ impl Tracker {
     }
 
     /// What the device at a place did last.
-    pub fn at(&self, place: usize) -> Option<&Reading> {
-        self.readings.get(place)
+    #[inline]
+    pub fn at(&self, place: usize) -> Option<Reading> {
+        self.moves.get(place).map(Move::reading)
     }
 
     /// Changes whenever places do.
@@ -523,20 +637,76 @@ impl Tracker {
     }
 
     /// All devices, in the file's order.
-    pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, &Reading)> {
-        let both = self.identities.iter().zip(&self.readings);
-        both.map(|(identity, reading)| (identity.number, &*identity.name, reading))
+    pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, Reading)> {
+        let both = self.identities.iter().zip(&self.moves);
+        both.map(|(identity, moved)| (identity.number, &*identity.name, moved.reading()))
+    }
+}
+
+/// By how much totals moved: no device does in an interval what would not fit (2 TB).
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    completed: u32,
+    sectors: u32,
+    time_ms: u32,
+}
+
+impl Moved {
+    #[inline(always)]
+    fn between(before: &Totals, now: &Totals) -> Option<Self> {
+        let moved = |before, now| moved(before, now).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        Some(Self {
+            completed: moved(before.completed, now.completed)?,
+            sectors: moved(before.sectors, now.sectors)?,
+            time_ms: moved(before.time_ms, now.time_ms)?,
+        })
+    }
+
+    #[inline]
+    fn flow(&self) -> Flow {
+        Flow {
+            completed: self.completed.into(),
+            bytes: u64::from(self.sectors) * SECTOR_BYTES,
+            time: Duration::from_millis(self.time_ms.into()),
+        }
+    }
+}
+
+/// A reading in the least room, as all of them are gone through at every tick.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    interval: Duration,
+    reads: Moved,
+    writes: Moved,
+    in_flight: u32,
+    /// Whether there is nothing to tell yet.
+    first: bool,
+}
+
+impl Move {
+    const ZERO: Moved = Moved { completed: 0, sectors: 0, time_ms: 0 };
+    const FIRST: Self =
+        Self { interval: Duration::ZERO, reads: Self::ZERO, writes: Self::ZERO, in_flight: 0, first: true };
+
+    #[inline]
+    fn reading(&self) -> Reading {
+        if self.first {
+            return Reading::First;
+        }
+        let (reads, writes) = (self.reads.flow(), self.writes.flow());
+        Reading::Sample(Sample { interval: self.interval, reads, writes, in_flight: self.in_flight.into() })
     }
 }
 
 impl Device {
-    fn observe(&mut self, now: Instant, (reads, writes, in_flight): (Totals, Totals, u64)) -> Reading {
+    #[inline(always)]
+    fn observe(&mut self, now: Instant, figures: Figures) -> Move {
         let interval = now.since(self.read_at);
-        let flows = Flow::between(&self.reads, &reads).zip(Flow::between(&self.writes, &writes));
-        (self.reads, self.writes, self.read_at) = (reads, writes, now);
-        match flows {
-            Some((reads, writes)) => Reading::Sample(Sample { interval, reads, writes, in_flight }),
-            None => Reading::First,
+        let both = Moved::between(&self.reads, &figures.reads).zip(Moved::between(&self.writes, &figures.writes));
+        (self.reads, self.writes, self.read_at) = (figures.reads, figures.writes, now);
+        match both {
+            Some((reads, writes)) => Move { interval, reads, writes, in_flight: figures.in_flight, first: false },
+            None => Move::FIRST,
         }
     }
 }

@@ -25,7 +25,7 @@ fn observed(texts: &[&str]) -> Tracker {
 }
 
 fn sample(tracker: &Tracker) -> Sample {
-    *tracker.get(DM0).expect("is there").sample().expect("has a sample")
+    tracker.get(DM0).expect("is there").sample().expect("has a sample")
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn totals_wrap_at_32_and_at_64_bits() {
 #[test]
 fn a_reset_gives_no_sample_and_counts_from_there() {
     let mut tracker = observed(&[&line(5000, 8000, 5000, 0), &line(3, 24, 9, 0)]);
-    assert_eq!(tracker.get(DM0), Some(&Reading::First));
+    assert_eq!(tracker.get(DM0), Some(Reading::First));
     tracker.observe(at(200), line(5, 40, 29, 0).as_bytes()).expect("a line");
     assert_eq!(sample(&tracker).reads.mean_response_time(), Some(Duration::from_millis(10)));
     assert_eq!(sample(&tracker).interval, Duration::from_millis(100));
@@ -91,9 +91,9 @@ fn devices_come_go_and_change_their_names() {
     assert_eq!(tracker.get(DM0), None);
     assert_eq!(tracker.iter().map(|(_, name, _)| name).collect::<Vec<_>>(), ["sda"]);
     tracker.observe(at(200), line(500, 8, 1, 0).as_bytes()).expect("a line");
-    assert_eq!(tracker.get(DM0), Some(&Reading::First));
+    assert_eq!(tracker.get(DM0), Some(Reading::First));
     tracker.observe(at(300), b"252 0 other 900 0 8 1 0 0 0 0 0 0 0\n").expect("a line");
-    assert_eq!(tracker.get(DM0), Some(&Reading::First));
+    assert_eq!(tracker.get(DM0), Some(Reading::First));
 }
 
 #[test]
@@ -147,14 +147,66 @@ proptest! {
     }
 
     #[test]
-    fn digits_make_the_number_that_they_are(n in any::<u64>(), digits in 1..21usize, after in "[ a\t-]?.{0,9}") {
-        let number = n.to_string();
-        let number = &number[..digits.min(number.len())];
-        let text = format!("{number}{after}");
-        let end = text.find(|c: char| c.is_ascii_whitespace()).unwrap_or(text.len());
-        let mut fields = Fields { text: text.as_bytes(), at: 0 };
-        let expected = text[..end].bytes().all(|byte| byte.is_ascii_digit()).then(|| text[..end].parse().ok());
-        prop_assert_eq!(fields.number(), expected.flatten(), "{}", text);
+    fn what_is_no_digit_is_found_in_both_ways(bytes in prop::collection::vec(any::<u8>(), BLOCK)) {
+        let block: &[u8; BLOCK] = bytes.first_chunk().expect("so many");
+        let expected = bytes.iter().rev().fold(0, |found, byte| found << 1 | u64::from(!byte.is_ascii_digit()));
+        prop_assert_eq!(no_digits(block), expected);
+        prop_assert_eq!(no_digits_by_arithmetic(block), expected);
+    }
+
+    /// Lines whose fields are as long as may be and further, with damage; between them and the end enough to be read at once.
+    #[test]
+    fn usual_figures_are_what_a_plain_parser_reads(
+        fields in prop::collection::vec(("[0-9]{0,18}", "[ ]|[ ]|[ ]|[ ]|[ \\t\n+-]{0,2}"), 6..14),
+        damage in prop::collection::vec((0..200usize, any::<u8>()), 0..3),
+        usual in any::<bool>(),
+    ) {
+        let mut text = vec![b' '];
+        for (number, after) in &fields {
+            let (number, after) = match usual {
+                true => (number[..number.len().min(11)].to_owned(), " "),
+                false => (number.clone(), after.as_str()),
+            };
+            text.extend(number.bytes().chain(after.bytes()));
+        }
+        if !usual {
+            damage.into_iter().for_each(|(place, byte)| if let Some(there) = text.get_mut(place) { *there = byte });
+        }
+        text.extend([b'\n'; 2 * WINDOW]);
+        let quick = Fields { text: &text, at: 0 }.usual_figures();
+        let mut plain = Fields { text: &text, at: 0 };
+        let expected = plain.any_figures();
+        if let Some((length, figures)) = quick {
+            prop_assert_eq!((Some(figures), length), (expected, plain.at), "{}", text.escape_ascii());
+        }
+        // It is no use if it refuses what is usual.
+        let enough = fields.len() >= 9 && fields[..9].iter().all(|(number, _)| !number.is_empty());
+        prop_assert!(quick.is_some() || !usual || !enough, "{}", text.escape_ascii());
+    }
+
+    /// Whatever becomes of a line, reading goes on as a tracker would that had never seen another.
+    #[test]
+    fn known_lines_are_read_like_unknown_ones(damage in prop::collection::vec((0..TEXT.len(), any::<u8>()), 0..6)) {
+        let mut text = TEXT.to_vec();
+        for (place, byte) in damage {
+            text[place] = byte;
+        }
+        let mut lines = Vec::new();
+        let parsed = parse(&text, |line| lines.push((line.number, line.name.to_owned(), line.in_flight)));
+        let mut tracker = Tracker::default();
+        tracker.observe(at(0), TEXT).expect("lines of the format");
+        prop_assert_eq!(tracker.observe(at(100), &text).is_ok(), parsed.is_ok());
+        if parsed.is_ok() {
+            lines.sort_by_key(|(number, ..)| *number);
+            lines.dedup_by_key(|(number, ..)| *number);
+            let mut known: Vec<_> = tracker.iter().map(|(number, ..)| number).collect();
+            known.sort_unstable();
+            prop_assert_eq!(known, lines.iter().map(|(number, ..)| *number).collect::<Vec<_>>());
+            for (_, _, reading) in tracker.iter() {
+                let sample = reading.sample();
+                prop_assert!(sample.is_none_or(|sample| lines.iter().any(|line| line.2 == sample.in_flight)));
+            }
+        }
     }
 
     #[test]
