@@ -214,6 +214,39 @@ fn reads_in_place_of_writes_begin_the_search_anew() {
     assert!(searched);
 }
 
+/// A bulk client whose requests grow eightfold, beside bursts of small ones, on a link with a latency. Where twice the
+/// budget brought nothing it now brings much, which must not be held against what was known about the small requests.
+#[test]
+fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_not() {
+    const SMALL: u64 = 4 * KIB;
+    const CHANGE_AT: u64 = 40_000;
+    let mut admission = Admission::new(elastic(), Instant::ZERO, 0);
+    let (mut link_free, mut inside, mut resized_at) = (Instant::ZERO, VecDeque::new(), None);
+    let (mut now, mut sent) = (Instant::ZERO, 0_u64);
+    for n in 0..CHANGE_AT + 4_000 {
+        loop {
+            let bulk = if n < CHANGE_AT { 4 * COST } else { 32 * COST };
+            let cost = if sent % 500 < 100 && sent % 2 == 0 { SMALL } else { bulk };
+            if inside.len() >= 256 || !admission.fits(cost) {
+                break;
+            }
+            admission.admit(cost);
+            link_free = link_free.max(now) + Duration::from_nanos(10 * cost);
+            inside.push_back((now, link_free + Duration::from_millis(2), cost));
+            sent += 1;
+        }
+        let (since, done, cost) = inside.pop_front().expect("something fits an empty device");
+        now = done;
+        admission.observe(now, cost, Kind::Write, cost, now.since(since));
+        admission.tick(now);
+        if matches!(admission.decision().reason, Reason::SizeChanged { .. }) && resized_at.is_none() {
+            resized_at = Some(n);
+        }
+    }
+    let resized_at = resized_at.expect("seen");
+    assert!((CHANGE_AT..CHANGE_AT + 1_500).contains(&resized_at), "seen at completion {resized_at}");
+}
+
 #[test]
 fn says_why() {
     let mut plant = Plant::new(64, 1_000);

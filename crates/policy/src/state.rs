@@ -413,6 +413,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::ReductionFree { loss } => Self { factor: Some(loss), ..named("reduction_free") },
             Reason::ReductionCosts { loss } => Self { factor: Some(loss), ..named("reduction_costs") },
             Reason::LoadChanged { writes } => Self { factor: Some(writes), ..named("load_changed") },
+            Reason::SizeChanged { bytes } => Self { factor: Some(bytes as f64), ..named("size_changed") },
             Reason::ThroughputChanged { ratio } => Self { factor: Some(ratio), ..named("throughput_changed") },
             Reason::Power { power } => Self { factor: Some(power), ..named("power") },
             Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },

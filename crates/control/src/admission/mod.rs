@@ -181,6 +181,11 @@ pub enum Reason {
         /// Share of the requests that write now, 0 to 1.
         writes: f64,
     },
+    /// Requests of quite another size make the load: what was learned does not hold any longer.
+    SizeChanged {
+        /// Their size now: cost in bytes, averaged by cost.
+        bytes: u64,
+    },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
     Power {
         /// That divisor; 1 on an empty device.
@@ -239,6 +244,9 @@ impl fmt::Display for Reason {
             }
             Self::LoadChanged { writes } => {
                 write!(f, "the load has changed, writes are {:.0} % of it now: searching again", writes * 100.0)
+            }
+            Self::SizeChanged { bytes } => {
+                write!(f, "requests of {} KiB make the load now: searching again", bytes >> 10)
             }
             Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
             Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),

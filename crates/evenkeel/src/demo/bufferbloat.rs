@@ -18,6 +18,7 @@ use evenkeel_server::{Server, Start};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::phase::{self, Bulk, Phase, phases};
 use super::picture;
 use crate::load::{self, JobResult};
 
@@ -32,8 +33,12 @@ pub(super) struct Args {
     settings: Vec<&'static str>,
     /// Speeds of the device, one after the other while the settings stay as they are: 1,0.4,2.5 slows it down to
     /// 40 % after the first measurement and makes it 2.5 times as fast after the second
-    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "1", value_parser = speed)]
+    #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "1", value_parser = phase::speed)]
     speeds: Vec<f64>,
+    /// What the bulk writer sends, one after the other as the speeds do: 64Kx64,256Kx32,4Kx512 changes from 64
+    /// writes of 64 KiB in flight to 32 of 256 KiB, then to 512 of 4 KiB. The shorter list stays at its last value
+    #[arg(long, value_name = "SIZExDEPTH,...", value_delimiter = ',', default_value = "64Kx64", value_parser = phase::bulk)]
+    bulk: Vec<Bulk>,
     /// Print the result as one JSON document
     #[arg(long)]
     json: bool,
@@ -71,16 +76,11 @@ fn setting(name: &str) -> Result<&'static str, String> {
     })
 }
 
-fn speed(text: &str) -> Result<f64, String> {
-    let speed: f64 = text.parse().map_err(|_| "it is a number like 0.4".to_string())?;
-    if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("it lies between 0.01 and 100".into()) }
-}
-
-/// Until an adaptive setting has found its operating point on a device that has become faster or slower.
+/// Until an adaptive setting has found its operating point after a change of the device or the load.
 const SETTLE_S: u32 = 3;
 
 impl Args {
-    /// Seconds before a measurement at the `phase`th speed.
+    /// Seconds before the measurement of the `phase`th phase.
     fn warmup_s(setting: &Setting, phase: usize) -> u32 {
         if phase == 0 { setting.warmup_s } else { SETTLE_S }
     }
@@ -114,6 +114,8 @@ pub(super) struct Measured {
     pub(super) setting: &'static str,
     /// Speed of the device.
     pub(super) speed: f64,
+    /// What the bulk writer kept in flight.
+    pub(super) bulk: Bulk,
     /// Bytes that the setting let into the device at the end; absent without a bound.
     pub(super) budget_bytes: Option<u64>,
     /// Light client, one request at a time: median latency.
@@ -127,10 +129,20 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// What was measured: the setting, and the speed of the device unless it is the usual one.
+    fn phase(&self) -> Phase {
+        Phase { speed: self.speed, bulk: self.bulk }
+    }
+
+    /// What was measured: the setting, the speed of the device and the bulk writer unless they are the usual ones.
     pub(super) fn label(&self) -> String {
-        let Self { setting, speed, .. } = self;
-        if *speed == 1.0 { (*setting).into() } else { format!("{setting} x{speed}") }
+        let mut label = self.setting.to_string();
+        if self.speed != 1.0 {
+            label += &format!(" x{}", self.speed);
+        }
+        if self.bulk != Bulk::USUAL {
+            label += &format!(" {}", self.bulk);
+        }
+        label
     }
 }
 
@@ -148,15 +160,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let server = Server::start(config, Start { inherited: Vec::new(), seed: 1 })?;
     let progress = progress(args);
     let mut measured = Vec::new();
-    let settings = args.settings();
+    let (settings, phases) = (args.settings(), phases(&args.speeds, &args.bulk));
     'settings: for (index, setting) in settings.iter().enumerate() {
-        for (phase, &speed) in args.speeds.iter().enumerate() {
+        for (index_of_phase, &phase) in phases.iter().enumerate() {
             progress.set_message(format!("{} of {}: admission {}", index + 1, settings.len(), setting.name));
-            if speed != 1.0 || phase > 0 {
-                server.set_emulate(&format!("p-{}", setting.name), device(speed)?)?;
+            if phase.speed != 1.0 || index_of_phase > 0 {
+                server.set_emulate(&format!("p-{}", setting.name), device(phase.speed)?)?;
             }
-            let jobs = jobs(folder.path(), setting, Args::warmup_s(setting, phase), args.seconds);
-            let result = measure(&server, setting, speed, &jobs, &stop, &progress);
+            let warmup = Args::warmup_s(setting, index_of_phase);
+            let jobs = jobs(folder.path(), setting, phase.bulk, warmup, args.seconds);
+            let result = measure(&server, setting, phase, &jobs, &stop, &progress);
             if stop.load(Ordering::Relaxed) {
                 break 'settings;
             }
@@ -204,7 +217,7 @@ fn config(folder: &Path) -> String {
 }
 
 /// The bulk writer and the light client, steady and in bursts.
-fn jobs(folder: &Path, setting: &Setting, warmup: u32, seconds: u32) -> String {
+fn jobs(folder: &Path, setting: &Setting, bulk: Bulk, warmup: u32, seconds: u32) -> String {
     let (name, socket) = (setting.name, folder.join("nbd.sock"));
     let job = |client: &str, volume: &str, options: &str| {
         format!(
@@ -213,7 +226,7 @@ fn jobs(folder: &Path, setting: &Setting, warmup: u32, seconds: u32) -> String {
             socket.display()
         )
     };
-    job("bulk", "bulk", "block_size = \"64k\"\nqueue_depth = 64")
+    job("bulk", "bulk", &format!("block_size = \"{}k\"\nqueue_depth = {}", bulk.block_kib, bulk.depth))
         + &job("light", "light", "block_size = \"4k\"\nqueue_depth = 1")
         + &job("burst", "light", "block_size = \"4k\"\nqueue_depth = 8\nburst = \"50ms:450ms\"")
 }
@@ -221,7 +234,7 @@ fn jobs(folder: &Path, setting: &Setting, warmup: u32, seconds: u32) -> String {
 fn measure(
     server: &Server,
     setting: &Setting,
-    speed: f64,
+    Phase { speed, bulk: in_flight }: Phase,
     jobs: &str,
     stop: &AtomicBool,
     progress: &ProgressBar,
@@ -236,6 +249,7 @@ fn measure(
     Ok(Measured {
         setting: setting.name,
         speed,
+        bulk: in_flight,
         budget_bytes: pool.and_then(|pool| pool.admission.budget_bytes),
         light_p50_ms: light.latency_ms(0.5),
         light_p99_ms: light.latency_ms(0.99),
@@ -244,22 +258,22 @@ fn measure(
     })
 }
 
-/// What is to be seen: at the first speed, and over all of them.
+/// What is to be seen: in the first phase, and over all of them.
 fn conclusions(measured: &[Measured]) -> String {
-    let first = measured.first().map_or(1.0, |measured| measured.speed);
-    let at_first: Vec<Measured> = measured.iter().filter(|measured| measured.speed == first).cloned().collect();
-    findings(&at_first) + &over_all_speeds(measured)
+    let first = measured.first().map(Measured::phase);
+    let at_first: Vec<Measured> = measured.iter().filter(|measured| Some(measured.phase()) == first).cloned().collect();
+    findings(&at_first) + &over_all_phases(measured)
 }
 
-/// Elastic beside every fixed budget on a device that has become faster and slower, where no fixed one is always right.
-fn over_all_speeds(measured: &[Measured]) -> String {
+/// Elastic beside every fixed budget while device or load changed, where no fixed one is always right.
+fn over_all_phases(measured: &[Measured]) -> String {
     /// Nearer than that is equal: two runs of the same setting differ by as much.
     const SAME: f64 = 0.05;
     let of = |name| measured.iter().filter(move |measured: &&Measured| measured.setting == name);
     let mut text = String::new();
     for setting in SETTINGS.iter().filter(|setting| !matches!(setting.name, "slowfast" | "elastic")) {
         let pairs: Vec<_> = of("elastic").zip(of(setting.name)).collect();
-        if pairs.len() < 2 || pairs.iter().any(|(elastic, fixed)| elastic.speed != fixed.speed) {
+        if pairs.len() < 2 || pairs.iter().any(|(elastic, fixed)| elastic.phase() != fixed.phase()) {
             continue;
         }
         let mean = |figure: fn(&Measured) -> f64| {
@@ -275,7 +289,7 @@ fn over_all_speeds(measured: &[Measured]) -> String {
             (false, false) => "no difference",
         };
         text += &format!(
-            "Over all speeds, elastic against {}: light 99th percentile {p99:.2} times, bulk throughput {bulk:.2} times \
+            "Over all phases, elastic against {}: light 99th percentile {p99:.2} times, bulk throughput {bulk:.2} times \
              (geometric means): {verdict}.\n",
             setting.name
         );
@@ -338,7 +352,9 @@ fn progress(args: &Args) -> ProgressBar {
     let total: u32 = args
         .settings()
         .iter()
-        .flat_map(|setting| (0..args.speeds.len()).map(move |phase| Args::warmup_s(setting, phase) + args.seconds))
+        .flat_map(|setting| {
+            (0..phases(&args.speeds, &args.bulk).len()).map(move |phase| Args::warmup_s(setting, phase) + args.seconds)
+        })
         .sum();
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template(&format!("{{spinner}} {{elapsed}} of about {total}s  {{msg}}")) {
@@ -382,6 +398,7 @@ mod tests {
         Measured {
             setting,
             speed: 1.0,
+            bulk: Bulk::USUAL,
             budget_bytes,
             light_p50_ms,
             light_p99_ms: 50.0,
@@ -396,7 +413,7 @@ mod tests {
         let config = Config::parse(&config(folder), "demo").unwrap();
         assert_eq!((config.pools.len(), config.volumes.len()), (SETTINGS.len() + 1, 2 * SETTINGS.len()));
         for setting in &SETTINGS {
-            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, 1, 5), 1).unwrap().len(), 3);
+            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, Bulk::USUAL, 1, 5), 1).unwrap().len(), 3);
         }
     }
 
@@ -407,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn over_all_speeds_elastic_is_judged_by_both_figures() {
+    fn over_all_phases_elastic_is_judged_by_both_figures() {
         let at =
             |setting, speed, p99: f64, bulk: f64| Measured { speed, light_p99_ms: p99, ..measured(setting, 1.0, bulk) };
         let all = |p99, bulk| {
@@ -419,13 +436,13 @@ mod tests {
             ]
         };
         assert!(
-            over_all_speeds(&all(4.0, 100e6))
+            over_all_phases(&all(4.0, 100e6))
                 .contains("1.00 times, bulk throughput 1.41 times (geometric means): elastic is better")
         );
-        assert!(over_all_speeds(&all(8.0, 100e6)).contains("better in one, worse in the other"));
-        assert!(over_all_speeds(&all(8.0, 50e6)).contains("elastic is worse"));
-        assert!(over_all_speeds(&all(4.0, 51e6)).contains("no difference"));
-        assert_eq!(over_all_speeds(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
+        assert!(over_all_phases(&all(8.0, 100e6)).contains("better in one, worse in the other"));
+        assert!(over_all_phases(&all(8.0, 50e6)).contains("elastic is worse"));
+        assert!(over_all_phases(&all(4.0, 51e6)).contains("no difference"));
+        assert_eq!(over_all_phases(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
         assert_eq!(all(1.0, 1e6)[1].label(), "64K x0.4");
         let slow = device(0.4).unwrap().params().unwrap();
         let usual = Emulate::default().params().unwrap();

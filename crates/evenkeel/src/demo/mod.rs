@@ -1,6 +1,7 @@
 //! `evenkeel demo`: shows an effect live, in under a minute.
 
 mod bufferbloat;
+mod phase;
 mod picture;
 
 /// Options of `evenkeel demo`.

@@ -34,8 +34,9 @@ fn figures(m: &Measured) -> [String; 6] {
 pub(super) fn text(measured: &[Measured]) -> String {
     let longest = most(measured, |m| m.light_p99_ms);
     let fastest = most(measured, |m| m.bulk_bytes_per_s);
+    let name = measured.iter().map(|m| m.label().len()).max().unwrap_or(0).max(13);
     let mut out = format!(
-        "{:<13} {:>10} {:>8} {:>8} {:>8}  {:<BAR$} {:>6}  {}\n",
+        "{:<name$} {:>10} {:>8} {:>8} {:>8}  {:<BAR$} {:>6}  {}\n",
         "admission", "budget", "p50 ms", "p99 ms", "burst", "light client, p99", "MB/s", "bulk writer"
     );
     for m in measured {
@@ -44,7 +45,7 @@ pub(super) fn text(measured: &[Measured]) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             out,
-            "{setting:<13} {budget:>10} {p50:>8} {p99:>8} {burst:>8}  {late} {mb_per_s:>6}  {}",
+            "{setting:<name$} {budget:>10} {p50:>8} {p99:>8} {burst:>8}  {late} {mb_per_s:>6}  {}",
             fast.trim_end(),
         );
     }
@@ -124,7 +125,16 @@ mod tests {
 
     fn row(setting: &'static str, light_p99_ms: f64) -> Measured {
         let (light_p50_ms, burst_p99_ms, bulk_bytes_per_s) = (0.5, 3.0, 50e6);
-        Measured { setting, speed: 1.0, budget_bytes: None, light_p50_ms, light_p99_ms, burst_p99_ms, bulk_bytes_per_s }
+        Measured {
+            setting,
+            speed: 1.0,
+            bulk: super::super::phase::Bulk::USUAL,
+            budget_bytes: None,
+            light_p50_ms,
+            light_p99_ms,
+            burst_p99_ms,
+            bulk_bytes_per_s,
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ const MEMORY_BLOCKS: f64 = 16.0;
 const LATENCY_WEIGHT: f64 = 1.0 / 32.0;
 /// Mean square of the cost: weight of a new completion.
 const SQUARE_WEIGHT: f64 = 1.0 / 64.0;
+/// What each completion leaves of the weight of those before in the size of what makes the load.
+const SIZE_MEMORY: f64 = 1.0 - 1.0 / 512.0;
 /// What is usual: weight of a new measurement, at least.
 const USUAL_WEIGHT: f64 = 1.0 / 256.0;
 /// What is recent: weight of a new measurement.
@@ -100,6 +102,9 @@ pub(super) struct Meter {
     mean_square_cost: f64,
     /// Harmonic.
     mean_inverse_cost: f64,
+    /// Fading sums of the cost and of its square.
+    costs: f64,
+    squares: f64,
     block_completions: u32,
 }
 
@@ -125,6 +130,8 @@ impl Meter {
             weights: BYTES,
             mean_square_cost: 0.0,
             mean_inverse_cost: 0.0,
+            costs: 0.0,
+            squares: 0.0,
             block_completions: BLOCK_COMPLETIONS,
         }
     }
@@ -181,6 +188,8 @@ impl Meter {
         self.mean_latency_ns += (latency_ns - self.mean_latency_ns) * LATENCY_WEIGHT;
         self.mean_inverse_cost += (1.0 / cost.max(1.0) - self.mean_inverse_cost) * SQUARE_WEIGHT;
         self.mean_square_cost += (cost * cost - self.mean_square_cost) * SQUARE_WEIGHT;
+        self.costs = self.costs * SIZE_MEMORY + cost;
+        self.squares = self.squares * SIZE_MEMORY + cost * cost;
         match self.began_at {
             Some(began_at) if began_at < done.now => {
                 self.block.add(done.kind == Kind::Write, done.payload_bytes as f64);
@@ -244,10 +253,22 @@ impl Meter {
         Some(Rate { rate, variance, work, work_variance, writes: self.moments.writes() })
     }
 
+    /// Size of the requests that make the load: the mean of the cost, by cost, over about the last 512 completions.
+    /// Light clients do not show in it, nor do their bursts.
+    pub(super) fn size(&self) -> f64 {
+        if self.costs > 0.0 { self.squares / self.costs } else { 0.0 }
+    }
+
     /// Work per nanosecond in the blocks so far, and its relative standard error by what blocks usually scatter.
     pub(super) fn so_far(&self) -> Option<(f64, f64)> {
         let work = self.moments.mean(&self.weights)?;
         Some((work, libm::sqrt(self.work_scatter.0 / f64::from(self.blocks))))
+    }
+
+    /// Bytes per nanosecond in the blocks so far, and its relative standard error by what blocks usually scatter.
+    pub(super) fn bytes_so_far(&self) -> Option<(f64, f64)> {
+        let rate = self.moments.mean(&BYTES)?;
+        Some((rate, libm::sqrt(self.bytes_scatter.0 / f64::from(self.blocks))))
     }
 
     /// Learns anew what requests take. Whatever is to be compared must be measured with the same weights.

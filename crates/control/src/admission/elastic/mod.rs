@@ -69,6 +69,13 @@ const CHANGE: f64 = 0.03;
 const CHANGE_ERRORS: f64 = 3.5;
 /// Change of the share of writes that does so.
 const TURN: f64 = 0.25;
+/// Change of the size of the requests that make the load (of its logarithm) that does so.
+const RESIZED: f64 = LN_2;
+/// What is known about that size: weight of a new measurement.
+const SIZE_WEIGHT: f64 = 1.0 / 64.0;
+/// A measurement of the base that differs by so much (of the logarithm), beyond so many errors, need not be complete.
+const GROSS: f64 = 0.25;
+const GROSS_ERRORS: f64 = 3.0;
 /// The same for what the last measurements say together.
 const DRIFT_ERRORS: f64 = 5.0;
 /// A larger budget has room for so many large requests: two, and some small ones beside them.
@@ -215,6 +222,8 @@ pub(super) struct Elastic {
     usual: Option<Rate>,
     /// What it has given lately.
     recent: Option<Rate>,
+    /// Size of the requests that make the load, for as long as they did not change; 0 = not known yet.
+    size: f64,
     /// The last measurement disagreed with that.
     doubted: bool,
     /// The last experiment made no sense.
@@ -250,6 +259,7 @@ impl Elastic {
             base: None,
             usual: None,
             recent: None,
+            size: 0.0,
             doubted: false,
             surprised: false,
             up: Trial::default(),
@@ -320,10 +330,11 @@ impl Elastic {
             Phase::Down => self.down.blocks(DOWN_BLOCKS),
         };
         if self.meter.blocks < wanted {
-            return match self.base {
-                Some(base) if self.phase == Phase::Down => self.give_up(now, base),
-                _ => false,
-            };
+            match (self.phase, self.base) {
+                (Phase::Down, Some(base)) => return self.give_up(now, base),
+                (Phase::Base, _) if self.grossly_changed() => {}
+                _ => return false,
+            }
         }
         if self.phase == Phase::Base {
             self.meter.learn_weights();
@@ -348,7 +359,21 @@ impl Elastic {
         hopeless
     }
 
+    /// Whether the base is so far from what it usually gives that the rest of the measurement would not matter.
+    fn grossly_changed(&self) -> bool {
+        let (Some(usual), Some((rate, error))) = (self.usual, self.meter.bytes_so_far()) else { return false };
+        let change = libm::fabs(libm::log(rate / usual.rate));
+        let error = libm::sqrt(usual.variance + error * error);
+        self.meter.blocks >= 2 && (change > GROSS + GROSS_ERRORS * error || self.resized())
+    }
+
+    /// Whether requests of quite another size make the load now.
+    fn resized(&self) -> bool {
+        self.size > 0.0 && libm::fabs(libm::log(self.meter.size() / self.size)) > RESIZED
+    }
+
     fn base_measured(&mut self, now: Instant, rate: Rate) -> bool {
+        let size = self.meter.size();
         if let Some(usual) = self.usual {
             let recent = self.recent.map_or(rate, |recent| recent.smoothed_with(rate));
             let [change, drift] = [(rate, CHANGE_ERRORS), (recent, DRIFT_ERRORS)].map(|(now, errors)| {
@@ -359,7 +384,8 @@ impl Elastic {
             });
             let turned = libm::fabs(rate.writes - usual.writes) > TURN;
             let turned = turned.then_some(Reason::LoadChanged { writes: rate.writes });
-            let once = turned.or(change);
+            let resized = self.resized().then_some(Reason::SizeChanged { bytes: size as u64 });
+            let once = resized.or(turned).or(change);
             if once.is_some() && !core::mem::replace(&mut self.doubted, true) {
                 // Once may be chance; the next measurement says.
                 self.meter.carry_on();
@@ -367,12 +393,19 @@ impl Elastic {
             }
             if let Some(reason) = once.or(drift) {
                 self.search_again(rate);
+                if resized.is_some() {
+                    // What larger budgets brought to requests of another size says nothing.
+                    self.up = Trial::default();
+                    self.size = 0.0;
+                    self.meter.shorten_blocks();
+                }
                 self.enter(Phase::Up, now, reason);
                 return true;
             }
             self.recent = Some(recent);
         }
         self.doubted = false;
+        self.size += if self.size > 0.0 { (size - self.size) * SIZE_WEIGHT } else { size };
         self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
         self.base = Some(rate);
         let next = self.next(now);
@@ -398,7 +431,7 @@ impl Elastic {
 
     fn up_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
         let took = now.since(self.phase_began);
-        if self.surprising(rate, base) {
+        if self.resized() || self.surprising(rate, base) {
             return self.enter(Phase::Base, now, self.decision.reason);
         }
         self.up.add(base, rate);
@@ -468,7 +501,7 @@ impl Elastic {
 
     fn down_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
         let took = now.since(self.phase_began);
-        if self.surprising(base, rate) {
+        if self.resized() || self.surprising(base, rate) {
             return self.enter(Phase::Base, now, self.decision.reason);
         }
         self.down.add(rate, base);
