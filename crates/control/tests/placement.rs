@@ -1,7 +1,7 @@
 //! Placement of connections: what always holds, and what each method does with loads like those it will meet.
 
 use evenkeel_control::placement::descent::Descent;
-use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, genetic, lpt};
+use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, Usage, genetic, lpt};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ proptest! {
     #[test]
     fn whatever_happens_every_connection_is_on_a_worker_that_exists(
         method in 0..5_usize,
-        events in prop::collection::vec((0..6_u32, 0..40_u32, 0..2_000_u64), 0..300),
+        events in prop::collection::vec((0..7_u32, 0..40_u32, 0..2_000_u64), 0..300),
     ) {
         let mut placement = Placement::new(methods()[method], 4, 7, Instant::ZERO);
         let (mut now, mut live) = (Instant::ZERO, std::collections::BTreeMap::new());
@@ -94,6 +94,10 @@ proptest! {
                     live.remove(&slot);
                 }
                 3 => placement.observe(slot, sample(amount)),
+                6 => {
+                    let busy = amount as f64 / 1_500.0;
+                    placement.tell(slot % 9, Usage { busy, backlog: Duration::from_micros(amount / 3) });
+                }
                 4 => {
                     now += Duration::from_secs(1 + amount / 300);
                     if let Some(decision) = placement.tick(now) {
@@ -299,4 +303,104 @@ fn what_could_not_move_is_known_to_be_where_it_was() {
     assert_eq!(bench.placement.worker(one.slot), Some(one.from));
     (0..10).for_each(|_| _ = bench.second(&loads));
     assert!(bench.heaviest(&loads) <= 420, "tried again");
+}
+
+/// Workers that get a fifth of a core, and connections with so many requests of 1 us outstanding at all times: what is
+/// told of a second in which each full worker goes through all that lies before it, round after round.
+struct Quota {
+    placement: Placement,
+    now: Instant,
+    moves: usize,
+}
+
+impl Quota {
+    /// Of the CPU time of a worker in a second.
+    const GETS: Duration = Duration::from_millis(200);
+
+    fn new(config: Config, connections: u32) -> Self {
+        let mut placement = Placement::new(config, 4, 1, Instant::ZERO);
+        (0..connections).for_each(|slot| _ = placement.join(slot));
+        Self { placement, now: Instant::ZERO, moves: 0 }
+    }
+
+    /// Requests that lie before each worker.
+    fn depths(&self, depths: &[u64]) -> [u64; 4] {
+        let mut sums = [0; 4];
+        depths.iter().zip(0..).for_each(|(depth, slot)| sums[self.placement.worker(slot).unwrap() as usize] += depth);
+        sums
+    }
+
+    fn second(&mut self, depths: &[u64]) -> Reason {
+        let sums = self.depths(depths);
+        for (&depth, slot) in depths.iter().zip(0..) {
+            let all = sums[self.placement.worker(slot).unwrap() as usize];
+            let cpu = Duration::from_nanos(Self::GETS.as_nanos() * depth / all.max(1));
+            self.placement.observe(slot, Sample { cpu, received_bytes: 0 });
+        }
+        for (&sum, worker) in sums.iter().zip(0..) {
+            let busy = if sum > 0 { 1.0 } else { 0.0 };
+            self.placement.tell(worker, Usage { busy, backlog: Duration::from_micros(sum) });
+        }
+        self.now += Duration::from_secs(1);
+        let decision = self.placement.tick(self.now).unwrap();
+        self.moves += decision.moves;
+        decision.reason
+    }
+}
+
+#[test]
+fn a_worker_that_is_held_to_a_share_of_a_core_is_busy_all_the_same() {
+    let mut quota = Quota::new(Config::default(), 8);
+    // Placed one after the other: 0 and 4 are together, and two workers have nothing to do.
+    let depths = [32, 0, 0, 0, 32, 0, 0, 0];
+    let reasons: Vec<Reason> = (0..6).map(|_| quota.second(&depths)).collect();
+    assert_ne!(quota.placement.worker(0), quota.placement.worker(4), "{reasons:?}");
+    assert_eq!(quota.moves, 1);
+}
+
+#[test]
+fn full_workers_are_told_apart_by_what_waits_for_them() {
+    let mut quota = Quota::new(Config::default(), 16);
+    // All are full from the first second on; the first has 130 of 172 requests before it.
+    let mut depths = [0; 16];
+    for (slot, depth) in [(0, 64), (4, 32), (8, 21), (12, 13), (1, 12), (5, 2), (2, 10), (6, 2), (3, 9), (7, 7)] {
+        depths[slot] = depth;
+    }
+    assert_eq!(quota.depths(&depths), [130, 14, 12, 16]);
+    (0..20).for_each(|_| _ = quota.second(&depths));
+    let most = *quota.depths(&depths).iter().max().unwrap();
+    assert!(most <= 70 && quota.moves <= 12, "{:?} after {} moves", quota.depths(&depths), quota.moves);
+    let moved = quota.moves;
+    (0..60).for_each(|_| _ = quota.second(&depths));
+    assert_eq!(quota.moves, moved, "and then they stay");
+}
+
+#[test]
+fn full_workers_with_the_same_before_them_move_nothing() {
+    let mut quota = Quota::new(Config::default(), 32);
+    (0..30).for_each(|_| _ = quota.second(&[8; 32]));
+    assert_eq!(quota.moves, 0);
+}
+
+#[test]
+fn the_connections_of_a_worker_that_tells_nothing_count_for_what_they_did() {
+    let mut placement = Placement::new(Config::default(), 2, 1, Instant::ZERO);
+    (0..4).for_each(|slot| _ = placement.join(slot));
+    let mut now = Instant::ZERO;
+    let mut second = |placement: &mut Placement, heard: bool| {
+        for worker in 0..2 {
+            if heard || worker == 0 {
+                placement.observe(worker, sample(300));
+                placement.tell(worker, Usage { busy: 0.6, backlog: Duration::from_micros(10) });
+            }
+        }
+        now += Duration::from_secs(1);
+        placement.tick(now).unwrap().reason
+    };
+    (0..5).for_each(|_| _ = second(&mut placement, true));
+    for silent in 0..20 {
+        let reason = second(&mut placement, false);
+        assert!(matches!(reason, Reason::NotWorth { gain: 0.0, .. } | Reason::Elephant { .. }), "{silent}: {reason:?}");
+    }
+    assert_eq!(placement.join(4), placement.join(5) ^ 1, "newcomers are shared between both");
 }

@@ -64,6 +64,9 @@ pub struct WorkerState {
     pub requests_total: u64,
     /// CPU time used.
     pub cpu_s: f64,
+    /// Share of the last second (0 to 1) for which it had something to do, on a processor or waiting for one.
+    #[serde(default)]
+    pub busy: f64,
 }
 
 /// A shared device.

@@ -98,6 +98,8 @@ pub(crate) struct WorkerStats {
     pub(crate) requests: AtomicU64,
     /// CPU time used, in nanoseconds.
     pub(crate) cpu_ns: AtomicU64,
+    /// Share of the last second for which it had something to do, as the bits of a float.
+    pub(crate) busy: AtomicU64,
     /// When its loop last came round to its housekeeping, in nanoseconds of the clock; 0 before its first time and after
     /// its end.
     pub(crate) heard_ns: AtomicU64,

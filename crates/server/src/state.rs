@@ -39,6 +39,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         connections: stats.connections.load(Ordering::Relaxed).into(),
         requests_total: stats.requests.load(Ordering::Relaxed),
         cpu_s: stats.cpu_ns.load(Ordering::Relaxed) as f64 / 1e9,
+        busy: f64::from_bits(stats.busy.load(Ordering::Relaxed)),
     });
     let workers: Vec<WorkerState> = workers.collect();
     let (method, decision) = {

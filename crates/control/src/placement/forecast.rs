@@ -56,6 +56,11 @@ impl Forecast {
         }
     }
 
+    /// Whether there is anything to go by.
+    pub(super) const fn is_known(&self) -> bool {
+        self.seen
+    }
+
     /// What it will carry.
     pub(super) fn load(&self, contest: &Contest) -> u64 {
         self.means[contest.best()] as u64

@@ -24,9 +24,12 @@ mod exact;
 mod forecast;
 pub mod genetic;
 pub mod lpt;
+mod usage;
 
 use descent::Descent;
 use forecast::{Contest, Forecast};
+pub use usage::Usage;
+use usage::Usages;
 
 /// A connection that carries less than this share of what a worker does on average is light: where it is does not
 /// matter, and it stays.
@@ -129,8 +132,8 @@ pub struct Move {
     pub to: u32,
 }
 
-/// Why connections move, or do not. Loads are shares of the interval that a worker is busy; for `genetic`, which counts
-/// bytes, multiples of the mean.
+/// Why connections move, or do not. Loads are shares of the interval that a worker is busy, above 1 where it is full and
+/// more waits for it than for others; for `genetic`, which counts bytes, multiples of the mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// This method leaves connections where they are.
@@ -227,6 +230,7 @@ pub struct Placement {
     carries: Vec<u64>,
     next: usize,
     began_at: Instant,
+    usages: Usages,
     contest: Contest,
     rng: SplitMix64,
     descent: Descent,
@@ -244,6 +248,8 @@ impl Placement {
     pub fn new(config: Config, workers: usize, seed: u64, now: Instant) -> Self {
         let workers = workers.max(1);
         let reason = if config.moving().is_some() { Reason::NotBusy { heaviest: 0.0 } } else { Reason::Static };
+        let mut usages = Usages::default();
+        usages.resize(workers);
         Self {
             config,
             entries: Vec::new(),
@@ -252,6 +258,7 @@ impl Placement {
             carries: alloc::vec![0; workers],
             next: 0,
             began_at: now,
+            usages,
             contest: Contest::default(),
             rng: SplitMix64::new(seed),
             descent: Descent::new(),
@@ -358,6 +365,13 @@ impl Placement {
         }
     }
 
+    /// How busy a worker was since it last told; goes with what was observed of its connections, whose loads then only say
+    /// which part of it each is. Where no worker ever tells, loads are taken as they are, and a worker as busy as they say.
+    /// Workers that do not exist are ignored. O(1).
+    pub fn tell(&mut self, worker: u32, usage: Usage) {
+        self.usages.tell(worker, usage);
+    }
+
     /// There are `workers` workers (at least one) from now on. Connections of those that are gone move; where there are
     /// more, the next tick fills them.
     pub fn set_workers(&mut self, now: Instant, workers: usize) -> Decision {
@@ -375,6 +389,7 @@ impl Placement {
         }
         self.counts.truncate(workers);
         self.carries.truncate(workers);
+        self.usages.resize(workers);
         self.next %= workers;
         self.decision = Decision { at: now, reason: Reason::WorkersChanged { workers }, moves: self.moves.len() };
         self.decision
@@ -396,7 +411,7 @@ impl Placement {
         let interval_ns = now.since(self.began_at).as_nanos() as f64;
         self.began_at = now;
         self.moves.clear();
-        self.end_interval();
+        self.end_interval(interval_ns);
         let reason = match self.config {
             _ if self.workers == 1 => Reason::OneWorker,
             Config::Genetic(_) => self.evolve(&moving),
@@ -406,16 +421,34 @@ impl Placement {
         Some(self.decision)
     }
 
-    fn end_interval(&mut self) {
+    fn end_interval(&mut self, interval_ns: f64) {
         self.contest.fade();
+        // Bytes are the same whoever counts them.
+        let by_time = !matches!(self.config, Config::Genetic(_));
+        let scales: Vec<f64> = if by_time {
+            self.carries.fill(0);
+            for entry in self.entries.iter().flatten() {
+                self.carries[entry.worker as usize] += entry.load;
+            }
+            let scale = |(worker, &sum): (usize, &u64)| self.usages.scale(worker, sum, interval_ns);
+            self.carries.iter().enumerate().map(scale).collect()
+        } else {
+            alloc::vec![1.0; self.workers]
+        };
         for entry in self.entries.iter_mut().flatten() {
-            let load = core::mem::take(&mut entry.load);
-            entry.forecast.learn(load, &mut self.contest);
             entry.rests = entry.rests.saturating_sub(1);
+            if !by_time || self.usages.is_told(entry.worker) {
+                let load = core::mem::take(&mut entry.load) as f64 * scales[entry.worker as usize];
+                entry.forecast.learn(load as u64, &mut self.contest);
+            }
         }
+        self.usages.end_interval();
         self.carries.fill(0);
         for entry in self.entries.iter_mut().flatten() {
-            entry.counts_for = entry.forecast.load(&self.contest);
+            let times = if by_time { self.usages.demand(entry.worker) } else { 1.0 };
+            if entry.forecast.is_known() {
+                entry.counts_for = (entry.forecast.load(&self.contest) as f64 * times) as u64;
+            }
             self.carries[entry.worker as usize] += entry.counts_for;
         }
     }
@@ -488,7 +521,8 @@ impl Placement {
         let heaviest = self.carries.iter().position(|&carried| carried == load).unwrap_or(0) as u32;
         let of_it = self.entries.iter().flatten().filter(|entry| entry.worker == heaviest);
         // Mean absolute error to standard deviation of a normal distribution.
-        1.25 * libm::sqrt(of_it.map(|entry| entry.forecast.scatter() * entry.forecast.scatter()).sum())
+        let times = 1.25 * self.usages.demand(heaviest);
+        times * libm::sqrt(of_it.map(|entry| entry.forecast.scatter() * entry.forecast.scatter()).sum())
     }
 
     /// Load of the heaviest worker under the assignment.

@@ -145,6 +145,9 @@ const SERVER: &[Metric<State>] = &[
 const WORKER: &[Metric<WorkerState>] = &[
     metric("worker_connections", "Connections of a worker at present.", None, |w| gauge(w.connections)),
     metric("worker_requests", "Requests a worker received.", None, |w| counter(w.requests_total)),
+    metric("worker_busy_ratio", "Share of the last second for which a worker had something to do.", None, |w| {
+        Some(Figure::Gauge(w.busy))
+    }),
     metric("worker_cpu", "CPU time a worker used.", SECONDS, |w| Some(Figure::Counter(w.cpu_s))),
 ];
 

@@ -1,6 +1,6 @@
 //! What connections cost their worker, out of samples.
 
-use evenkeel_control::Instant;
+use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
@@ -17,11 +17,26 @@ pub(super) struct Meter {
     /// Requests received up to the last round.
     requests: u64,
     ns_per_request: f64,
+    rounds: Rounds,
+}
+
+/// What all rounds since the last time were like.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rounds {
+    /// Requests received.
+    pub(super) requests: u64,
+    /// Of each round the square of that, added up: divided by the requests it is how many lie there together, in the mean
+    /// over requests.
+    pub(super) squares: u64,
+    /// Time in which there was nothing to do, looking for events included.
+    pub(super) waited_ns: u64,
+    /// The part of it spent on looking.
+    pub(super) looked_ns: u64,
 }
 
 impl Default for Meter {
     fn default() -> Self {
-        Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests: 0, ns_per_request: 0.0 }
+        Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests: 0, ns_per_request: 0.0, rounds: Rounds::default() }
     }
 }
 
@@ -41,6 +56,18 @@ impl Meter {
         self.on.then(clock::now)
     }
 
+    /// The worker has looked for events, and then perhaps slept, because there was nothing to do.
+    #[inline]
+    pub(super) fn waited(&mut self, whole: Duration, looked: Duration) {
+        self.rounds.waited_ns += whole.as_nanos();
+        self.rounds.looked_ns += looked.as_nanos();
+    }
+
+    /// What all rounds since the last time were like.
+    pub(super) fn take_rounds(&mut self) -> Rounds {
+        std::mem::take(&mut self.rounds)
+    }
+
     /// What it took, for all rounds that are like it, in nanoseconds.
     #[inline]
     pub(super) fn stop(&self, since: Option<Instant>) -> u64 {
@@ -51,6 +78,8 @@ impl Meter {
     #[inline]
     pub(super) fn share(&mut self, since: Option<Instant>, requests: u64) {
         let new = requests - std::mem::replace(&mut self.requests, requests);
+        self.rounds.requests += new;
+        self.rounds.squares += new * new;
         if let (Some(since), true) = (since, new > 0) {
             let each = clock::now().since(since).as_nanos() as f64 / new as f64;
             self.ns_per_request += (each - self.ns_per_request) * WEIGHT;

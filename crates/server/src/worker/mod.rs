@@ -16,6 +16,7 @@ mod accept;
 pub(crate) mod connection;
 pub(crate) mod mailbox;
 mod meter;
+mod occupation;
 mod operations;
 mod pump;
 mod receive;
@@ -37,6 +38,7 @@ pub(crate) use accept::Listener;
 use connection::{ConnKey, Connection, Paused, SendList};
 use mailbox::{Mailbox, Message};
 use meter::Meter;
+use occupation::Occupation;
 use operations::Operations;
 use pump::PoolWork;
 
@@ -105,6 +107,7 @@ pub(crate) struct Worker {
     inbox: Vec<Message>,
     requests: u64,
     meter: Meter,
+    occupation: Occupation,
     housekeeping_at: Instant,
     draining: bool,
     stopped: bool,
@@ -148,6 +151,7 @@ impl Worker {
             inbox: Vec::new(),
             requests: 0,
             meter: Meter::default(),
+            occupation: Occupation::default(),
             housekeeping_at: clock::now(),
             draining: false,
             stopped: false,
@@ -168,6 +172,7 @@ impl Worker {
             }
         }
         self.refresh();
+        self.occupation = Occupation::of_this_thread();
         self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(EVENTS);
         while !(self.stopped || self.draining && self.is_idle()) {
@@ -215,6 +220,7 @@ impl Worker {
         while now < until {
             self.poll(events, NOW);
             if !events.is_empty() {
+                self.meter.waited(now.since(begun), now.since(begun));
                 return;
             }
             // Whoever wants the processor goes first: often the client that we wait for.
@@ -225,9 +231,11 @@ impl Worker {
             }
         }
         self.poll(events, (begun + timeout).since(now));
+        let waited = clock::now().since(begun);
+        self.meter.waited(waited, now.since(begun));
         // Completions of the ring mostly interrupt the wait instead of being events in it. They do not count: looking for
         // them doubled the processor time of an operation and made no device faster.
-        self.spin.slept(clock::now().since(begun), !events.is_empty());
+        self.spin.slept(waited, !events.is_empty());
     }
 
     /// Asks for events. The timeout is good to the nanosecond, because promises are kept by it; where the kernel
@@ -480,7 +488,12 @@ impl Worker {
     /// Tells the placement what each connection has cost; the first worker also asks it what should move.
     fn tell_loads(&mut self, now: Instant) {
         let (shared, here) = (&self.shared, self.index as u32);
+        let usage = self.occupation.take(now, self.meter.take_rounds());
+        let stats = &shared.stats[self.index];
+        stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
+        stats.busy.store(usage.busy.to_bits(), Ordering::Relaxed);
         let mut placement = shared.placement();
+        placement.tell(here, usage);
         for connection in self.connections.iter_mut().flatten() {
             let (slot, toll) = (connection.key.slot, std::mem::take(&mut connection.toll));
             connection.toll.requests = connection.requests;
@@ -508,7 +521,6 @@ impl Worker {
         self.housekeeping_at = now;
         let stats = &self.shared.stats[self.index];
         stats.requests.store(self.requests, Ordering::Relaxed);
-        stats.cpu_ns.store(clock::thread_cpu_ns(), Ordering::Relaxed);
         stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
         self.report_overdue(now);
         let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;

@@ -61,6 +61,9 @@ pub(crate) struct Args {
     /// Only these servers: evenkeel, evenkeel-noqos, nbdkit, qemu-nbd.
     #[arg(long, value_delimiter = ',')]
     servers: Vec<Server>,
+    /// Only these ways to place connections.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(placement::METHODS))]
+    methods: Vec<String>,
     /// Evenkeel's binary, server and client; built in release mode when not given.
     #[arg(long)]
     binary: Option<PathBuf>,

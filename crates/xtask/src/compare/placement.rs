@@ -20,11 +20,13 @@ use crate::client::Client;
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
-const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "descent"];
+pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "descent"];
 const WORKERS: usize = 4;
 /// A fifth of a core, in so short periods that a wait for the next one does not hide what is compared.
 const PERIOD_US: u32 = 5_000;
 const QUOTA_US: u32 = 1_000;
+/// What the workers together weigh against everything else that runs: they get their share on a busy machine, too.
+const SHARES: u32 = 16_384;
 /// What nobody counts: the published method looks every 5 s.
 const WARMUP: Duration = Duration::from_secs(7);
 const LIGHT_PER_S: u32 = 20;
@@ -59,6 +61,10 @@ struct Run {
     /// 99th percentile of the light ones, the median over them; none where all are alike.
     light_p99_us: Option<f64>,
     moves: u64,
+    /// What was decided last, and why.
+    because: String,
+    /// Share of the last second for which each worker had something to do.
+    busy: Vec<f64>,
 }
 
 /// Runs the comparison; whether it may count as a success.
@@ -70,14 +76,24 @@ pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
             let jobs = scratch.path().join("jobs.toml");
             let dir = scratch.path().join("data");
             std::fs::write(&jobs, job_file(case, round, &dir.join("nbd.sock")))?;
-            for place in 0..METHODS.len() {
-                let method = METHODS[(place + round as usize) % METHODS.len()];
+            let methods: Vec<&str> = METHODS
+                .into_iter()
+                .filter(|&method| args.methods.is_empty() || args.methods.iter().any(|wanted| wanted == method))
+                .collect();
+            for place in 0..methods.len() {
+                let method = methods[(place + round as usize) % methods.len()];
                 let _ = std::fs::remove_dir_all(&dir);
                 let run = measure(case, method, round, args.seconds, binary, &dir, &jobs)
                     .with_context(|| format!("{} with {method} in round {round}", case.name))?;
                 let light = run.light_p99_us.map_or(String::new(), |us| format!(", light p99 {:.1} ms", us / 1e3));
                 let (name, iops, moves) = (case.name, run.iops / 1e3, run.moves);
-                eprintln!("{name} round {round}/{} {method}: {iops:.1} kIOPS{light}, {moves} moves", args.rounds);
+                let busy: Vec<String> = run.busy.iter().map(|busy| format!("{:.0}", busy * 100.0)).collect();
+                eprintln!(
+                    "{name} round {round}/{} {method}: {iops:.1} kIOPS{light}, {moves} moves, workers busy {} %; {}",
+                    args.rounds,
+                    busy.join(" "),
+                    run.because
+                );
                 runs.push(run);
             }
         }
@@ -155,6 +171,8 @@ fn measure(
         iops: named("heavy").filter_map(|job| job["iops"].as_f64()).sum(),
         light_p99_us: Spread::of(named("light").filter_map(|job| job["latency_us"]["p99"].as_f64())).map(|s| s.median),
         moves: state["placement"]["moves_total"].as_u64().unwrap_or(0),
+        because: state["placement"]["because"].as_str().unwrap_or_default().to_owned(),
+        busy: state["workers"].as_array().into_iter().flatten().filter_map(|w| w["busy"].as_f64()).collect(),
     })
 }
 
@@ -182,6 +200,9 @@ impl Confined {
             // A process whose threads are in groups of their own must be in the group above them.
             let _ = std::fs::write(new.join("cgroup.subtree_control"), "+cpu");
             write(&base.join("cgroup.procs"), &id.to_string())?;
+            write(&base.join("cpu.weight"), &(SHARES / 1024 * 100).to_string())?;
+        } else {
+            write(&base.join("cpu.shares"), &SHARES.to_string())?;
         }
         for thread in std::fs::read_dir(format!("/proc/{id}/task"))? {
             let thread = thread?.path();
