@@ -72,6 +72,9 @@ enum Command {
     /// Change a pool of a running server
     #[command(subcommand)]
     Pool(control::PoolCommand),
+    /// Change settings of a running server itself
+    #[command(subcommand)]
+    Server(control::ServerCommand),
     /// Make a running server read its configuration again
     Reload(control::Connect),
 }
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Volume(command) => control::volume(command),
         Command::Tenant(command) => control::tenant(command),
         Command::Pool(command) => control::pool(command),
+        Command::Server(command) => control::server(command),
         Command::Reload(connect) => control::reload(&connect),
     };
     match done {

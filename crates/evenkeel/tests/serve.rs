@@ -215,9 +215,9 @@ fn a_reload_changes_what_it_can_or_nothing() {
     let complaint = fail(&folder, &["reload"]);
     assert!(complaint.contains("evenkeel.toml:5:1"), "{complaint}");
 
-    write("[server]\nworkers = 7\n[volumes.a]\nbackend = \"file\"\nsize = \"4MiB\"\n");
+    write("[server]\nbusy_poll = \"7us\"\n[volumes.a]\nbackend = \"file\"\nsize = \"4MiB\"\n");
     let complaint = fail(&folder, &["reload"]);
-    assert!(complaint.contains("server.workers") && complaint.contains("volumes.a.backend"), "{complaint}");
+    assert!(complaint.contains("server.busy_poll") && complaint.contains("volumes.a.backend"), "{complaint}");
 
     let after = server.state();
     assert_eq!(after["volumes"], state["volumes"], "a refused reload changed something");
@@ -267,7 +267,10 @@ fn promises_and_pools_change_live_until_the_next_reload() {
         &folder,
         &["pool", "set", "main", "--admission", "fixed:512KiB", "--limit-bytes-per-s", "50MB", "--emulate", "iops=700"],
     );
+    let said = succeed(&folder, &["server", "set", "--workers", "3"]);
+    assert!(said.contains("server.workers changed") && said.contains("until the next reload"), "{said}");
     let state = server.state();
+    assert_eq!(state["workers"].as_array().map(Vec::len), Some(3));
     let pool = &state["pools"][0];
     assert_eq!((&pool["admission"]["kind"], &pool["admission"]["budget_bytes"]), (&json!("fixed"), &json!(512 << 10)));
     assert_eq!(
@@ -280,8 +283,13 @@ fn promises_and_pools_change_live_until_the_next_reload() {
     let socket = folder.join("evenkeel-data/control.sock");
     let config: Value = serde_json::from_str(&control(&socket, "GET", "/api/v1/config", &[], "").body).expect("JSON");
     assert_eq!(config["pools"]["main"]["emulate"]["iops"], 700);
+    let patch = |body| control(&socket, "PATCH", "/api/v1/server", &["Content-Type: application/json"], body);
+    let refused = patch("{\"workers\": 1, \"max_connections\": 7}");
+    assert!(refused.status == 409 && refused.body.contains("server.max_connections"), "{}", refused.body);
+    assert_eq!(server.state()["workers"].as_array().map(Vec::len), Some(3), "nothing has changed");
     for (arguments, words) in [
-        (&["tenant", "set", "default", "--weight", "0"][..], "1 to 1000000"),
+        (&["server", "set", "--workers", "0"][..], "out of range"),
+        (&["tenant", "set", "default", "--weight", "0"], "1 to 1000000"),
         (&["tenant", "set", "default", "--reservation-iops", "2000"], "more than the tenant's limit"),
         (&["pool", "set", "other", "--limit-iops", "5"], "no pool"),
         (&["pool", "set", "main", "--admission", "slow"], "slow"),
@@ -293,6 +301,7 @@ fn promises_and_pools_change_live_until_the_next_reload() {
     }
     let said = succeed(&folder, &["reload"]);
     assert!(said.contains("tenant default changed") && said.contains("pool main changed"), "{said}");
+    assert!(said.contains("server.workers changed"), "{said}");
     assert_eq!(server.state()["pools"][0]["admission"]["kind"], "elastic");
     server.stop();
 }

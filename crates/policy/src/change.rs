@@ -108,7 +108,6 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("status", old.status != new.status),
         ("control", old.control_path() != new.control_path()),
         ("data_dir", old.data_dir != new.data_dir),
-        ("workers", old.workers != new.workers),
         ("placement", old.placement != new.placement),
         ("engine", old.engine != new.engine),
         ("busy_poll", old.busy_poll != new.busy_poll),
@@ -121,6 +120,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
     ];
     restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
     let live = [
+        ("workers", old.workers != new.workers),
         ("default_export", old.default_export != new.default_export),
         ("drain_timeout", old.drain_timeout != new.drain_timeout),
     ];

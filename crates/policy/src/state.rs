@@ -58,6 +58,9 @@ pub struct PlacementState {
 pub struct WorkerState {
     /// Position among the workers.
     pub index: u32,
+    /// There are fewer workers than there were: it has given its connections away, and ends when nothing of it is left.
+    #[serde(default)]
+    pub leaving: bool,
     /// Connections at present.
     pub connections: u64,
     /// Requests received.

@@ -18,13 +18,14 @@ fn the_same_text_changes_nothing() {
 
 #[test]
 fn promises_pools_and_volumes_change_live() {
-    let after = "[server]\ndefault_export = \"a\"\ndrain_timeout = \"1s\"\n[pools.main]\nlimit.iops = 5\n[pools.new]\n\
+    let after = "[server]\nworkers = 7\ndefault_export = \"a\"\ndrain_timeout = \"1s\"\n[pools.main]\nlimit.iops = 5\n[pools.new]\n\
                  [tenants.silver]\n[tenants.default]\nweight = 3\n[volumes.a]\nsize = \"2MiB\"\ndescription = \"x\"\n[volumes.c]\nsize = \"1MiB\"\n";
     let changes = plan(&config(BEFORE), &config(after)).expect("all of it can change live");
     let name = |text: &str| text.to_owned();
     assert_eq!(
         changes,
         [
+            Change::Server { key: "workers" },
             Change::Server { key: "default_export" },
             Change::Server { key: "drain_timeout" },
             Change::PoolAdded(name("new")),
@@ -39,12 +40,12 @@ fn promises_pools_and_volumes_change_live() {
             Change::PoolRemoved(name("fast")),
         ]
     );
-    assert_eq!(changes[8].to_string(), "volume a grown to 2MiB");
+    assert_eq!(changes[9].to_string(), "volume a grown to 2MiB");
 }
 
 #[test]
 fn what_needs_a_restart_is_refused_with_the_whole_list() {
-    let after = "[server]\nlisten = [\"127.0.0.1:1\"]\nworkers = 7\nread_only = true\n[pools.fast]\n[pools.main.emulate]\n\
+    let after = "[server]\nlisten = [\"127.0.0.1:1\"]\nread_only = true\n[pools.fast]\n[pools.main.emulate]\n\
                  [volumes.a]\nsize = \"4KiB\"\ncache = \"buffered\"\n[volumes.b]\nsize = \"1MiB\"\nbackend = \"memory\"\n";
     let refused = plan(&config(BEFORE), &config(after)).expect_err("a restart is needed");
     let keys: Vec<&str> = refused.0.iter().map(|text| text.split(' ').next().unwrap_or_default()).collect();
@@ -52,7 +53,6 @@ fn what_needs_a_restart_is_refused_with_the_whole_list() {
         keys,
         [
             "server.listen",
-            "server.workers",
             "server.read_only",
             "pools.fast.emulate",
             "pools.main.emulate",

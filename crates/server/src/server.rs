@@ -23,7 +23,7 @@ use crate::settle::within;
 use crate::shared::{Bounds, Shared, Snapshot};
 use crate::worker::Worker;
 use crate::worker::connection::ConnKey;
-use crate::worker::mailbox::{Mailbox, Message};
+use crate::worker::mailbox::Message;
 
 /// How long a device may take to open or grow a volume while the server runs.
 const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
@@ -111,13 +111,7 @@ impl Server {
                 cause,
             })?;
         }
-        let workers = match config.server.workers {
-            Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from),
-            Workers::Count(count) => count as usize,
-        };
-        let mailboxes: rustix::io::Result<Vec<_>> = (0..workers).map(|_| Mailbox::new().map(Arc::new)).collect();
-        let mailboxes =
-            mailboxes.map_err(|e| Error::System { action: "make a mailbox for a worker", cause: e.into() })?;
+        let workers = count_of(config.server.workers);
         let memory = config.server.buffer_memory.0;
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
@@ -126,7 +120,7 @@ impl Server {
             busy_poll: config.server.busy_poll.0,
         };
         let shared = Arc::new(Shared::new(
-            mailboxes,
+            workers,
             config.server.max_connections,
             Budget::new(memory),
             bounds,
@@ -152,7 +146,7 @@ impl Server {
                 listening.inherited(fd)?;
             }
         }
-        let mut server = Self {
+        let server = Self {
             shared: Arc::clone(&shared),
             registry: Mutex::new(registry),
             threads: Mutex::default(),
@@ -171,9 +165,15 @@ impl Server {
         Ok(server)
     }
 
-    fn start_worker(&mut self, index: usize, listeners: Vec<crate::worker::Listener>) -> Result<(), Error> {
+    fn start_worker(&self, index: usize, listeners: Vec<crate::worker::Listener>) -> Result<(), Error> {
         let fail = |cause: io::Error| Error::System { action: "start a worker", cause };
+        let mailbox = self.shared.make_mailbox(index).map_err(|e| fail(e.into()))?;
+        if mailbox.post(Message::Stay).is_ok() {
+            // It was to leave, and had not left.
+            return Ok(());
+        }
         let worker = Worker::new(index, Arc::clone(&self.shared), listeners).map_err(|e| fail(e.into()))?;
+        mailbox.open();
         let (running, with_ring) = (Arc::clone(&self.running), self.engine == Engine::IoUring);
         *running.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         let spawned = std::thread::Builder::new().name(format!("evenkeel-{index}")).spawn(move || {
@@ -185,10 +185,13 @@ impl Server {
         });
         match spawned {
             Ok(thread) => {
-                self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+                let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
                 Ok(())
             }
             Err(error) => {
+                mailbox.close_if_empty();
                 *self.running.count.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
                 Err(fail(error))
             }
@@ -304,7 +307,7 @@ impl Server {
     /// Requests in flight go along. For tests of what placement will do.
     #[doc(hidden)]
     pub fn shuffle_connections(&self) {
-        let workers = self.shared.mailboxes.len();
+        let workers = self.shared.workers();
         for (n, key) in self.shared.slots.all_alive().into_iter().enumerate() {
             let home = self.shared.slots.home(key);
             self.move_connection(key, (home + 1 + n % workers.max(2).saturating_sub(1)) % workers);
@@ -312,19 +315,43 @@ impl Server {
     }
 
     fn move_connection(&self, key: ConnKey, to: usize) {
-        self.shared.mailboxes[self.shared.slots.home(key)].post(Message::Move(key, to));
+        self.shared.post(self.shared.slots.home(key), Message::Move(key, to));
+    }
+
+    /// Starts the workers that `wanted` asks for beyond those that there are. They get connections when they are counted.
+    fn hire(&self, present: usize, wanted: usize) -> Result<(), Error> {
+        for index in present..wanted {
+            self.start_worker(index, Vec::new()).inspect_err(|_| self.dismiss(present, index))?;
+        }
+        Ok(())
+    }
+
+    /// Has the workers beyond `wanted` give their connections away and end, each when nothing of it is left. Does not
+    /// wait for them: one that hangs leaves when it comes round.
+    fn dismiss(&self, wanted: usize, present: usize) {
+        for index in wanted..present {
+            self.shared.post(index, Message::Leave);
+        }
     }
 
     /// Puts a new configuration into force, and tells what could not be made durable of the volumes that it removes.
     /// On failure nothing has changed.
     fn switch(&self, registry: &mut Registry, config: &Config) -> Result<Vec<Error>, Error> {
+        let (before, same) = (self.shared.workers(), registry.config.server.workers == config.server.workers);
+        let workers = if same { before } else { count_of(config.server.workers) };
+        self.hire(before, workers)?;
         let present = self.shared.snapshot();
-        let mut next = registry.plan(&present, config)?;
+        let mut next = registry.plan(&present, config).inspect_err(|_| self.dismiss(before, workers))?;
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
         drop(present);
         registry.apply(&mut next);
         self.shared.publish(next);
+        if workers != before {
+            let moves = self.shared.set_workers(workers);
+            tracing::info!(before, workers, moves, "the number of workers has changed");
+            self.dismiss(workers, before);
+        }
         Ok(registry::settle(gone, config.server.drain_timeout.0.into(), registry::retire))
     }
 
@@ -387,6 +414,13 @@ impl Drop for Server {
 
 fn unknown(kind: &'static str, name: &str) -> Error {
     Error::Unknown { kind, name: name.to_owned() }
+}
+
+fn count_of(workers: Workers) -> usize {
+    match workers {
+        Workers::Auto => std::thread::available_parallelism().map_or(1, usize::from).min(Workers::MAX as usize),
+        Workers::Count(count) => (count as usize).clamp(1, Workers::MAX as usize),
+    }
 }
 
 fn choose_engine(wanted: Engine) -> Result<Engine, Error> {

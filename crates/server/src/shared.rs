@@ -2,20 +2,21 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use evenkeel_control::placement::{self, Placement};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::Config;
+use evenkeel_policy::config::Workers;
 use evenkeel_policy::state::OverdueIo;
 
 use crate::backend::emulate::Device;
 use crate::buffer::Budget;
 use crate::volume::Volume;
 use crate::worker::connection::{ConnKey, Request};
-use crate::worker::mailbox::Mailbox;
+use crate::worker::mailbox::{Mailbox, Message};
 
 /// A pool with its lock. Held for microseconds: workers go in with a batch.
 pub(crate) struct SharedPool {
@@ -201,10 +202,12 @@ pub(crate) struct Shared {
     snapshot: RwLock<Arc<Snapshot>>,
     /// Counts replacements of the snapshot, so that a worker notices with one load.
     epoch: AtomicU64,
-    /// How to reach each worker.
-    pub(crate) mailboxes: Vec<Arc<Mailbox>>,
-    /// What each worker tells.
+    /// How to reach each worker that there ever was: as many places as there can be. One that has ended is closed.
+    mailboxes: Vec<OnceLock<Arc<Mailbox>>>,
+    /// What each worker tells; as many places as there can be.
     pub(crate) stats: Vec<WorkerStats>,
+    /// How many workers there are to be; those beyond are leaving or have left.
+    workers: AtomicUsize,
     /// Connections.
     pub(crate) slots: Slots,
     /// Decides which worker serves which of them.
@@ -226,21 +229,22 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Shared state for as many workers as there are mailboxes.
+    /// Shared state for so many workers, none of which has started.
     pub(crate) fn new(
-        mailboxes: Vec<Arc<Mailbox>>,
+        workers: usize,
         slots: u32,
         budget: Budget,
         bounds: Bounds,
         placement: placement::Config,
     ) -> Self {
         Self {
-            placement: Mutex::new(Placement::new(placement, mailboxes.len(), 0, crate::clock::now())),
+            placement: Mutex::new(Placement::new(placement, workers, 0, crate::clock::now())),
             moves: AtomicU64::new(0),
             snapshot: RwLock::default(),
             epoch: AtomicU64::new(0),
-            stats: mailboxes.iter().map(|_| WorkerStats::default()).collect(),
-            mailboxes,
+            stats: std::iter::repeat_with(WorkerStats::default).take(Workers::MAX as usize).collect(),
+            mailboxes: std::iter::repeat_with(OnceLock::new).take(Workers::MAX as usize).collect(),
+            workers: AtomicUsize::new(workers),
             slots: Slots::new(slots),
             budget,
             sent_ahead: AtomicU64::new(0),
@@ -266,13 +270,85 @@ impl Shared {
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         self.epoch.fetch_add(1, Ordering::AcqRel);
-        self.tell_all(|| crate::worker::mailbox::Message::Refresh);
+        self.tell_all(|| Message::Refresh);
     }
 
-    /// Tells every worker the same.
-    pub(crate) fn tell_all(&self, message: impl Fn() -> crate::worker::mailbox::Message) {
-        for mailbox in &self.mailboxes {
-            mailbox.post(message());
+    /// Tells every worker the same, those that leave included.
+    pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
+        for mailbox in self.mailboxes.iter().filter_map(OnceLock::get) {
+            // To one that has ended there is nothing to say.
+            let _ = mailbox.post(message());
+        }
+    }
+
+    /// How many workers there are to be.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers.load(Ordering::Acquire)
+    }
+
+    /// There are to be so many workers from now on, all of which run; newcomers go to them. How many connections those
+    /// have that are beyond.
+    pub(crate) fn set_workers(&self, workers: usize) -> usize {
+        self.workers.store(workers, Ordering::Release);
+        let decision = self.placement().set_workers(crate::clock::now(), workers);
+        self.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
+        decision.moves
+    }
+
+    /// The mailbox of a worker, made when it is first needed.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub(crate) fn make_mailbox(&self, worker: usize) -> rustix::io::Result<&Arc<Mailbox>> {
+        let place = &self.mailboxes[worker];
+        if place.get().is_none() {
+            // Who came first is right.
+            let _ = place.set(Arc::new(Mailbox::new()?));
+        }
+        place.get().ok_or(rustix::io::Errno::AGAIN)
+    }
+
+    /// How to reach a worker, if there ever was one.
+    pub(crate) fn mailbox(&self, worker: usize) -> Option<&Arc<Mailbox>> {
+        self.mailboxes.get(worker)?.get()
+    }
+
+    /// Leaves a message for a worker. If it has ended, another one takes care of what must not be lost.
+    pub(crate) fn post(&self, worker: usize, message: Message) {
+        let returned = match self.mailbox(worker) {
+            Some(mailbox) => mailbox.post(message).err(),
+            None => Some(message),
+        };
+        if let Some(message) = returned {
+            self.redirect(worker, message);
+        }
+    }
+
+    /// Leaves all messages for a worker, as [`Self::post`] does.
+    pub(crate) fn post_all(&self, worker: usize, messages: &mut Vec<Message>) {
+        if let Some(mailbox) = self.mailbox(worker) {
+            mailbox.post_all(messages);
+        }
+        for message in messages.drain(..) {
+            self.redirect(worker, message);
+        }
+    }
+
+    /// A message was for a worker that has ended: the first worker, which never leaves, places the connection anew or
+    /// finds it.
+    fn redirect(&self, worker: usize, message: Message) {
+        match message {
+            Message::Accepted(..) | Message::Adopt(_) => {
+                self.stats[worker].connections.fetch_sub(1, Ordering::Relaxed);
+                self.stats[0].connections.fetch_add(1, Ordering::Relaxed);
+            }
+            Message::Completed(_) => {}
+            // It has no connection any more that could move, and no operation.
+            _ => return,
+        }
+        if let (1.., Some(first)) = (worker, self.mailbox(0)) {
+            // The first ends with the server, and connections with it.
+            let _ = first.post(message);
         }
     }
 

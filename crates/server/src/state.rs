@@ -19,7 +19,7 @@ use evenkeel_policy::state::{
 
 use crate::backend::Backend;
 use crate::clock;
-use crate::shared::{Shared, SharedPool, Snapshot};
+use crate::shared::{Shared, SharedPool, Snapshot, WorkerStats};
 use crate::volume::Volume;
 
 /// Connections by pool and tenant.
@@ -34,8 +34,12 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
             *connections.entry(key.clone()).or_insert(0) += count;
         }
     }
-    let workers = (0u32..).zip(&shared.stats).map(|(index, stats)| WorkerState {
+    let present = shared.workers() as u32;
+    let places = (0u32..).zip(&shared.stats);
+    let lives = |stats: &WorkerStats| stats.heard_ns.load(Ordering::Relaxed) > 0;
+    let workers = places.filter(|&(index, stats)| index < present || lives(stats)).map(|(index, stats)| WorkerState {
         index,
+        leaving: index >= present,
         connections: stats.connections.load(Ordering::Relaxed).into(),
         requests_total: stats.requests.load(Ordering::Relaxed),
         cpu_s: stats.cpu_ns.load(Ordering::Relaxed) as f64 / 1e9,
@@ -58,7 +62,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         engine: engine.name().into(),
         read_only: snapshot.config.server.read_only,
         draining: shared.draining.load(Ordering::Acquire),
-        connections: workers.iter().map(|worker| worker.connections).sum(),
+        connections: shared.stats.iter().map(|stats| u64::from(stats.connections.load(Ordering::Relaxed))).sum(),
         workers,
         accepted_connections_total: shared.accepted.load(Ordering::Relaxed),
         refused_connections_total: shared.refused.load(Ordering::Relaxed),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use evenkeel_nbd::wire::{Command, CommandFlags};
-use evenkeel_policy::config::Engine;
+use evenkeel_policy::config::{Engine, Workers};
 use support::{Client, ENGINES, TestServer, pattern};
 
 const TWO_WORKERS: &str = "[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n";
@@ -61,6 +61,31 @@ fn methods_that_never_move_leave_connections_where_they_are() {
     assert_eq!(counts(), [1, 0]);
 }
 
+fn connect(test: &TestServer, n: u64) -> Client {
+    if n.is_multiple_of(2) { test.connect("disk0") } else { test.connect_tcp("disk0") }
+}
+
+/// Writes the `n`th MiB, 16 requests at a time, and reads all of it back, until told to stop.
+fn verify(client: &mut Client, n: u64, stop: &AtomicBool, written: &AtomicU64) {
+    let at = |place: usize| (n << 20) + place as u64 * 4096;
+    for round in 0.. {
+        let data: Vec<_> = (0..16).map(|place| pattern(round * 16 + place, n, 4096)).collect();
+        let write =
+            |client: &mut Client, place| client.send(Command::Write, CommandFlags::NONE, at(place), 4096, &data[place]);
+        let cookies: Vec<_> = (0..16).map(|place| write(client, place)).collect();
+        cookies.into_iter().for_each(|cookie| _ = client.wait(cookie).unwrap());
+        let read = |client: &mut Client, place| client.send(Command::Read, CommandFlags::NONE, at(place), 4096, &[]);
+        let cookies: Vec<_> = (0..16).map(|place| read(client, place)).collect();
+        for (cookie, data) in cookies.into_iter().zip(&data) {
+            assert_eq!(&client.wait(cookie).unwrap(), data);
+        }
+        written.fetch_add(16, Ordering::Relaxed);
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
 #[test]
 fn ten_thousand_moves_lose_nothing() {
     const CLIENTS: u64 = 8;
@@ -72,31 +97,7 @@ fn ten_thousand_moves_lose_nothing() {
         std::thread::scope(|scope| {
             for n in 0..CLIENTS {
                 let (test, stop, written) = (&test, &stop, &written);
-                scope.spawn(move || {
-                    let mut client = if n % 2 == 0 { test.connect("disk0") } else { test.connect_tcp("disk0") };
-                    let region = n << 20;
-                    for round in 0.. {
-                        // Several writes in flight, then all of them read back, while the connection moves.
-                        let data: Vec<_> = (0..16).map(|place| pattern(round * 16 + place, n, 4096)).collect();
-                        let at = |place: usize| region + place as u64 * 4096;
-                        let send = |client: &mut Client, place: usize| {
-                            client.send(Command::Write, CommandFlags::NONE, at(place), 4096, &data[place])
-                        };
-                        let cookies: Vec<_> = (0..16).map(|place| send(&mut client, place)).collect();
-                        cookies.into_iter().for_each(|cookie| _ = client.wait(cookie).unwrap());
-                        let read = |client: &mut Client, place| {
-                            client.send(Command::Read, CommandFlags::NONE, at(place), 4096, &[])
-                        };
-                        let cookies: Vec<_> = (0..16).map(|place| read(&mut client, place)).collect();
-                        for (cookie, data) in cookies.into_iter().zip(&data) {
-                            assert_eq!(&client.wait(cookie).unwrap(), data);
-                        }
-                        written.fetch_add(16, Ordering::Relaxed);
-                        if stop.load(Ordering::Relaxed) {
-                            return;
-                        }
-                    }
-                });
+                scope.spawn(move || verify(&mut connect(test, n), n, stop, written));
             }
             test.wait_for("all connected", |state| state.connections == CLIENTS);
             for moved in 0..MOVES / CLIENTS {
@@ -111,4 +112,78 @@ fn ten_thousand_moves_lose_nothing() {
         });
         test.wait_for("all closed", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
     }
+}
+
+fn set_workers(test: &TestServer, workers: u32) {
+    let mut config = evenkeel_policy::Config::clone(&test.server.config());
+    config.server.workers = Workers::Count(workers);
+    let applied = test.server.reload(config).unwrap();
+    assert_eq!(applied.changes, ["server.workers changed"]);
+}
+
+#[test]
+fn workers_come_and_go_and_nothing_is_lost() {
+    const CLIENTS: u64 = 8;
+    for (engine, backend) in ENGINES.into_iter().flat_map(|engine| [(engine, "file"), (engine, "memory")]) {
+        let text = format!("[server]\nworkers = 4\n[volumes.disk0]\nsize = \"16MiB\"\nbackend = \"{backend}\"\n");
+        let test = TestServer::start("workers", engine, &text);
+        let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let (test, stop, written) = (&test, &stop, &written);
+            for n in 0..CLIENTS {
+                scope.spawn(move || verify(&mut connect(test, n), n, stop, written));
+            }
+            // Others come, ask, and hang up with requests in flight.
+            for n in CLIENTS..CLIENTS + 2 {
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        let mut client = connect(test, n);
+                        for place in 0..32 {
+                            client.send(Command::Read, CommandFlags::NONE, place * 65_536, 65_536, &[]);
+                        }
+                        drop(client);
+                    }
+                });
+            }
+            test.wait_for("all connected", |state| state.connections >= CLIENTS);
+            for round in 0..10 {
+                for workers in [1, 3, 8, 2, 4] {
+                    set_workers(test, workers);
+                    // Some changes come while the workers of the last one still leave.
+                    if round % 2 == 0 {
+                        let before = written.load(Ordering::Relaxed);
+                        test.wait_for("progress", |_| written.load(Ordering::Relaxed) > before + 16);
+                        test.wait_for("those that are too many have left", |state| {
+                            state.workers.len() == workers as usize
+                                && state.workers.iter().all(|worker| !worker.leaving)
+                        });
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        test.wait_for("all closed", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
+        let state = test.server.state();
+        assert_eq!(state.workers.iter().map(|worker| worker.connections).collect::<Vec<_>>(), [0; 4]);
+        let received: u64 = state.workers.iter().map(|worker| worker.requests_total).sum();
+        assert!(received > 0 && state.placement.reason != "static", "{state:?}");
+    }
+}
+
+#[test]
+fn newcomers_go_to_workers_that_stay_and_to_new_ones() {
+    let test = TestServer::start("newcomers", Engine::Auto, TWO_WORKERS);
+    let counts = || test.server.state().workers.iter().map(|worker| worker.connections).collect::<Vec<_>>();
+    let mut clients: Vec<Client> = (0..6).map(|n| connect(&test, n)).collect();
+    assert_eq!(counts(), [3, 3]);
+    set_workers(&test, 1);
+    test.wait_for("one is left", |state| state.workers.len() == 1 && state.workers[0].connections == 6);
+    set_workers(&test, 3);
+    assert_eq!(test.server.state().placement.reason, "workers_changed");
+    clients.extend((0..4).map(|n| connect(&test, n)));
+    assert_eq!(counts(), [6, 2, 2]);
+    for client in &mut clients {
+        assert_eq!(client.read(0, 512).unwrap(), [0; 512]);
+    }
+    assert_eq!(test.server.state().connections, 10);
 }

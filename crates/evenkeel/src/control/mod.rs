@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_policy::check::check_file;
-use evenkeel_policy::config::Server;
+use evenkeel_policy::config::{Server, Workers};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use serde::Deserialize;
@@ -390,6 +390,43 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
     ]);
     let changes = set.connect.change("PATCH", &client::path("/api/v1/pools/", &set.name), Some(&body))?;
+    remind(changes);
+    Ok(())
+}
+
+/// `evenkeel server`.
+#[derive(Subcommand)]
+pub(crate) enum ServerCommand {
+    /// Change settings of the server that need no restart, at once
+    ///
+    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    Set(SetServer),
+}
+
+/// Options of `evenkeel server set`; what is left out stays as it is.
+#[derive(Args)]
+pub(crate) struct SetServer {
+    /// Threads that serve connections, or auto: one per core; connections of those that are too many move to the others
+    #[arg(long, value_name = "N|auto")]
+    workers: Option<Workers>,
+    /// How long a graceful stop waits, for example 30s
+    #[arg(long, value_name = "TIME")]
+    drain_timeout: Option<Duration>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Runs `evenkeel server`.
+///
+/// # Errors
+/// When no server answers, or it refuses; nothing has changed then.
+pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
+    let ServerCommand::Set(set) = command;
+    let body = object([
+        ("workers", set.workers.map(|workers| json!(workers))),
+        ("drain_timeout", set.drain_timeout.map(|time| json!(time))),
+    ]);
+    let changes = set.connect.change("PATCH", "/api/v1/server", Some(&body))?;
     remind(changes);
     Ok(())
 }

@@ -30,6 +30,7 @@ pub(super) fn write_router() -> Router<Arc<Manager>> {
         .route("/api/v1/reload", post(reload))
         .route("/api/v1/volumes", post(create_volume))
         .route("/api/v1/volumes/{name}", patch(grow_volume).delete(remove_volume))
+        .route("/api/v1/server", patch(set_server))
         .route("/api/v1/tenants/{name}", patch(set_tenant))
         .route("/api/v1/pools/{name}", patch(set_pool))
 }
@@ -102,6 +103,11 @@ async fn grow_volume(
 
 async fn remove_volume(State(manager): Shared, Path(name): Path<String>) -> Answer {
     change(move || manager.remove_volume(&name)).await
+}
+
+async fn set_server(State(manager): Shared, body: Result<Json<Value>, JsonRejection>) -> Answer {
+    let patch = content(body)?;
+    change(move || manager.set_server(patch)).await
 }
 
 async fn set_tenant(

@@ -138,6 +138,15 @@ impl Manager {
         Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings }))
     }
 
+    /// Merges `patch` into the settings of the server itself. In force until the next reload.
+    pub(crate) fn set_server(&self, patch: Value) -> Result<Vec<String>, Refusal> {
+        let _one_at_a_time = self.begin();
+        let mut config = Config::clone(&self.config());
+        config.server = merged(&config.server, patch)?;
+        config.validate("request")?;
+        Ok(told(self.server.reload(config)?))
+    }
+
     /// Merges `patch` into a tenant, which is created if there is none of that name. In force until the next reload.
     pub(crate) fn set_tenant(&self, name: &str, patch: Value) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();

@@ -88,7 +88,7 @@ impl Shared {
             if !done.is_empty() {
                 drop(state);
                 for (mailbox, token) in done.drain(..) {
-                    mailbox.post(Message::IoDone(token, IoResult::Code(0)));
+                    mailbox.report(Message::IoDone(token, IoResult::Code(0)));
                 }
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 continue;

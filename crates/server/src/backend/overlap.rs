@@ -150,7 +150,7 @@ impl Overlaps {
         }
         drop(list);
         for (mailbox, token) in free {
-            mailbox.post(Message::Start(token));
+            mailbox.report(Message::Start(token));
         }
     }
 }
@@ -177,6 +177,7 @@ mod tests {
     #[test]
     fn direct_writes_alone_are_only_counted() {
         let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+        mailbox.open();
         for _ in 0..3 {
             assert_eq!(overlaps.enter(Lane::DirectWrite, 0, 4096, &mailbox, 0), (Pass::Counted, true));
         }
@@ -201,6 +202,7 @@ mod tests {
     #[test]
     fn what_was_counted_is_waited_for_and_later_ones_by_page() {
         let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+        mailbox.open();
         let page = rustix::param::page_size() as u64;
         let (counted, _) = overlaps.enter(Lane::DirectWrite, 7 * page, page, &mailbox, 0);
         let (cached, may_start) = overlaps.enter(Lane::Cached, 1, 1, &mailbox, 1);
@@ -226,6 +228,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0u64..6, 1u64..3, any::<prop::sample::Index>()), 1..200)
         ) {
             let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+            mailbox.open();
             let page = rustix::param::page_size() as u64;
             // What was asked, by token, with the pass; who waits; who runs.
             let mut all = Vec::new();

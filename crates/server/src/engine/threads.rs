@@ -97,7 +97,7 @@ impl Threads {
                 drop(state);
                 tracing::error!(%error, "cannot start an I/O thread");
                 if let Some(job) = job {
-                    job.reply_to.post(Message::IoDone(job.token, IoResult::Code(-libc::EAGAIN)));
+                    job.reply_to.report(Message::IoDone(job.token, IoResult::Code(-libc::EAGAIN)));
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Shared {
                 let Job { io, volume, token, reply_to } = job;
                 let result = io.run(&volume);
                 drop(volume);
-                reply_to.post(Message::IoDone(token, result));
+                reply_to.report(Message::IoDone(token, result));
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.syncing -= usize::from(is_sync);
                 continue;
@@ -151,6 +151,7 @@ mod tests {
         let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
         let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
         let mailbox = Arc::new(Mailbox::new().unwrap());
+        mailbox.open();
         let submit = |token, io| {
             let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&mailbox) };
             volume.threads.submit(job);

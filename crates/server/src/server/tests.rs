@@ -70,6 +70,63 @@ fn a_worker_that_hangs_is_no_longer_heard_of() {
 }
 
 #[test]
+fn a_worker_that_hangs_leaves_when_it_comes_round() {
+    let test = Fixture::start("leaving", "");
+    let set = |workers| {
+        let mut config = Config::clone(&test.server.config());
+        config.server.workers = Workers::Count(workers);
+        test.server.reload(config).map(|applied| applied.changes)
+    };
+    let settled = |what: &str, done: &dyn Fn() -> bool| {
+        let until = StdInstant::now() + Duration::from_secs(30);
+        while !done() {
+            assert!(StdInstant::now() < until, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    set(3).unwrap();
+    let heard = |worker: usize| test.server.shared.stats[worker].heard_ns.load(Ordering::Relaxed);
+    settled("all have started", &|| (0..3).all(|worker| heard(worker) > 0));
+    // The housekeeping of the second needs what we hold.
+    let held = test.server.shared.stats[1].overdue.lock().unwrap();
+    settled("it hangs", &|| test.server.silence() > Duration::from_millis(1_500));
+    set(1).unwrap();
+    settled("the third has left", &|| heard(2) == 0);
+    assert!(heard(1) > 0, "it has not");
+    // Wanted again before it could leave, it stays.
+    set(2).unwrap();
+    drop(held);
+    settled("it goes on", &|| test.server.silence() < Duration::from_millis(1_200));
+    assert!(heard(1) > 0 && test.server.state().workers.iter().all(|worker| !worker.leaving));
+    let held = test.server.shared.stats[1].overdue.lock().unwrap();
+    settled("it hangs again", &|| test.server.silence() > Duration::from_millis(1_500));
+    set(1).unwrap();
+    drop(held);
+    settled("it leaves", &|| heard(1) == 0 && test.server.state().workers.len() == 1);
+    settled("its thread ends", &|| *test.server.running.count.lock().unwrap() == 1);
+    set(2).unwrap();
+    settled("another takes its place", &|| heard(1) > 0);
+    assert_eq!(*test.server.running.count.lock().unwrap(), 2, "threads");
+}
+
+#[test]
+fn workers_that_a_refused_change_asked_for_do_not_stay() {
+    let test = Fixture::start("refused", "");
+    let mut config = Config::clone(&test.server.config());
+    config.server.workers = Workers::Count(4);
+    // Longer than any file can be.
+    config.volumes.get_mut("b").unwrap().size = Some(Bytes(1 << 62));
+    assert!(test.server.reload(config).is_err());
+    assert_eq!((test.server.shared.workers(), test.server.shared.placement().workers()), (1, 1));
+    let until = StdInstant::now() + Duration::from_secs(30);
+    while *test.server.running.count.lock().unwrap() > 1 {
+        assert!(StdInstant::now() < until, "they still run");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(test.server.config().server.workers, Workers::Count(1));
+}
+
+#[test]
 fn a_volume_whose_device_hangs_is_removed_all_the_same() {
     let test = Fixture::start("remove", "");
     let a = test.volume("a");

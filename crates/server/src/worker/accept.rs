@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 use super::connection::{ConnKey, Connection, Payload};
 use super::mailbox::Message;
 use super::transport::{Peer, Transport};
-use super::{LISTENER_EVENTS, Worker};
+use super::{LISTENER_EVENTS, Worker, mail};
 use crate::clock;
 
 /// How long to leave a listener alone after running out of descriptors or memory.
@@ -89,7 +89,7 @@ impl Worker {
         if worker == self.index {
             self.open(transport, peer, key);
         } else {
-            self.outbox[worker].push(Message::Accepted(transport, peer, key));
+            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::connection::{Completion, ConnKey, Connection};
 use super::transport::{Peer, Transport};
@@ -24,6 +24,12 @@ pub(crate) enum Message {
     Move(ConnKey, usize),
     /// Pools, volumes or tenants have changed.
     Refresh,
+    /// A worker has ended that may have been the one to look at a pool next: look at all of them.
+    Visit,
+    /// There are fewer workers from now on: give every connection away, and end when nothing of yours is left.
+    Leave,
+    /// There are more again: stay.
+    Stay,
     /// Accept and read nothing more; end when all is answered.
     Drain,
     /// End now.
@@ -32,36 +38,75 @@ pub(crate) enum Message {
 
 /// A worker's queue of messages and the descriptor that wakes it.
 pub(crate) struct Mailbox {
-    queue: Mutex<Vec<Message>>,
+    queue: Mutex<Queue>,
     /// Set while a wake-up is under way, so that a burst of messages costs one system call.
     woken: AtomicBool,
     event: OwnedFd,
 }
 
+#[derive(Default)]
+struct Queue {
+    messages: Vec<Message>,
+    /// Whether somebody reads it.
+    open: bool,
+}
+
 impl Mailbox {
-    /// An empty mailbox.
+    /// An empty mailbox, which nobody reads yet.
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Self {
-            queue: Mutex::new(Vec::new()),
+            queue: Mutex::default(),
             woken: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })
     }
 
-    /// Leaves one message and wakes the worker.
-    pub(crate) fn post(&self, message: Message) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push(message);
-        self.wake();
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves all messages, in order, under one lock and one wake-up.
-    pub(crate) fn post_all(&self, messages: &mut Vec<Message>) {
-        if messages.is_empty() {
-            return;
+    /// A worker reads it from now on.
+    pub(crate) fn open(&self) {
+        self.queue().open = true;
+    }
+
+    /// Its worker ends, unless there is a message for it. Whoever writes afterwards gets the message back.
+    pub(crate) fn close_if_empty(&self) -> bool {
+        let mut queue = self.queue();
+        queue.open &= !queue.messages.is_empty();
+        !queue.open
+    }
+
+    /// Leaves one message and wakes the worker.
+    ///
+    /// # Errors
+    /// The message, if nobody would read it.
+    pub(crate) fn post(&self, message: Message) -> Result<(), Message> {
+        let mut queue = self.queue();
+        if !queue.open {
+            return Err(message);
         }
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).append(messages);
+        queue.messages.push(message);
+        drop(queue);
         self.wake();
+        Ok(())
+    }
+
+    /// Leaves all messages, in order, under one lock and one wake-up; none if nobody would read them.
+    pub(crate) fn post_all(&self, messages: &mut Vec<Message>) {
+        let mut queue = self.queue();
+        if queue.open {
+            queue.messages.append(messages);
+            drop(queue);
+            self.wake();
+        }
+    }
+
+    /// Tells the worker that something it waits for is done. It does not end before.
+    pub(crate) fn report(&self, message: Message) {
+        let kept = self.post(message);
+        debug_assert!(kept.is_ok(), "a worker has ended that waits for an operation");
     }
 
     fn wake(&self) {
@@ -78,7 +123,7 @@ impl Mailbox {
         // and one for messages that come later is still to be sent.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
         self.woken.store(false, Ordering::SeqCst);
-        std::mem::swap(&mut *self.queue.lock().unwrap_or_else(PoisonError::into_inner), into);
+        std::mem::swap(&mut self.queue().messages, into);
     }
 
     /// Readable when there are messages.

@@ -34,13 +34,12 @@ pub(super) struct Rounds {
     pub(super) looked_ns: u64,
 }
 
-impl Default for Meter {
-    fn default() -> Self {
-        Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests: 0, ns_per_request: 0.0, rounds: Rounds::default() }
-    }
-}
-
 impl Meter {
+    /// Nothing measured; so many requests have been received before.
+    pub(super) fn new(requests: u64) -> Self {
+        Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests, ns_per_request: 0.0, rounds: Rounds::default() }
+    }
+
     /// Draws whether the round that begins is timed.
     #[inline]
     pub(super) fn begin_round(&mut self) {

@@ -109,6 +109,8 @@ pub(crate) struct Worker {
     meter: Meter,
     occupation: Occupation,
     housekeeping_at: Instant,
+    /// There are fewer workers than there were, and this is not one of them.
+    leaving: bool,
     draining: bool,
     stopped: bool,
 }
@@ -116,14 +118,17 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker with its mailbox; the ring, if any, is set up on the thread that runs it.
     pub(crate) fn new(index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> rustix::io::Result<Self> {
-        let mailbox = Arc::clone(&shared.mailboxes[index]);
+        let mailbox = Arc::clone(shared.make_mailbox(index)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(MAILBOX_EVENT), epoll::EventFlags::IN)?;
         for (n, listener) in listeners.iter().enumerate() {
             let data = epoll::EventData::new_u64(LISTENER_EVENTS + n as u64);
             epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN)?;
         }
-        let (slots, workers) = (shared.slots.len(), shared.mailboxes.len());
+        let slots = shared.slots.len();
+        // Those of who had this place before are not lost.
+        let stats = &shared.stats[index];
+        let (requests, cpu_ns) = (stats.requests.load(Ordering::Relaxed), stats.cpu_ns.load(Ordering::Relaxed));
         Ok(Self {
             index,
             mailbox,
@@ -145,14 +150,15 @@ impl Worker {
             dirty: Vec::new(),
             resume: Vec::new(),
             hungry: Vec::new(),
-            outbox: std::iter::repeat_with(Vec::new).take(workers).collect(),
+            outbox: Vec::new(),
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
             inbox: Vec::new(),
-            requests: 0,
-            meter: Meter::default(),
-            occupation: Occupation::default(),
+            requests,
+            meter: Meter::new(requests),
+            occupation: Occupation::after(cpu_ns),
             housekeeping_at: clock::now(),
+            leaving: false,
             draining: false,
             stopped: false,
             shared,
@@ -172,10 +178,10 @@ impl Worker {
             }
         }
         self.refresh();
-        self.occupation = Occupation::of_this_thread();
+        self.occupation.begin();
         self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(EVENTS);
-        while !(self.stopped || self.draining && self.is_idle()) {
+        while !(self.stopped || self.draining && self.is_idle() || self.has_left()) {
             let timeout = self.timeout();
             self.wait(&mut events, timeout);
             self.meter.begin_round();
@@ -196,7 +202,12 @@ impl Worker {
             self.send_replies();
             self.post_mail();
         }
-        self.shared.stats[self.index].heard_ns.store(0, Ordering::Relaxed);
+        if self.leaving {
+            // Whoever takes this place counts anew from what is recorded. It may have been its turn to look at a pool.
+            self.shared.post(0, Message::Visit);
+        } else {
+            self.shared.stats[self.index].heard_ns.store(0, Ordering::Relaxed);
+        }
         self.finish();
     }
 
@@ -336,6 +347,9 @@ impl Worker {
                 Message::Move(key, to) => self.hand_over(key, to),
                 // Looked for in every round.
                 Message::Refresh => {}
+                Message::Visit => (0..self.pools.len()).for_each(|pool| self.activate(pool)),
+                Message::Leave => self.leave(),
+                Message::Stay => self.leaving = false,
                 Message::Drain => self.drain(),
                 Message::Stop => self.stopped = true,
             }
@@ -464,7 +478,9 @@ impl Worker {
 
     fn post_mail(&mut self) {
         for (worker, mail) in self.outbox.iter_mut().enumerate() {
-            self.shared.mailboxes[worker].post_all(mail);
+            if !mail.is_empty() {
+                self.shared.post_all(worker, mail);
+            }
         }
     }
 
@@ -505,7 +521,8 @@ impl Worker {
                 placement.found_on(slot, here);
             }
         }
-        let Some(decision) = (here == 0).then(|| placement.tick(now)).flatten() else { return };
+        let decides = here == 0 && !self.draining;
+        let Some(decision) = decides.then(|| placement.tick(now)).flatten() else { return };
         shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
         if decision.moves > 0 {
             let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));
@@ -513,7 +530,7 @@ impl Worker {
         }
         for one in placement.moves() {
             let key = shared.slots.key(one.slot);
-            shared.mailboxes[one.from as usize].post(Message::Move(key, one.to as usize));
+            shared.post(one.from as usize, Message::Move(key, one.to as usize));
         }
     }
 
@@ -548,4 +565,12 @@ impl Worker {
         self.tell_loads(now);
         *self.shared.stats[self.index].tenants.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = tenants;
     }
+}
+
+/// Keeps a message for another worker until the end of the round.
+fn mail(outbox: &mut Vec<Vec<Message>>, worker: usize, message: Message) {
+    if outbox.len() <= worker {
+        outbox.resize_with(worker + 1, Vec::new);
+    }
+    outbox[worker].push(message);
 }

@@ -28,20 +28,26 @@ pub(super) struct Occupation {
     schedstat: Option<File>,
     since: Instant,
     before: Counted,
+    /// CPU time of who had this place before, in nanoseconds.
+    earlier_ns: u64,
 }
 
 impl Occupation {
-    /// Of the calling thread, from now on.
-    pub(super) fn of_this_thread() -> Self {
-        let schedstat = File::open("/proc/thread-self/schedstat").ok();
-        let mut new = Self { schedstat, since: clock::now(), before: Counted::default() };
-        new.before = new.counted();
-        new
+    /// Of a worker whose place has cost so much CPU time before.
+    pub(super) fn after(earlier_ns: u64) -> Self {
+        Self { earlier_ns, ..Self::default() }
     }
 
-    /// CPU time that the thread had used when it was last asked, in nanoseconds.
+    /// The calling thread is the worker's, from now on.
+    pub(super) fn begin(&mut self) {
+        self.schedstat = File::open("/proc/thread-self/schedstat").ok();
+        self.since = clock::now();
+        self.before = self.counted();
+    }
+
+    /// CPU time that the worker's place had cost when it was last asked, in nanoseconds.
     pub(super) const fn cpu_ns(&self) -> u64 {
-        self.before.cpu
+        self.earlier_ns + self.before.cpu
     }
 
     /// What is to be told of the time since the last call.
@@ -124,7 +130,9 @@ mod tests {
         assert_eq!(delayed(b"11 22 33\n"), Some(22));
         assert_eq!(delayed(b""), None);
         assert_eq!(delayed(b"11"), None);
-        let mut occupation = Occupation::of_this_thread();
+        let mut occupation = Occupation::after(7);
+        assert_eq!(occupation.cpu_ns(), 7);
+        occupation.begin();
         let begun = occupation.cpu_ns();
         let end = clock::now() + Duration::from_millis(20);
         while clock::now() < end {

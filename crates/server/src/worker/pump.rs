@@ -10,10 +10,10 @@ use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use evenkeel_policy::goal;
 
-use super::Worker;
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
 use super::operations::Operation;
+use super::{Worker, mail};
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Extent};
 use crate::clock;
@@ -195,7 +195,7 @@ impl Worker {
                 if self.shared.slots.is_alive(key) {
                     // Served elsewhere, or on its way here.
                     let home = self.shared.slots.home(key);
-                    self.outbox[home].push(Message::Completed(Box::new(completion)));
+                    mail(&mut self.outbox, home, Message::Completed(Box::new(completion)));
                 } else {
                     self.shared.slots.bury(key);
                     self.shared.budget.give(completion.charge);

@@ -1,5 +1,6 @@
 //! How connections join a worker, stay with it, move on and end.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use rustix::event::epoll;
@@ -7,6 +8,7 @@ use rustix::event::epoll;
 use super::connection::{ConnKey, Connection, Ending, Paused, Phase};
 use super::mailbox::Message;
 use super::{READ, WRITE, Worker};
+use crate::clock;
 
 impl Worker {
     /// Puts a connection back in its place, or closes it when it is done.
@@ -82,7 +84,7 @@ impl Worker {
     /// Gives a connection to another worker as it is, requests in flight included.
     pub(super) fn hand_over(&mut self, key: ConnKey, to: usize) {
         let slot = key.slot as usize;
-        if to == self.index || to >= self.outbox.len() {
+        if to == self.index || self.draining || self.shared.mailbox(to).is_none() {
             return;
         }
         match self.connections[slot].take() {
@@ -91,18 +93,66 @@ impl Worker {
                 connection.interest = 0;
                 connection.dirty = false;
                 self.count -= 1;
-                self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
-                self.shared.stats[to].connections.fetch_add(1, Ordering::Relaxed);
-                // Published before the other worker has it: once it has, it may hand it on and publish that.
-                // What reaches either of us in between is mailed again until it meets the connection.
-                self.shared.slots.set_home(key, to);
-                self.shared.mailboxes[to].post(Message::Adopt(connection));
+                self.pass_on(connection, to);
             }
             other => self.connections[slot] = other,
         }
     }
 
+    fn pass_on(&self, connection: Box<Connection>, to: usize) {
+        self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
+        self.shared.stats[to].connections.fetch_add(1, Ordering::Relaxed);
+        // Published before the other worker has it: once it has, it may hand it on and publish that.
+        // What reaches either of us in between is mailed again until it meets the connection.
+        self.shared.slots.set_home(connection.key, to);
+        self.shared.post(to, Message::Adopt(connection));
+    }
+
+    /// There are fewer workers from now on: gives all connections away. What cannot move, because its client is gone,
+    /// is seen to its end.
+    pub(super) fn leave(&mut self) {
+        self.leaving = true;
+        for slot in 0..self.connections.len() {
+            if let Some(key) = self.connections[slot].as_ref().map(|connection| connection.key) {
+                self.hand_over(key, self.successor(key));
+            }
+        }
+    }
+
+    /// Who serves a connection when this worker leaves: whoever the placement says, which knows of that by now.
+    fn successor(&self, key: ConnKey) -> usize {
+        self.shared.placement().worker(key.slot).map_or(0, |worker| worker as usize)
+    }
+
+    /// Whether this worker was to leave and nothing of it is left: its mailbox is closed then.
+    pub(super) fn has_left(&mut self) -> bool {
+        if !self.leaving || !self.is_idle() {
+            return false;
+        }
+        // As long as the mailbox is open, nobody else takes this place.
+        let stats = &self.shared.stats[self.index];
+        let heard = stats.heard_ns.swap(0, Ordering::Relaxed);
+        self.occupation.take(clock::now(), self.meter.take_rounds());
+        stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
+        stats.requests.store(self.requests, Ordering::Relaxed);
+        stats.busy.store(0, Ordering::Relaxed);
+        stats.tenants.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let left = self.mailbox.close_if_empty();
+        if !left {
+            stats.heard_ns.store(heard, Ordering::Relaxed);
+        }
+        left
+    }
+
     pub(super) fn adopt(&mut self, mut connection: Box<Connection>) {
+        if self.leaving && !self.draining {
+            let to = self.successor(connection.key);
+            if to != self.index {
+                return self.pass_on(connection, to);
+            }
+        }
+        // It may have been meant for a worker that has ended.
+        self.shared.slots.set_home(connection.key, self.index);
         let data = epoll::EventData::new_u64(connection.key.to_event());
         self.count += 1;
         // It may have been under way while everybody else took a new snapshot.

@@ -18,14 +18,13 @@ const MEMORY: u64 = 32 << 20;
 /// A worker that serves a volume in memory to two connections at most.
 fn worker() -> Worker {
     let config = Config::parse("[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n", "test").unwrap();
-    let mailboxes = vec![Arc::new(Mailbox::new().unwrap())];
     let bounds = Bounds {
         in_flight: 16,
         handshake_ns: Duration::from_secs(3600).as_nanos(),
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
     };
-    let shared = Arc::new(Shared::new(mailboxes, 2, Budget::new(MEMORY), bounds, config.server.placement.control()));
+    let shared = Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control()));
     let mut registry = Registry::new(0);
     let mut snapshot = registry.plan(&Snapshot::default(), &config).unwrap();
     registry.apply(&mut snapshot);
