@@ -223,6 +223,17 @@ fn an_elephant_is_named_and_gets_a_worker_of_its_own() {
 }
 
 #[test]
+fn an_elephant_does_not_keep_others_from_being_parted() {
+    let mut bench = Bench::new(Config::default(), 4, 8);
+    // 0 has a worker of its own; 1 and 5 share one, and two workers have nothing to do.
+    let loads = [950, 400, 0, 0, 0, 400, 0, 0];
+    let reasons: Vec<_> = (0..10).filter_map(|_| bench.second(&loads)).collect();
+    assert_ne!(bench.placement.worker(1), bench.placement.worker(5), "{reasons:?}");
+    assert_eq!(bench.moves, 1);
+    assert!(matches!(reasons.last(), Some(Reason::Elephant { slot: 0, .. })), "{reasons:?}");
+}
+
+#[test]
 fn idle_workers_one_worker_and_equal_loads_are_left_alone() {
     let mut idle = Bench::new(Config::default(), 4, 8);
     assert!(matches!(idle.second(&[100, 0, 0, 0, 100, 0, 0, 0]), Some(Reason::NotBusy { .. })));

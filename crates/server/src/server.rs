@@ -307,8 +307,14 @@ impl Server {
     /// Requests in flight go along. For tests of what placement will do.
     #[doc(hidden)]
     pub fn shuffle_connections(&self) {
+        self.shuffle_first(usize::MAX);
+    }
+
+    /// The same for so many connections: those whose slots come first.
+    #[doc(hidden)]
+    pub fn shuffle_first(&self, count: usize) {
         let workers = self.shared.workers();
-        for (n, key) in self.shared.slots.all_alive().into_iter().enumerate() {
+        for (n, key) in self.shared.slots.all_alive().into_iter().take(count).enumerate() {
             let home = self.shared.slots.home(key);
             self.move_connection(key, (home + 1 + n % workers.max(2).saturating_sub(1)) % workers);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
-use evenkeel_policy::config::{Engine, Workers};
+use evenkeel_policy::config::Engine;
 use evenkeel_policy::units::Bytes;
 use support::{Client, ENGINES, TestServer, pattern};
 
@@ -148,10 +148,10 @@ fn an_impossible_reload_changes_nothing() {
     let test = TestServer::start("impossible", Engine::Auto, "[volumes.disk0]\nsize = \"8MiB\"\n");
     let mut client = test.connect("disk0");
     let mut config = test.config.clone();
-    config.server.workers = Workers::Count(7);
+    config.server.max_connections = 7;
     config.tenants.get_mut("default").unwrap().weight = 9;
     let error = test.server.reload(config).unwrap_err().to_string();
-    assert!(error.contains("workers"), "{error}");
+    assert!(error.contains("max_connections"), "{error}");
     assert_eq!(test.server.config().tenants["default"].weight, 1);
 
     let mut config = test.config.clone();

@@ -168,9 +168,9 @@ pub enum Reason {
     },
     /// Connections move.
     Rebalanced {
-        /// The heaviest worker's load before, as forecast for the next interval.
+        /// The heaviest load of a worker that connections leave or join, as forecast for the next interval if they did not.
         before: f64,
-        /// The same after the moves.
+        /// The heaviest load of these workers after the moves.
         after: f64,
     },
     /// There are more workers or fewer; connections of those that are gone go to the others.
@@ -488,9 +488,9 @@ impl Placement {
     fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
         let mean = self.sort_out();
         let busy = |load: u64| load as f64 / interval_ns;
-        let before = self.heaviest();
-        if busy(before) < BUSY {
-            return Reason::NotBusy { heaviest: busy(before) };
+        let heaviest = self.heaviest();
+        if busy(heaviest) < BUSY {
+            return Reason::NotBusy { heaviest: busy(heaviest) };
         }
         let connections = self.counts.iter().sum::<u64>();
         let budget = ((connections as f64 * moving.budget) as usize).max(1);
@@ -499,16 +499,20 @@ impl Placement {
         } else {
             self.descent.balance(&self.fixed, &self.loads, budget, &mut self.assignment);
         }
-        let after = self.heaviest();
-        let gain = 1.0 - after as f64 / before as f64;
+        // A worker that nothing can be done for, because its load is one connection, does not speak against helping others.
+        let (worker, before, after) = self.change();
+        let gain = if before > 0 { 1.0 - after as f64 / before as f64 } else { 0.0 };
+        if before > 0 && busy(before) < BUSY {
+            return Reason::NotBusy { heaviest: busy(before) };
+        }
         if gain < moving.min_gain {
             let largest = (0..self.loads.len()).max_by_key(|&n| self.loads[n]);
-            return match largest.filter(|&n| self.loads[n] > mean && self.loads[n] as f64 > after as f64 * 0.9) {
+            return match largest.filter(|&n| self.loads[n] > mean && self.loads[n] as f64 > heaviest as f64 * 0.9) {
                 Some(n) => Reason::Elephant { slot: self.slots[n], load: busy(self.loads[n]) },
-                None => Reason::NotWorth { heaviest: busy(before), gain },
+                None => Reason::NotWorth { heaviest: busy(heaviest), gain },
             };
         }
-        let noise = CERTAIN * self.noise(before) / before as f64;
+        let noise = CERTAIN * self.noise(worker) / before as f64;
         if gain < noise {
             return Reason::Uncertain { gain, noise };
         }
@@ -516,13 +520,44 @@ impl Placement {
         Reason::Rebalanced { before: busy(before), after: busy(after) }
     }
 
-    /// Standard deviation of what the worker that has `load` now will carry.
-    fn noise(&self, load: u64) -> f64 {
-        let heaviest = self.carries.iter().position(|&carried| carried == load).unwrap_or(0) as u32;
-        let of_it = self.entries.iter().flatten().filter(|entry| entry.worker == heaviest);
+    /// The heaviest worker that connections leave or join under the assignment, what it carries now, and what the
+    /// heaviest of these workers carries then.
+    fn change(&self) -> (u32, u64, u64) {
+        let mut then = self.fixed.clone();
+        let mut touched = alloc::vec![false; self.workers];
+        for ((&slot, &load), &to) in self.slots.iter().zip(&self.loads).zip(&self.assignment) {
+            then[to as usize] += load;
+            if let Some(from) = self.worker(slot).filter(|&from| from != to) {
+                (touched[from as usize], touched[to as usize]) = (true, true);
+            }
+        }
+        let (mut worker, mut before, mut after) = (0, 0, 0);
+        for n in (0..self.workers).filter(|&n| touched[n]) {
+            if self.carries[n] > before {
+                (worker, before) = (n as u32, self.carries[n]);
+            }
+            after = after.max(then[n]);
+        }
+        (worker, before, after)
+    }
+
+    /// Standard deviation of what the assignment takes off the worker. A full worker carries as much in any case, so there
+    /// only those count that leave it or join it.
+    fn noise(&self, worker: u32) -> f64 {
+        let stay = 1.0 - self.usages.fullness(worker);
+        let moves = |slot: u32, entry: &Entry| match self.slots.binary_search(&slot) {
+            Ok(n) => self.assignment[n] != entry.worker && (self.assignment[n] == worker || entry.worker == worker),
+            Err(_) => false,
+        };
+        let scatter = |(slot, entry): (u32, &Entry)| match moves(slot, entry) {
+            true => entry.forecast.scatter(),
+            false if entry.worker == worker => entry.forecast.scatter() * stay,
+            false => 0.0,
+        };
+        let all = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)));
         // Mean absolute error to standard deviation of a normal distribution.
-        let times = 1.25 * self.usages.demand(heaviest);
-        times * libm::sqrt(of_it.map(|entry| entry.forecast.scatter() * entry.forecast.scatter()).sum())
+        let times = 1.25 * self.usages.demand(worker);
+        times * libm::sqrt(all.map(|one| scatter(one) * scatter(one)).sum())
     }
 
     /// Load of the heaviest worker under the assignment.

@@ -11,8 +11,9 @@ use crate::time::Duration;
 
 /// A worker is full where it is busy for more than the first share of the time, without doubt beyond the second.
 const FULL: (f64, f64) = (0.8, 0.95);
-/// What lies before a full worker counts for at most so many times what it can do: beyond, figures are rough.
-const MOST_DEMAND: f64 = 8.0;
+/// What lies before a full worker counts for at most so many times what it can do: figures are rough, and a few steps do
+/// the rest.
+const MOST_DEMAND: f64 = 3.0;
 /// Weight of a new interval in what a worker's load is multiplied by.
 const WEIGHT: f64 = 0.5;
 
@@ -32,6 +33,8 @@ pub(super) struct Usages {
     told: Vec<Option<Usage>>,
     /// What each worker's load is multiplied by: at least 1.
     demand: Vec<f64>,
+    /// How certain it is that a worker is full, 0 to 1.
+    fullness: Vec<f64>,
     /// Whether any worker ever told.
     known: bool,
 }
@@ -40,6 +43,7 @@ impl Usages {
     pub(super) fn resize(&mut self, workers: usize) {
         self.told.resize(workers, None);
         self.demand.resize(workers, 1.0);
+        self.fullness.resize(workers, 0.0);
     }
 
     pub(super) fn tell(&mut self, worker: u32, usage: Usage) {
@@ -67,15 +71,20 @@ impl Usages {
         self.demand.get(worker as usize).copied().unwrap_or(1.0)
     }
 
+    /// How certain it is that the worker is full, 0 to 1.
+    pub(super) fn fullness(&self, worker: u32) -> f64 {
+        self.fullness.get(worker as usize).copied().unwrap_or(0.0)
+    }
+
     /// The interval ends.
     pub(super) fn end_interval(&mut self) {
         let full = |usage: &&Usage| usage.busy > FULL.0 && usage.backlog > Duration::ZERO;
         let least = self.told.iter().flatten().filter(full).map(|usage| usage.backlog.as_nanos()).min();
-        for (told, demand) in self.told.iter_mut().zip(&mut self.demand) {
+        for ((told, demand), fullness) in self.told.iter_mut().zip(&mut self.demand).zip(&mut self.fullness) {
             let Some(usage) = told.take() else { continue };
             let times = least.map_or(1.0, |least| usage.backlog.as_nanos() as f64 / least as f64);
-            let certainly = ((usage.busy - FULL.0) / (FULL.1 - FULL.0)).clamp(0.0, 1.0);
-            let now = 1.0 + (times.clamp(1.0, MOST_DEMAND) - 1.0) * certainly;
+            *fullness = ((usage.busy - FULL.0) / (FULL.1 - FULL.0)).clamp(0.0, 1.0);
+            let now = 1.0 + (times.clamp(1.0, MOST_DEMAND) - 1.0) * *fullness;
             *demand += (now - *demand) * WEIGHT;
         }
     }

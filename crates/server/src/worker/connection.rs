@@ -10,6 +10,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
+use super::meter::Toll;
 use super::transport::{Peer, Transport};
 use crate::backend::Extent;
 use crate::buffer::{Budget, Buffer, BufferPool};
@@ -398,17 +399,6 @@ pub(crate) struct Connection {
     pub(crate) requests: u64,
     /// What it has cost its worker since that was last told.
     pub(crate) toll: Toll,
-}
-
-/// What a connection costs its worker.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Toll {
-    /// Time spent on receiving and sending, out of samples.
-    pub(crate) ns: u64,
-    /// Bytes received.
-    pub(crate) received: u64,
-    /// Requests received before.
-    pub(crate) requests: u64,
 }
 
 impl Connection {

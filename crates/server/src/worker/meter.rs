@@ -9,6 +9,45 @@ const ROUNDS: u64 = 8;
 /// Weight of a new round in the time that a request takes between receiving and sending.
 const WEIGHT: f64 = 1.0 / 32.0;
 
+/// What takes so many times longer than usual has lost the processor, to others or because the worker's quota was used up,
+/// and counts for no more than this. It says nothing of the connection that it happened to.
+const LOST: u64 = 8;
+/// Weight of a new time in what is usual, as a divisor.
+const USUAL: u64 = 16;
+
+/// What a connection costs its worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Toll {
+    /// Time spent on receiving and sending, out of samples, in nanoseconds.
+    ns: u64,
+    /// What one of them usually takes, in nanoseconds; 0 before the first.
+    usual_ns: u64,
+    /// Bytes received.
+    pub(crate) received: u64,
+    /// Requests received before.
+    pub(crate) requests: u64,
+}
+
+impl Toll {
+    /// Receiving or sending took `ns`, and counts for so many rounds.
+    fn add(&mut self, ns: u64, rounds: u64) {
+        let most = if self.usual_ns > 0 { self.usual_ns * LOST } else { ns };
+        let ns = ns.min(most);
+        self.usual_ns = if self.usual_ns > 0 { (self.usual_ns * (USUAL - 1) + ns) / USUAL } else { ns }.max(1);
+        self.ns += ns * rounds;
+    }
+
+    /// What is to be told of the time since the last call, when `requests` have been received in all.
+    pub(super) fn take(&mut self, requests: u64) -> Self {
+        std::mem::replace(self, Self { usual_ns: self.usual_ns, requests, ..Self::default() })
+    }
+
+    /// Time spent on receiving and sending, in nanoseconds.
+    pub(super) const fn ns(&self) -> u64 {
+        self.ns
+    }
+}
+
 /// Times one round of the worker's loop in eight, drawn by chance, so that nothing periodic escapes it.
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -67,10 +106,12 @@ impl Meter {
         std::mem::take(&mut self.rounds)
     }
 
-    /// What it took, for all rounds that are like it, in nanoseconds.
+    /// Counts what it took for a connection, for all rounds that are like this one.
     #[inline]
-    pub(super) fn stop(&self, since: Option<Instant>) -> u64 {
-        since.map_or(0, |since| clock::now().since(since).as_nanos() * ROUNDS)
+    pub(super) fn stop(&self, since: Option<Instant>, toll: &mut Toll) {
+        if let Some(since) = since {
+            toll.add(clock::now().since(since).as_nanos(), ROUNDS);
+        }
     }
 
     /// Ends the timing of what was done for all requests of the round together; `requests` have been received so far.
@@ -81,12 +122,31 @@ impl Meter {
         self.rounds.squares += new * new;
         if let (Some(since), true) = (since, new > 0) {
             let each = clock::now().since(since).as_nanos() as f64 / new as f64;
-            self.ns_per_request += (each - self.ns_per_request) * WEIGHT;
+            let most = if self.ns_per_request > 0.0 { self.ns_per_request * LOST as f64 } else { each };
+            self.ns_per_request += (each.min(most) - self.ns_per_request) * WEIGHT;
         }
     }
 
     /// The share of so many requests in what was done for all together, in nanoseconds.
     pub(super) fn of_requests(&self, requests: u64) -> u64 {
         (requests as f64 * self.ns_per_request) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_processor_does_not_count_against_a_connection() {
+        // Every tenth time the worker's quota is used up for 4 ms.
+        let mut toll = Toll::default();
+        (0..1_000).for_each(|n| toll.add(if n % 10 == 9 { 4_000_000 } else { 20_000 }, 1));
+        let told = toll.take(7);
+        assert!((20_000_000..60_000_000).contains(&told.ns()), "{told:?}, not 420 ms");
+        assert_eq!((toll.ns, toll.requests), (0, 7));
+        // What takes longer for good is soon believed, the usual time not being forgotten at once.
+        (0..200).for_each(|_| toll.add(200_000, 8));
+        assert!(toll.usual_ns > 190_000 && toll.ns > 180 * 8 * 200_000, "{toll:?}");
     }
 }

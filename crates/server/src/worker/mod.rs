@@ -446,7 +446,7 @@ impl Worker {
                 &mut self.buffers,
                 &self.shared.budget,
             );
-            connection.toll.ns += self.meter.stop(watch);
+            self.meter.stop(watch, &mut connection.toll);
             sent
         };
         match sent {
@@ -511,10 +511,9 @@ impl Worker {
         let mut placement = shared.placement();
         placement.tell(here, usage);
         for connection in self.connections.iter_mut().flatten() {
-            let (slot, toll) = (connection.key.slot, std::mem::take(&mut connection.toll));
-            connection.toll.requests = connection.requests;
+            let (slot, toll) = (connection.key.slot, connection.toll.take(connection.requests));
             let requests = connection.requests - toll.requests;
-            let cpu = Duration::from_nanos(toll.ns + self.meter.of_requests(requests));
+            let cpu = Duration::from_nanos(toll.ns() + self.meter.of_requests(requests));
             placement.observe(slot, Sample { cpu, received_bytes: toll.received });
             // It did not come as far as was decided, or is on its way still: then its next worker says so.
             if placement.worker(slot) != Some(here) {

@@ -64,7 +64,7 @@ impl Worker {
         let mut scratch = std::mem::take(&mut self.scratch);
         let watch = self.meter.start();
         let outcome = self.receive_into(&mut connection, &mut scratch);
-        connection.toll.ns += self.meter.stop(watch);
+        self.meter.stop(watch, &mut connection.toll);
         self.scratch = scratch;
         match outcome {
             Ok(()) => self.keep(connection),

@@ -15,11 +15,19 @@ use transport::{Peer, Transport};
 /// Bytes of the buffer budget.
 const MEMORY: u64 = 32 << 20;
 
+mod cost;
+
 /// A worker that serves a volume in memory to two connections at most.
 fn worker() -> Worker {
-    let config = Config::parse("[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n", "test").unwrap();
+    worker_with(1 << 20, 16)
+}
+
+/// The same with a volume of so many bytes, and so many requests of a connection in flight.
+fn worker_with(bytes: u64, in_flight: usize) -> Worker {
+    let text = format!("[volumes.disk0]\nbackend = \"memory\"\nsize = {bytes}\n");
+    let config = Config::parse(&text, "test").unwrap();
     let bounds = Bounds {
-        in_flight: 16,
+        in_flight,
         handshake_ns: Duration::from_secs(3600).as_nanos(),
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
