@@ -25,14 +25,17 @@ use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
 use crate::response::{self, Standing};
+use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Kind, Rates, Work};
 
 pub mod goal;
+pub mod promise;
 mod rests;
 
 use goal::Goal;
+use promise::{Promised, Promises};
 pub use rests::Hold;
 use rests::{Rests, Seen};
 
@@ -172,6 +175,8 @@ pub struct TenantView<'a> {
     pub standing: Standing,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<Hold>,
+    /// The throughput that it was promised, if one was.
+    pub promise: Option<promise::View<'a>>,
 }
 
 struct Tenant {
@@ -195,6 +200,7 @@ struct Tenant {
     /// Slots of the hold before, for a burst that is known.
     held_before: u64,
     seen: Seen,
+    promise: Option<Box<Promised>>,
 }
 
 impl Tenant {
@@ -246,6 +252,9 @@ pub struct Pool<R> {
     /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
     goal_decided: Option<response::Reason>,
     rests: Rests,
+    promises: Option<Box<Promises>>,
+    /// Which promise cannot be kept, or can again, since [`Pool::take_promise_decision`].
+    promise_decided: Option<(TenantId, throughput::Reason)>,
 }
 
 impl<R> Pool<R> {
@@ -265,6 +274,8 @@ impl<R> Pool<R> {
             goal: None,
             goal_decided: None,
             rests: Rests::default(),
+            promises: None,
+            promise_decided: None,
             config,
         };
         pool.set_goal(now);
@@ -294,6 +305,7 @@ impl<R> Pool<R> {
             resting: 0,
             held_before: 0,
             seen: Seen::default(),
+            promise: None,
         };
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
@@ -309,6 +321,10 @@ impl<R> Pool<R> {
 
     /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
+        let Some(tenant) = self.live_mut(id) else { return Vec::new() };
+        if let Some((promise, promises)) = tenant.promise.take().zip(self.promises.as_mut()) {
+            promises.forget(&promise);
+        }
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         tenant.live = false;
         let client = tenant.client;
@@ -328,6 +344,7 @@ impl<R> Pool<R> {
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
         self.apply_qos(now, id);
+        self.renew_promise(now, id);
     }
 
     /// Changes what the pool's goal may do to a tenant, from its next decision on.
@@ -384,7 +401,13 @@ impl<R> Pool<R> {
     #[inline]
     pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
         let scheduler = self.config.scheduler;
-        let Some(tenant) = self.live_mut(id) else { return Err(request) };
+        let Some(tenant) = self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
+        else {
+            return Err(request);
+        };
+        if let Some(promise) = &mut tenant.promise {
+            promise.wakes(now);
+        }
         let entry = Entry { tenant: id, request };
         match scheduler {
             Scheduler::Mclock => {
@@ -419,7 +442,7 @@ impl<R> Pool<R> {
         if now >= self.admission.next_tick() {
             self.decided = self.admission.tick(now).or(self.decided);
         }
-        self.tick_goal(now);
+        self.tick_controllers(now);
         if self.queued() == 0 {
             return Ok(Next::Idle);
         }
@@ -436,10 +459,10 @@ impl<R> Pool<R> {
                 match pulled.map_err(|entry| entry.request)? {
                     Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
                     Pull::Refused(until) => {
-                        return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.goal_due())));
+                        return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.controllers_due())));
                     }
-                    Pull::Wait(until) => return Ok(Next::Wait(until.min(self.goal_due()))),
-                    Pull::Idle => return Ok(Next::Wait(self.goal_due())),
+                    Pull::Wait(until) => return Ok(Next::Wait(until.min(self.controllers_due()))),
+                    Pull::Idle => return Ok(Next::Wait(self.controllers_due())),
                 }
             }
             Scheduler::None => {
@@ -526,6 +549,12 @@ impl<R> Pool<R> {
             Outcome::Failed => stats.errors += 1,
             Outcome::Cancelled => {}
         }
+        if tenant.in_flight == 0
+            && let Some(promise) = &mut tenant.promise
+            && self.queue.client_len(tenant.client) == 0
+        {
+            promise.rests(now);
+        }
         if tenant.blocked {
             self.apply_slots(now, ticket.tenant.index);
         }
@@ -597,7 +626,22 @@ impl<R> Pool<R> {
             stats: &tenant.stats,
             standing: tenant.standing,
             hold: tenant.hold,
+            promise: tenant.promise.as_ref().map(|promise| promise.view()),
         })
+    }
+
+    /// Ends rests that are over, and decides anew about goal and promises when it is time: for whoever looks at a pool that
+    /// may be idle. [`Pool::dispatch`] does it by itself.
+    #[inline]
+    pub fn tick_controllers(&mut self, now: Instant) {
+        self.tick_goal(now);
+        self.tick_promises(now);
+    }
+
+    /// When [`Self::tick_controllers`] is next due while requests are held back.
+    #[inline]
+    fn controllers_due(&self) -> Instant {
+        self.goal_due().min(self.promises_due())
     }
 
     #[inline]
@@ -618,6 +662,9 @@ impl<R> Pool<R> {
         }
         tenant.blocked = block;
         if block {
+            if let Some(promise) = &mut tenant.promise {
+                promise.blocked = true;
+            }
             self.queue.block(now, tenant.client);
         } else {
             self.queue.unblock(now, tenant.client);

@@ -190,7 +190,7 @@ fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
     bench.now_ms += 100;
     bench.complete();
     bench.now_ms += 5_000;
-    bench.pool.tick_goal(at(bench.now_ms));
+    bench.pool.tick_controllers(at(bench.now_ms));
     assert_eq!(bench.hold_of(bench.writer), None, "{:?}", bench.reason());
     // The tenant: what it rested is not its successor's.
     let mut bench = Bench::new(config(20), Qos::default());

@@ -275,6 +275,9 @@ pub struct Tenant {
     pub reservation: Rates,
     /// Never served faster than this (plus burst).
     pub limit: Rates,
+    /// Promised over each second that it asks, either iops or bytes_per_s, reads and writes together: a limit that makes up
+    /// for what the device kept from it.
+    pub promise: Rates,
     /// Share of what reservations leave, relative to other tenants.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
@@ -426,6 +429,7 @@ impl Default for Tenant {
         Self {
             reservation: Rates::default(),
             limit: Rates::default(),
+            promise: Rates::default(),
             weight: 1,
             burst: Duration::from_millis(10),
             class: Class::Normal,

@@ -259,9 +259,20 @@ fn promises(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     tenants.dedup();
     let promised =
         tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| Rates {
-            iops: sum.iops.saturating_add(tenant.reservation.iops),
-            bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(tenant.reservation.bytes_per_s.0)),
+            iops: sum.iops.saturating_add(tenant.reservation.iops.max(tenant.promise.iops)),
+            bytes_per_s: Bytes(
+                sum.bytes_per_s.0.saturating_add(tenant.reservation.bytes_per_s.max(tenant.promise.bytes_per_s).0),
+            ),
         });
+    let unkept = |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| tenant.promised().is_some());
+    if pool.scheduler == Scheduler::None
+        && let Some(tenant) = tenants.iter().find(unkept)
+    {
+        out.warning(
+            &["pools", name, "scheduler"],
+            format!("tenant {tenant:?} was promised a throughput, and first come, first served keeps no promise; use \"mclock\""),
+        );
+    }
     if exceeds(promised.iops, pool.limit.iops) || exceeds(promised.bytes_per_s.0, pool.limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
@@ -290,6 +301,20 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         out.error(
             &at("reservation"),
             format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
+        );
+    }
+    let promise = tenant.promise;
+    if promise.iops > 0 && promise.bytes_per_s.0 > 0 {
+        out.error(&at("promise"), "must be either iops or bytes_per_s: nobody can keep both exactly");
+    } else if exceeds(promise.iops, limit.iops) || exceeds(promise.bytes_per_s.0, limit.bytes_per_s.0) {
+        out.error(
+            &at("promise"),
+            format!("{promise} is more than the tenant's limit of {limit}; raise the limit or lower the promise"),
+        );
+    } else if exceeds(reserved.iops, promise.iops) || exceeds(reserved.bytes_per_s.0, promise.bytes_per_s.0) {
+        out.warning(
+            &at("promise"),
+            format!("the reservation of {reserved} is more and wins, so that {promise} limits nothing"),
         );
     }
 }

@@ -195,6 +195,8 @@ pub struct TenantState {
     pub standing: String,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<HoldState>,
+    /// The throughput that it was promised, if one was.
+    pub promise: Option<PromiseState>,
     /// Connections at present.
     pub connections: u64,
     /// Requests waiting.
@@ -276,6 +278,46 @@ pub struct HoldState {
     pub rest_ms: f64,
     /// Why so long, as a sentence.
     pub because: String,
+}
+
+/// A promised throughput, and what was decided for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PromiseState {
+    /// Of what: `bytes` or `requests`, reads and writes together.
+    pub unit: String,
+    /// How many each second were promised.
+    pub promised_per_s: u64,
+    /// How many it got in the last interval; `null` before the first.
+    pub measured_per_s: Option<f64>,
+    /// The limit that was assigned for it. The smallest limit of all owners is in force.
+    pub limit_per_s: u64,
+    /// Name of the reason, `compensating` for example.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+    /// What decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is this one.
+    pub binding: String,
+    /// Decisions lately, oldest first.
+    pub decisions: Vec<PromiseDecision>,
+}
+
+/// A decision for a promise; one that stays the same in kind is one record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PromiseDecision {
+    /// When it was taken first, on the scale of [`State::uptime_s`].
+    pub from_s: f64,
+    /// When it was taken last.
+    pub until_s: f64,
+    /// How often.
+    pub times: u64,
+    /// Name of the reason.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+    /// The limit that was assigned.
+    pub limit_per_s: u64,
+    /// What bound in the interval before.
+    pub binding: String,
 }
 
 /// What a tenant was promised, as configured.

@@ -168,6 +168,16 @@ fn rules_beyond_types_are_checked_in_place() {
         ),
         ("[pools.main]\nstatistic = \"p100\"\n".into(), "2:13: pools.main.statistic", &["p99"]),
         (
+            "[tenants.a]\npromise = { iops = 10, bytes_per_s = 5 }\n".into(),
+            "2:1: tenants.a.promise",
+            &["either iops or bytes_per_s"],
+        ),
+        (
+            "[tenants.a]\nlimit.iops = 5\npromise.iops = 6\n".into(),
+            "3:1: tenants.a.promise",
+            &["6 IOPS", "limit of 5 IOPS"],
+        ),
+        (
             "[tenants.a]\nreservation.iops = 10\nlimit.iops = 5\n".into(),
             "2:1: tenants.a.reservation",
             &["10 IOPS", "5 IOPS"],
@@ -304,6 +314,18 @@ fn doubts_are_warnings() {
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["server.listen", "pools.main.limit", "volumes.a.size"]);
     assert!(report.warnings[1].message.contains("200 IOPS"), "{}", report.warnings[1]);
+}
+
+#[test]
+fn promises_without_effect_are_doubtful() {
+    let text = "[tenants.a]\nreservation.iops = 200\npromise.iops = 100\n[tenants.b]\npromise.bytes_per_s = \"1MB\"\n\
+        [pools.main]\nscheduler = \"none\"\n[volumes.b]\nsize = 4096\n";
+    let report = check(text, "test.toml");
+    assert!(report.errors.is_empty(), "{:#?}", report.errors);
+    let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
+    assert_eq!(keys, ["pools.main.scheduler", "tenants.a.promise"]);
+    let promised = |name: &str| report.config.tenants[name].promised().map(|rate| rate.value());
+    assert_eq!((promised("a"), promised("b"), promised("default")), (Some(100), Some(1_000_000), None));
 }
 
 #[test]

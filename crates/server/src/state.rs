@@ -86,7 +86,7 @@ fn pool(
     let pool = &snapshot.pools[index];
     let mut state = pool.lock();
     // An idle pool is not called otherwise, and what was decided last would stand.
-    state.tick_goal(clock::now());
+    state.tick_controllers(clock::now());
     let (iops, bytes_per_s) = state.pool_limits();
     let mut record = PoolState {
         name: pool.name.clone(),
@@ -114,18 +114,21 @@ fn pool(
     tenants.sort_by_key(|&(name, _)| name);
     for (name, &id) in tenants {
         let count = connections.get(&(index, Arc::clone(name))).copied().unwrap_or(0);
-        record.tenants.extend(tenant(pool, name, id, count));
+        record.tenants.extend(tenant(pool, name, id, count, uptime));
     }
     Some(record)
 }
 
-fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Option<TenantState> {
+fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime: StdDuration) -> Option<TenantState> {
     // One lock for each tenant: copying the histograms of thousands under one would hold requests up.
     let state = pool.lock();
     let view = state.tenant(id)?;
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
     let (standing, hold) = (Standing::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let now = clock::now();
+    let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
+    let promise = view.promise.map(|promise| evenkeel_policy::promise::state(&promise, at));
     drop(state);
     Some(TenantState {
         name: name.to_owned(),
@@ -133,6 +136,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32) -> Opti
         limit,
         standing: standing.name().into(),
         hold,
+        promise,
         connections: connections.into(),
         queued_requests: queued,
         inside_requests: in_flight,

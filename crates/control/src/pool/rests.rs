@@ -121,10 +121,9 @@ impl<R> Pool<R> {
         self.rests = Rests::default();
     }
 
-    /// Ends rests that are over, and decides anew when it is time: for whoever looks at a pool that may be idle.
-    /// [`Pool::dispatch`] does it by itself.
+    /// Ends rests that are over, and decides anew when it is time.
     #[inline]
-    pub fn tick_goal(&mut self, now: Instant) {
+    pub(super) fn tick_goal(&mut self, now: Instant) {
         let Some(goal) = &self.goal else { return };
         if now >= goal.next_tick() {
             self.decide_goal(now);

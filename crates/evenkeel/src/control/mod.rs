@@ -230,6 +230,12 @@ pub(crate) struct SetTenant {
     /// Bytes per second it never exceeds, for example 200MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
+    /// Requests per second it was promised, reads and writes together; 0 = no promise
+    #[arg(long, value_name = "N", conflicts_with = "promise_bytes_per_s")]
+    promise_iops: Option<u64>,
+    /// Bytes per second it was promised, reads and writes together, for example 100MB; 0 = no promise
+    #[arg(long, value_name = "BYTES")]
+    promise_bytes_per_s: Option<Bytes>,
     /// Share of what reservations leave, relative to other tenants
     #[arg(long)]
     weight: Option<u32>,
@@ -282,6 +288,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
         ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
+        ("promise", promise(set.promise_iops, set.promise_bytes_per_s)),
         ("weight", set.weight.map(Value::from)),
         ("burst", set.burst.map(|burst| json!(burst))),
         ("class", class.map(Value::from)),
@@ -445,6 +452,15 @@ fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
 fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
     let given = iops.is_some() || bytes_per_s.is_some();
     given.then(|| object([("iops", iops.map(Value::from)), ("bytes_per_s", bytes_per_s.map(|rate| json!(rate)))]))
+}
+
+/// A promise in one unit takes the place of one in the other.
+fn promise(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
+    match (iops, bytes_per_s) {
+        (None, None) => None,
+        (Some(iops), _) => Some(json!({ "iops": iops, "bytes_per_s": null })),
+        (None, Some(rate)) => Some(json!({ "iops": null, "bytes_per_s": rate })),
+    }
 }
 
 #[cfg(test)]

@@ -105,6 +105,15 @@ fn pool(pool: &PoolState) -> String {
             );
         }
     }
+    for tenant in &pool.tenants {
+        if let Some(promise) = &tenant.promise {
+            let _ = writeln!(
+                text,
+                "  {} was promised {} {}/s; what binds: {}; {}",
+                tenant.name, promise.promised_per_s, promise.unit, promise.binding, promise.because
+            );
+        }
+    }
     for io in &pool.overdue {
         let _ = writeln!(
             text,

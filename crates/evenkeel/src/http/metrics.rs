@@ -186,6 +186,12 @@ const TENANT: &[Metric<TenantState>] = &[
     metric("tenant_rest", "How long each of its slots rests after a request, likewise.", SECONDS, |t| {
         t.hold.as_ref().map(|hold| Figure::Gauge(hold.rest_ms / 1e3))
     }),
+    metric("tenant_promise", "Bytes or requests per second that it was promised; absent = none.", None, |t| {
+        t.promise.as_ref().and_then(|promise| gauge(promise.promised_per_s))
+    }),
+    metric("tenant_promise_limit", "The limit assigned for that, likewise.", None, |t| {
+        t.promise.as_ref().and_then(|promise| gauge(promise.limit_per_s))
+    }),
     metric("tenant_errors", "Requests the device failed.", None, |t| counter(t.errors_total)),
     metric("tenant_queue_wait", "From arrival to admission.", SECONDS, |t| Some(Figure::Histogram(&t.queue_wait))),
     metric("tenant_device_latency", "From admission to completion.", SECONDS, |t| {

@@ -8,7 +8,7 @@ use evenkeel_control::units::{Kind, Work};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
-use evenkeel_policy::goal;
+use evenkeel_policy::{goal, promise};
 
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
@@ -55,7 +55,7 @@ impl Worker {
                 let work = &mut self.pools[index];
                 let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
                 let slots = &self.shared.slots;
-                let (wake_at, decided, goal) = {
+                let (wake_at, decided, goal, promised) = {
                     let mut state = pool.lock();
                     for (ticket, outcome) in work.completed.drain(..) {
                         state.complete(now, ticket, outcome);
@@ -83,7 +83,12 @@ impl Worker {
                             break now;
                         }
                     };
-                    (wake_at, state.take_decision(), state.take_goal_decision())
+                    // Rare: a promise that cannot be kept since, or can again.
+                    let promised = state.take_promise_decision().and_then(|(id, _)| {
+                        let view = state.tenant(id)?.promise?;
+                        Some((id, view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
+                    });
+                    (wake_at, state.take_decision(), state.take_goal_decision(), promised)
                 };
                 if let Some(decision) = decided {
                     tracing::debug!(
@@ -97,6 +102,11 @@ impl Worker {
                 if let Some(reason) = goal {
                     let (reason, because) = (reason.name(), goal::sentence(&reason));
                     tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
+                }
+                if let Some((id, reason, because)) = promised {
+                    let mut tenants = snapshot.tenants[index].iter();
+                    let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
+                    tracing::info!(pool = pool.name, tenant, reason, "promised throughput: {because}");
                 }
                 work.wake_at = wake_at;
                 for request in rejected {

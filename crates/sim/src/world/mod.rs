@@ -20,6 +20,7 @@ use std::ops::ControlFlow;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool;
 use evenkeel_control::response::Standing;
+use evenkeel_control::throughput::Rate;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 
@@ -67,12 +68,14 @@ pub struct Tenant {
     pub qos: Qos,
     /// What a goal of the pool may do to it.
     pub standing: Standing,
+    /// The throughput that it was promised, if one was.
+    pub promise: Option<Rate>,
 }
 
 impl Tenant {
     /// A tenant with a promise and no particular standing.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary }
+        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: None }
     }
 }
 
@@ -99,7 +102,7 @@ pub enum Change {
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
     /// The tenant of this place has another promise from now on.
-    Tenant(usize, Qos),
+    Tenant(usize, Qos, Option<Rate>),
 }
 
 /// How far a run has come.
@@ -166,7 +169,7 @@ impl Setup {
         }
         for (at, change) in &self.changes {
             match change {
-                Change::Tenant(place, _) if *place >= tenants => {
+                Change::Tenant(place, ..) if *place >= tenants => {
                     return fault(format!("the change at {at:?} is about tenant {place} of {tenants}"));
                 }
                 Change::Device(params) => {

@@ -109,6 +109,7 @@ impl<'a, D: Machine> World<'a, D> {
         let join = |tenant: &super::Tenant| {
             let id = pool.join(now, tenant.qos);
             pool.set_standing(id, tenant.standing);
+            pool.set_promise(now, id, tenant.promise);
             id
         };
         let tenants = setup.tenants.iter().map(join).collect();
@@ -275,8 +276,9 @@ impl<'a, D: Machine> World<'a, D> {
             Change::Device(params) => self.device.set_params(now, params),
             Change::Stall(length) => self.device.stall(now, *length),
             Change::Pool(config) => self.pool.reconfigure(now, **config),
-            Change::Tenant(place, qos) => {
+            Change::Tenant(place, qos, promise) => {
                 self.pool.set_qos(now, self.tenants[*place], *qos);
+                self.pool.set_promise(now, self.tenants[*place], *promise);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);
             }

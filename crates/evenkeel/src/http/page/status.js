@@ -79,6 +79,16 @@ const showPool = (pool, then, seconds, parent) => {
     + pool.queued_requests + " queued. Admission " + admission.kind + ": " + bytes(admission.inside_bytes) + " in "
     + admission.inside_requests + " requests inside, budget " + budget + target + ".", section);
   element("p", "Why: " + [...new Set([admission.reason, admission.target_reason])].filter(text => text).join("; "), section, "reason");
+  if (pool.goal && pool.goal.decision) {
+    element("p", "Goal: " + pool.goal.statistic + " of reads below " + ms(pool.goal.goal_ms) + " ms. Why: "
+      + pool.goal.decision.because, section, "reason");
+  }
+  pool.tenants.filter(tenant => tenant.promise).forEach(tenant => {
+    const { promise } = tenant;
+    const promised = promise.unit === "bytes" ? bytes(promise.promised_per_s) : count(promise.promised_per_s) + " requests";
+    element("p", tenant.name + " was promised " + promised + "/s; what binds: " + promise.binding + ". Why: "
+      + promise.because, section, "reason");
+  });
   const table = element("table", undefined, element("div", undefined, section, "scroll"));
   const thenByName = new Map((then ? then.tenants : []).map(tenant => [tenant.name, tenant]));
   fill(table, TENANT_HEAD, pool.tenants.map(tenant => tenantRow(tenant, thenByName.get(tenant.name), seconds)));

@@ -1,0 +1,108 @@
+//! A promised throughput on a pool: how it is written, and how its decisions are told.
+
+use evenkeel_control::pool::promise::{Binding, Record, View};
+use evenkeel_control::throughput::{Limit, Rate, Reason};
+
+use crate::config::Tenant;
+use crate::state::{PromiseDecision, PromiseState};
+use crate::units::Rates;
+
+/// What was promised, if anything was: bytes go before requests, as nothing can be promised in both.
+pub(crate) fn rate(promise: &Rates) -> Option<Rate> {
+    match (promise.bytes_per_s.0, promise.iops) {
+        (0, 0) => None,
+        (0, iops) => Some(Rate::RequestsPerS(iops)),
+        (bytes_per_s, _) => Some(Rate::BytesPerS(bytes_per_s)),
+    }
+}
+
+impl Tenant {
+    /// The promised throughput in the controller's words.
+    pub fn promised(&self) -> Option<Rate> {
+        rate(&self.promise)
+    }
+}
+
+/// A rate as people read it.
+fn told(unit: Rate, value: f64) -> String {
+    match unit {
+        Rate::BytesPerS(_) if value >= 1e5 => format!("{:.1} MB/s", value / 1e6),
+        Rate::BytesPerS(_) => format!("{value:.0} B/s"),
+        Rate::RequestsPerS(_) => format!("{value:.0} requests/s"),
+    }
+}
+
+/// Why a limit is what it is, as a sentence about a tenant of a pool.
+pub fn sentence(limit: &Limit, binding: Binding) -> String {
+    let rate = |value: f64| told(limit.limit, value);
+    let assigned = rate(limit.limit.value() as f64);
+    match limit.reason {
+        Reason::NotEnoughData => format!("nothing has been measured yet: the promise of {assigned} is the limit"),
+        Reason::AsPromised => format!("the promise of {assigned} is the limit"),
+        Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
+        Reason::AppLimited { measured, .. } => {
+            format!("it asked for {}, less than it may have; the limit stays at {assigned}", rate(measured))
+        }
+        Reason::Compensating { measured, promised, .. } => format!(
+            "the device takes its time: {} of {} promised; the limit of {assigned} makes up for that",
+            rate(measured),
+            rate(promised)
+        ),
+        Reason::Repaying { measured, promised, owed } => format!(
+            "it is owed {:.1} s of its promise: {} of {} promised; the limit of {assigned} repays some of that",
+            owed / promised.max(f64::MIN_POSITIVE),
+            rate(measured),
+            rate(promised)
+        ),
+        Reason::GivingBack { measured, promised, .. } => format!(
+            "it has had more than was due: {} of {} promised; the limit of {assigned} takes that back",
+            rate(measured),
+            rate(promised)
+        ),
+        Reason::Infeasible { measured, promised, .. } | Reason::AtCeiling { measured, promised } => format!(
+            "the promise cannot be kept now: {} of {} promised under a limit of {assigned}; give it a reservation, raise its own limit or a limit of the pool, or move load away",
+            rate(measured),
+            rate(promised)
+        ),
+        Reason::OtherLimit { .. } => match binding {
+            Binding::Reservation => {
+                format!("its reservation is higher and wins; {assigned} would be the limit, and nothing is learned")
+            }
+            Binding::Limit(owner) => format!(
+                "held back by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",
+                owner.name()
+            ),
+        },
+        // Of methods that need to see a slow device.
+        Reason::NoSolution { .. } | Reason::SlowDeviceUnknown => format!("the limit stays at {assigned}"),
+        Reason::CountersReset => format!("after a pause it is measured anew; the limit stays at {assigned}"),
+        Reason::SignalLost => format!("nothing can be measured: the promise of {assigned} is the limit"),
+    }
+}
+
+/// A promise as a record; `at` turns an instant into seconds since the start.
+pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> PromiseState {
+    let decision = |record: &Record| PromiseDecision {
+        from_s: at(record.from),
+        until_s: at(record.until),
+        times: record.times,
+        reason: record.limit.reason.name().into(),
+        because: sentence(&record.limit, record.binding),
+        limit_per_s: record.limit.limit.value(),
+        binding: record.binding.name().into(),
+    };
+    PromiseState {
+        unit: match view.promised {
+            Rate::BytesPerS(_) => "bytes",
+            Rate::RequestsPerS(_) => "requests",
+        }
+        .into(),
+        promised_per_s: view.promised.value(),
+        measured_per_s: view.measured,
+        limit_per_s: view.limit.limit.value(),
+        reason: view.limit.reason.name().into(),
+        because: sentence(&view.limit, view.binding),
+        binding: view.binding.name().into(),
+        decisions: view.records.iter().map(decision).collect(),
+    }
+}
