@@ -11,6 +11,7 @@
 //! | [`raid`] | stripes over equal members |
 //! | [`link`] | clients of an iSCSI target over TCP, with delays on what is sent back |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
+//! | [`worker`] | threads of a server that serve the messages of their connections |
 //!
 //! Every model has the same four verbs: `submit(now, id, io)`, `next_event()`, `poll(now)` until it answers `None`, and
 //! `set_params(now, params)`. How often it is polled changes when completions are seen, never what they are.
@@ -28,6 +29,7 @@ pub mod params;
 pub mod raid;
 pub mod ssd;
 pub mod store;
+pub mod worker;
 
 use evenkeel_control::units::Kind;
 

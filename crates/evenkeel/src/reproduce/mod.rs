@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi, saat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -29,6 +29,8 @@ enum Experiment {
     Iscsi,
     /// Promised throughput on a hybrid device: the SAAT paper, fourteen groups
     Saat,
+    /// Connections of a storage cluster on worker threads: the Ceph messenger paper, every placement against round robin
+    Messenger,
 }
 
 /// Arguments of `evenkeel reproduce`.
@@ -116,21 +118,27 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
-        Experiment::Iscsi => iscsi::run(&options, &mut |name, runs| {
-            let begun = Instant::now();
-            let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| {
-                iscsi::world::simulate(setup, *seed).map_err(anyhow::Error::msg)
-            });
-            tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
-            outcomes?.into_iter().collect::<anyhow::Result<Vec<_>>>()
-        })?,
-        Experiment::Saat => saat::run(&options, &mut |name, runs| {
-            let begun = Instant::now();
-            let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| {
-                saat::world::simulate(setup, *seed).map_err(anyhow::Error::msg)
-            });
-            tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
-            outcomes?.into_iter().collect::<anyhow::Result<Vec<_>>>()
-        })?,
+        Experiment::Iscsi => {
+            iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
+        }
+        Experiment::Saat => saat::run(&options, &mut |name, runs| each(args, stop, name, runs, saat::world::simulate))?,
+        Experiment::Messenger => {
+            messenger::run(&options, &mut |name, runs| each(args, stop, name, runs, messenger::world::simulate))?
+        }
     })
+}
+
+/// Runs each setup with its seed.
+fn each<S: Sync, O: Send>(
+    args: &Args,
+    stop: &AtomicBool,
+    name: &str,
+    runs: &[(S, u64)],
+    simulate: impl Fn(&S, u64) -> Result<O, String> + Sync,
+) -> anyhow::Result<Vec<O>> {
+    let begun = Instant::now();
+    let outcomes =
+        parallel::each(runs, threads(args), stop, |(setup, seed)| simulate(setup, *seed).map_err(anyhow::Error::msg));
+    tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
+    outcomes?.into_iter().collect()
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section, iscsi, saat};
+use evenkeel_sim::experiment::{Report, Row, Section, iscsi, messenger, saat};
 
 use crate::report::short;
 
@@ -19,6 +19,12 @@ evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --j
             "
 baseline: the promise as the limit. faithful: SAAT as published, every second.
 evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
+"
+        }
+        messenger::NAME => {
+            "
+baseline: round robin. faithful: the genetic algorithm as published, every 5 s.
+evenkeel: descent, every second, mean over seeds ± 95 % confidence. Others: --json and --report.
 "
         }
         _ => {

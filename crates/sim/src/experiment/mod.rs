@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
 //! | [`iscsi`] | the packet-delay paper: response-time goals on a shared iSCSI target |
+//! | [`messenger`] | the Ceph messenger paper: connections placed on workers |
 //! | [`saat`] | the SAAT paper: promised throughput on a hybrid device |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
 //!
@@ -14,6 +15,7 @@ mod batch;
 pub mod bufferbloat;
 mod digest;
 pub mod iscsi;
+pub mod messenger;
 pub mod oracle;
 mod report;
 pub mod saat;

@@ -1,0 +1,280 @@
+//! Worker threads of a messenger: each serves the messages of its connections, one after the other.
+//!
+//! ```text
+//!  connection 0 ──▶┐
+//!  connection 3 ──▶┼── queue ──▶ worker 0 ──▶ received, or on its way to the peer
+//!  connection 7 ──▶┘
+//!  connection 1 ──▶┬── queue ──▶ worker 1          a connection stays until it is moved
+//! ```
+//!
+//! A message takes its worker a fixed time and a time for each byte, whichever way it goes. Messages of a worker are
+//! served in the order in which they came; those of a connection keep their order when it moves.
+//!
+//! Left out: batches (a worker that finds several messages pays the fixed time for each), the kernel's share on other
+//! cores, priorities.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+
+mod params;
+
+pub use params::{Side, WorkerParams};
+
+/// A message that its worker is done with: it has arrived, or is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// When.
+    pub at: Instant,
+    /// On which connection.
+    pub connection: u32,
+    /// The caller's number.
+    pub id: u64,
+    /// Which way it went.
+    pub side: Side,
+}
+
+/// What was done for a connection since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Time that workers spent on it, moves included.
+    pub busy: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    id: u64,
+    connection: u32,
+    bytes: u32,
+    side: Side,
+}
+
+#[derive(Debug)]
+struct Connection {
+    worker: u32,
+    /// When its new worker gets it, with the messages that wait for that.
+    handover: Option<Instant>,
+    held: VecDeque<Message>,
+    /// What its next message costs in addition.
+    extra: Duration,
+    counters: Counters,
+}
+
+/// The message under way, what it takes, and when it ends.
+#[derive(Clone, Copy, Debug)]
+struct Service {
+    message: Message,
+    time: Duration,
+    ends: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Worker {
+    queue: VecDeque<Message>,
+    service: Option<Service>,
+}
+
+/// Workers and their connections. When it is polled changes when completions are seen, never what they are.
+#[derive(Debug)]
+pub struct Workers {
+    params: WorkerParams,
+    rng: SplitMix64,
+    workers: Vec<Worker>,
+    connections: Vec<Connection>,
+    /// Connections on their way.
+    moving: Vec<u32>,
+    /// The next end of a service or a handover.
+    next: Instant,
+    done: VecDeque<Done>,
+}
+
+impl Workers {
+    /// `workers` idle workers (at least one) and a connection for each of `homes`, which names its worker. The same seed
+    /// and calls give the same completions. With parameters that [`WorkerParams::validate`] refuses, messages may take no
+    /// time at all.
+    ///
+    /// # Panics
+    /// When a worker in `homes` does not exist.
+    pub fn new(params: WorkerParams, workers: usize, homes: &[u32], seed: u64) -> Self {
+        let workers = workers.max(1);
+        assert!(homes.iter().all(|&worker| (worker as usize) < workers), "connections need a worker that exists");
+        let connection = |&worker: &u32| Connection {
+            worker,
+            handover: None,
+            held: VecDeque::new(),
+            extra: Duration::ZERO,
+            counters: Counters::default(),
+        };
+        Self {
+            params,
+            rng: SplitMix64::new(seed),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            connections: homes.iter().map(connection).collect(),
+            moving: Vec::new(),
+            next: Instant::FAR_FUTURE,
+            done: VecDeque::new(),
+        }
+    }
+
+    /// A message of `bytes`, header included, is there to be received or sent; `id` comes back from [`Workers::poll`] and
+    /// is not looked into. O(1).
+    ///
+    /// # Panics
+    /// When there is no connection of this number.
+    pub fn submit(&mut self, now: Instant, connection: u32, id: u64, side: Side, bytes: u32) {
+        self.advance(now);
+        let message = Message { id, connection, bytes, side };
+        let to = &mut self.connections[connection as usize];
+        if to.handover.is_some() {
+            to.held.push_back(message);
+            return;
+        }
+        let worker = to.worker as usize;
+        self.workers[worker].queue.push_back(message);
+        self.serve(now, worker);
+    }
+
+    /// A connection goes to another worker, with all its messages but the one under way, which ends where it is.
+    /// O(messages of its worker).
+    ///
+    /// # Panics
+    /// When there is no such connection or worker.
+    pub fn move_to(&mut self, now: Instant, connection: u32, worker: u32) {
+        self.advance(now);
+        assert!((worker as usize) < self.workers.len(), "connections need a worker that exists");
+        let moved = &mut self.connections[connection as usize];
+        let from = core::mem::replace(&mut moved.worker, worker);
+        if from == worker {
+            return;
+        }
+        moved.extra = self.params.move_time;
+        if moved.handover.is_some() {
+            // Not there yet: it goes on from the way.
+            return;
+        }
+        let old = &mut self.workers[from as usize];
+        let under_way = old.service.filter(|service| service.message.connection == connection);
+        let at = under_way.map_or(now, |service| service.ends) + self.params.handover;
+        moved.handover = Some(at);
+        let held = &mut moved.held;
+        old.queue.retain(|message| {
+            let stays = message.connection != connection;
+            if !stays {
+                held.push_back(*message);
+            }
+            stays
+        });
+        self.moving.push(connection);
+        self.next = self.next.min(at);
+    }
+
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    #[inline]
+    pub fn next_event(&self) -> Instant {
+        self.done.front().map_or(self.next, |done| done.at)
+    }
+
+    /// The next message that a worker is done with by `now`, in order; call until `None`. O(workers).
+    #[inline]
+    pub fn poll(&mut self, now: Instant) -> Option<Done> {
+        self.advance(now);
+        self.done.pop_front()
+    }
+
+    /// What was done for a connection.
+    ///
+    /// # Panics
+    /// When there is no connection of this number.
+    pub fn counters(&self, connection: u32) -> Counters {
+        self.connections[connection as usize].counters
+    }
+
+    /// The worker of a connection; while it is on its way, the new one.
+    ///
+    /// # Panics
+    /// When there is no connection of this number.
+    pub fn worker(&self, connection: u32) -> u32 {
+        self.connections[connection as usize].worker
+    }
+
+    /// Messages that wait for a worker, the one under way included.
+    ///
+    /// # Panics
+    /// When there is no worker of this number.
+    pub fn waiting(&self, worker: u32) -> usize {
+        let worker = &self.workers[worker as usize];
+        worker.queue.len() + usize::from(worker.service.is_some())
+    }
+
+    /// Everything that happens up to `now`.
+    fn advance(&mut self, now: Instant) {
+        while self.next <= now {
+            let at = self.next;
+            for worker in 0..self.workers.len() {
+                if self.workers[worker].service.is_some_and(|service| service.ends <= at) {
+                    self.end(worker);
+                }
+            }
+            self.arrive(at);
+            let ends = self.workers.iter().filter_map(|worker| worker.service).map(|service| service.ends);
+            let handovers = self.moving.iter().filter_map(|&moved| self.connections[moved as usize].handover);
+            self.next = ends.chain(handovers).min().unwrap_or(Instant::FAR_FUTURE);
+        }
+    }
+
+    /// A worker is done with its message and takes the next.
+    fn end(&mut self, worker: usize) {
+        let Some(Service { message, time, ends }) = self.workers[worker].service.take() else { return };
+        let counters = &mut self.connections[message.connection as usize].counters;
+        counters.busy = counters.busy + time;
+        let (count, bytes) = match message.side {
+            Side::Receive => (&mut counters.received, &mut counters.received_bytes),
+            Side::Send => (&mut counters.sent, &mut counters.sent_bytes),
+        };
+        *count += 1;
+        *bytes += u64::from(message.bytes);
+        self.done.push_back(Done { at: ends, connection: message.connection, id: message.id, side: message.side });
+        self.serve(ends, worker);
+    }
+
+    /// Begins the next message of a worker that has none under way.
+    fn serve(&mut self, now: Instant, worker: usize) {
+        if self.workers[worker].service.is_some() {
+            return;
+        }
+        let Some(message) = self.workers[worker].queue.pop_front() else { return };
+        let nominal = self.params.time(message.side, message.bytes);
+        let extra = core::mem::take(&mut self.connections[message.connection as usize].extra);
+        let time = self.params.jitter.apply(nominal, &mut self.rng) + extra;
+        let ends = now + time;
+        self.workers[worker].service = Some(Service { message, time, ends });
+        self.next = self.next.min(ends);
+    }
+
+    /// Connections whose handover ends by `now` join their workers.
+    fn arrive(&mut self, now: Instant) {
+        let mut place = 0;
+        while let Some(&moved) = self.moving.get(place) {
+            let connection = &mut self.connections[moved as usize];
+            if connection.handover.is_none_or(|at| at > now) {
+                place += 1;
+                continue;
+            }
+            connection.handover = None;
+            let worker = connection.worker as usize;
+            self.workers[worker].queue.append(&mut connection.held);
+            self.moving.remove(place);
+            self.serve(now, worker);
+        }
+    }
+}

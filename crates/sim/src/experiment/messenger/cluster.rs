@@ -1,0 +1,292 @@
+//! Who talks to whom, and how much: the paper's cluster.
+
+use evenkeel_control::rng::SplitMix64;
+
+/// Servers (OSDs): four on each of four nodes (section VI.A).
+pub const OSDS: usize = 16;
+const OSDS_OF_NODE: usize = 4;
+/// Worker threads of each.
+pub const WORKERS: usize = 8;
+/// Clients; each has one connection to every OSD.
+pub const CLIENTS: usize = 8;
+/// Connections of an OSD. The paper gives their number; how they divide is assumed: clients, the 15 other OSDs, a
+/// monitor, heartbeats.
+pub const CONNECTIONS: usize = 52;
+const PEERS: usize = OSDS - 1;
+
+/// Messages of Table I that are no heartbeats and not high priority, and heartbeats, for each read or write: they come in
+/// this ratio to the requests of clients.
+const LOW_PER_READ: f64 = (92 + 2_220 + 1_033 + 386 + 3_677) as f64 / 20_404_227.0;
+const LOW_PER_WRITE: f64 = (123 + 2_359 + 1_128 + 440 + 3_874) as f64 / 5_201_621.0;
+const PINGS: f64 = 28_724.0 + 14_356.0 + 14_356.0;
+const PINGS_PER_READ: f64 = PINGS / 20_404_227.0;
+const PINGS_PER_WRITE: f64 = PINGS / 5_201_621.0;
+/// Messages to replicas for each write beyond the first, and their replies for each such message beyond the first.
+pub(super) const MORE_REPOPS: f64 = 5_641_431.0 / 5_201_621.0 - 1.0;
+pub(super) const MORE_REPLIES: f64 = 6_650_456.0 / 5_641_431.0 - 1.0;
+
+/// The connection of an OSD to a client.
+pub(super) const fn client_connection(client: usize) -> u32 {
+    client as u32
+}
+
+/// The connection of `osd` to another one.
+pub(super) const fn peer_connection(osd: usize, peer: usize) -> u32 {
+    (CLIENTS + if peer < osd { peer } else { peer - 1 }) as u32
+}
+
+/// The OSD at the other end of a connection of `osd` to one of its like.
+pub(super) const fn peer(osd: usize, connection: u32) -> usize {
+    let place = connection as usize - CLIENTS;
+    if place < osd { place } else { place + 1 }
+}
+
+/// What a light message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Light {
+    /// Maps and states, on a connection to an OSD or the monitor.
+    Low,
+    /// A heartbeat, on one of the connections for these.
+    Ping,
+}
+
+impl Light {
+    /// How many come with each request of a client, on average.
+    pub(super) const fn per_request(self, write: bool) -> f64 {
+        match (self, write) {
+            (Self::Low, false) => LOW_PER_READ,
+            (Self::Low, true) => LOW_PER_WRITE,
+            (Self::Ping, false) => PINGS_PER_READ,
+            (Self::Ping, true) => PINGS_PER_WRITE,
+        }
+    }
+
+    /// One of the connections that carry such messages.
+    pub(super) fn connection(self, rng: &mut SplitMix64) -> u32 {
+        let (first, count) = match self {
+            Self::Low => (CLIENTS, PEERS + 1),
+            Self::Ping => (CLIENTS + PEERS + 1, CONNECTIONS - CLIENTS - PEERS - 1),
+        };
+        first as u32 + rng.next_below(count as u64) as u32
+    }
+}
+
+/// How unequal the destinations of requests are, how that changes, and in what order connections are opened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Skew {
+    /// Standard deviation of the logarithm of what a client asks of an OSD, and an OSD of a replica.
+    pub sigma: f64,
+    /// Part of the variance (0 to 1) that is the OSD's: all ask it alike.
+    pub common: f64,
+    /// Part that comes and goes (0 to 1 - `common`); the rest is of one connection and stays for the whole run.
+    pub drifting: f64,
+    /// After this time, in seconds, what comes and goes has forgotten all but 1/e of what it was.
+    pub memory_s: f64,
+}
+
+/// Connections that requests or replicas use are opened at every so many places, as long as there are any, and heartbeats
+/// in between: so they meet on two of eight workers. Without that no skew gives the paper's differences; assumed.
+const TURN: usize = 4;
+
+/// Connections of `osd` in the order in which they are opened.
+pub(super) fn opening_order(osd: usize, rng: &mut SplitMix64) -> Vec<u32> {
+    fn shuffle(list: &mut [u32], rng: &mut SplitMix64) {
+        for last in (1..list.len()).rev() {
+            list.swap(last, rng.next_below(last as u64 + 1) as usize);
+        }
+    }
+    let all = 0..CONNECTIONS as u32;
+    let is_active = |&connection: &u32| {
+        let place = connection as usize;
+        place < CLIENTS || (place < CLIENTS + PEERS && peer(osd, connection) / OSDS_OF_NODE != osd / OSDS_OF_NODE)
+    };
+    let (mut active, mut others): (Vec<u32>, Vec<u32>) = all.partition(is_active);
+    shuffle(&mut active, rng);
+    let first = rng.next_below(TURN as u64) as usize;
+    let mut order = vec![None; CONNECTIONS];
+    for place in (first..CONNECTIONS).step_by(TURN) {
+        order[place] = active.pop();
+    }
+    others.append(&mut active);
+    shuffle(&mut others, rng);
+    order.into_iter().filter_map(|taken| taken.or_else(|| others.pop())).collect()
+}
+
+/// Where requests go: changes from second to second.
+#[derive(Clone, Debug)]
+pub(super) struct Destinations {
+    skew: Skew,
+    /// By client: cumulative weights of the OSDs.
+    of_clients: Vec<Table>,
+    /// By OSD: cumulative weights of those that keep its replicas; never one of its own node.
+    of_osds: Vec<Table>,
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    common: Vec<f64>,
+    lasting: Vec<f64>,
+    drifting: Vec<f64>,
+    possible: Vec<bool>,
+    cumulative: Vec<f64>,
+}
+
+impl Table {
+    fn new(possible: Vec<bool>, common: &[f64], rng: &mut SplitMix64) -> Self {
+        let mut draw = || possible.iter().map(|_| rng.next_normal()).collect();
+        let (lasting, drifting) = (draw(), draw());
+        Self { common: common.to_vec(), lasting, drifting, cumulative: vec![0.0; possible.len()], possible }
+    }
+
+    fn add_up(&mut self, skew: &Skew) {
+        let mut sum = 0.0;
+        for place in 0..self.possible.len() {
+            if self.possible[place] {
+                let normal = skew.common.sqrt() * self.common[place]
+                    + (1.0 - skew.common - skew.drifting).max(0.0).sqrt() * self.lasting[place]
+                    + skew.drifting.sqrt() * self.drifting[place];
+                sum += libm::exp(skew.sigma * normal);
+            }
+            self.cumulative[place] = sum;
+        }
+    }
+
+    fn draw(&self, rng: &mut SplitMix64) -> usize {
+        let last = self.cumulative.len() - 1;
+        let point = rng.next_f64() * self.cumulative[last];
+        self.cumulative.iter().position(|&sum| point < sum).unwrap_or(last)
+    }
+}
+
+impl Destinations {
+    pub(super) fn new(skew: Skew, rng: &mut SplitMix64) -> Self {
+        let common: Vec<f64> = (0..OSDS).map(|_| rng.next_normal()).collect();
+        let of_clients = (0..CLIENTS).map(|_| Table::new(vec![true; OSDS], &common, rng)).collect();
+        let elsewhere = |osd: usize| (0..OSDS).map(|other| other / OSDS_OF_NODE != osd / OSDS_OF_NODE).collect();
+        let of_osds = (0..OSDS).map(|osd| Table::new(elsewhere(osd), &common, rng)).collect();
+        let mut destinations = Self { skew, of_clients, of_osds };
+        destinations.tables().for_each(|table| table.add_up(&skew));
+        destinations
+    }
+
+    fn tables(&mut self) -> impl Iterator<Item = &mut Table> {
+        self.of_clients.iter_mut().chain(&mut self.of_osds)
+    }
+
+    /// A second passes.
+    pub(super) fn drift(&mut self, rng: &mut SplitMix64) {
+        let skew = self.skew;
+        let kept = libm::exp(-1.0 / skew.memory_s);
+        let new = (1.0 - kept * kept).sqrt();
+        for table in self.tables() {
+            table.drifting.iter_mut().for_each(|value| *value = kept * *value + new * rng.next_normal());
+            table.add_up(&skew);
+        }
+    }
+
+    /// The OSD that a request of `client` goes to.
+    pub(super) fn of_client(&self, client: usize, rng: &mut SplitMix64) -> usize {
+        self.of_clients[client].draw(rng)
+    }
+
+    /// The OSD that keeps the replica of a write to `osd`.
+    pub(super) fn replica(&self, osd: usize, rng: &mut SplitMix64) -> usize {
+        self.of_osds[osd].draw(rng)
+    }
+}
+
+/// What the clients of a run have outstanding, each for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Load {
+    /// All alike: eight jobs with eight requests each (section VI.B).
+    Equal,
+    /// Jobs and requests drawn from a normal distribution around that; its width, which the paper does not give, is assumed.
+    Random,
+}
+
+/// Jobs, and requests outstanding of each.
+const JOBS: f64 = 8.0;
+/// Assumed standard deviation of both, where they are drawn.
+const JOBS_SD: f64 = 3.0;
+
+impl Load {
+    /// Requests outstanding of each client.
+    pub(super) fn depths(self, rng: &mut SplitMix64) -> Vec<u64> {
+        let mut draw = |sd: f64| (JOBS + sd * rng.next_normal()).round().clamp(1.0, 2.0 * JOBS) as u64;
+        let sd = if self == Self::Equal { 0.0 } else { JOBS_SD };
+        (0..CLIENTS).map(|_| draw(sd) * draw(sd)).collect()
+    }
+
+    /// In the names of cases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal clients",
+            Self::Random => "random clients",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_connection_agree() {
+        for osd in 0..OSDS {
+            for other in (0..OSDS).filter(|&other| other != osd) {
+                let connection = peer_connection(osd, other);
+                assert_eq!(peer(osd, connection), other);
+                assert!((CLIENTS..CLIENTS + PEERS).contains(&(connection as usize)));
+            }
+        }
+    }
+
+    #[test]
+    fn replicas_are_on_other_nodes_and_destinations_are_as_unequal_as_asked() {
+        let mut rng = SplitMix64::new(4);
+        let skew = Skew { sigma: 0.8, common: 0.0, drifting: 0.5, memory_s: 10.0 };
+        let mut destinations = Destinations::new(skew, &mut rng);
+        let (mut sum, mut squares, mut n) = (0.0, 0.0, 0.0);
+        for second in 0..2_000 {
+            destinations.drift(&mut rng);
+            let osd = second % OSDS;
+            assert_ne!(destinations.replica(osd, &mut rng) / OSDS_OF_NODE, osd / OSDS_OF_NODE);
+            for table in &destinations.of_clients {
+                for place in 1..OSDS {
+                    let log = libm::log(table.cumulative[place] - table.cumulative[place - 1]);
+                    (sum, squares, n) = (sum + log, squares + log * log, n + 1.0);
+                }
+            }
+        }
+        let deviation = (squares / n - (sum / n) * (sum / n)).sqrt();
+        // The lasting half is 120 draws: 5 % is within three standard errors.
+        assert!((deviation - 0.8).abs() < 0.08, "{deviation}");
+    }
+
+    #[test]
+    fn connections_are_all_opened_and_those_in_use_in_turns() {
+        let mut rng = SplitMix64::new(3);
+        for osd in 0..OSDS {
+            let order = opening_order(osd, &mut rng);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..CONNECTIONS as u32).collect::<Vec<_>>());
+            // Clients, and OSDs on other nodes.
+            let active = |connection: u32| {
+                connection < 8 || (8..23).contains(&connection) && peer(osd, connection) / 4 != osd / 4
+            };
+            let of_turn =
+                |first: usize| (first..CONNECTIONS).step_by(TURN).filter(|&place| active(order[place])).count();
+            assert_eq!((0..TURN).map(of_turn).max(), Some(13));
+            assert_eq!((0..TURN).map(of_turn).sum::<usize>(), 20);
+        }
+    }
+
+    #[test]
+    fn equal_clients_have_64_outstanding_and_random_ones_differ() {
+        let mut rng = SplitMix64::new(2);
+        assert_eq!(Load::Equal.depths(&mut rng), [64; CLIENTS]);
+        let depths = Load::Random.depths(&mut rng);
+        assert!(depths.iter().all(|depth| (1..=256).contains(depth)) && depths.windows(2).any(|two| two[0] != two[1]));
+    }
+}

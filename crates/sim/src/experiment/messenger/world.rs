@@ -1,0 +1,462 @@
+//! Clients, OSDs with their workers, and a placement of connections in each, in virtual time.
+
+use evenkeel_control::histogram::Histogram;
+use evenkeel_control::placement::{Config, Placement, Sample};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::jitter::Jitter;
+use evenkeel_model::worker::{Counters, Done, Side, WorkerParams, Workers};
+
+use super::best;
+use super::cluster::{
+    CONNECTIONS, Destinations, Light, Load, MORE_REPLIES, MORE_REPOPS, OSDS, Skew, WORKERS, client_connection,
+    opening_order, peer, peer_connection,
+};
+use crate::engine::{Due, Queue};
+
+/// How often counters are read: a placement's interval is a multiple of it.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// Seconds over which differences of workers are judged: the paper's interval.
+pub const WINDOW: usize = 5;
+/// Bytes of a message besides its payload; assumed.
+const HEADER: u32 = 256;
+/// Payload of a read or write (section VI.B).
+const PAYLOAD: u32 = 4096;
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// The workers.
+    pub params: WorkerParams,
+    /// From one end of a connection to the other.
+    pub network: Duration,
+    /// From a reply to the client's next request, on average; each is within half of it.
+    pub client: Duration,
+    /// How unequal destinations are.
+    pub skew: Skew,
+    /// Part of the requests that write (0 to 1).
+    pub writes: f64,
+    /// What clients have outstanding.
+    pub load: Load,
+    /// Who places connections.
+    pub placement: Config,
+    /// How long before it counts; whole seconds.
+    pub lead: Duration,
+    /// How long after that; windows that fit into it are judged.
+    pub duration: Duration,
+}
+
+/// How workers differed in a while: all those of the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Mean load.
+    pub mean: f64,
+    /// Standard deviation.
+    pub sigma: f64,
+    /// Standard deviation with the best placement of each OSD's connections, known afterwards; 0 where not asked for.
+    pub best: f64,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Reads and writes completed per second.
+    pub per_s: [f64; 2],
+    /// Mean response time of all, in ms.
+    pub mean_ms: f64,
+    /// Its 99th percentile, in ms.
+    pub p99_ms: f64,
+    /// Messages that each worker received in the counted time.
+    pub received: Vec<u64>,
+    /// Part of the counted time that each worker was busy.
+    pub busy: Vec<f64>,
+    /// Time that workers were busy, in seconds, window by window of [`WINDOW`] seconds.
+    pub windows: Vec<Spread>,
+    /// The same, second by second.
+    pub seconds: Vec<Spread>,
+    /// Bytes that workers received, in each window.
+    pub bytes: Vec<Spread>,
+    /// Connections moved in the counted time.
+    pub moves: u64,
+}
+
+/// What a message is about; its number carries this and a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Op,
+    Reply,
+    /// To a replica; the first one of a write, whose reply the write waits for, or one more.
+    Repop,
+    MoreRepop,
+    /// From a replica; the first reply, or one that nobody waits for.
+    RepopReply,
+    MoreReply,
+    Light,
+}
+
+impl Step {
+    const ALL: [Self; 7] =
+        [Self::Op, Self::Reply, Self::Repop, Self::MoreRepop, Self::RepopReply, Self::MoreReply, Self::Light];
+
+    fn id(self, request: u32) -> u64 {
+        u64::from(request) << 3 | self as u64
+    }
+
+    fn of(id: u64) -> (Self, u32) {
+        (Self::ALL[(id & 7) as usize], (id >> 3) as u32)
+    }
+}
+
+/// A request of a client.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    client: usize,
+    write: bool,
+    sent: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A client's next request is at its OSD.
+    Asks {
+        client: u32,
+    },
+    /// A message is at an OSD.
+    Arrives {
+        osd: u32,
+        connection: u32,
+        id: u64,
+        bytes: u32,
+    },
+    Second,
+}
+
+/// What a worker did in a while.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worked {
+    busy: u64,
+    received: u64,
+    bytes: u64,
+}
+
+struct Run<'a> {
+    setup: &'a Setup,
+    rng: SplitMix64,
+    destinations: Destinations,
+    queue: Queue<Event, 1>,
+    osds: Vec<Workers>,
+    placements: Vec<Placement>,
+    /// The next event of each OSD.
+    next: [Instant; OSDS],
+    requests: Vec<Request>,
+    free: Vec<u32>,
+    /// By OSD and connection, at the last second.
+    before: Vec<Counters>,
+    /// By OSD and connection: time busy in this window.
+    connections: Vec<f64>,
+    /// By OSD and worker: in this window, and since counting began.
+    window: Vec<Worked>,
+    total: Vec<Worked>,
+    seconds: u64,
+    completed: [u64; 2],
+    responses: Histogram,
+    outcome: Outcome,
+}
+
+/// Runs a setup. The same seed gives the same outcome on every machine.
+///
+/// # Errors
+/// The setting that makes no sense, or a run that does not get on.
+pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
+    setup.params.validate().map_err(|error| error.to_string())?;
+    if setup.network == Duration::ZERO || !(0.0..=1.0).contains(&setup.writes) {
+        return Err("messages must take time on the network, and writes be 0 to 1 of the requests".to_owned());
+    }
+    let mut run = Run::new(setup, seed);
+    run.run()?;
+    Ok(run.finish())
+}
+
+impl<'a> Run<'a> {
+    fn new(setup: &'a Setup, seed: u64) -> Self {
+        let mut rng = SplitMix64::new(seed);
+        let destinations = Destinations::new(setup.skew, &mut rng);
+        let depths = setup.load.depths(&mut rng);
+        let (mut osds, mut placements) = (Vec::new(), Vec::new());
+        for osd in 0..OSDS {
+            let order = opening_order(osd, &mut rng);
+            let mut placement = Placement::new(setup.placement, WORKERS, rng.next_u64(), Instant::ZERO);
+            let mut homes = [0; CONNECTIONS];
+            order.into_iter().for_each(|slot| homes[slot as usize] = placement.join(slot));
+            osds.push(Workers::new(setup.params, WORKERS, &homes, rng.next_u64()));
+            placements.push(placement);
+        }
+        let mut queue = Queue::default();
+        for (client, &depth) in depths.iter().enumerate() {
+            for _ in 0..depth {
+                let after = setup.network.as_nanos() + rng.next_below(setup.client.as_nanos().max(1) * 2);
+                queue.push(Instant::from_nanos(after), Event::Asks { client: client as u32 });
+            }
+        }
+        queue.push(Instant::ZERO + SECOND, Event::Second);
+        Self {
+            setup,
+            rng,
+            destinations,
+            queue,
+            osds,
+            placements,
+            next: [Instant::FAR_FUTURE; OSDS],
+            requests: Vec::new(),
+            free: Vec::new(),
+            before: vec![Counters::default(); OSDS * CONNECTIONS],
+            connections: vec![0.0; OSDS * CONNECTIONS],
+            window: vec![Worked::default(); OSDS * WORKERS],
+            total: vec![Worked::default(); OSDS * WORKERS],
+            seconds: 0,
+            completed: [0; 2],
+            responses: Histogram::new(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let end = Instant::ZERO + self.setup.lead + self.setup.duration;
+        loop {
+            let (osd, first) = earliest(&self.next);
+            self.queue.set_alarm(0, first);
+            let Some((now, due)) = self.queue.pop() else { return Err("nothing happens any more".to_owned()) };
+            if now > end {
+                return Ok(());
+            }
+            if self.queue.is_looping() {
+                return Err(format!("time stands still at {now:?}"));
+            }
+            match due {
+                Due::Alarm(_) => {
+                    while let Some(done) = self.osds[osd].poll(now) {
+                        self.done(osd, done);
+                    }
+                    self.next[osd] = self.osds[osd].next_event();
+                }
+                Due::Event(event) => self.happen(now, event),
+            }
+        }
+    }
+
+    fn happen(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Asks { client } => self.ask(now, client as usize),
+            Event::Arrives { osd, connection, id, bytes } => {
+                self.submit(now, osd as usize, connection, id, Side::Receive, bytes);
+            }
+            Event::Second => {
+                self.second(now);
+                self.queue.push(now + SECOND, Event::Second);
+            }
+        }
+    }
+
+    fn submit(&mut self, now: Instant, osd: usize, connection: u32, id: u64, side: Side, bytes: u32) {
+        self.osds[osd].submit(now, connection, id, side, bytes);
+        self.next[osd] = self.osds[osd].next_event();
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && self.rng.next_f64() < probability
+    }
+
+    /// A request arrives, and now and then somebody sends something light.
+    fn ask(&mut self, now: Instant, client: usize) {
+        let write = self.chance(self.setup.writes);
+        let osd = self.destinations.of_client(client, &mut self.rng);
+        let request = Request { client, write, sent: now - self.setup.network };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.requests[number as usize] = request;
+                number
+            }
+            None => {
+                self.requests.push(request);
+                self.requests.len() as u32 - 1
+            }
+        };
+        let bytes = HEADER + if write { PAYLOAD } else { 0 };
+        self.submit(now, osd, client_connection(client), Step::Op.id(number), Side::Receive, bytes);
+        for light in [Light::Low, Light::Ping] {
+            if self.chance(light.per_request(write)) {
+                let osd = self.rng.next_below(OSDS as u64) as usize;
+                let connection = light.connection(&mut self.rng);
+                self.travel(now, osd, connection, Step::Light.id(0), HEADER);
+            }
+        }
+    }
+
+    /// Something is on its way to an OSD.
+    fn travel(&mut self, now: Instant, osd: usize, connection: u32, id: u64, bytes: u32) {
+        self.queue.push(now + self.setup.network, Event::Arrives { osd: osd as u32, connection, id, bytes });
+    }
+
+    /// A worker has received a message, and answers it, or has sent one.
+    fn done(&mut self, osd: usize, done: Done) {
+        let (now, connection) = (done.at, done.connection);
+        let (step, number) = Step::of(done.id);
+        if done.side == Side::Send {
+            self.sent(now, osd, connection, step, number);
+            return;
+        }
+        let send = |run: &mut Self, connection: u32, step: Step, bytes: u32| {
+            run.submit(now, osd, connection, step.id(number), Side::Send, bytes);
+        };
+        let request = self.requests.get(number as usize).copied();
+        match (step, request) {
+            (Step::Op, Some(Request { write: false, .. })) => send(self, connection, Step::Reply, HEADER + PAYLOAD),
+            (Step::Op, _) => {
+                for (step, chance) in [(Step::Repop, 1.0), (Step::MoreRepop, MORE_REPOPS)] {
+                    if chance >= 1.0 || self.chance(chance) {
+                        let replica = self.destinations.replica(osd, &mut self.rng);
+                        send(self, peer_connection(osd, replica), step, HEADER + PAYLOAD);
+                    }
+                }
+            }
+            (Step::Repop | Step::MoreRepop, _) => {
+                let first = if step == Step::Repop { Step::RepopReply } else { Step::MoreReply };
+                send(self, connection, first, HEADER);
+                if self.chance(MORE_REPLIES) {
+                    send(self, connection, Step::MoreReply, HEADER);
+                }
+            }
+            (Step::RepopReply, Some(request)) => {
+                send(self, client_connection(request.client), Step::Reply, HEADER);
+            }
+            (Step::Light, _) => send(self, connection, Step::Light, HEADER),
+            (Step::Reply | Step::RepopReply | Step::MoreReply, _) => {}
+        }
+    }
+
+    /// A message has left a worker.
+    fn sent(&mut self, now: Instant, osd: usize, connection: u32, step: Step, request: u32) {
+        let bytes = match step {
+            Step::Reply => {
+                self.returns(now + self.setup.network, request);
+                return;
+            }
+            Step::Repop | Step::MoreRepop => HEADER + PAYLOAD,
+            Step::RepopReply | Step::MoreReply => HEADER,
+            Step::Op | Step::Light => return,
+        };
+        let other = peer(osd, connection);
+        self.travel(now, other, peer_connection(other, osd), step.id(request), bytes);
+    }
+
+    /// A reply is at its client at `at`, which sends the next request in a while.
+    fn returns(&mut self, at: Instant, number: u32) {
+        let request = self.requests[number as usize];
+        self.free.push(number);
+        if self.is_counted(at) {
+            self.completed[usize::from(request.write)] += 1;
+            self.responses.record(at.since(request.sent));
+        }
+        let rest = Jitter::Uniform { spread: 0.5 }.apply(self.setup.client, &mut self.rng);
+        self.queue.push(at + rest + self.setup.network, Event::Asks { client: request.client as u32 });
+    }
+
+    fn is_counted(&self, now: Instant) -> bool {
+        let from = Instant::ZERO + self.setup.lead;
+        now > from && now <= from + self.setup.duration
+    }
+
+    /// Reads the counters and lets the placements decide.
+    fn second(&mut self, now: Instant) {
+        let counted = self.is_counted(now);
+        let mut by_worker = vec![Worked::default(); OSDS * WORKERS];
+        let mut by_connection = vec![0.0; OSDS * CONNECTIONS];
+        for osd in 0..OSDS {
+            for connection in 0..CONNECTIONS as u32 {
+                let seen = self.osds[osd].counters(connection);
+                let place = osd * CONNECTIONS + connection as usize;
+                let before = std::mem::replace(&mut self.before[place], seen);
+                let busy = seen.busy - before.busy;
+                let received_bytes = seen.received_bytes - before.received_bytes;
+                self.placements[osd].observe(connection, Sample { cpu: busy, received_bytes });
+                by_connection[place] = busy.as_secs_f64();
+                let worker = &mut by_worker[osd * WORKERS + self.osds[osd].worker(connection) as usize];
+                worker.busy += busy.as_nanos();
+                worker.received += seen.received - before.received;
+                worker.bytes += received_bytes;
+            }
+        }
+        if counted {
+            self.account(&by_worker, &by_connection);
+        }
+        for (osd, placement) in self.placements.iter_mut().enumerate() {
+            if placement.tick(now).is_none() {
+                continue;
+            }
+            for &one in placement.moves() {
+                self.osds[osd].move_to(now, one.slot, one.to);
+                self.outcome.moves += u64::from(counted);
+            }
+            self.next[osd] = self.osds[osd].next_event();
+        }
+        self.destinations.drift(&mut self.rng);
+    }
+
+    fn account(&mut self, by_worker: &[Worked], by_connection: &[f64]) {
+        let busy = |worked: &Worked| worked.busy as f64 / 1e9;
+        self.outcome.seconds.push(spread(by_worker.iter().map(busy), Some(by_connection)));
+        for (place, worked) in by_worker.iter().enumerate() {
+            for sum in [&mut self.window[place], &mut self.total[place]] {
+                sum.busy += worked.busy;
+                sum.received += worked.received;
+                sum.bytes += worked.bytes;
+            }
+        }
+        self.connections.iter_mut().zip(by_connection).for_each(|(sum, busy)| *sum += busy);
+        self.seconds += 1;
+        if self.seconds.is_multiple_of(WINDOW as u64) {
+            self.outcome.windows.push(spread(self.window.iter().map(busy), Some(&self.connections)));
+            self.outcome.bytes.push(spread(self.window.iter().map(|worked| worked.bytes as f64), None));
+            self.window.fill(Worked::default());
+            self.connections.fill(0.0);
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let seconds = self.setup.duration.as_secs_f64();
+        let counted_ns = self.seconds.max(1) as f64 * 1e9;
+        self.outcome.per_s = self.completed.map(|count| count as f64 / seconds);
+        self.outcome.mean_ms = self.responses.mean().as_millis_f64();
+        self.outcome.p99_ms = self.responses.quantile(0.99).as_millis_f64();
+        self.outcome.received = self.total.iter().map(|worked| worked.received).collect();
+        self.outcome.busy = self.total.iter().map(|worked| worked.busy as f64 / counted_ns).collect();
+        self.outcome
+    }
+}
+
+/// The first that something happens in, and when.
+fn earliest(next: &[Instant; OSDS]) -> (usize, Instant) {
+    let mut first = (0, next[0]);
+    for (osd, &at) in next.iter().enumerate().skip(1) {
+        if at < first.1 {
+            first = (osd, at);
+        }
+    }
+    first
+}
+
+/// Mean and deviation of workers' loads; with those of connections, of the best placement too.
+fn spread(workers: impl Iterator<Item = f64> + Clone, connections: Option<&[f64]>) -> Spread {
+    let (mean, sigma) = moments(workers);
+    let best = connections.map_or(0.0, |loads| {
+        let placed: Vec<f64> = loads.chunks(CONNECTIONS).flat_map(|of_osd| best::place(of_osd, WORKERS)).collect();
+        moments(placed.iter().copied()).1
+    });
+    Spread { mean, sigma, best }
+}
+
+fn moments(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let n = values.clone().count() as f64;
+    let mean = values.clone().sum::<f64>() / n;
+    (mean, (values.map(|value| (value - mean) * (value - mean)).sum::<f64>() / n).sqrt())
+}
