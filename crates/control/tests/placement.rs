@@ -81,7 +81,7 @@ proptest! {
 
     #[test]
     fn whatever_happens_every_connection_is_on_a_worker_that_exists(
-        method in 0..5_usize,
+        method in 0..6_usize,
         events in prop::collection::vec((0..7_u32, 0..40_u32, 0..2_000_u64), 0..300),
     ) {
         let mut placement = Placement::new(methods()[method], 4, 7, Instant::ZERO);
@@ -127,7 +127,7 @@ fn follow(live: &mut std::collections::BTreeMap<u32, u32>, moves: &[Move]) {
     }
 }
 
-fn methods() -> [Config; 5] {
+fn methods() -> [Config; 6] {
     let (moving, published) = (Moving::new(), Moving::published());
     [
         Config::RoundRobin,
@@ -135,6 +135,7 @@ fn methods() -> [Config; 5] {
         Config::Genetic(published),
         Config::Lpt(moving),
         Config::Descent(moving),
+        Config::Apart(moving),
     ]
 }
 
@@ -320,6 +321,8 @@ fn what_could_not_move_is_known_to_be_where_it_was() {
 /// told of a second in which each full worker goes through all that lies before it, round after round.
 struct Quota {
     placement: Placement,
+    /// So many requests fill a worker.
+    full: u64,
     now: Instant,
     moves: usize,
 }
@@ -331,7 +334,7 @@ impl Quota {
     fn new(config: Config, connections: u32) -> Self {
         let mut placement = Placement::new(config, 4, 1, Instant::ZERO);
         (0..connections).for_each(|slot| _ = placement.join(slot));
-        Self { placement, now: Instant::ZERO, moves: 0 }
+        Self { placement, full: 1, now: Instant::ZERO, moves: 0 }
     }
 
     /// Requests that lie before each worker.
@@ -349,7 +352,7 @@ impl Quota {
             self.placement.observe(slot, Sample { cpu, received_bytes: 0 });
         }
         for (&sum, worker) in sums.iter().zip(0..) {
-            let busy = if sum > 0 { 1.0 } else { 0.0 };
+            let busy = (sum as f64 / self.full as f64).min(1.0);
             self.placement.tell(worker, Usage { busy, backlog: Duration::from_micros(sum) });
         }
         self.now += Duration::from_secs(1);
@@ -384,6 +387,38 @@ fn full_workers_are_told_apart_by_what_waits_for_them() {
     let moved = quota.moves;
     (0..60).for_each(|_| _ = quota.second(&depths));
     assert_eq!(quota.moves, moved, "and then they stay");
+}
+
+#[test]
+fn when_all_are_full_those_that_ask_little_get_a_worker_and_only_then() {
+    let mut quota = Quota { full: 10_000, ..Quota::new(Config::Apart(Moving::new()), 32) };
+    // A quarter has much outstanding; the others ask now and then, a thousandth of what the first do.
+    let heavy = |slot: u32| slot % 4 == slot / 8;
+    let depths: Vec<u64> = (0..32).map(|slot| if heavy(slot) { 20_000 } else { 20 }).collect();
+    let reasons: Vec<Reason> = (0..30).map(|_| quota.second(&depths)).collect();
+    let light: Vec<Option<u32>> = (0..32).filter(|&n| !heavy(n)).map(|n| quota.placement.worker(n)).collect();
+    let kept = light[0];
+    assert!(light.iter().all(|&worker| worker == kept), "{light:?}: {reasons:?}");
+    assert!((0..32).filter(|&n| heavy(n)).all(|n| quota.placement.worker(n) != kept), "{reasons:?}");
+    let moved = quota.moves;
+    (0..30).for_each(|_| _ = quota.second(&depths));
+    assert_eq!(quota.moves, moved, "and they stay there");
+    // Two of the heavy ones are left: there is room for all.
+    let mut left = 0;
+    let depths: Vec<u64> = depths
+        .iter()
+        .map(|&depth| {
+            left += u32::from(depth > 100);
+            if depth > 100 && left > 2 { 0 } else { depth }
+        })
+        .collect();
+    (0..30).for_each(|_| _ = quota.second(&depths));
+    let reason = quota.second(&depths);
+    assert!(!matches!(reason, Reason::Apart { .. }), "{reason:?}");
+    // Where all carry much, nobody is kept apart.
+    let mut even = Quota::new(Config::Apart(Moving::new()), 32);
+    (0..30).for_each(|_| _ = even.second(&[8; 32]));
+    assert_eq!(even.moves, 0);
 }
 
 #[test]

@@ -102,6 +102,9 @@ pub enum Placement {
     /// The least loaded worker; later few moves away from the heaviest one, where they certainly help.
     #[default]
     Descent,
+    /// The same, and when all workers are full, one of them is kept for connections that carry little: they do not wait, and
+    /// the others lose that worker's share of the throughput at most.
+    Apart,
 }
 
 impl Placement {
@@ -114,6 +117,7 @@ impl Placement {
             Self::Genetic => Config::Genetic(Moving::published()),
             Self::Lpt => Config::Lpt(Moving::new()),
             Self::Descent => Config::Descent(Moving::new()),
+            Self::Apart => Config::Apart(Moving::new()),
         }
     }
 }

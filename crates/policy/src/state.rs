@@ -497,6 +497,9 @@ pub fn placement(reason: &Reason) -> String {
         Reason::Rebalanced { before, after } => {
             format!("the busiest worker goes from {} to {}", percent(before), percent(after))
         }
+        Reason::Apart { worker } => {
+            format!("all workers are full, so worker {worker} is kept for connections that carry little")
+        }
         Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
     }
 }

@@ -126,7 +126,9 @@ fn set_workers(test: &TestServer, workers: u32) {
 fn workers_come_and_go_and_nothing_is_lost() {
     const CLIENTS: u64 = 8;
     for (engine, backend) in ENGINES.into_iter().flat_map(|engine| [(engine, "file"), (engine, "memory")]) {
-        let text = format!("[server]\nworkers = 4\n[volumes.disk0]\nsize = \"16MiB\"\nbackend = \"{backend}\"\n");
+        let text = format!(
+            "[server]\nworkers = 4\nmax_connections = 256\n[volumes.disk0]\nsize = \"16MiB\"\nbackend = \"{backend}\"\n"
+        );
         let test = TestServer::start("workers", engine, &text);
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -139,9 +141,11 @@ fn workers_come_and_go_and_nothing_is_lost() {
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         let mut client = connect(test, n);
-                        for place in 0..32 {
-                            client.send(Command::Read, CommandFlags::NONE, place * 65_536, 65_536, &[]);
-                        }
+                        let read =
+                            |place: u64| client.send(Command::Read, CommandFlags::NONE, place << 16, 1 << 16, &[]);
+                        let cookies: Vec<_> = (0..32).map(read).collect();
+                        // So that they do not come faster than they are served.
+                        client.wait(cookies[0]).unwrap();
                         drop(client);
                     }
                 });
@@ -166,6 +170,7 @@ fn workers_come_and_go_and_nothing_is_lost() {
         test.wait_for("all closed", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
         let state = test.server.state();
         assert_eq!(state.workers.iter().map(|worker| worker.connections).collect::<Vec<_>>(), [0; 4]);
+        assert_eq!(state.refused_connections_total, 0, "those that hang up give their places back");
         let received: u64 = state.workers.iter().map(|worker| worker.requests_total).sum();
         assert!(received > 0 && state.placement.reason != "static", "{state:?}");
     }

@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use crate::rng::SplitMix64;
 use crate::time::{Duration, Instant};
 
+mod apart;
 pub mod descent;
 mod exact;
 mod forecast;
@@ -26,6 +27,7 @@ pub mod genetic;
 pub mod lpt;
 mod usage;
 
+use apart::Kept;
 use descent::Descent;
 use forecast::{Contest, Forecast};
 pub use usage::Usage;
@@ -54,6 +56,8 @@ pub enum Config {
     Lpt(Moving),
     /// Few moves away from the heaviest worker.
     Descent(Moving),
+    /// The same, and when all workers are full, one is kept for the connections that carry little.
+    Apart(Moving),
 }
 
 /// Settings of the methods that move connections.
@@ -101,13 +105,14 @@ impl Config {
             Self::Genetic(_) => "genetic",
             Self::Lpt(_) => "lpt",
             Self::Descent(_) => "descent",
+            Self::Apart(_) => "apart",
         }
     }
 
     const fn moving(&self) -> Option<&Moving> {
         match self {
             Self::RoundRobin | Self::LeastConnections => None,
-            Self::Genetic(moving) | Self::Lpt(moving) | Self::Descent(moving) => Some(moving),
+            Self::Genetic(moving) | Self::Lpt(moving) | Self::Descent(moving) | Self::Apart(moving) => Some(moving),
         }
     }
 }
@@ -173,6 +178,11 @@ pub enum Reason {
         /// The heaviest load of these workers after the moves.
         after: f64,
     },
+    /// All workers are full: one is kept for connections that carry little, and others leave it.
+    Apart {
+        /// Which.
+        worker: u32,
+    },
     /// There are more workers or fewer; connections of those that are gone go to the others.
     WorkersChanged {
         /// How many there are.
@@ -191,6 +201,7 @@ impl Reason {
             Self::Elephant { .. } => "elephant",
             Self::Uncertain { .. } => "uncertain",
             Self::Rebalanced { .. } => "rebalanced",
+            Self::Apart { .. } => "apart",
             Self::WorkersChanged { .. } => "workers_changed",
         }
     }
@@ -231,6 +242,7 @@ pub struct Placement {
     next: usize,
     began_at: Instant,
     usages: Usages,
+    kept: Kept,
     contest: Contest,
     rng: SplitMix64,
     descent: Descent,
@@ -259,6 +271,7 @@ impl Placement {
             next: 0,
             began_at: now,
             usages,
+            kept: Kept::default(),
             contest: Contest::default(),
             rng: SplitMix64::new(seed),
             descent: Descent::new(),
@@ -328,7 +341,7 @@ impl Placement {
 
     /// The worker for one more: by what they carry where that counts, then by the number of connections.
     fn roomiest(&self) -> usize {
-        let by_load = matches!(self.config, Config::Lpt(_) | Config::Descent(_));
+        let by_load = matches!(self.config, Config::Lpt(_) | Config::Descent(_) | Config::Apart(_));
         let key = |&worker: &usize| (if by_load { self.carries[worker] } else { 0 }, self.counts[worker]);
         (0..self.workers).min_by_key(key).unwrap_or(0)
     }
@@ -390,6 +403,7 @@ impl Placement {
         self.counts.truncate(workers);
         self.carries.truncate(workers);
         self.usages.resize(workers);
+        self.kept = Kept::default();
         self.next %= workers;
         self.decision = Decision { at: now, reason: Reason::WorkersChanged { workers }, moves: self.moves.len() };
         self.decision
@@ -487,6 +501,11 @@ impl Placement {
 
     fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
         let mean = self.sort_out();
+        if matches!(self.config, Config::Apart(_))
+            && let Some(reason) = self.keep_apart(moving, interval_ns)
+        {
+            return reason;
+        }
         let busy = |load: u64| load as f64 / interval_ns;
         let heaviest = self.heaviest();
         if busy(heaviest) < BUSY {

@@ -126,7 +126,9 @@ impl Worker {
 
     /// Whether this worker was to leave and nothing of it is left: its mailbox is closed then.
     pub(super) fn has_left(&mut self) -> bool {
-        if !self.leaving || !self.is_idle() {
+        // A client that was lost while replies were sent may have left requests for the next round.
+        let nothing_left = self.leaving && self.is_idle() && self.active.is_empty() && self.resume.is_empty();
+        if !nothing_left {
             return false;
         }
         // As long as the mailbox is open, nobody else takes this place.

@@ -20,16 +20,17 @@ use crate::client::Client;
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
-pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "descent"];
+pub(super) const METHODS: [&str; 6] = ["round_robin", "least_connections", "genetic", "lpt", "descent", "apart"];
+/// Ours; the first is the default.
+const OURS: [&str; 2] = ["descent", "apart"];
 const WORKERS: usize = 4;
 /// A fifth of a core, in so short periods that a wait for the next one does not hide what is compared.
 const PERIOD_US: u32 = 5_000;
 const QUOTA_US: u32 = 1_000;
 /// What the workers together weigh against everything else that runs: they get their share on a busy machine, too.
 const SHARES: u32 = 16_384;
-/// What nobody counts: the published method looks every 5 s, ours every second.
-const WARMUP: Duration = Duration::from_secs(4);
-const WARMUP_PUBLISHED: Duration = Duration::from_secs(7);
+/// What nobody counts: the published method looks every 5 s, and a worker is kept after 3 s at the earliest.
+const WARMUP: Duration = Duration::from_secs(8);
 const LIGHT_PER_S: u32 = 20;
 const EXPORT: &str = "disk0";
 
@@ -81,20 +82,11 @@ pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
                 .into_iter()
                 .filter(|&method| args.methods.is_empty() || args.methods.iter().any(|wanted| wanted == method))
                 .collect();
-            let warmup = if methods.contains(&"genetic") { WARMUP_PUBLISHED } else { WARMUP };
             for place in 0..methods.len() {
                 let method = methods[(place + round as usize) % methods.len()];
                 let _ = std::fs::remove_dir_all(&dir);
-                let run = measure(
-                    case,
-                    method,
-                    round,
-                    [warmup, Duration::from_secs(args.seconds.into())],
-                    binary,
-                    &dir,
-                    &jobs,
-                )
-                .with_context(|| format!("{} with {method} in round {round}", case.name))?;
+                let run = measure(case, method, round, args.seconds, binary, &dir, &jobs)
+                    .with_context(|| format!("{} with {method} in round {round}", case.name))?;
                 let light = run.light_p99_us.map_or(String::new(), |us| format!(", light p99 {:.1} ms", us / 1e3));
                 let (name, iops, moves) = (case.name, run.iops / 1e3, run.moves);
                 let busy: Vec<String> = run.busy.iter().map(|busy| format!("{:.0}", busy * 100.0)).collect();
@@ -140,7 +132,7 @@ fn measure(
     case: &Case,
     method: &'static str,
     round: u32,
-    [warmup, counted]: [Duration; 2],
+    seconds: u32,
     binary: &Path,
     dir: &Path,
     jobs: &Path,
@@ -161,8 +153,8 @@ fn measure(
     Client::connect(&address.plain(), EXPORT, Duration::from_secs(20)).and_then(Client::disconnect)?;
     let _confined = Confined::new(server)?;
     let mut load = Command::new(binary);
-    load.args(["load", "--json", "--duration", &format!("{}s", counted.as_secs()), "--warmup"]);
-    load.arg(format!("{}s", warmup.as_secs())).args(["--threads", &case.connections.to_string(), "--jobs"]).arg(jobs);
+    load.args(["load", "--json", "--duration", &format!("{seconds}s"), "--warmup"]);
+    load.arg(format!("{}s", WARMUP.as_secs())).args(["--threads", &case.connections.to_string(), "--jobs"]).arg(jobs);
     let report: Value =
         serde_json::from_str(&process::output(&mut load)?).context("the load generator printed no JSON")?;
     let jobs = report["jobs"].as_array().context("the load generator's report has no jobs")?;
@@ -253,10 +245,11 @@ impl Drop for Confined {
     }
 }
 
-/// Ratios of `descent` to the fewest connections, round by round.
+/// Ratios of one of our methods to the fewest connections, round by round.
 #[derive(Debug, Serialize)]
 struct Verdict {
     case: &'static str,
+    method: &'static str,
     iops_ratio: Option<Spread>,
     light_p99_ratio: Option<Spread>,
     met: bool,
@@ -267,8 +260,9 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
         runs.iter().filter(|run| run.case == case && run.method == method).collect()
     };
     let mut verdicts = Vec::new();
-    for case in CASES.iter().filter(|case| runs.iter().any(|run| run.case == case.name)) {
-        let (ours, theirs) = (of(case.name, "descent"), of(case.name, "least_connections"));
+    let pairs = CASES.iter().flat_map(|case| OURS.map(|method| (case, method)));
+    for (case, method) in pairs.filter(|(case, method)| !of(case.name, method).is_empty()) {
+        let (ours, theirs) = (of(case.name, method), of(case.name, "least_connections"));
         // The order turns from round to round.
         let pairs = || ours.iter().filter_map(|ours| Some((ours, theirs.iter().find(|run| run.round == ours.round)?)));
         let iops_ratio = Spread::of(pairs().map(|(ours, theirs)| ours.iops / theirs.iops));
@@ -276,7 +270,7 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
             Spread::of(pairs().filter_map(|(ours, theirs)| Some(ours.light_p99_us? / theirs.light_p99_us?)));
         let (more, sooner) = (iops_ratio.map_or(0.0, |s| s.median), light_p99_ratio.map_or(1.0, |s| s.median));
         let met = if case.skewed { more >= MORE || sooner <= SOONER } else { more >= EVEN };
-        verdicts.push(Verdict { case: case.name, iops_ratio, light_p99_ratio, met });
+        verdicts.push(Verdict { case: case.name, method, iops_ratio, light_p99_ratio, met });
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "runs": runs, "targets": verdicts }))?);
@@ -286,14 +280,14 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
             "\n{:<12} {:<18} {:>9} {:>15} {:>14} {:>7}",
             "case", "method", "kIOPS", "range", "light p99 ms", "moves"
         );
-        for verdict in &verdicts {
+        for case in &CASES {
             for method in METHODS {
-                let runs = of(verdict.case, method);
+                let runs = of(case.name, method);
                 let Some(iops) = Spread::of(runs.iter().map(|run| run.iops / 1e3)) else { continue };
                 let light = Spread::of(runs.iter().filter_map(|run| Some(run.light_p99_us? / 1e3)));
                 println!(
                     "{:<12} {method:<18} {:>9.1} {:>15} {:>14} {:>7.0}",
-                    verdict.case,
+                    case.name,
                     iops.median,
                     format!("{:.1}-{:.1}", iops.min, iops.max),
                     light.map_or_else(|| "-".to_owned(), |light| format!("{:.1}", light.median)),
@@ -301,14 +295,16 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
                 );
             }
         }
-        println!("\n{:<12} {:>24} {:>24}", "descent", "IOPS / fewest", "light p99 / fewest");
+        println!("\n{:<12} {:<8} {:>24} {:>24}", "case", "method", "IOPS / fewest", "light p99 / fewest");
         for verdict in &verdicts {
             let text = |spread: Option<Spread>| {
                 spread.map_or_else(|| "-".to_owned(), |s| format!("{:.2} x ({:.2}-{:.2})", s.median, s.min, s.max))
             };
             let (iops, light) = (text(verdict.iops_ratio), text(verdict.light_p99_ratio));
-            println!("{:<12} {iops:>24} {light:>24}  {}", verdict.case, if verdict.met { "met" } else { "MISSED" });
+            let met = if verdict.met { "met" } else { "MISSED" };
+            println!("{:<12} {:<8} {iops:>24} {light:>24}  {met}", verdict.case, verdict.method);
         }
     }
-    Ok(!args.check || verdicts.iter().all(|verdict| verdict.met))
+    let default = |verdict: &&Verdict| verdict.method == OURS[0];
+    Ok(!args.check || verdicts.iter().filter(default).all(|verdict| verdict.met))
 }
