@@ -131,7 +131,8 @@ pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup 
 /// # Errors
 /// What `execute` answers.
 pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
-    let (seeds, seconds) = if options.quick { (2, 10) } else { (5, 30) };
+    // Runs differ much, so rather many short ones; the shortest are two windows.
+    let (seeds, seconds) = if options.quick { (2, 10) } else { (10, 15) };
     // Far apart, so that the runs of one seed are not those of the next.
     let mut rng = SplitMix64::new(options.seed);
     let seeds: Vec<u64> = (0..seeds).map(|_| rng.next_u64() >> 16).collect();
