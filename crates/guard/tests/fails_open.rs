@@ -1,17 +1,23 @@
-//! Agent, sentinel or both killed with SIGKILL at any moment: no setting stays changed. Real processes, and a file in
-//! place of a kernel setting.
+//! Agent, sentinel or both killed with SIGKILL at any moment: no setting stays changed. Real processes, and files in
+//! place of the kernel's settings: one of any kind, and the limits of three control groups, which are set together.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use evenkeel_guard::actuator::io_max::{self, IoMax, Limits};
 use evenkeel_guard::actuator::{Error, FileKnob};
 use evenkeel_guard::journal::Journal;
+use evenkeel_guard::sensor::diskstats::DeviceNumber;
 use evenkeel_guard::sentinel::{self, Sentinel};
 
 const ROLE: &str = "EVENKEEL_TEST_ROLE";
 const FOLDER: &str = "EVENKEEL_TEST_FOLDER";
-const ORIGINAL: &str = "max";
+const KNOB: &str = "max";
+/// What somebody had set for the groups before; the last has no row.
+const ROWS: [&str; 3] =
+    ["253:0 rbps=max wbps=70000 riops=max wiops=max", "253:0 rbps=9000 wbps=max riops=5 wiops=max", ""];
+const DEVICE: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
 /// Moments at which to kill, counted from the agent's start: before, at and long after its first change.
 const MOMENTS_MS: [u64; 12] = [0, 1, 2, 4, 6, 9, 13, 18, 24, 33, 47, 80];
 const LIMIT: Duration = Duration::from_secs(30);
@@ -47,12 +53,33 @@ fn agent(test: &str, folder: &Path) {
     journal.restore_all();
     let mut sentinel = start();
     let mut knob = FileKnob::new(folder.join("knob"));
+    let mut groups = groups(folder).map(|group| IoMax::new(&group, DEVICE));
     for round in 0u64.. {
         if !sentinel.is_alive() {
             sentinel = start();
         }
         knob.set(&mut journal, &format!("limit {round}")).unwrap();
+        let limits = Limits { rbps: Some(1_000_000 + round), wbps: Some(2_000_000 + round), ..Limits::NONE };
+        let mut rows: Vec<(&mut IoMax, Limits)> = groups.iter_mut().map(|group| (group, limits)).collect();
+        for change in io_max::set_all(&mut journal, &mut rows).unwrap() {
+            assert!(matches!(change, Ok(io_max::Change::Made)), "{change:?}");
+        }
     }
+}
+
+/// The folders of the control groups.
+fn groups(folder: &Path) -> [PathBuf; 3] {
+    [0, 1, 2].map(|n| folder.join(format!("group{n}")))
+}
+
+/// All settings. A row without limits is none, as in the kernel, where nothing shows that it was ever there.
+fn settings(knob: &str, rows: [&str; 3]) -> String {
+    let rows = rows.map(|row| if Limits::of(row, DEVICE) == Ok(Limits::NONE) { "" } else { row.trim() });
+    format!("{}; {}", knob.trim(), rows.join("; "))
+}
+
+fn original() -> String {
+    settings(KNOB, ROWS)
 }
 
 /// A running agent with its files.
@@ -65,7 +92,11 @@ impl Trial {
     fn start(test: &str, moment: u64) -> Self {
         let folder = std::env::temp_dir().join(format!("evenkeel-{test}-{}-{moment}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("knob"), format!("{ORIGINAL}\n")).unwrap();
+        std::fs::write(folder.join("knob"), format!("{KNOB}\n")).unwrap();
+        for (group, row) in groups(&folder).iter().zip(ROWS) {
+            std::fs::create_dir_all(group).unwrap();
+            std::fs::write(group.join("io.max"), row).unwrap();
+        }
         let agent = role(test, "agent", &folder).stdin(Stdio::null()).spawn().unwrap();
         Self { folder, agent }
     }
@@ -75,12 +106,23 @@ impl Trial {
         self.until("a sentinel", || std::fs::read_to_string(self.folder.join("pid")).ok()?.parse().ok())
     }
 
-    fn knob(&self) -> String {
-        std::fs::read_to_string(self.folder.join("knob")).unwrap().trim().to_owned()
+    fn settings(&self) -> String {
+        let rows = groups(&self.folder).map(|group| std::fs::read_to_string(group.join("io.max")).unwrap());
+        let knob = std::fs::read_to_string(self.folder.join("knob")).unwrap();
+        settings(&knob, [&rows[0], &rows[1], &rows[2]])
     }
 
+    /// Waits until the limits of the groups are changed, which the setting before them is then too.
     fn changed(&self) {
-        self.until("a change", || (self.knob() != ORIGINAL).then_some(()));
+        let limited = |group: &PathBuf| {
+            let row = std::fs::read_to_string(group.join("io.max")).unwrap();
+            Limits::of(&row, DEVICE).is_ok_and(|limits| limits.rbps >= Some(1_000_000))
+        };
+        self.until("a change", || groups(&self.folder).iter().any(limited).then_some(()));
+    }
+
+    fn is_original(&self) -> bool {
+        self.settings() == original()
     }
 
     fn kill_agent(&mut self) {
@@ -103,7 +145,7 @@ impl Trial {
             if let Some(value) = found() {
                 return value;
             }
-            assert!(started.elapsed() < LIMIT, "no {what} within {LIMIT:?}; the setting is {:?}", self.knob());
+            assert!(started.elapsed() < LIMIT, "no {what} within {LIMIT:?}; the settings are {:?}", self.settings());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -141,8 +183,8 @@ fn the_sentinel_puts_back_what_a_killed_agent_had_set() {
         }
         wait(moment);
         trial.kill_agent();
-        seen_changed += usize::from(trial.knob() != ORIGINAL);
-        trial.until("original", || (trial.knob() == ORIGINAL && trial.journal().is_clear()).then_some(()));
+        seen_changed += usize::from(!trial.is_original());
+        trial.until("original", || (trial.is_original() && trial.journal().is_clear()).then_some(()));
     }
     assert!(seen_changed > 0, "no agent was killed while the setting was changed");
 }
@@ -161,7 +203,7 @@ fn a_killed_sentinel_is_replaced() {
         trial.until("another sentinel", || (trial.sentinel() != first).then_some(()));
         trial.changed();
         trial.kill_agent();
-        trial.until("original", || (trial.knob() == ORIGINAL && trial.journal().is_clear()).then_some(()));
+        trial.until("original", || (trial.is_original() && trial.journal().is_clear()).then_some(()));
     }
 }
 
@@ -180,12 +222,12 @@ fn the_journal_puts_back_what_is_left_when_both_are_killed() {
         kill(trial.sentinel());
         trial.kill_agent();
         kill(trial.sentinel());
-        left += usize::from(trial.knob() != ORIGINAL);
+        left += usize::from(!trial.is_original());
         let mut journal = trial.journal();
         for (knob, result) in journal.restore_all() {
             assert!(result.is_ok(), "{knob:?}: {result:?}");
         }
-        assert_eq!(trial.knob(), ORIGINAL);
+        assert_eq!(trial.settings(), original());
         assert!(journal.is_clear());
     }
     assert!(left > 0, "in no trial was anything left to put back");

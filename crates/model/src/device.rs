@@ -6,6 +6,7 @@ use evenkeel_control::Instant;
 
 use crate::Io;
 use crate::disk::{Disk, DiskParams};
+use crate::hybrid::{Hybrid, HybridParams};
 use crate::params::InvalidParams;
 use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
@@ -22,6 +23,8 @@ pub enum DeviceParams {
     Disk(DiskParams),
     /// Stripes over equal members.
     Raid0(Raid0Params),
+    /// A fast device over a slow one.
+    Hybrid(HybridParams),
 }
 
 impl DeviceParams {
@@ -35,6 +38,7 @@ impl DeviceParams {
             Self::Ssd(params) => params.validate(),
             Self::Disk(params) => params.validate(),
             Self::Raid0(params) => params.validate(),
+            Self::Hybrid(params) => params.validate(),
         }
     }
 }
@@ -49,6 +53,8 @@ pub enum Device {
     Disk(Box<Disk>),
     /// Stripes over equal members.
     Raid0(Box<Raid0>),
+    /// A fast device over a slow one.
+    Hybrid(Box<Hybrid>),
 }
 
 impl Device {
@@ -59,6 +65,8 @@ impl Device {
             DeviceParams::Ssd(params) => Self::Ssd(Box::new(Ssd::new(*params, seed))),
             DeviceParams::Disk(params) => Self::Disk(Box::new(Disk::new(params.clone(), seed))),
             DeviceParams::Raid0(params) => Self::Raid0(Box::new(Raid0::new(params, seed))),
+            // Nothing in it is left to chance.
+            DeviceParams::Hybrid(params) => Self::Hybrid(Box::new(Hybrid::new(*params))),
         }
     }
 
@@ -69,6 +77,7 @@ impl Device {
             Self::Ssd(_) => "ssd",
             Self::Disk(_) => "disk",
             Self::Raid0(_) => "raid0",
+            Self::Hybrid(_) => "hybrid",
         }
     }
 
@@ -80,6 +89,7 @@ impl Device {
             Self::Ssd(device) => device.submit(now, id, io),
             Self::Disk(device) => device.submit(now, id, io),
             Self::Raid0(device) => device.submit(now, id, io),
+            Self::Hybrid(device) => device.submit(now, id, io),
         }
     }
 
@@ -91,6 +101,7 @@ impl Device {
             Self::Ssd(device) => device.next_event(),
             Self::Disk(device) => device.next_event(),
             Self::Raid0(device) => device.next_event(),
+            Self::Hybrid(device) => device.next_event(),
         }
     }
 
@@ -102,6 +113,7 @@ impl Device {
             Self::Ssd(device) => device.poll(now),
             Self::Disk(device) => device.poll(now),
             Self::Raid0(device) => device.poll(now),
+            Self::Hybrid(device) => device.poll(now).map(|done| done.id),
         }
     }
 
@@ -112,6 +124,7 @@ impl Device {
             Self::Ssd(device) => device.stall(now, length),
             Self::Disk(device) => device.stall(now, length),
             Self::Raid0(device) => device.stall(now, length),
+            Self::Hybrid(device) => device.stall(now, length),
         }
     }
 
@@ -122,6 +135,7 @@ impl Device {
             (Self::Ssd(device), DeviceParams::Ssd(params)) => device.set_params(now, *params),
             (Self::Disk(device), DeviceParams::Disk(params)) => device.set_params(now, params.clone()),
             (Self::Raid0(device), DeviceParams::Raid0(params)) => device.set_params(now, params),
+            (Self::Hybrid(device), DeviceParams::Hybrid(params)) => device.set_params(now, *params),
             _ => {}
         }
     }

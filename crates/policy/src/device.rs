@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 pub use crate::disk::{Disk, Raid0};
 pub use crate::emulate::Emulate;
+pub use crate::hybrid::Hybrid;
 pub use crate::ssd::Ssd;
 
 /// A modelled device: `kind`, and the keys of that kind.
@@ -21,6 +22,8 @@ pub enum Device {
     Disk(Disk),
     /// Stripes over equal devices.
     Raid0(Raid0),
+    /// A fast device over a slow one.
+    Hybrid(Hybrid),
 }
 
 impl Device {
@@ -34,6 +37,7 @@ impl Device {
             Self::Ssd(ssd) => ssd.params().map(DeviceParams::Ssd),
             Self::Disk(disk) => disk.params().map(DeviceParams::Disk),
             Self::Raid0(raid) => raid.params().map(DeviceParams::Raid0),
+            Self::Hybrid(hybrid) => hybrid.params().map(DeviceParams::Hybrid),
         }
     }
 }
@@ -46,6 +50,7 @@ enum Kind {
     Ssd,
     Disk,
     Raid0,
+    Hybrid,
 }
 
 impl<'de> Deserialize<'de> for Device {
@@ -60,6 +65,7 @@ impl<'de> Deserialize<'de> for Device {
             Kind::Ssd => read(table).map(Self::Ssd),
             Kind::Disk => read(table).map(Self::Disk),
             Kind::Raid0 => read(table).map(Self::Raid0),
+            Kind::Hybrid => read(table).map(Self::Hybrid),
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod disk;
 pub mod document;
 mod emulate;
 pub mod goal;
+pub mod hybrid;
 pub mod promise;
 mod rules;
 pub mod ssd;

@@ -3,12 +3,14 @@
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
 use evenkeel_model::hybrid::HybridParams;
+use evenkeel_sim::experiment::saat::recorded::{Recorded, name_of};
 use evenkeel_sim::experiment::saat::world::{Control, Outcome, Setup, simulate};
 use evenkeel_sim::experiment::saat::{self, grid};
 use evenkeel_sim::experiment::{Options, Row};
+use evenkeel_sim::workload::trace::{self, Reader};
 
 fn setup(group: usize, control: Control, seconds: u64) -> Setup {
-    let tenants = grid::groups()[group].cases[0].clone();
+    let tenants = grid::groups(&saat::Traces::new())[group].cases[0].clone();
     let lead = Duration::from_secs(10);
     Setup { device: HybridParams::paper(), tenants, control, lead, duration: Duration::from_secs(seconds) }
 }
@@ -61,13 +63,15 @@ fn rows_hold_what_was_measured() {
         }
         _ => 0.9,
     };
-    let report = saat::run(&Options { seed: 1, quick: true }, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
-        let outcome = |(setup, _): &(Setup, u64)| Outcome {
-            halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.promised; 20]).collect(),
-        };
-        Ok(runs.iter().map(outcome).collect())
-    })
-    .unwrap();
+    let traces = saat::Traces::new();
+    let report =
+        saat::run(&Options { seed: 1, quick: true }, &traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
+            let outcome = |(setup, _): &(Setup, u64)| Outcome {
+                halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.promised; 20]).collect(),
+            };
+            Ok(runs.iter().map(outcome).collect())
+        })
+        .unwrap();
     let rows: Vec<&Row> = report.sections.iter().flat_map(|section| &section.rows).collect();
     let named = |metric: &str| rows.iter().filter(|row| row.full_metric() == metric).collect::<Vec<_>>();
     let near = |value: Option<f64>, expected: f64| assert!((value.unwrap() - expected).abs() < 1e-6, "{value:?}");
@@ -88,4 +92,59 @@ fn rows_hold_what_was_measured() {
     assert_eq!(named("dat_percent_oracle").len(), 15);
     assert_eq!(rows.iter().filter(|row| row.is_met() == Some(true)).count(), 15);
     assert!(report.claims.iter().any(|claim| !claim.reproduced), "SAAT did not help");
+}
+
+/// A trace as the MSR Cambridge files have it: of every `reads_in` requests one reads; all go to `span` bytes, but
+/// 400 of 6,000 in a row to where none was before.
+fn msr(requests: u64, reads_in: u64, span: u64) -> String {
+    let line = |n: u64| {
+        let op = if n.is_multiple_of(reads_in) { "Read" } else { "Write" };
+        let offset = if n % 6_000 < 400 { (1 << 30) + n * 131_072 } else { n * 7_919 * 131_072 % span };
+        format!("{},host,0,{op},{offset},131072,100\n", 128_166_372_003_061_629 + n * 10_000)
+    };
+    (0..requests).map(line).collect()
+}
+
+fn recorded(texts: &[String]) -> Recorded {
+    let mut recorded = Recorded::default();
+    for text in texts {
+        recorded.add(Reader::new(text.as_bytes(), "msr.csv", trace::Options::default())).unwrap();
+    }
+    recorded
+}
+
+#[test]
+fn recorded_traces_are_replayed_and_promises_to_them_kept() {
+    let text = msr(40_000, 4, 64 << 20);
+    let usr = std::sync::Arc::new(recorded(&[text]));
+    assert_eq!((usr.requests(), usr.reads()), (40_000, Some(0.25)));
+    let groups = grid::groups(&saat::Traces::from([("usr", usr)]));
+    let tenants = groups[0].cases[0].clone();
+    assert!(tenants[0].recorded.is_some() && groups[0].cases[1][0].recorded.is_none(), "of usr, not of prn");
+    assert_eq!(tenants[0].goal(evenkeel_control::units::Kind::Read), 37_500_000.0, "a quarter of 150 MB/s");
+    let run = |config| {
+        let setup = Setup {
+            device: HybridParams::paper(),
+            tenants: tenants.clone(),
+            control: Control::Controller(config),
+            lead: Duration::from_secs(10),
+            duration: Duration::from_secs(60),
+        };
+        figures(&setup, &simulate(&setup, 7100).unwrap())
+    };
+    let often = Config { interval: Duration::from_millis(100), ..Config::DEFAULT };
+    let (plain, ours) = (run(Config { method: Method::Static, ..often }), run(often));
+    assert!(plain.0 > 0.005, "misses cost something: {plain:?}");
+    assert!(ours.0 < 0.0045 && ours.0 < plain.0, "{ours:?} against {plain:?}");
+}
+
+#[test]
+fn files_are_known_by_name_and_added_up() {
+    let names = ["usr_0.csv", "src1_2.csv", "WEB.csv", "rsrch_1.csv.txt", "prxy_0.csv", "csv", ""].map(name_of);
+    assert_eq!(names, [Some("usr"), Some("src"), Some("web"), Some("rsrch"), None, None, None]);
+    let two = recorded(&[msr(100, 2, 1 << 20), msr(50, 2, 1 << 20)]);
+    assert_eq!((two.requests(), two.reads()), (150, Some(0.5)));
+    assert_eq!(recorded(&[msr(10, 11, 1 << 20).lines().skip(1).collect::<Vec<_>>().join("\n")]).reads(), None);
+    let broken = Recorded::default().add(Reader::new(&b"1,h,0,Read,0,512,1\nnonsense\n"[..], "x", Default::default()));
+    assert!(broken.is_err());
 }

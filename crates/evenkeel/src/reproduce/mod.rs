@@ -5,6 +5,7 @@ mod rows;
 mod table;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,9 @@ pub(crate) struct Args {
     /// Write a page with plots, which needs nothing from elsewhere
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+    /// For saat: MSR Cambridge files (usr_0.csv), or folders of them, that tenants replay instead of what was invented
+    #[arg(long, value_name = "PATH")]
+    traces: Vec<PathBuf>,
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N")]
     jobs: Option<std::num::NonZeroUsize>,
@@ -105,6 +109,10 @@ fn threads(args: &Args) -> usize {
 
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let options = Options { seed: args.seed, quick: args.quick };
+    anyhow::ensure!(
+        args.traces.is_empty() || args.experiment == Experiment::Saat,
+        "--traces is for saat: the tenants of other experiments are not recorded"
+    );
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
             return Err(Stopped::Interrupted { done: 0, of: runs.len() });
@@ -121,7 +129,9 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
         Experiment::Iscsi => {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }
-        Experiment::Saat => saat::run(&options, &mut |name, runs| each(args, stop, name, runs, saat::world::simulate))?,
+        Experiment::Saat => saat::run(&options, &traces::read(&args.traces)?, &mut |name, runs| {
+            each(args, stop, name, runs, saat::world::simulate)
+        })?,
         Experiment::Messenger => {
             messenger::run(&options, &mut |name, runs| each(args, stop, name, runs, messenger::world::simulate))?
         }

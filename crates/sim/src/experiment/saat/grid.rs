@@ -1,5 +1,6 @@
 //! The fourteen groups. The paper says what kinds there are and in which range targets lie; the rest is chosen here.
 
+use super::Traces;
 use super::tenants::{TRACES, Trace};
 use super::world::Tenant;
 
@@ -27,33 +28,34 @@ const PAIR_MB_PER_S: f64 = 200.0;
 const MANY: [&str; 4] = ["ts", "mds", "wdev", "rsrch"];
 const MANY_MB_PER_S: f64 = 400.0;
 
-fn tenants(names: &[&str], mb_per_s: f64) -> Vec<Tenant> {
+fn tenants(names: &[&str], mb_per_s: f64, traces: &Traces) -> Vec<Tenant> {
     let known = |name: &&str| TRACES.iter().find(|trace| trace.name == *name);
-    let tenant = |trace: &Trace| Tenant { trace: *trace, promised: mb_per_s * 1e6 };
+    let recorded = |trace: &Trace| traces.get(trace.name).cloned();
+    let tenant = |trace: &Trace| Tenant { trace: *trace, recorded: recorded(trace), promised: mb_per_s * 1e6 };
     names.iter().filter_map(known).map(tenant).collect()
 }
 
-/// All fourteen, in the paper's order.
-pub fn groups() -> Vec<Group> {
+/// All fourteen, in the paper's order; who has a recorded trace replays it.
+pub fn groups(traces: &Traces) -> Vec<Group> {
     let alone = ALONE_MB_PER_S.map(|mb_per_s| Group {
         name: format!("one tenant, {mb_per_s} MB/s"),
         paper: None,
-        cases: ALONE.iter().map(|name| tenants(&[name], mb_per_s)).collect(),
+        cases: ALONE.iter().map(|name| tenants(&[name], mb_per_s, traces)).collect(),
     });
     let two = TWO_MB_PER_S.map(|mb_per_s| Group {
         name: format!("two tenants, {mb_per_s} MB/s each"),
         paper: None,
-        cases: vec![tenants(&TWO, mb_per_s)],
+        cases: vec![tenants(&TWO, mb_per_s, traces)],
     });
     let pairs = PAIRS.map(|pair| Group {
         name: format!("{} and {}, {PAIR_MB_PER_S} MB/s each", pair[0], pair[1]),
         paper: None,
-        cases: vec![tenants(&pair, PAIR_MB_PER_S)],
+        cases: vec![tenants(&pair, PAIR_MB_PER_S, traces)],
     });
     let many = (2..=MANY.len()).map(|n| Group {
         name: format!("{n} tenants, {MANY_MB_PER_S} MB/s together"),
         paper: (n == 4).then_some((3.91, 0.452)),
-        cases: vec![tenants(&MANY[..n], MANY_MB_PER_S / n as f64)],
+        cases: vec![tenants(&MANY[..n], MANY_MB_PER_S / n as f64, traces)],
     });
     alone.into_iter().chain(two).chain(pairs).chain(many).collect()
 }

@@ -7,6 +7,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`tenants`] | what tenants do, after the paper's Table I |
+//! | [`recorded`] | what they do instead where a trace is given |
 //! | [`world`] | tenants, throttle, device, counters and controller in virtual time |
 //! | [`grid`] | the fourteen groups |
 //! | `oracle` | the best limits of each period, by trying |
@@ -15,14 +16,19 @@
 pub mod grid;
 mod judge;
 mod oracle;
+pub mod recorded;
 pub mod tenants;
 pub mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
 use evenkeel_model::hybrid::HybridParams;
 
 use super::{Options, Report};
+use recorded::Recorded;
 use world::{Control, Outcome, PERIOD, Setup};
 
 /// Name on the command line and in results.
@@ -30,6 +36,9 @@ pub const NAME: &str = "saat";
 
 /// How often ours decides here.
 const STEP: Duration = Duration::from_millis(100);
+
+/// Recorded traces by the names of the paper's Table I.
+pub type Traces = BTreeMap<&'static str, Arc<Recorded>>;
 
 /// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
 pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
@@ -77,15 +86,15 @@ impl Arm {
     }
 }
 
-/// Runs everything.
+/// Runs everything; tenants replay `traces` where there are some, and what was invented where there are none.
 ///
 /// # Errors
 /// What `execute` answers.
-pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
     let device = HybridParams::paper();
     let (seeds, seconds) = if options.quick { (2, 100) } else { (5, 300) };
     let seeds: Vec<u64> = (options.seed..).take(seeds).collect();
-    let groups = grid::groups();
+    let groups = grid::groups(traces);
     let mut runs = Vec::new();
     for arm in Arm::ALL {
         for tenants in groups.iter().flat_map(|group| &group.cases) {
@@ -101,5 +110,12 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     }
     let outcomes = execute("groups", &runs)?;
     let runs: Vec<(&Setup, &Outcome)> = runs.iter().map(|(setup, _)| setup).zip(&outcomes).collect();
-    Ok(judge::report(options, &groups, &runs, seeds.len(), seconds))
+    let mut report = judge::report(options, &groups, &runs, seeds.len(), seconds);
+    if let (false, Some(section)) = (traces.is_empty(), report.sections.first_mut()) {
+        let names: Vec<&str> = traces.keys().copied().collect();
+        section
+            .text
+            .push(format!("Recorded traces were replayed of {}; other tenants are invented.", names.join(", ")));
+    }
+    Ok(report)
 }

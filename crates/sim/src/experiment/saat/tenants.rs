@@ -49,7 +49,7 @@ pub const REQUEST_BYTES: u32 = 128 << 10;
 /// Size of a tenant's hot set.
 pub const HOT_BYTES: u64 = 16 << 20;
 /// Where a tenant's data begins, by its place; where data that is gone through begins, from there.
-const TENANT_BYTES: u64 = 1 << 44;
+pub(super) const TENANT_BYTES: u64 = 1 << 44;
 const COLD_AT: u64 = 1 << 42;
 
 /// The reads or the writes of a tenant, one request after the other, without end.

@@ -1,5 +1,7 @@
 //! Tenants, the kernel's throttle, a hybrid device, its counters and a controller, in virtual time.
 
+use std::sync::Arc;
+
 use evenkeel_control::throughput::{
     Config, Controller, Counters, Goal, Promise, Rate, SlowDevice, TenantId, TenantSample,
 };
@@ -9,6 +11,7 @@ use evenkeel_model::Io;
 use evenkeel_model::hybrid::throttle::{Limits, Throttle};
 use evenkeel_model::hybrid::{Hybrid, HybridParams};
 
+use super::recorded::{Recorded, Replay};
 use super::tenants::{Requests, Trace};
 
 /// How long one figure of throughput stands for.
@@ -23,6 +26,8 @@ const DEPTH: u32 = 1;
 pub struct Tenant {
     /// What it does, as fast as it may.
     pub trace: Trace,
+    /// The same as it was recorded, instead of what was invented.
+    pub recorded: Option<Arc<Recorded>>,
     /// Throughput of reads and writes together, in bytes per second; each direction is promised its part.
     pub promised: f64,
 }
@@ -30,7 +35,8 @@ pub struct Tenant {
 impl Tenant {
     /// What was promised in one direction.
     pub fn goal(&self, kind: Kind) -> f64 {
-        let part = if kind == Kind::Read { self.trace.reads } else { 1.0 - self.trace.reads };
+        let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
+        let part = if kind == Kind::Read { reads } else { 1.0 - reads };
         (self.promised * part).max(1.0).round()
     }
 }
@@ -74,10 +80,26 @@ impl Outcome {
     }
 }
 
+/// Where requests come from.
+#[derive(Clone, Debug)]
+enum Source {
+    Invented(Requests),
+    Recorded(Replay),
+}
+
+impl Source {
+    fn draw(&mut self) -> Io {
+        match self {
+            Self::Invented(requests) => requests.draw(),
+            Self::Recorded(replay) => replay.draw(),
+        }
+    }
+}
+
 /// One direction of one tenant.
 #[derive(Clone, Debug)]
 struct Stream {
-    requests: Requests,
+    requests: Source,
     throttle: Throttle,
     /// The request whose turn it is, and when it may go; `None` while as many as allowed are under way.
     head: Option<(Io, Instant)>,
@@ -100,7 +122,10 @@ impl World {
         let mut streams = Vec::new();
         for (place, tenant) in setup.tenants.iter().enumerate() {
             for kind in [Kind::Read, Kind::Write] {
-                let mut requests = Requests::new(&tenant.trace, place, kind, seed);
+                let mut requests = match &tenant.recorded {
+                    Some(recorded) => Source::Recorded(Replay::new(recorded, place, kind, seed)),
+                    None => Source::Invented(Requests::new(&tenant.trace, place, kind, seed)),
+                };
                 let mut throttle = Throttle::new(Limits::default());
                 throttle.set_limits(Instant::ZERO, limit(tenant.goal(kind)), false);
                 let first = requests.draw();
