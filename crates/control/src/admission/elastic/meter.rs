@@ -20,10 +20,14 @@ const WEIGHTS_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 const MEMORY_BLOCKS: f64 = 16.0;
 /// Mean latency: weight of a new completion.
 const LATENCY_WEIGHT: f64 = 1.0 / 32.0;
-/// Mean square of the cost: weight of a new completion.
-const SQUARE_WEIGHT: f64 = 1.0 / 64.0;
+/// Mean of inverse costs: weight of a new completion; and what it leaves of those before in the mean of squares.
+const INVERSE_WEIGHT: f64 = 1.0 / 64.0;
+const RECENT_MEMORY: f64 = 1.0 - 1.0 / 64.0;
 /// What each completion leaves of the weight of those before in the size of what makes the load.
 const SIZE_MEMORY: f64 = 1.0 - 1.0 / 512.0;
+/// Sizes whose relative variance, by size, is below are alike: 0.05 is the most that requests of 4 KiB among larger ones of
+/// one size make, 0.29 that of all powers of two.
+const ALIKE: f64 = 0.1;
 /// What is usual: weight of a new measurement, at least.
 const USUAL_WEIGHT: f64 = 1.0 / 256.0;
 /// What is recent: weight of a new measurement.
@@ -99,12 +103,15 @@ pub(super) struct Meter {
     /// All blocks, and what they say about the time that requests take.
     history: Moments,
     weights: Weights,
-    mean_square_cost: f64,
+    /// Fading sums over few completions: of the square of the cost, and of their weights.
+    recent_squares: f64,
+    recent: f64,
     /// Harmonic.
     mean_inverse_cost: f64,
-    /// Fading sums of the cost and of its square.
+    /// Fading sums over many: of the cost, its square and its third power.
     costs: f64,
     squares: f64,
+    cubes: f64,
     block_completions: u32,
 }
 
@@ -128,10 +135,12 @@ impl Meter {
             work_scatter: Scatter(0.0),
             history: Moments::ZERO,
             weights: BYTES,
-            mean_square_cost: 0.0,
+            recent_squares: 0.0,
+            recent: 0.0,
             mean_inverse_cost: 0.0,
             costs: 0.0,
             squares: 0.0,
+            cubes: 0.0,
             block_completions: BLOCK_COMPLETIONS,
         }
     }
@@ -165,7 +174,7 @@ impl Meter {
     /// Cost of a request that is large for this load: the root of the mean square, over about the last 64. Requests of
     /// a light client beside it hardly lower it.
     pub(super) fn large_cost(&self) -> f64 {
-        libm::sqrt(self.mean_square_cost)
+        if self.recent > 0.0 { libm::sqrt(self.recent_squares / self.recent) } else { 0.0 }
     }
 
     /// A request has left.
@@ -173,9 +182,8 @@ impl Meter {
     pub(super) fn observe(&mut self, done: &Completion) -> Progress {
         let latency_ns = done.latency.as_nanos() as f64;
         let (cost, gap) = (done.cost_bytes as f64, done.now.since(self.last_at));
-        if self.mean_square_cost == 0.0 {
-            (self.mean_latency_ns, self.mean_inverse_cost, self.mean_square_cost) =
-                (latency_ns, 1.0 / cost.max(1.0), cost * cost);
+        if self.mean_inverse_cost == 0.0 {
+            (self.mean_latency_ns, self.mean_inverse_cost) = (latency_ns, 1.0 / cost.max(1.0));
         }
         let progress = if gap > Duration::ZERO { self.close(done, gap) } else { Progress::None };
         self.account(done, latency_ns, cost);
@@ -186,10 +194,12 @@ impl Meter {
     fn account(&mut self, done: &Completion, latency_ns: f64, cost: f64) {
         self.last_at = done.now;
         self.mean_latency_ns += (latency_ns - self.mean_latency_ns) * LATENCY_WEIGHT;
-        self.mean_inverse_cost += (1.0 / cost.max(1.0) - self.mean_inverse_cost) * SQUARE_WEIGHT;
-        self.mean_square_cost += (cost * cost - self.mean_square_cost) * SQUARE_WEIGHT;
+        self.mean_inverse_cost += (1.0 / cost.max(1.0) - self.mean_inverse_cost) * INVERSE_WEIGHT;
+        self.recent = self.recent * RECENT_MEMORY + 1.0;
+        self.recent_squares = self.recent_squares * RECENT_MEMORY + cost * cost;
         self.costs = self.costs * SIZE_MEMORY + cost;
         self.squares = self.squares * SIZE_MEMORY + cost * cost;
+        self.cubes = self.cubes * SIZE_MEMORY + cost * cost * cost;
         match self.began_at {
             Some(began_at) if began_at < done.now => {
                 self.block.add(done.kind == Kind::Write, done.payload_bytes as f64);
@@ -271,6 +281,17 @@ impl Meter {
         Some((rate, libm::sqrt(self.bytes_scatter.0 / f64::from(self.blocks))))
     }
 
+    /// Whether the requests that make the load are of one size: the relative variance of their cost, by cost.
+    fn sizes_are_alike(&self) -> bool {
+        self.cubes * self.costs < (1.0 + ALIKE) * self.squares * self.squares
+    }
+
+    /// Learns the sizes of requests anew: others have come.
+    pub(super) fn forget_sizes(&mut self) {
+        (self.recent, self.recent_squares) = (0.0, 0.0);
+        (self.costs, self.squares, self.cubes) = (0.0, 0.0, 0.0);
+    }
+
     /// Learns anew what requests take. Whatever is to be compared must be measured with the same weights.
     pub(super) fn learn_weights(&mut self) {
         if let Some(weights) = self.history.weights() {
@@ -284,7 +305,9 @@ impl Meter {
     }
 
     fn choose_block_length(&mut self) {
-        let scatter = self.requests_scatter.0;
+        // A light client that comes and goes makes the number of requests scatter, whatever the device does.
+        let (requests, bytes) = (self.requests_scatter.0, self.bytes_scatter.0);
+        let scatter = if self.sizes_are_alike() { requests.min(bytes) } else { requests };
         if scatter > UNSTEADY && self.block_completions < MAX_BLOCK_COMPLETIONS {
             self.block_completions *= 2;
         } else if scatter < STEADY && self.block_completions > BLOCK_COMPLETIONS {

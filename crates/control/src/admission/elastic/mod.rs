@@ -71,8 +71,12 @@ const CHANGE_ERRORS: f64 = 3.5;
 const TURN: f64 = 0.25;
 /// Change of the size of the requests that make the load (of its logarithm) that does so.
 const RESIZED: f64 = LN_2;
-/// What is known about that size: weight of a new measurement.
+/// The same where that size varies from one measurement to the next, as in a mixture: mean deviations of its logarithm.
+const RESIZED_DEVIATIONS: f64 = 6.0;
+/// Mean and mean deviation of that logarithm: weight of a new measurement; and the deviation at first.
 const SIZE_WEIGHT: f64 = 1.0 / 64.0;
+const DEVIATION_WEIGHT: f64 = 1.0 / 16.0;
+const FIRST_DEVIATION: f64 = 0.3;
 /// A measurement of the base that differs by so much (of the logarithm), beyond so many errors, need not be complete.
 const GROSS: f64 = 0.25;
 const GROSS_ERRORS: f64 = 3.0;
@@ -222,8 +226,9 @@ pub(super) struct Elastic {
     usual: Option<Rate>,
     /// What it has given lately.
     recent: Option<Rate>,
-    /// Size of the requests that make the load, for as long as they did not change; 0 = not known yet.
-    size: f64,
+    /// Size of the requests that make the load, for as long as they did not change: mean of its logarithm, and mean
+    /// deviation from it.
+    size: Option<(f64, f64)>,
     /// The last measurement disagreed with that.
     doubted: bool,
     /// The last experiment made no sense.
@@ -259,7 +264,7 @@ impl Elastic {
             base: None,
             usual: None,
             recent: None,
-            size: 0.0,
+            size: None,
             doubted: false,
             surprised: false,
             up: Trial::default(),
@@ -369,7 +374,23 @@ impl Elastic {
 
     /// Whether requests of quite another size make the load now.
     fn resized(&self) -> bool {
-        self.size > 0.0 && libm::fabs(libm::log(self.meter.size() / self.size)) > RESIZED
+        self.size.is_some_and(|(mean, deviation)| {
+            libm::fabs(libm::log(self.meter.size()) - mean) > RESIZED.max(RESIZED_DEVIATIONS * deviation)
+        })
+    }
+
+    fn learn_size(&mut self, size: f64) {
+        let (mean, deviation) = self.size.unwrap_or((size, FIRST_DEVIATION));
+        let off = size - mean;
+        self.size = Some((mean + off * SIZE_WEIGHT, deviation + (libm::fabs(off) - deviation) * DEVIATION_WEIGHT));
+    }
+
+    /// What larger budgets brought to requests of another size says nothing. A trial waits until the new size is known.
+    fn forget_sizes(&mut self) {
+        (self.up, self.went_up) = (Trial::default(), false);
+        (self.base, self.usual, self.recent, self.size) = (None, None, None, None);
+        self.meter.shorten_blocks();
+        self.meter.forget_sizes();
     }
 
     fn base_measured(&mut self, now: Instant, rate: Rate) -> bool {
@@ -394,18 +415,17 @@ impl Elastic {
             if let Some(reason) = once.or(drift) {
                 self.search_again(rate);
                 if resized.is_some() {
-                    // What larger budgets brought to requests of another size says nothing.
-                    self.up = Trial::default();
-                    self.size = 0.0;
-                    self.meter.shorten_blocks();
+                    self.forget_sizes();
+                    self.enter(Phase::Base, now, reason);
+                } else {
+                    self.enter(Phase::Up, now, reason);
                 }
-                self.enter(Phase::Up, now, reason);
                 return true;
             }
             self.recent = Some(recent);
         }
         self.doubted = false;
-        self.size += if self.size > 0.0 { (size - self.size) * SIZE_WEIGHT } else { size };
+        self.learn_size(libm::log(size.max(1.0)));
         self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
         self.base = Some(rate);
         let next = self.next(now);
