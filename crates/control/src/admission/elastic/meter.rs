@@ -25,8 +25,8 @@ const INVERSE_WEIGHT: f64 = 1.0 / 64.0;
 const RECENT_MEMORY: f64 = 1.0 - 1.0 / 64.0;
 /// What each completion leaves of the weight of those before in the size of what makes the load.
 const SIZE_MEMORY: f64 = 1.0 - 1.0 / 512.0;
-/// Sizes whose relative variance, by size, is below are alike: 0.05 is the most that requests of 4 KiB among larger ones of
-/// one size make, 0.29 that of all powers of two.
+/// Sizes are alike when their relative variance, weighted by size, is below. As many requests of 4 KiB as of 64 KiB make
+/// 0.09 with a base cost of 4,000 B, all powers of two 0.29.
 const ALIKE: f64 = 0.1;
 /// What is usual: weight of a new measurement, at least.
 const USUAL_WEIGHT: f64 = 1.0 / 256.0;
