@@ -401,10 +401,7 @@ impl<R> Pool<R> {
     #[inline]
     pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
         let scheduler = self.config.scheduler;
-        let Some(tenant) = self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
-        else {
-            return Err(request);
-        };
+        let Some(tenant) = self.live_mut(id) else { return Err(request) };
         if let Some(promise) = &mut tenant.promise {
             promise.wakes(now);
         }

@@ -223,6 +223,7 @@ fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_no
     let mut admission = Admission::new(elastic(), Instant::ZERO, 0);
     let (mut link_free, mut inside, mut resized_at) = (Instant::ZERO, VecDeque::new(), None);
     let (mut now, mut sent) = (Instant::ZERO, 0_u64);
+    let (mut judged_from, mut bytes) = (Instant::ZERO, 0_u64);
     for n in 0..CHANGE_AT + 4_000 {
         loop {
             let bulk = if n < CHANGE_AT { 4 * COST } else { 32 * COST };
@@ -242,7 +243,14 @@ fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_no
         if matches!(admission.decision().reason, Reason::SizeChanged { .. }) && resized_at.is_none() {
             resized_at = Some(n);
         }
+        if n == CHANGE_AT + 2_000 {
+            (judged_from, bytes) = (now, 0);
+        }
+        bytes += cost;
     }
+    // One at a time would be 57 % of what the link can do.
+    let share = bytes as f64 * 10e-9 / now.since(judged_from).as_secs_f64();
+    assert!(share > 0.9, "{share} of the link");
     let resized_at = resized_at.expect("seen");
     assert!((CHANGE_AT..CHANGE_AT + 1_500).contains(&resized_at), "seen at completion {resized_at}");
 }

@@ -200,10 +200,7 @@ impl<R> Pool<R> {
     /// Promises a tenant a throughput of reads and writes together, another one, or none any more. Only with
     /// [`Scheduler::Mclock`] anything comes of it. A rate of 0 is no promise.
     pub fn set_promise(&mut self, now: Instant, id: TenantId, promised: Option<Rate>) {
-        let Some(tenant) = self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
-        else {
-            return;
-        };
+        let Some(tenant) = self.live_mut(id) else { return };
         let Some(rate) = promised.filter(|rate| rate.value() > 0) else {
             self.withdraw_promise(now, id.index);
             return;

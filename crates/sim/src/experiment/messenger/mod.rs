@@ -19,6 +19,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::placement::{Config, Moving};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_model::worker::WorkerParams;
+use evenkeel_policy::config::Placement;
 
 use super::{Options, Report};
 use cluster::{Load, Skew};
@@ -98,13 +99,14 @@ impl Arm {
         }
     }
 
+    /// As a server has it; ours every 5 s as well.
     const fn config(self) -> Config {
         match self {
-            Self::RoundRobin => Config::RoundRobin,
-            Self::LeastConnections => Config::LeastConnections,
-            Self::Genetic => Config::Genetic(Moving::published()),
-            Self::Lpt => Config::Lpt(Moving::new()),
-            Self::Descent => Config::Descent(Moving::new()),
+            Self::RoundRobin => Placement::RoundRobin.control(),
+            Self::LeastConnections => Placement::LeastConnections.control(),
+            Self::Genetic => Placement::Genetic.control(),
+            Self::Lpt => Placement::Lpt.control(),
+            Self::Descent => Placement::Descent.control(),
             Self::DescentSlow => Config::Descent(Moving::published()),
         }
     }
