@@ -35,7 +35,7 @@ pub mod promise;
 mod rests;
 
 use goal::Goal;
-use promise::{Promised, Promises};
+use promise::{Promised, Promises, Scope};
 pub use rests::Hold;
 use rests::{Rests, Seen};
 
@@ -175,8 +175,19 @@ pub struct TenantView<'a> {
     pub standing: Standing,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<Hold>,
-    /// The throughput that it was promised, if one was.
-    pub promise: Option<promise::View<'a>>,
+    promised: &'a [Promised],
+}
+
+impl<'a> TenantView<'a> {
+    /// The throughputs that it was promised, at most one of each scope.
+    pub fn promises(&self) -> impl Iterator<Item = promise::View<'a>> {
+        self.promised.iter().map(Promised::view)
+    }
+
+    /// The throughput of this that it was promised, if one was.
+    pub fn promise(&self, scope: Scope) -> Option<promise::View<'a>> {
+        self.promises().find(|promise| promise.scope == scope)
+    }
 }
 
 struct Tenant {
@@ -190,6 +201,8 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     in_flight: u64,
+    /// Of them, by [`Direction`].
+    inside_of: [u32; 2],
     stats: TenantStats,
     standing: Standing,
     /// Whether its reads count for the pool's goal.
@@ -200,7 +213,7 @@ struct Tenant {
     /// Slots of the hold before, for a burst that is known.
     held_before: u64,
     seen: Seen,
-    promise: Option<Box<Promised>>,
+    promised: Vec<Promised>,
 }
 
 impl Tenant {
@@ -254,7 +267,7 @@ pub struct Pool<R> {
     rests: Rests,
     promises: Option<Box<Promises>>,
     /// Which promise cannot be kept, or can again, since [`Pool::take_promise_decision`].
-    promise_decided: Option<(TenantId, throughput::Reason)>,
+    promise_decided: Option<(TenantId, Scope, throughput::Reason)>,
 }
 
 impl<R> Pool<R> {
@@ -298,6 +311,7 @@ impl<R> Pool<R> {
             blocked: false,
             queued_fifo: 0,
             in_flight: 0,
+            inside_of: [0; 2],
             stats: TenantStats::default(),
             standing: Standing::Ordinary,
             counts: true,
@@ -305,7 +319,7 @@ impl<R> Pool<R> {
             resting: 0,
             held_before: 0,
             seen: Seen::default(),
-            promise: None,
+            promised: Vec::new(),
         };
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
@@ -322,8 +336,9 @@ impl<R> Pool<R> {
     /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
-        if let Some((promise, promises)) = tenant.promise.take().zip(self.promises.as_mut()) {
-            promises.forget(&promise);
+        let promised = core::mem::take(&mut tenant.promised);
+        if let Some(promises) = &mut self.promises {
+            promised.iter().for_each(|promise| promises.forget(promise));
         }
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         tenant.live = false;
@@ -344,7 +359,7 @@ impl<R> Pool<R> {
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
         self.apply_qos(now, id);
-        self.renew_promise(now, id);
+        self.renew_promises(now, id);
     }
 
     /// Changes what the pool's goal may do to a tenant, from its next decision on.
@@ -402,9 +417,7 @@ impl<R> Pool<R> {
     pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
         let scheduler = self.config.scheduler;
         let Some(tenant) = self.live_mut(id) else { return Err(request) };
-        if let Some(promise) = &mut tenant.promise {
-            promise.wakes(now);
-        }
+        Self::wake_promises(tenant, now, work.kind);
         let entry = Entry { tenant: id, request };
         match scheduler {
             Scheduler::Mclock => {
@@ -452,8 +465,14 @@ impl<R> Pool<R> {
             Scheduler::Mclock => {
                 let admission = &self.admission;
                 let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
-                let pulled = self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request));
-                match pulled.map_err(|entry| entry.request)? {
+                let pulled = match self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request)) {
+                    Ok(pulled) => pulled,
+                    Err(unwanted) => {
+                        self.rest_promises(now, unwanted.tenant.index);
+                        return Err(unwanted.request);
+                    }
+                };
+                match pulled {
                     Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
                     Pull::Refused(until) => {
                         return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.controllers_due())));
@@ -484,6 +503,9 @@ impl<R> Pool<R> {
         let index = entry.tenant.index;
         let tenant = &mut self.tenants[index as usize];
         tenant.in_flight += 1;
+        if let Some(direction) = work.kind.direction() {
+            tenant.inside_of[direction as usize] += 1;
+        }
         match phase {
             Some(Phase::Reservation) => tenant.stats.by_reservation += 1,
             Some(Phase::Weight) => tenant.stats.by_weight += 1,
@@ -517,6 +539,9 @@ impl<R> Pool<R> {
             return;
         }
         tenant.in_flight -= 1;
+        if let Some(direction) = ticket.work.kind.direction() {
+            tenant.inside_of[direction as usize] -= 1;
+        }
         if let Some(hold) = tenant.hold
             && outcome != Outcome::Cancelled
             && tenant.in_flight + tenant.resting < hold.slots
@@ -546,13 +571,9 @@ impl<R> Pool<R> {
             Outcome::Failed => stats.errors += 1,
             Outcome::Cancelled => {}
         }
-        if tenant.in_flight == 0
-            && let Some(promise) = &mut tenant.promise
-            && self.queue.client_len(tenant.client) == 0
-        {
-            promise.rests(now);
-        }
-        if tenant.blocked {
+        let blocked = tenant.blocked;
+        self.rest_promises(now, ticket.tenant.index);
+        if blocked {
             self.apply_slots(now, ticket.tenant.index);
         }
     }
@@ -623,7 +644,7 @@ impl<R> Pool<R> {
             stats: &tenant.stats,
             standing: tenant.standing,
             hold: tenant.hold,
-            promise: tenant.promise.as_ref().map(|promise| promise.view()),
+            promised: &tenant.promised,
         })
     }
 
@@ -659,9 +680,7 @@ impl<R> Pool<R> {
         }
         tenant.blocked = block;
         if block {
-            if let Some(promise) = &mut tenant.promise {
-                promise.blocked = true;
-            }
+            tenant.promised.iter_mut().for_each(|promise| promise.blocked = true);
             self.queue.block(now, tenant.client);
         } else {
             self.queue.unblock(now, tenant.client);
@@ -688,6 +707,9 @@ impl<R> Pool<R> {
                 }
             }
             Scheduler::None => {
+                for index in 0..self.tenants.len() as u32 {
+                    self.apply_directions(now, index, false);
+                }
                 for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
                     self.queue.unblock(now, tenant.client);
                     tenant.blocked = false;
@@ -699,6 +721,9 @@ impl<R> Pool<R> {
                 }
                 for tenant in self.tenants.iter().filter(|tenant| tenant.live) {
                     self.queue.set_qos(now, tenant.client, tenant.effective_qos());
+                }
+                for index in 0..self.tenants.len() as u32 {
+                    self.apply_directions(now, index, true);
                 }
             }
         }

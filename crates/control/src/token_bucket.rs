@@ -80,7 +80,10 @@ impl TokenBucket {
     /// Effective at once: what is still owed is converted to the new rate, and saved-up
     /// credit is dropped (it builds up again as time passes). O(1).
     pub fn set_rates(&mut self, now: Instant, rates: Rates, burst: Duration) {
-        let prices = prices(rates);
+        self.change(now, prices(rates), burst);
+    }
+
+    fn change(&mut self, now: Instant, prices: [u64; 2], burst: Duration) {
         if prices == self.prices && burst.as_nanos() == self.burst_ns {
             return;
         }
@@ -94,6 +97,11 @@ impl TokenBucket {
         self.burst_ns = burst.as_nanos();
     }
 
+    /// [`TokenBucket::set_rates`] with the rates that it has.
+    pub(crate) fn set_burst(&mut self, now: Instant, burst: Duration) {
+        self.change(now, self.prices, burst);
+    }
+
     /// Drops saved-up credit: from `now` on only time that passes counts.
     #[inline]
     pub(crate) fn drop_credit(&mut self, now: Instant) {
@@ -101,6 +109,12 @@ impl TokenBucket {
         for old in &mut self.tags {
             *old = (*old).max(empty);
         }
+    }
+
+    /// How much unused limit can be saved up.
+    #[inline]
+    pub(crate) fn burst(&self) -> Duration {
+        Duration::from_nanos(self.burst_ns)
     }
 
     /// When one of the two rates ([`IOPS`], [`BYTES`]) lets the next request pass, in ns; 0 if it is not set.

@@ -13,6 +13,33 @@ pub enum Kind {
     Meta,
 }
 
+impl Kind {
+    /// The way its data goes; `None` where it moves none.
+    #[inline]
+    pub const fn direction(self) -> Option<Direction> {
+        match self {
+            Self::Read => Some(Direction::Read),
+            Self::Write => Some(Direction::Write),
+            Self::Flush | Self::Meta => None,
+        }
+    }
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    /// From the device: [`Kind::Read`].
+    Read,
+    /// To the device: [`Kind::Write`].
+    Write,
+}
+
+impl Direction {
+    /// Both, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Read, Self::Write];
+}
+
 /// What a request asks of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {

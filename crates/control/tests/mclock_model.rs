@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use evenkeel_control::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
-use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::units::{Direction, Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -29,8 +29,21 @@ struct ModelClient {
     limit: [Fine; 2],
     start_tag: u128,
     blocked: bool,
-    queue: VecDeque<(Work, u128, u64)>,
+    /// Limits on reads and on writes, and when the next of each may pass.
+    limits_of: [(Rates, [Fine; 2]); 2],
+    queue: VecDeque<Waiting>,
 }
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    work: Work,
+    cost: u128,
+    sequence: u64,
+    at: u64,
+}
+
+/// What moves no data, reads, writes: each in its order, and the limits are about the last two.
+const LISTS: [Option<Direction>; 3] = [None, Some(Direction::Read), Some(Direction::Write)];
 
 fn rates(of: Rates) -> [u64; 2] {
     [of.iops, of.bytes_per_s]
@@ -70,20 +83,65 @@ impl ModelClient {
         self.active() && !self.blocked
     }
 
-    fn reservation_due(&self) -> Option<Fine> {
+    fn limit_of(&self, list: Option<Direction>) -> (Rates, [Fine; 2]) {
+        list.map_or((Rates::UNSET, [0; 2]), |direction| self.limits_of[direction as usize])
+    }
+
+    /// Whether a direction has a limit: only then do requests change order.
+    fn has_lists(&self) -> bool {
+        self.limits_of.iter().any(|(limit, _)| !limit.is_unset())
+    }
+
+    /// The oldest request of each list that has one, by place.
+    fn firsts(&self) -> Vec<(usize, Option<Direction>)> {
+        if !self.has_lists() {
+            return self.queue.front().map(|_| (0, None)).into_iter().collect();
+        }
+        let first = |list| Some((self.queue.iter().position(|waiting| waiting.work.kind.direction() == list)?, list));
+        LISTS.into_iter().filter_map(first).collect()
+    }
+
+    fn reservation_due_in(&self, list: Option<Direction>) -> Option<Fine> {
+        let (own, own_due) = self.limit_of(list);
         (0..2)
             .filter(|&unit| rates(self.qos.reservation)[unit] > 0)
             .map(|unit| {
-                let (reserved, limit) = (rates(self.qos.reservation)[unit], rates(self.qos.limit)[unit]);
-                let held_until = if limit >= reserved { self.limit[unit] } else { Fine::MIN };
+                let reserved = rates(self.qos.reservation)[unit];
+                let held =
+                    |limit: Rates, due: &[Fine; 2]| if rates(limit)[unit] >= reserved { due[unit] } else { Fine::MIN };
+                let held_until = held(self.qos.limit, &self.limit).max(held(own, &own_due));
                 ceil(self.reservation[unit].max(held_until)).max(0)
             })
             .min()
     }
 
+    fn reservation_due(&self) -> Option<Fine> {
+        self.firsts().into_iter().filter_map(|(_, list)| self.reservation_due_in(list)).min()
+    }
+
     fn limit_due(&self) -> Fine {
-        let set = (0..2).filter(|&unit| rates(self.qos.limit)[unit] > 0);
-        set.map(|unit| ceil(self.limit[unit])).max().unwrap_or(0).max(0)
+        let due = |limit: Rates, due: &[Fine; 2]| {
+            let set = (0..2).filter(|&unit| rates(limit)[unit] > 0);
+            set.map(|unit| ceil(due[unit])).max().unwrap_or(0).max(0)
+        };
+        let of_list = |(_, list)| {
+            let (limit, own) = self.limit_of(list);
+            due(limit, &own)
+        };
+        due(self.qos.limit, &self.limit).max(self.firsts().into_iter().map(of_list).min().unwrap_or(0))
+    }
+
+    /// Which of its requests is next.
+    fn next(&self, phase: Phase, now: Fine) -> usize {
+        let passes = |list: Option<Direction>| {
+            let (limit, due) = self.limit_of(list);
+            (0..2).all(|unit| rates(limit)[unit] == 0 || ceil(due[unit]) <= now)
+        };
+        let may = |list| phase == Phase::Weight || self.reservation_due_in(list).is_some_and(|due| due <= now);
+        let firsts = self.firsts().into_iter().filter(|&(_, list)| may(list));
+        // Of the same age, in the order of the lists: the least is the first of several.
+        let next = firsts.min_by_key(|&(place, list)| (!passes(list), self.queue[place].at));
+        next.expect("something waits").0
     }
 
     fn class(&self) -> usize {
@@ -155,7 +213,7 @@ impl Model {
         let (normal_waits, background_waits) =
             (self.ready(0, now).next().is_some(), self.ready(1, now).next().is_some());
         let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
-        let (work, cost, sequence) = client.queue.pop_front().expect("a request");
+        let Waiting { work, cost, sequence, .. } = client.queue.remove(client.next(phase, now)).expect("a request");
         let class = client.class();
         let weight = u128::from(client.qos.weight);
         let earn = |claim: i128, waits: bool| (claim + cost as i128).min(if waits { cost as i128 } else { 0 });
@@ -182,7 +240,26 @@ impl Model {
         client.start_tag += cost * VIRTUAL / weight;
         let burst = Fine::from(client.qos.burst.as_nanos()) * NS;
         charge(&mut client.limit, client.qos.limit, fine_now, burst, work.bytes);
+        if let Some(direction) = work.kind.direction() {
+            let (limit, due) = &mut client.limits_of[direction as usize];
+            charge(due, *limit, fine_now, burst, work.bytes);
+        }
         (work, sequence)
+    }
+
+    fn set_limit_of(&mut self, id: ClientId, direction: Direction, limit: Rates, now: Fine) {
+        let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
+        let had = client.has_lists();
+        let (old, due) = &mut client.limits_of[direction as usize];
+        if *old != limit {
+            convert(due, *old, limit, now * NS);
+            *old = limit;
+        }
+        if had && !client.has_lists() {
+            // One list again: what came at the same time stays as the lists were.
+            let list = |work: &Work| LISTS.iter().position(|&list| list == work.kind.direction());
+            client.queue.make_contiguous().sort_by_key(|waiting| (waiting.at, list(&waiting.work)));
+        }
     }
 
     fn set_qos(&mut self, id: ClientId, qos: Qos, now: Fine) {
@@ -199,6 +276,11 @@ impl Model {
         if (old.limit, old.burst) != (qos.limit, qos.burst) {
             convert(&mut client.limit, old.limit, qos.limit, now * NS);
         }
+        if old.burst != qos.burst {
+            for (limit, due) in &mut client.limits_of {
+                convert(due, *limit, *limit, now * NS);
+            }
+        }
         client.qos = qos;
     }
 }
@@ -208,6 +290,7 @@ enum Step {
     Join(Qos),
     Leave(usize),
     SetQos(usize, Qos),
+    SetLimitOf(usize, Direction, Rates),
     SetCost(CostModel),
     Block(usize),
     Unblock(usize),
@@ -249,6 +332,8 @@ fn a_step() -> impl Strategy<Value = Step> {
         2 => a_qos().prop_map(Step::Join),
         1 => client.clone().prop_map(Step::Leave),
         2 => (client.clone(), a_qos()).prop_map(|(client, qos)| Step::SetQos(client, qos)),
+        3 => (client.clone(), prop::sample::select(Direction::ALL.to_vec()), a_rate())
+            .prop_map(|(client, direction, limit)| Step::SetLimitOf(client, direction, limit)),
         1 => (0..10_000_u32, 50..300_u32)
             .prop_map(|(base_bytes, write_percent)| Step::SetCost(CostModel { base_bytes, write_percent })),
         1 => client.clone().prop_map(Step::Block),
@@ -257,6 +342,11 @@ fn a_step() -> impl Strategy<Value = Step> {
         25 => (later_ns, prop::bool::weighted(0.9)).prop_map(|(later_ns, admit)| Step::Pull { later_ns, admit }),
         5 => Just(Step::PullExactly),
     ]
+}
+
+fn sorted<T: Ord>(mut all: Vec<T>) -> Vec<T> {
+    all.sort_unstable();
+    all
 }
 
 struct Pair {
@@ -335,6 +425,7 @@ impl Pair {
                     limit: [-Fine::from(qos.burst.as_nanos()) * NS; 2],
                     start_tag,
                     blocked: false,
+                    limits_of: [(Rates::UNSET, [0; 2]); 2],
                     queue: VecDeque::new(),
                 });
             }
@@ -342,14 +433,26 @@ impl Pair {
                 let Some(id) = self.id(client) else { return };
                 let position = client % self.model.clients.len();
                 let gone = self.model.clients.remove(position);
-                let expected: Vec<_> = gone.queue.iter().map(|&(_, _, sequence)| (id, sequence)).collect();
-                assert_eq!(self.queue.leave(id), expected);
+                let mut expected: Vec<_> = gone.queue.iter().map(|waiting| (id, waiting.sequence)).collect();
+                let mut left = self.queue.leave(id);
+                if gone.has_lists() {
+                    // Oldest first; among equals by list.
+                    let ages: Vec<_> = left.iter().map(|&(_, n)| gone.queue.iter().find(|w| w.sequence == n)).collect();
+                    assert!(ages.is_sorted_by_key(|waiting| waiting.map(|waiting| waiting.at)));
+                    (expected, left) = (sorted(expected), sorted(left));
+                }
+                assert_eq!(left, expected);
                 self.former.push(id);
             }
             Step::SetQos(client, qos) => {
                 let Some(id) = self.id(client) else { return };
                 self.queue.set_qos(self.now(), id, qos);
                 self.model.set_qos(id, qos, Fine::from(self.now));
+            }
+            Step::SetLimitOf(client, direction, limit) => {
+                let Some(id) = self.id(client) else { return };
+                self.queue.set_limit_of(self.now(), id, direction, limit);
+                self.model.set_limit_of(id, direction, limit, Fine::from(self.now));
             }
             Step::SetCost(cost) => {
                 self.queue.set_cost_model(cost);
@@ -377,7 +480,7 @@ impl Pair {
                 let cost = u128::from((u64::from(self.cost.base_bytes) + payload).max(1));
                 let position = client % self.model.clients.len();
                 let client = &mut self.model.clients[position];
-                client.queue.push_back((work, cost, self.sequence));
+                client.queue.push_back(Waiting { work, cost, sequence: self.sequence, at: self.now });
                 if client.queue.len() == 1 {
                     client.reservation = client.reservation.map(|due| due.max(Fine::from(self.now) * NS));
                 }
@@ -414,6 +517,7 @@ impl Pair {
             self.queue.set_qos(now, id, Qos::default());
             self.queue.block(now, id);
             self.queue.unblock(now, id);
+            self.queue.set_limit_of(now, id, Direction::Read, Rates { iops: 1, bytes_per_s: 1 });
             assert_eq!(self.queue.leave(id), []);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::promise::Binding;
+use evenkeel_control::pool::promise::{Binding, Goals, Scope};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal};
 use evenkeel_control::response;
 use evenkeel_control::rng::SplitMix64;
@@ -73,7 +73,7 @@ impl Bench {
     }
 
     fn promise(&mut self, tenant: TenantId, bytes_per_s: u64) {
-        self.pool.set_promise(self.now, tenant, Some(Rate::BytesPerS(bytes_per_s)));
+        self.pool.set_promises(self.now, tenant, &Goals::of_all(Rate::BytesPerS(bytes_per_s)));
     }
 
     /// Time passes.
@@ -131,7 +131,8 @@ impl Bench {
     }
 
     fn state(&self, tenant: TenantId) -> (Binding, Reason) {
-        let promise = self.pool.tenant(tenant).expect("has not left").promise.expect("was promised something");
+        let promise =
+            self.pool.tenant(tenant).expect("has not left").promise(Scope::All).expect("was promised something");
         (promise.binding, promise.limit.reason)
     }
 }
@@ -246,7 +247,7 @@ fn who_is_held_back_for_a_goal_is_owed_nothing_for_it() {
     bench.run(10_000);
     let view = bench.pool.tenant(tenant).expect("is there");
     assert!(view.hold.is_some(), "reads take too long");
-    let promise = view.promise.expect("was promised something");
+    let promise = view.promise(Scope::All).expect("was promised something");
     let by_goal = |record: &&evenkeel_control::pool::promise::Record| record.binding == Binding::Limit(Owner::Response);
     let held: u64 = promise.records.iter().filter(by_goal).map(|record| record.times).sum();
     let all: u64 = promise.records.iter().map(|record| record.times).sum();
@@ -292,7 +293,7 @@ fn what_the_device_cannot_give_is_said_and_the_promise_holds_again_after() {
     let (_, reason) = bench.state(tenant);
     assert!(matches!(reason, Reason::AtCeiling { .. }), "{reason:?}");
     let decided = bench.pool.take_promise_decision();
-    assert!(decided.is_some_and(|(id, reason)| id == tenant && reason.name() == "at_ceiling"), "{decided:?}");
+    assert!(decided.is_some_and(|(id, _, reason)| id == tenant && reason.name() == "at_ceiling"), "{decided:?}");
     bench.clients[1].1 = 0;
     bench.run(1_000);
     // What is owed is bounded, and repaid slowly.
@@ -310,7 +311,7 @@ fn promises_of_requests_and_of_several_tenants_come_change_and_go() {
     let mut bench = Bench::new(3, 0.2);
     let tenants = [bench.join(qos(), 8), bench.join(qos(), 8), bench.join(qos(), 1)];
     bench.promise(tenants[0], PROMISE);
-    bench.pool.set_promise(bench.now, tenants[1], Some(Rate::RequestsPerS(300)));
+    bench.pool.set_promises(bench.now, tenants[1], &Goals::of_all(Rate::RequestsPerS(300)));
     bench.run(5_000);
     let rates = bench.rates(40, &tenants);
     assert!(off(rates[0], PROMISE) < 0.01, "{rates:?}");
@@ -318,7 +319,7 @@ fn promises_of_requests_and_of_several_tenants_come_change_and_go() {
     let view = bench.pool.tenant(tenants[1]).expect("is there");
     assert_eq!(view.limit_iops.binding().map(|(owner, _)| owner), Some(Owner::Throughput));
     assert_eq!(view.limit_bytes_per_s.binding(), None);
-    assert!(!view.promise.expect("was promised").records.is_empty());
+    assert!(!view.promise(Scope::All).expect("was promised").records.is_empty());
 
     // Another rate, another unit, none.
     bench.promise(tenants[0], PROMISE / 2);
@@ -326,9 +327,9 @@ fn promises_of_requests_and_of_several_tenants_come_change_and_go() {
     bench.run(1_000);
     let rates = bench.rates(40, &tenants);
     assert!(off(rates[0], PROMISE / 2) < 0.01 && off(rates[1], PROMISE / 2) < 0.01, "{rates:?}");
-    bench.pool.set_promise(bench.now, tenants[0], None);
+    bench.pool.set_promises(bench.now, tenants[0], &Goals::NONE);
     let view = bench.pool.tenant(tenants[0]).expect("is there");
-    assert!(view.promise.is_none() && view.limit_bytes_per_s.binding().is_none());
+    assert!(view.promises().next().is_none() && view.limit_bytes_per_s.binding().is_none());
     let left: Vec<_> = bench.pool.leave(tenants[1]);
     assert!(!left.is_empty(), "it had requests waiting");
     bench.clients.remove(1);

@@ -280,6 +280,33 @@ fn promises_and_pools_change_live_until_the_next_reload() {
     let tenant = &pool["tenants"][0];
     assert_eq!((&tenant["qos"]["weight"], &tenant["qos"]["class"]), (&json!(5), &json!("background")));
     assert_eq!(tenant["limit"]["iops"], 1000);
+    // A promise of one direction, of both, and of both together in its place.
+    for (arguments, promises) in [
+        (&["--promise-write-bytes-per-s", "5MB"][..], &[("write", "bytes", 5_000_000)][..]),
+        (&["--promise-read-iops", "100"], &[("read", "requests", 100), ("write", "bytes", 5_000_000)]),
+        (&["--promise-bytes-per-s", "9MB"], &[("all", "bytes", 9_000_000)]),
+        (&["--promise-bytes-per-s", "0"], &[]),
+    ] {
+        succeed(&folder, &[&["tenant", "set", "default"][..], arguments].concat());
+        let state = server.state();
+        let shown = state["pools"][0]["tenants"][0]["promises"].as_array().expect("a list").clone();
+        let of = |promise: &Value| (promise["of"].clone(), promise["unit"].clone(), promise["promised_per_s"].clone());
+        let expected: Vec<_> = promises.iter().map(|&(of, unit, rate)| (json!(of), json!(unit), json!(rate))).collect();
+        assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), expected, "{arguments:?}");
+        let metrics = http(server.status(), "GET", "/metrics", &[], "").body;
+        let each = metrics.lines().filter(|line| line.starts_with("evenkeel_tenant_promise{"));
+        assert_eq!(each.count(), promises.len());
+        for (of, _, rate) in promises {
+            let of = format!("evenkeel_tenant_promise{{pool=\"main\",tenant=\"default\",of=\"{of}\"}}");
+            assert_eq!(sample(&metrics, &of), f64::from(*rate));
+        }
+        let text = succeed(&folder, &["state"]);
+        assert_eq!(
+            text.contains("5000000 bytes/s of writes; what binds: throughput"),
+            promises.len() == 2 || promises == [("write", "bytes", 5_000_000)],
+            "{text}"
+        );
+    }
     let socket = folder.join("evenkeel-data/control.sock");
     let config: Value = serde_json::from_str(&control(&socket, "GET", "/api/v1/config", &[], "").body).expect("JSON");
     assert_eq!(config["pools"]["main"]["emulate"]["iops"], 700);

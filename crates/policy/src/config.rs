@@ -279,9 +279,8 @@ pub struct Tenant {
     pub reservation: Rates,
     /// Never served faster than this (plus burst).
     pub limit: Rates,
-    /// Promised over each second that it asks, either iops or bytes_per_s, reads and writes together: a limit that makes up
-    /// for what the device kept from it.
-    pub promise: Rates,
+    /// Promised over each second that it asks: a limit that makes up for what the device kept from it.
+    pub promise: Promise,
     /// Share of what reservations leave, relative to other tenants.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
@@ -293,6 +292,20 @@ pub struct Tenant {
     pub standing: Standing,
     /// Connections from these addresses belong to this tenant, whatever the volume says.
     pub clients: Vec<Cidr>,
+}
+
+/// A promised throughput: of reads and writes together, or of each direction for itself; each either iops or bytes_per_s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Promise {
+    /// Requests per second, reads and writes together; 0 = not promised.
+    pub iops: u64,
+    /// Payload bytes per second, reads and writes together, for example "50MB"; 0 = not promised.
+    pub bytes_per_s: Bytes,
+    /// Of reads; writes are not held back for it.
+    pub read: Rates,
+    /// Of writes; reads are not held back for it.
+    pub write: Rates,
 }
 
 /// Whether a tenant stands back for others.
@@ -433,7 +446,7 @@ impl Default for Tenant {
         Self {
             reservation: Rates::default(),
             limit: Rates::default(),
-            promise: Rates::default(),
+            promise: Promise::default(),
             weight: 1,
             burst: Duration::from_millis(10),
             class: Class::Normal,

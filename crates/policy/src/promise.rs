@@ -1,25 +1,34 @@
 //! A promised throughput on a pool: how it is written, and how its decisions are told.
 
-use evenkeel_control::pool::promise::{Binding, Record, View};
+use evenkeel_control::pool::promise::{Binding, Goals, Record, View};
 use evenkeel_control::throughput::{Limit, Rate, Reason};
 
-use crate::config::Tenant;
+use crate::config::Promise;
 use crate::state::{PromiseDecision, PromiseState};
-use crate::units::Rates;
+use crate::units::{Bytes, Rates};
 
-/// What was promised, if anything was: bytes go before requests, as nothing can be promised in both.
-pub(crate) fn rate(promise: &Rates) -> Option<Rate> {
-    match (promise.bytes_per_s.0, promise.iops) {
-        (0, 0) => None,
-        (0, iops) => Some(Rate::RequestsPerS(iops)),
-        (bytes_per_s, _) => Some(Rate::BytesPerS(bytes_per_s)),
+impl Promise {
+    /// Of reads and writes together.
+    pub const fn together(&self) -> Rates {
+        Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
-}
 
-impl Tenant {
-    /// The promised throughput in the controller's words.
-    pub fn promised(&self) -> Option<Rate> {
-        rate(&self.promise)
+    /// All that was promised, whatever it is about.
+    pub fn sum(&self) -> Rates {
+        [self.read, self.write].into_iter().fold(self.together(), |sum, one| Rates {
+            iops: sum.iops.saturating_add(one.iops),
+            bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(one.bytes_per_s.0)),
+        })
+    }
+
+    /// In the controller's words: bytes go before requests, as nothing can be promised in both.
+    pub fn goals(&self) -> Goals {
+        let rate = |promise: Rates| match (promise.bytes_per_s.0, promise.iops) {
+            (0, 0) => None,
+            (0, iops) => Some(Rate::RequestsPerS(iops)),
+            (bytes_per_s, _) => Some(Rate::BytesPerS(bytes_per_s)),
+        };
+        Goals { all: rate(self.together()), read: rate(self.read), write: rate(self.write) }
     }
 }
 
@@ -92,6 +101,7 @@ pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> 
         binding: record.binding.name().into(),
     };
     PromiseState {
+        of: view.scope.name().into(),
         unit: match view.promised {
             Rate::BytesPerS(_) => "bytes",
             Rate::RequestsPerS(_) => "requests",

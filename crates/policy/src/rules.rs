@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::{Backend, Config, DEFAULT_VOLUME, Pool, Scheduler, Server, Status, Tenant, Volume, Workers};
+use crate::config::{
+    Backend, Config, DEFAULT_VOLUME, Pool, Promise, Scheduler, Server, Status, Tenant, Volume, Workers,
+};
 use crate::units::{Bytes, Duration, Rates};
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
@@ -258,13 +260,14 @@ fn promises(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     tenants.sort_unstable();
     tenants.dedup();
     let promised =
-        tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| Rates {
-            iops: sum.iops.saturating_add(tenant.reservation.iops.max(tenant.promise.iops)),
-            bytes_per_s: Bytes(
-                sum.bytes_per_s.0.saturating_add(tenant.reservation.bytes_per_s.max(tenant.promise.bytes_per_s).0),
-            ),
+        tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| {
+            let (reserved, promised) = (tenant.reservation, tenant.promise.sum());
+            Rates {
+                iops: sum.iops.saturating_add(reserved.iops.max(promised.iops)),
+                bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(promised.bytes_per_s).0)),
+            }
         });
-    let unkept = |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| tenant.promised().is_some());
+    let unkept = |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| !tenant.promise.sum().is_unset());
     if pool.scheduler == Scheduler::None
         && let Some(tenant) = tenants.iter().find(unkept)
     {
@@ -303,20 +306,42 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
             format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
         );
     }
-    let promise = tenant.promise;
-    if promise.iops > 0 && promise.bytes_per_s.0 > 0 {
-        out.error(&at("promise"), "must be either iops or bytes_per_s: nobody can keep both exactly");
-    } else if exceeds(promise.iops, limit.iops) || exceeds(promise.bytes_per_s.0, limit.bytes_per_s.0) {
-        out.error(
-            &at("promise"),
-            format!("{promise} is more than the tenant's limit of {limit}; raise the limit or lower the promise"),
-        );
-    } else if exceeds(reserved.iops, promise.iops) || exceeds(reserved.bytes_per_s.0, promise.bytes_per_s.0) {
-        out.warning(
-            &at("promise"),
-            format!("the reservation of {reserved} is more and wins, so that {promise} limits nothing"),
-        );
+    promise(tenant, out, &at("promise"));
+}
+
+/// A promise that can be kept, and has an effect.
+fn promise(tenant: &Tenant, out: &mut Findings, at: &[&str; 3]) {
+    let [tenants, name, key] = *at;
+    let (promise, reserved, limit) = (tenant.promise, tenant.reservation, tenant.limit);
+    let exceeding = |rates: Rates, bound: Rates| {
+        exceeds(rates.iops, bound.iops) || exceeds(rates.bytes_per_s.0, bound.bytes_per_s.0)
+    };
+    for (direction, rates) in [(None, promise.together()), (Some("read"), promise.read), (Some("write"), promise.write)]
+    {
+        if rates.iops > 0 && rates.bytes_per_s.0 > 0 {
+            let path: Vec<&str> = [tenants, name, key].into_iter().chain(direction).collect();
+            out.error(&path, "must be either iops or bytes_per_s: nobody can keep both exactly");
+            return;
+        }
     }
+    let each = !promise.read.is_unset() || !promise.write.is_unset();
+    let sum = promise.sum();
+    if each && !promise.together().is_unset() {
+        out.error(at, "must be either of reads and writes together or of each for itself; leave read and write away, or iops and bytes_per_s beside them");
+    } else if exceeding(sum, limit) {
+        out.error(
+            at,
+            format!("{sum} is more than the tenant's limit of {limit}; raise the limit or lower the promise"),
+        );
+    } else if exceeding(reserved, sum) && (!each || both_in_one_unit(&promise)) {
+        out.warning(at, format!("the reservation of {reserved} is more and wins, so that {sum} limits nothing"));
+    }
+}
+
+/// Whether reads and writes were promised something that adds up.
+fn both_in_one_unit(promise: &Promise) -> bool {
+    let (read, write) = (promise.read, promise.write);
+    (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
 }
 
 /// One block may belong to one tenant only; a block inside another is fine, because the most specific decides.

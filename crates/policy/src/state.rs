@@ -195,8 +195,8 @@ pub struct TenantState {
     pub standing: String,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<HoldState>,
-    /// The throughput that it was promised, if one was.
-    pub promise: Option<PromiseState>,
+    /// The throughputs that it was promised: one for all that it does, or one for each direction.
+    pub promises: Vec<PromiseState>,
     /// Connections at present.
     pub connections: u64,
     /// Requests waiting.
@@ -283,7 +283,9 @@ pub struct HoldState {
 /// A promised throughput, and what was decided for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PromiseState {
-    /// Of what: `bytes` or `requests`, reads and writes together.
+    /// What it is about: `all`, `read` or `write`.
+    pub of: String,
+    /// `bytes` or `requests`.
     pub unit: String,
     /// How many each second were promised.
     pub promised_per_s: u64,
@@ -299,6 +301,17 @@ pub struct PromiseState {
     pub binding: String,
     /// Decisions lately, oldest first.
     pub decisions: Vec<PromiseDecision>,
+}
+
+impl PromiseState {
+    /// What it is about, to be put behind a rate: nothing where that is all.
+    pub fn of_what(&self) -> &'static str {
+        match self.of.as_str() {
+            "read" => " of reads",
+            "write" => " of writes",
+            _ => "",
+        }
+    }
 }
 
 /// A decision for a promise; one that stays the same in kind is one record.

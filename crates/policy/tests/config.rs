@@ -1,5 +1,7 @@
 //! Configurations: defaults, every error with its place and cure, all of them at once.
 
+use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::throughput::Rate;
 use evenkeel_policy::Config;
 use evenkeel_policy::check::{Problem, check};
 use evenkeel_policy::config::{Admission, Backend, Cache, Class, Repairs, Scheduler, SlowFast, Status, Volume};
@@ -178,6 +180,21 @@ fn rules_beyond_types_are_checked_in_place() {
             &["6 IOPS", "limit of 5 IOPS"],
         ),
         (
+            "[tenants.a]\npromise.read = { iops = 10, bytes_per_s = 5 }\n".into(),
+            "2:9: tenants.a.promise.read",
+            &["either iops or bytes_per_s"],
+        ),
+        (
+            "[tenants.a]\npromise = { iops = 10, write = { iops = 5 } }\n".into(),
+            "2:1: tenants.a.promise",
+            &["together or of each"],
+        ),
+        (
+            "[tenants.a]\nlimit.iops = 5\npromise = { read.iops = 3, write.iops = 3 }\n".into(),
+            "3:1: tenants.a.promise",
+            &["6 IOPS", "limit of 5 IOPS"],
+        ),
+        (
             "[tenants.a]\nreservation.iops = 10\nlimit.iops = 5\n".into(),
             "2:1: tenants.a.reservation",
             &["10 IOPS", "5 IOPS"],
@@ -324,8 +341,19 @@ fn promises_without_effect_are_doubtful() {
     assert!(report.errors.is_empty(), "{:#?}", report.errors);
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["pools.main.scheduler", "tenants.a.promise"]);
-    let promised = |name: &str| report.config.tenants[name].promised().map(|rate| rate.value());
-    assert_eq!((promised("a"), promised("b"), promised("default")), (Some(100), Some(1_000_000), None));
+    let promised = |name: &str| report.config.tenants[name].promise.goals();
+    assert_eq!(promised("a"), Goals::of_all(Rate::RequestsPerS(100)));
+    assert_eq!(promised("b"), Goals::of_all(Rate::BytesPerS(1_000_000)));
+    assert_eq!(promised("default"), Goals::NONE);
+    // A reservation of all may be needed by the direction to which nothing was promised.
+    let text = "[tenants.a]\nreservation.iops = 200\npromise.read.iops = 100\n\
+        [tenants.b]\nreservation.iops = 200\npromise = { read.iops = 100, write.iops = 50 }\n";
+    let report = check(text, "test.toml");
+    let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
+    assert_eq!(keys, ["tenants.b.promise"], "{:#?}", report.errors);
+    let [of_a, of_b] = ["a", "b"].map(|name| report.config.tenants[name].promise.goals());
+    assert_eq!(of_a, Goals { read: Some(Rate::RequestsPerS(100)), ..Goals::NONE });
+    assert_eq!((of_b.all, of_b.write), (None, Some(Rate::RequestsPerS(50))));
 }
 
 #[test]

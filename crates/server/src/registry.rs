@@ -146,13 +146,13 @@ impl Registry {
                     None => {
                         let id = state.join(now, tenant.into());
                         state.set_standing(id, tenant.standing.into());
-                        state.set_promise(now, id, tenant.promised());
+                        state.set_promises(now, id, &tenant.promise.goals());
                         tenants.insert(Arc::from(name.as_str()), id);
                     }
                     Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
                         state.set_qos(now, id, tenant.into());
                         state.set_standing(id, tenant.standing.into());
-                        state.set_promise(now, id, tenant.promised());
+                        state.set_promises(now, id, &tenant.promise.goals());
                     }
                     Some(_) => {}
                 }

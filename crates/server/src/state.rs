@@ -128,7 +128,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let (standing, hold) = (Standing::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
-    let promise = view.promise.map(|promise| evenkeel_policy::promise::state(&promise, at));
+    let promises = view.promises().map(|promise| evenkeel_policy::promise::state(&promise, at)).collect();
     drop(state);
     Some(TenantState {
         name: name.to_owned(),
@@ -136,7 +136,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
         limit,
         standing: standing.name().into(),
         hold,
-        promise,
+        promises,
         connections: connections.into(),
         queued_requests: queued,
         inside_requests: in_flight,

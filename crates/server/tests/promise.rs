@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::wire::{Command, CommandFlags};
-use evenkeel_policy::config::Engine;
+use evenkeel_policy::config::{Engine, Promise};
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::{Bytes, Rates};
 use support::TestServer;
@@ -75,16 +75,16 @@ fn a_promise_is_kept_where_a_limit_loses_it_and_changes_with_a_reload() {
                     return;
                 }
             }
-            panic!("{what}: never in {ATTEMPTS} attempts, {:#?}", tenant(&test, "promised").promise);
+            panic!("{what}: never in {ATTEMPTS} attempts, {:#?}", tenant(&test, "promised").promises);
         };
         attempt("a promise beside a limit", &|[promised, limited]| (0.97..1.03).contains(&promised) && limited < 0.9);
         let seen = tenant(&test, "promised");
-        let promise = seen.promise.expect("was promised something");
+        let promise = seen.promises.first().expect("was promised something");
         assert_eq!((promise.unit.as_str(), promise.promised_per_s), ("bytes", RATE));
         assert_eq!(promise.binding, "throughput");
         assert_eq!(seen.limit.bytes_per_s_owner.as_deref(), Some("throughput"));
         assert!(promise.decisions.iter().any(|decision| decision.limit_per_s > RATE), "{promise:#?}");
-        assert!(tenant(&test, "limited").promise.is_none());
+        assert!(tenant(&test, "limited").promises.is_empty());
 
         // A reservation wins, and is named.
         let mut config = test.config.clone();
@@ -92,7 +92,7 @@ fn a_promise_is_kept_where_a_limit_loses_it_and_changes_with_a_reload() {
         config.tenants.get_mut("promised").unwrap().reservation = rates(2 * RATE);
         test.server.reload(config.clone()).unwrap();
         attempt("a reservation of twice as much", &|[promised, _]| promised > 1.2);
-        let binding = tenant(&test, "promised").promise.unwrap();
+        let binding = tenant(&test, "promised").promises.remove(0);
         assert!(binding.binding == "reservation" && binding.because.contains("reservation"), "{binding:#?}");
 
         // The smallest limit binds, and is named.
@@ -102,18 +102,52 @@ fn a_promise_is_kept_where_a_limit_loses_it_and_changes_with_a_reload() {
         attempt("a limit of half as much", &|[promised, _]| promised < 0.55);
         let seen = tenant(&test, "promised");
         assert_eq!(seen.limit.bytes_per_s_owner.as_deref(), Some("operator"));
-        assert_eq!(seen.promise.unwrap().binding, "operator");
+        assert_eq!(seen.promises[0].binding, "operator");
 
         // Half the promise, then none.
         config.tenants.get_mut("promised").unwrap().limit = Rates::default();
-        config.tenants.get_mut("promised").unwrap().promise = rates(RATE / 2);
+        config.tenants.get_mut("promised").unwrap().promise.bytes_per_s = Bytes(RATE / 2);
         test.server.reload(config.clone()).unwrap();
         attempt("half the promise", &|[promised, _]| (0.48..0.52).contains(&promised));
-        config.tenants.get_mut("promised").unwrap().promise = Rates::default();
-        test.server.reload(config).unwrap();
+        config.tenants.get_mut("promised").unwrap().promise = Promise::default();
+        test.server.reload(config.clone()).unwrap();
         let seen = tenant(&test, "promised");
-        assert!(seen.promise.is_none() && seen.limit.bytes_per_s.is_none(), "{seen:#?}");
+        assert!(seen.promises.is_empty() && seen.limit.bytes_per_s.is_none(), "{seen:#?}");
         attempt("no promise and no limit", &|[promised, _]| promised > 1.5);
+
+        // Of writes alone: who reads meanwhile is not held back.
+        config.tenants.get_mut("promised").unwrap().promise.write = rates(RATE);
+        test.server.reload(config).unwrap();
+        let reads = scope.spawn(|| {
+            let mut client = test.connect("promised");
+            let mut cookies = std::collections::VecDeque::new();
+            let mut flushes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                cookies.push_back(client.send(Command::Read, CommandFlags::NONE, 0, 16 << 10, &[]));
+                if cookies.len() == 16 {
+                    client.wait(cookies.pop_front().unwrap()).unwrap();
+                    // A flush waits for no write that is held back.
+                    client.flush().unwrap();
+                    flushes += 1;
+                }
+            }
+            cookies.into_iter().for_each(|cookie| drop(client.wait(cookie).unwrap()));
+            flushes
+        });
+        let read = || tenant(&test, "promised").read_bytes_total;
+        let before = std::cell::Cell::new(read());
+        attempt("a promise of writes alone", &|[promised, limited]| {
+            let now = read();
+            let part = (now - before.replace(now)) as f64 / ATTEMPT.as_secs_f64() / RATE as f64;
+            println!("reads: {part:.3} of the rate");
+            (0.97..1.03).contains(&promised) && limited < 0.9 && part > 1.5
+        });
+        let seen = tenant(&test, "promised");
+        let of: Vec<_> = seen.promises.iter().map(|promise| (promise.of.as_str(), promise.binding.as_str())).collect();
+        assert_eq!(of, [("write", "throughput")]);
+        assert!(seen.limit.bytes_per_s.is_none(), "nothing limits both together: {seen:#?}");
+        stop.store(true, Ordering::Relaxed);
+        assert!(reads.join().unwrap() > 10);
         drop(stops);
     });
 }

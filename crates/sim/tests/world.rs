@@ -2,6 +2,7 @@
 
 use evenkeel_control::admission::{Config, SlowFastConfig};
 use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::promise::Goals;
 use evenkeel_control::pool::{self, Scheduler};
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
@@ -85,7 +86,7 @@ prop_compose! {
             changes: vec![
                 (at(300), Change::Device(DeviceParams::Store(slow))),
                 (at(500), Change::Stall(Duration::from_millis(100))),
-                (at(700), Change::Tenant(0, changed, None)),
+                (at(700), Change::Tenant(0, changed, Goals::NONE)),
             ],
             warmup: Duration::from_millis(warmup),
             duration: Duration::from_millis(1_200),

@@ -1,10 +1,13 @@
 //! One client's tags.
 
+use alloc::boxed::Box;
+
+use crate::mclock::lanes::{Lanes, Place, place_of};
 use crate::mclock::slab::Fifo;
 use crate::mclock::{MAX_WEIGHT, Qos};
 use crate::time::{Duration, Instant};
 use crate::token_bucket::{BYTES, IOPS, TokenBucket};
-use crate::units::Work;
+use crate::units::{Kind, Work};
 
 /// Virtual time: cost units divided by weight, in units of 2⁻²⁸. 128 bits hold more
 /// than 10⁹ years at 100 GB/s and weight 1.
@@ -56,6 +59,7 @@ pub(super) struct Client {
     /// Start tag of the next request in its class's virtual time.
     pub(super) weight_tag: VirtualTime,
     inverse_weight: u64,
+    /// All requests, or those that move no data if there are `lanes`.
     pub(super) fifo: Fifo,
     pub(super) generation: u32,
     pub(super) live: bool,
@@ -63,6 +67,8 @@ pub(super) struct Client {
     pub(super) reserved: bool,
     pub(super) limited: bool,
     pub(super) class: Class,
+    /// Where a direction has a limit of its own.
+    pub(super) lanes: Option<Box<Lanes>>,
     reservation: TokenBucket,
     limit: TokenBucket,
 }
@@ -80,6 +86,7 @@ impl Client {
             reserved: !qos.reservation.is_unset(),
             limited: !qos.limit.is_unset(),
             class,
+            lanes: None,
             reservation: TokenBucket::new(qos.reservation, MAX_LAG),
             limit: TokenBucket::new(qos.limit, qos.burst),
         }
@@ -100,6 +107,9 @@ impl Client {
         self.limited = !qos.limit.is_unset();
         self.reservation.set_rates(now, qos.reservation, MAX_LAG);
         self.limit.set_rates(now, qos.limit, qos.burst);
+        if let Some(lanes) = &mut self.lanes {
+            lanes.set_burst(now, qos.burst);
+        }
     }
 
     /// The client has something to do again: time in which it did not ask earns it nothing.
@@ -110,10 +120,81 @@ impl Client {
         }
     }
 
+    /// How much unused limit may be saved up.
+    pub(super) fn burst(&self) -> Duration {
+        self.limit.burst()
+    }
+
+    /// How many requests wait.
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        self.fifo.len() + self.lanes.as_ref().map_or(0, |lanes| lanes.len())
+    }
+
     /// Whether requests wait.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
-        !self.fifo.is_empty()
+        self.len() > 0
+    }
+
+    /// Where a request of this kind waits.
+    #[inline]
+    pub(super) fn fifo_for(&mut self, kind: Kind) -> &mut Fifo {
+        self.fifo_mut(if self.lanes.is_some() { place_of(kind) } else { Place::Common })
+    }
+
+    /// The requests in one place.
+    #[inline]
+    pub(super) fn fifo_mut(&mut self, place: Place) -> &mut Fifo {
+        match (place, &mut self.lanes) {
+            (Place::Of(direction), Some(lanes)) => lanes.fifo_mut(direction),
+            _ => &mut self.fifo,
+        }
+    }
+
+    /// The places in which requests wait.
+    fn waiting(&self) -> impl Iterator<Item = (Place, &Fifo)> {
+        let of = |place| match (place, &self.lanes) {
+            (Place::Common, _) => Some(&self.fifo),
+            (Place::Of(direction), lanes) => Some(lanes.as_ref()?.fifo(direction)),
+        };
+        Place::ALL.into_iter().filter_map(move |place| Some((place, of(place)?))).filter(|(_, fifo)| !fifo.is_empty())
+    }
+
+    /// The place of the oldest request; `age` tells when the first of a list came.
+    pub(super) fn oldest<T: Ord>(&self, age: impl Fn(&Fifo) -> T) -> Option<Place> {
+        self.waiting().min_by_key(|(_, fifo)| age(fifo)).map(|(place, _)| place)
+    }
+
+    /// Where the next request is taken from, whatever entitles the client to it: the oldest of those that no limit on a
+    /// direction holds back. A reservation passes the limits that are below it, but only if nothing else is there.
+    #[inline]
+    pub(super) fn turn<T: Ord>(&self, now: Instant, by_reservation: bool, age: impl Fn(&Fifo) -> T) -> Place {
+        match &self.lanes {
+            None => Place::Common,
+            Some(lanes) => self.turn_among(lanes, now, by_reservation, age).unwrap_or(Place::Common),
+        }
+    }
+
+    #[cold]
+    fn turn_among<T: Ord>(
+        &self,
+        lanes: &Lanes,
+        now: Instant,
+        by_reservation: bool,
+        age: impl Fn(&Fifo) -> T,
+    ) -> Option<Place> {
+        let may = |place: Place| !by_reservation || self.reservation_due_in(place) <= now.as_nanos();
+        let key = |&(place, fifo): &(Place, &Fifo)| (lanes.due(place) > now.as_nanos(), age(fifo));
+        let next = self.waiting().filter(|&(place, _)| may(place)).min_by_key(key);
+        next.map(|(place, _)| place)
+    }
+
+    /// When another of its requests may be the next than now, in ns; `None` where they keep their order.
+    pub(super) fn next_turn(&self, now: Instant) -> Option<u64> {
+        let lanes = self.lanes.as_ref()?;
+        let dues = self.waiting().flat_map(|(place, _)| [lanes.due(place), self.reservation_due_in(place)]);
+        dues.filter(|&due| due > now.as_nanos() && due < u64::MAX).min()
     }
 
     /// When the next request is due by reservation: when either rate is behind, in ns.
@@ -122,29 +203,56 @@ impl Client {
     /// is never exceeded; any other limit yields to the reservation.
     #[inline]
     pub(super) fn reservation_due(&self) -> u64 {
+        match &self.lanes {
+            None => self.reservation_due_in(Place::Common),
+            Some(_) => self.reservation_due_among_lanes(),
+        }
+    }
+
+    #[cold]
+    fn reservation_due_among_lanes(&self) -> u64 {
+        self.waiting().map(|(place, _)| self.reservation_due_in(place)).min().unwrap_or(u64::MAX)
+    }
+
+    /// The same of what waits in one place.
+    #[inline]
+    fn reservation_due_in(&self, place: Place) -> u64 {
+        let own = self.lanes.as_ref().and_then(|lanes| lanes.limit(place));
         [IOPS, BYTES].into_iter().fold(u64::MAX, |due, rate| {
             let price = self.reservation.price(rate);
             if price == 0 {
                 return due;
             }
-            let holds = self.limited && self.limit.price(rate) <= price;
-            let limit = if holds { self.limit.deadline(rate) } else { 0 };
-            due.min(self.reservation.deadline(rate).max(limit))
+            let until = |limit: &TokenBucket| if limit.price(rate) <= price { limit.deadline(rate) } else { 0 };
+            let shared = if self.limited { until(&self.limit) } else { 0 };
+            due.min(self.reservation.deadline(rate).max(shared).max(own.map_or(0, until)))
         })
     }
 
-    /// When the limit lets the next request pass, in ns.
+    /// When the limits let the next request pass, in ns.
     #[inline]
     pub(super) fn limit_due(&self) -> u64 {
-        if self.limited { self.limit.ready_at().as_nanos() } else { 0 }
+        let shared = if self.limited { self.limit.ready_at().as_nanos() } else { 0 };
+        match &self.lanes {
+            None => shared,
+            Some(lanes) => shared.max(self.limit_due_among(lanes)),
+        }
     }
 
-    /// Charges the limit and the weight; the reservation is left alone, so that service
+    #[cold]
+    fn limit_due_among(&self, lanes: &Lanes) -> u64 {
+        self.waiting().map(|(place, _)| lanes.due(place)).min().unwrap_or(0)
+    }
+
+    /// Charges the limits and the weight; the reservation is left alone, so that service
     /// by weight comes on top of it.
     #[inline]
     pub(super) fn charge_weight(&mut self, now: Instant, work: &Work, cost: u32) {
         if self.limited {
             self.limit.take(now, work);
+        }
+        if let Some(lanes) = &mut self.lanes {
+            lanes.charge(now, work);
         }
         self.weight_tag += u128::from(self.step(u64::from(cost)));
     }

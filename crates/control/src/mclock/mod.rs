@@ -27,6 +27,7 @@
 mod claim;
 mod client;
 mod heap;
+mod lanes;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -34,12 +35,13 @@ mod tests;
 use alloc::vec::Vec;
 
 use crate::time::{Duration, Instant};
-use crate::units::{Kind, Rates, Work};
+use crate::units::{Direction, Kind, Rates, Work};
 
 use claim::Claim;
 use client::{Class, Client, VirtualTime};
 use heap::Heap;
-use slab::{Request, Slab};
+use lanes::{Lanes, Place};
+use slab::{Fifo, Request, Slab};
 
 /// The greatest weight; greater ones count as this, and 0 counts as 1.
 pub const MAX_WEIGHT: u32 = 1_000_000;
@@ -137,6 +139,8 @@ pub enum Pull<R> {
 struct Choice {
     index: u32,
     phase: Phase,
+    /// Which of its lists the next request is in.
+    place: Place,
     /// By weight although a reservation was due.
     ahead_of_reservations: bool,
     /// A background client although a normal one could be served.
@@ -145,7 +149,8 @@ struct Choice {
 
 /// The scheduler: requests in, in any order of clients; out, in the order of the promises.
 ///
-/// Requests of one client are served in the order in which they were pushed. Memory is
+/// Requests of one client are served in the order in which they were pushed, but where a direction has a limit of its own:
+/// then reads keep their order among themselves, and so do writes. Memory is
 /// proportional to the most clients there were at a time and to the most requests queued at a time
 /// lately.
 pub struct Queue<R> {
@@ -208,10 +213,8 @@ impl<R> Queue<R> {
     pub fn leave(&mut self, id: ClientId) -> Vec<R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Vec::new() };
         client.live = false;
-        let mut payloads = Vec::with_capacity(client.fifo.len() as usize);
-        while let Some(payload) = self.requests.pop(&mut client.fifo) {
-            payloads.push(payload);
-        }
+        let payloads = take_all(&mut self.requests, client).into_iter().map(|(_, payload)| payload).collect();
+        client.lanes = None;
         // The last generation is not given out again: an id must never name two clients.
         if id.generation < u32::MAX {
             self.vacant.push(id.index);
@@ -232,6 +235,43 @@ impl<R> Queue<R> {
             self.withdraw(id.index);
             self.place(now, id.index);
         }
+    }
+
+    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does: what it holds back
+    /// does not hold back requests of the other direction, nor those that move no data. Effective at once, also for
+    /// requests that wait. The client's burst goes for it too, and like every limit it yields to a higher reservation.
+    /// Does nothing if the client has left. O(log clients); a client's first limit of this kind and the withdrawal of
+    /// its last take a look at each request that it has queued.
+    pub fn set_limit_of(&mut self, now: Instant, id: ClientId, direction: Direction, limit: Rates) {
+        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        let had = client.lanes.is_some();
+        if !had && limit.is_unset() {
+            return;
+        }
+        let burst = client.burst();
+        let lanes = client.lanes.get_or_insert_with(|| Lanes::new(burst).into());
+        lanes.set_limit(now, direction, limit, burst);
+        let keeps = lanes.is_limited();
+        if !had || !keeps {
+            let waiting = take_all(&mut self.requests, client);
+            if !keeps {
+                client.lanes = None;
+            }
+            for (request, payload) in waiting {
+                // There is room: as many have just been taken out.
+                let _ = self.requests.push(client.fifo_for(request.work.kind), request, payload);
+            }
+        }
+        if client.is_active() {
+            self.withdraw(id.index);
+            self.place(now, id.index);
+        }
+    }
+
+    /// Whether a reservation has taken a direction beyond a limit of its own since the last call.
+    pub fn take_beyond_limit_of(&mut self, id: ClientId, direction: Direction) -> bool {
+        let lanes = live_mut(&mut self.clients, id).and_then(|client| client.lanes.as_mut());
+        lanes.is_some_and(|lanes| lanes.take_beyond(direction))
     }
 
     /// Changes the cost model for requests pushed from now on.
@@ -266,9 +306,14 @@ impl<R> Queue<R> {
     pub fn push(&mut self, now: Instant, id: ClientId, work: Work, payload: R) -> Result<(), R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Err(payload) };
         let request = Request { queued_at: now, work, cost: self.cost.cost(&work) };
-        self.requests.push(&mut client.fifo, request, payload)?;
-        if client.fifo.len() == 1 {
-            client.activate(now);
+        let was_active = client.is_active();
+        let fifo = client.fifo_for(work.kind);
+        self.requests.push(fifo, request, payload)?;
+        // Behind another one of its list it changes nothing.
+        if fifo.len() == 1 {
+            if !was_active {
+                client.activate(now);
+            }
             self.place(now, id.index);
         }
         Ok(())
@@ -300,11 +345,16 @@ impl<R> Queue<R> {
     ) -> Result<Pull<R>, R> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return Ok(self.next_due()) };
-        let fifo = &mut self.clients[choice.index as usize].fifo;
+        let client = &mut self.clients[choice.index as usize];
+        let fifo = client.fifo_mut(choice.place);
         if self.requests.front(fifo).is_some_and(|(_, payload)| !is_wanted(payload)) {
             let unwanted = self.requests.pop(fifo);
-            if fifo.is_empty() {
+            let is_last = fifo.is_empty();
+            if !client.is_active() {
                 self.withdraw(choice.index);
+            } else if is_last {
+                // What is left may have to wait longer.
+                self.place(now, choice.index);
             }
             return unwanted.map_or(Ok(Pull::Idle), Err);
         }
@@ -316,13 +366,12 @@ impl<R> Queue<R> {
     fn take(&mut self, now: Instant, choice: &Choice, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
         let client = &mut self.clients[choice.index as usize];
         let id = ClientId { index: choice.index, generation: client.generation };
-        let Some((&Request { queued_at, work, cost }, _)) = self.requests.front(&client.fifo) else {
-            return Pull::Idle;
-        };
+        let fifo = client.fifo_mut(choice.place);
+        let Some((&Request { queued_at, work, cost }, _)) = self.requests.front(fifo) else { return Pull::Idle };
         if !admit(id, &work) {
-            return Pull::Refused(self.next_change(now));
+            return Pull::Refused(self.next_change(now, choice.index));
         }
-        let Some(payload) = self.requests.pop(&mut client.fifo) else { return Pull::Idle };
+        let Some(payload) = self.requests.pop(fifo) else { return Pull::Idle };
         self.charge(now, choice, &work, cost);
         Pull::Ready { client: id, phase: choice.phase, work, queued_at, payload }
     }
@@ -343,7 +392,15 @@ impl<R> Queue<R> {
     pub fn client_len(&self, id: ClientId) -> usize {
         let client =
             self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
-        client.map_or(0, |client| client.fifo.len() as usize)
+        client.map_or(0, |client| client.len() as usize)
+    }
+
+    /// How many of them are of this direction; all if none of its directions has a limit of its own.
+    pub fn client_len_of(&self, id: ClientId, direction: Direction) -> usize {
+        let client =
+            self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
+        let lanes = client.and_then(|client| client.lanes.as_ref());
+        lanes.map_or_else(|| self.client_len(id), |lanes| lanes.fifo(direction).len() as usize)
     }
 
     /// Lets the clients back in whose limit has let go of them.
@@ -358,9 +415,19 @@ impl<R> Queue<R> {
         }
     }
 
-    /// The client to serve now, if any may be.
+    /// The request to serve now, if any may be.
     #[inline]
     fn choose(&self, now: Instant) -> Option<Choice> {
+        let choice = self.choose_client(now)?;
+        let client = &self.clients[choice.index as usize];
+        let age = |fifo: &Fifo| self.requests.front(fifo).map(|(request, _)| request.queued_at);
+        let place = client.turn(now, choice.phase == Phase::Reservation, age);
+        Some(Choice { place, ..choice })
+    }
+
+    /// The client to serve now, if any may be.
+    #[inline]
+    fn choose_client(&self, now: Instant) -> Option<Choice> {
         let is_due = |due: u64| due <= now.as_nanos();
         let due = self.reserved.peek().filter(|&(due, _)| is_due(due)).map(|(_, index)| index);
         let [normal, background] = &self.ready;
@@ -372,24 +439,23 @@ impl<R> Queue<R> {
                 // The claim is for those whom the reservation phase does not serve.
                 let takes_precedence = self.weight_claim.is_owed() && !self.reserved.key_of(index).is_some_and(is_due);
                 Some(if takes_precedence {
-                    Choice { index, phase: Phase::Weight, ahead_of_reservations: true, ahead_of_normal }
+                    Choice { ahead_of_reservations: true, ahead_of_normal, ..Choice::weight(index) }
                 } else {
                     Choice::reservation(reserved)
                 })
             }
             (Some(index), None) => Some(Choice::reservation(index)),
-            (None, Some(index)) => {
-                Some(Choice { index, phase: Phase::Weight, ahead_of_reservations: false, ahead_of_normal })
-            }
+            (None, Some(index)) => Some(Choice { ahead_of_normal, ..Choice::weight(index) }),
             (None, None) => None,
         }
     }
 
-    /// When somebody else may have to be chosen.
-    fn next_change(&self, now: Instant) -> Instant {
+    /// When something else may have to be chosen than a request of this client.
+    fn next_change(&self, now: Instant, chosen: u32) -> Instant {
         let reserved = self.reserved.peek().map(|(due, _)| due).filter(|&due| due > now.as_nanos());
         let held = self.held.peek().map(|(due, _)| due);
-        reserved.into_iter().chain(held).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
+        let of_chosen = self.clients[chosen as usize].next_turn(now);
+        reserved.into_iter().chain(held).chain(of_chosen).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
     }
 
     /// The answer when nobody may be served now.
@@ -430,10 +496,10 @@ impl<R> Queue<R> {
                 }
             }
         }
-        if client.fifo.is_empty() {
-            self.withdraw(index);
-        } else {
+        if client.is_active() {
             self.place(now, index);
+        } else {
+            self.withdraw(index);
         }
     }
 
@@ -479,11 +545,29 @@ impl<R> Queue<R> {
 impl Choice {
     #[inline]
     fn reservation(index: u32) -> Self {
-        Self { index, phase: Phase::Reservation, ahead_of_reservations: false, ahead_of_normal: false }
+        Self { phase: Phase::Reservation, ..Self::weight(index) }
+    }
+
+    #[inline]
+    fn weight(index: u32) -> Self {
+        let (phase, place) = (Phase::Weight, Place::Common);
+        Self { index, phase, place, ahead_of_reservations: false, ahead_of_normal: false }
     }
 }
 
 #[inline]
 fn live_mut(clients: &mut [Client], id: ClientId) -> Option<&mut Client> {
     clients.get_mut(id.index as usize).filter(|client| client.live && client.generation == id.generation)
+}
+
+/// Takes out all that a client has queued, oldest first.
+fn take_all<R>(requests: &mut Slab<R>, client: &mut Client) -> Vec<(Request, R)> {
+    let mut all = Vec::with_capacity(client.len() as usize);
+    while let Some(place) = client.oldest(|fifo| requests.front(fifo).map(|(request, _)| request.queued_at)) {
+        let fifo = client.fifo_mut(place);
+        let Some(request) = requests.front(fifo).map(|(request, _)| *request) else { break };
+        let Some(payload) = requests.pop(fifo) else { break };
+        all.push((request, payload));
+    }
+    all
 }

@@ -204,3 +204,43 @@ fn a_client_is_three_cache_lines() {
     assert_eq!(core::mem::size_of::<Client>(), 192);
     assert_eq!(core::mem::offset_of!(Client, fifo) / 64, 0);
 }
+
+#[test]
+fn what_nobody_wants_lets_nothing_past_the_limit_of_a_direction() {
+    let mut queue = Queue::new(CostModel::default());
+    let now = Instant::from_nanos(1_000_000_000);
+    let client = queue.join(now, Qos::default());
+    queue.set_limit_of(now, client, Direction::Write, Rates { iops: 10, bytes_per_s: 0 });
+    let write = Work { kind: Kind::Write, ..WORK };
+    for (ns, work, name) in [(0, write, 1), (0, write, 2), (5, WORK, 3)] {
+        assert_eq!(queue.push(now + Duration::from_nanos(ns), client, work, name), Ok(()));
+    }
+    let now = now + Duration::from_nanos(5);
+    let mut pull = |now, wanted: fn(&i32) -> bool| queue.pull_wanted(now, |_, _| true, wanted);
+    assert!(matches!(pull(now, |_| true), Ok(Pull::Ready { payload: 1, .. })), "the limit lets one pass at once");
+    assert!(matches!(pull(now, |&name| name != 3), Err(3)), "the read is next, and nobody wants it");
+    let due = now + Duration::from_millis(100);
+    assert!(matches!(pull(now, |_| true), Ok(Pull::Wait(until)) if until.since(due) <= Duration::from_nanos(1)));
+    assert!(matches!(pull(due + Duration::from_nanos(1), |_| true), Ok(Pull::Ready { payload: 2, .. })));
+}
+
+#[test]
+fn a_refused_client_is_asked_again_when_another_direction_may_be_next() {
+    let mut queue = Queue::new(CostModel::default());
+    let now = Instant::from_nanos(1_000_000_000);
+    let client = queue.join(now, Qos::default());
+    queue.set_limit_of(now, client, Direction::Write, Rates { iops: 10, bytes_per_s: 0 });
+    let write = Work { kind: Kind::Write, ..WORK };
+    for (work, name) in [(write, 1), (write, 2)] {
+        assert_eq!(queue.push(now, client, work, name), Ok(()));
+    }
+    assert!(matches!(queue.pull(now, |_, _| true), Pull::Ready { payload: 1, .. }));
+    assert_eq!(queue.push(now + Duration::from_nanos(5), client, WORK, 3), Ok(()));
+    let later = now + Duration::from_millis(1);
+    let Pull::Refused(until) = queue.pull(later, |_, work| work.kind == Kind::Write) else {
+        panic!("the read is next")
+    };
+    // The older write then goes before it.
+    assert!(matches!(queue.pull(until, |_, _| true), Pull::Ready { payload: 2, .. }), "at {until:?}");
+    assert!(until <= now + Duration::from_nanos(100_000_001));
+}

@@ -5,8 +5,10 @@
 //! what is still due: it belongs to [`Owner::Throughput`], beside those of others, and the smallest binds. Reservations go
 //! before all of them.
 //!
-//! A pool has one queue for each tenant, so that a promise is about reads and writes together. What misses a cache below
-//! is not known here, and does not have to be: who had requests waiting all the time was kept from what it did not get.
+//! A promise is about reads and writes together, about reads alone or about writes alone. One to a direction alone limits
+//! what of it leaves the queue, and holds nothing else back ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)).
+//! What misses a cache below is not known here, and does not have to be: who had requests waiting all the time was kept
+//! from what it did not get.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -17,6 +19,7 @@ use crate::throughput::{
     self, Assignment, Config, Controller, Counters, Demand, Goal, InForce, Limit, Promise, Rate, Reason, TenantSample,
 };
 use crate::time::{Duration, Instant};
+use crate::units::{Direction, Kind, Rates};
 
 /// How often is measured and decided; a promise holds in each window of ten.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -27,6 +30,68 @@ const RECORDS: usize = 32;
 const IDLE_AT_MOST: f64 = 0.1;
 /// Slots that were all taken bound who got less than this part of its limit.
 const NOT_SHORT: f64 = 0.97;
+
+/// What a promise is about. Promises of different scopes to one tenant are kept independently of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// All that a tenant does: reads and writes together, and in requests also those that move no data.
+    All,
+    /// Requests that move data this way.
+    Of(Direction),
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 3] = [Self::All, Self::Of(Direction::Read), Self::Of(Direction::Write)];
+
+    /// Name as shown to people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Of(Direction::Read) => "read",
+            Self::Of(Direction::Write) => "write",
+        }
+    }
+
+    #[inline]
+    pub(super) fn covers(self, kind: Kind) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(direction) => kind.direction() == Some(direction),
+        }
+    }
+}
+
+/// The throughputs that a tenant is promised: at most one of each scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Goals {
+    /// Of all that it does.
+    pub all: Option<Rate>,
+    /// Of reads.
+    pub read: Option<Rate>,
+    /// Of writes.
+    pub write: Option<Rate>,
+}
+
+impl Goals {
+    /// Nothing was promised.
+    pub const NONE: Self = Self { all: None, read: None, write: None };
+
+    /// One throughput of all that a tenant does.
+    pub const fn of_all(rate: Rate) -> Self {
+        Self { all: Some(rate), ..Self::NONE }
+    }
+
+    /// What was promised of this; a rate of 0 is no promise.
+    pub fn of(&self, scope: Scope) -> Option<Rate> {
+        let rate = match scope {
+            Scope::All => self.all,
+            Scope::Of(Direction::Read) => self.read,
+            Scope::Of(Direction::Write) => self.write,
+        };
+        rate.filter(|rate| rate.value() > 0)
+    }
+}
 
 /// What decides how much a tenant gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +130,8 @@ pub struct Record {
 /// A look at a tenant's promise.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
+    /// What the promise is about.
+    pub scope: Scope,
     /// What was promised.
     pub promised: Rate,
     /// What the tenant got in the last interval, per second; `None` before the first.
@@ -92,12 +159,14 @@ impl Promises {
     }
 }
 
-/// A tenant's promise.
+/// One promise to a tenant.
 pub(super) struct Promised {
     id: throughput::TenantId,
+    pub(super) scope: Scope,
     promised: Rate,
-    /// What it had done at the last tick.
+    /// What the tenant had done at the last tick: of what was promised, and in all.
     counted: u64,
+    counted_in_all: Rates,
     measured: Option<f64>,
     limit: Limit,
     binding: Binding,
@@ -125,6 +194,7 @@ impl Promised {
 
     pub(super) fn view(&self) -> View<'_> {
         View {
+            scope: self.scope,
             promised: self.promised,
             measured: self.measured,
             limit: self.limit,
@@ -164,17 +234,37 @@ impl Promised {
     }
 }
 
+/// What a tenant got in an interval, per second: of what was promised, and in all.
+struct Got {
+    measured: f64,
+    iops: f64,
+    bytes_per_s: f64,
+}
+
 impl Tenant {
-    /// What it has done in the unit of a promise.
-    fn done(&self, unit: Rate) -> u64 {
-        let stats = &self.stats;
-        match unit {
-            Rate::BytesPerS(_) => stats.read_bytes.saturating_add(stats.write_bytes),
-            Rate::RequestsPerS(_) => stats.reads + stats.writes + stats.flushes + stats.metas,
+    /// What it has done of this, in the unit of a promise.
+    fn done(&self, scope: Scope, unit: Rate) -> u64 {
+        let (stats, all) = (&self.stats, self.done_in_all());
+        match (scope, unit) {
+            (Scope::All, Rate::BytesPerS(_)) => all.bytes_per_s,
+            (Scope::All, Rate::RequestsPerS(_)) => all.iops,
+            (Scope::Of(Direction::Read), Rate::BytesPerS(_)) => stats.read_bytes,
+            (Scope::Of(Direction::Read), Rate::RequestsPerS(_)) => stats.reads,
+            (Scope::Of(Direction::Write), Rate::BytesPerS(_)) => stats.write_bytes,
+            (Scope::Of(Direction::Write), Rate::RequestsPerS(_)) => stats.writes,
         }
     }
 
-    /// The smallest limit in the unit of a promise, and the reservation, 0 for none.
+    /// Requests and bytes since it joined.
+    fn done_in_all(&self) -> Rates {
+        let stats = &self.stats;
+        Rates {
+            iops: stats.reads + stats.writes + stats.flushes + stats.metas,
+            bytes_per_s: stats.read_bytes.saturating_add(stats.write_bytes),
+        }
+    }
+
+    /// The smallest limit on all that it does in the unit of a promise, and the reservation, 0 for none.
     fn bounds(&self, unit: Rate) -> (Option<(Owner, u64)>, u64) {
         match unit {
             Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.qos.reservation.bytes_per_s),
@@ -182,35 +272,57 @@ impl Tenant {
         }
     }
 
-    /// What bound it, if it got so much.
-    fn bound_by(&self, promised: &Promised, measured: f64) -> Binding {
+    /// What bound it, if it got so much, and the limit that this was to the promise; `None` for the one assigned.
+    /// `beyond`: a reservation took a direction beyond its limit.
+    fn bound_by(&self, promised: &Promised, got: &Got, beyond: bool) -> (Binding, Option<InForce>) {
         let (limit, reservation) = self.bounds(promised.promised);
-        let (owner, limit) = limit.unwrap_or((Owner::Throughput, promised.limit.limit.value()));
-        if reservation >= limit {
-            return Binding::Reservation;
+        let assigned = promised.limit.limit.value();
+        let limit = limit.filter(|&(_, limit)| promised.scope == Scope::All || limit <= assigned);
+        let (owner, limit) = limit.unwrap_or((Owner::Throughput, assigned));
+        if beyond || (promised.scope == Scope::All && reservation >= limit) {
+            // Whatever it got, it was not by our limit.
+            return (Binding::Reservation, Some(InForce::default()));
         }
-        match self.slots.binding().filter(|_| promised.blocked && measured < NOT_SHORT * limit as f64) {
-            Some((owner, _)) => Binding::Limit(owner),
-            None => Binding::Limit(owner),
+        if got.measured < NOT_SHORT * limit as f64 {
+            let exhausted = |limit: Option<(Owner, u64)>, got: f64| limit.filter(|&(_, l)| got >= NOT_SHORT * l as f64);
+            let slots = self.slots.binding().filter(|_| promised.blocked);
+            // Its own limit is exhausted by what it is about, another direction or request size by the rest.
+            let other = exhausted(self.limit_bytes_per_s.binding(), got.bytes_per_s)
+                .or_else(|| exhausted(self.limit_iops.binding(), got.iops))
+                .or(slots);
+            if let Some((owner, _)) = other {
+                return (Binding::Limit(owner), Some(only(got.measured as u64)));
+            }
+        }
+        (Binding::Limit(owner), (owner != Owner::Throughput).then(|| only(limit)))
+    }
+
+    /// Whether nothing of this is inside; what waits is not looked at.
+    pub(super) fn has_none_inside(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::All => self.in_flight == 0,
+            Scope::Of(direction) => self.inside_of[direction as usize] == 0,
         }
     }
 }
 
 impl<R> Pool<R> {
-    /// Promises a tenant a throughput of reads and writes together, another one, or none any more. Only with
-    /// [`Scheduler::Mclock`] anything comes of it. A rate of 0 is no promise.
-    pub fn set_promise(&mut self, now: Instant, id: TenantId, promised: Option<Rate>) {
-        let Some(tenant) = self.live_mut(id) else { return };
-        let Some(rate) = promised.filter(|rate| rate.value() > 0) else {
-            self.withdraw_promise(now, id.index);
+    /// Promises a tenant throughputs, others, or none any more. Only with [`Scheduler::Mclock`] anything comes of it.
+    pub fn set_promises(&mut self, now: Instant, id: TenantId, goals: &Goals) {
+        if self.live_mut(id).is_some() {
+            Scope::ALL.into_iter().for_each(|scope| self.set_promise(now, id, scope, goals.of(scope)));
+        }
+    }
+
+    fn set_promise(&mut self, now: Instant, id: TenantId, scope: Scope, promised: Option<Rate>) {
+        let Some(rate) = promised else {
+            self.withdraw_promise(now, id.index, scope);
             return;
         };
-        let same = tenant
-            .promise
-            .as_ref()
-            .is_some_and(|promise| core::mem::discriminant(&promise.promised) == core::mem::discriminant(&rate));
-        if !same {
-            self.withdraw_promise(now, id.index);
+        let tenant = &mut self.tenants[id.index as usize];
+        let known = tenant.promised.iter().find(|promised| promised.scope == scope);
+        if known.is_some_and(|known| core::mem::discriminant(&known.promised) != core::mem::discriminant(&rate)) {
+            self.withdraw_promise(now, id.index, scope);
         }
         let tenant = &mut self.tenants[id.index as usize];
         let ceiling = match rate {
@@ -221,6 +333,7 @@ impl<R> Pool<R> {
         let ceiling = (ceiling > 0).then_some(ceiling.max(rate.value()));
         let weight = f64::from(tenant.qos.weight.clamp(1, 1_000_000));
         let goal = Goal { promised: rate, ceiling };
+        // A tenant of the controller for each promise: which way the data goes makes no difference to it.
         let promise = Promise { read: Some(goal), write: None, weight };
         if self.promises.is_none() {
             let config = Config { interval: INTERVAL, ..Config::DEFAULT };
@@ -229,47 +342,82 @@ impl<R> Pool<R> {
             self.promises = Some(Promises { controller, next_tick, ticked_at: now, samples: Vec::new() }.into());
         }
         let Some(promises) = &mut self.promises else { return };
-        if let Some(known) = &mut tenant.promise {
+        if let Some(known) = tenant.promised.iter_mut().find(|promised| promised.scope == scope) {
             if promises.controller.promise(known.id, &promise).is_ok() {
                 known.promised = rate;
             }
         } else if let Ok(throughput_id) = promises.controller.join(&promise) {
-            let idle = tenant.in_flight == 0 && self.queue.client_len(tenant.client) == 0;
-            tenant.promise = Some(
-                Promised {
-                    id: throughput_id,
-                    promised: rate,
-                    counted: tenant.done(rate),
-                    measured: None,
-                    limit: Limit { limit: rate, reason: Reason::NotEnoughData },
-                    binding: Binding::Limit(Owner::Throughput),
-                    records: VecDeque::new(),
-                    idle_since: idle.then_some(now),
-                    idle: Duration::ZERO,
-                    blocked: false,
-                }
-                .into(),
-            );
+            let idle = tenant.has_none_inside(scope) && self.queue.client_len(tenant.client) == 0;
+            let (counted, counted_in_all) = (tenant.done(scope, rate), tenant.done_in_all());
+            let place = tenant.promised.partition_point(|promised| promised.scope < scope);
+            let promised = Promised {
+                id: throughput_id,
+                scope,
+                promised: rate,
+                counted,
+                counted_in_all,
+                measured: None,
+                limit: Limit { limit: rate, reason: Reason::NotEnoughData },
+                binding: Binding::Limit(Owner::Throughput),
+                records: VecDeque::new(),
+                idle_since: idle.then_some(now),
+                idle: Duration::ZERO,
+                blocked: tenant.blocked,
+            };
+            tenant.promised.insert(place, promised);
         }
         self.assign(now, id.index);
     }
 
     /// Takes a promise back, and its limit with it.
-    pub(super) fn withdraw_promise(&mut self, now: Instant, index: u32) {
+    fn withdraw_promise(&mut self, now: Instant, index: u32, scope: Scope) {
         let tenant = &mut self.tenants[index as usize];
-        let Some(promise) = tenant.promise.take() else { return };
+        let Some(place) = tenant.promised.iter().position(|promised| promised.scope == scope) else { return };
+        let promise = tenant.promised.remove(place);
         if let Some(promises) = &mut self.promises {
             promises.forget(&promise);
         }
-        self.limit_throughput(now, index, None);
+        self.limit_throughput(now, index, scope, None);
     }
 
     /// The operator's limit or the weight has changed.
-    pub(super) fn renew_promise(&mut self, now: Instant, id: TenantId) {
-        let promised = self.live_mut(id).and_then(|tenant| Some(tenant.promise.as_ref()?.promised));
-        if promised.is_some() {
-            self.set_promise(now, id, promised);
+    pub(super) fn renew_promises(&mut self, now: Instant, id: TenantId) {
+        let promised = self.live_mut(id).map(|tenant| tenant.promised.iter().map(|p| (p.scope, p.promised)).collect());
+        let promised: Vec<_> = promised.unwrap_or_default();
+        for (scope, rate) in promised {
+            self.set_promise(now, id, scope, Some(rate));
         }
+    }
+
+    /// A request of this kind comes.
+    #[inline]
+    pub(super) fn wake_promises(tenant: &mut Tenant, now: Instant, kind: Kind) {
+        for promise in tenant.promised.iter_mut().filter(|promise| promise.scope.covers(kind)) {
+            promise.wakes(now);
+        }
+    }
+
+    /// A request has left, or was taken out of the queue.
+    #[inline]
+    pub(super) fn rest_promises(&mut self, now: Instant, index: u32) {
+        if !self.tenants[index as usize].promised.is_empty() {
+            self.rest_each_promise(now, index);
+        }
+    }
+
+    fn rest_each_promise(&mut self, now: Instant, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        let mut promised = core::mem::take(&mut tenant.promised);
+        for promise in promised.iter_mut().filter(|promise| tenant.has_none_inside(promise.scope)) {
+            let waiting = match promise.scope {
+                Scope::All => self.queue.client_len(tenant.client),
+                Scope::Of(direction) => self.queue.client_len_of(tenant.client, direction),
+            };
+            if waiting == 0 {
+                promise.rests(now);
+            }
+        }
+        tenant.promised = promised;
     }
 
     /// Measures and decides anew when it is time.
@@ -297,29 +445,31 @@ impl<R> Pool<R> {
             promises.next_tick = now + INTERVAL;
         }
         promises.samples.clear();
+        let per_second = |moved: u64| moved as f64 / length.as_secs_f64().max(1e-9);
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
-            let Some(mut promise) = tenant.promise.take() else { continue };
-            let done = tenant.done(promise.promised);
-            let moved = done.saturating_sub(promise.counted) as f64;
-            let measured = moved / length.as_secs_f64().max(1e-9);
-            (promise.counted, promise.measured) = (done, Some(measured));
-            promise.binding = tenant.bound_by(&promise, measured);
-            promise.blocked = tenant.blocked;
-            let in_force = match promise.binding {
-                Binding::Limit(Owner::Throughput) => None,
-                // Whatever it got, it was not by our limit.
-                Binding::Reservation => Some(InForce::default()),
-                Binding::Limit(Owner::Operator) => tenant.bounds(promise.promised).0.map(|(_, limit)| limit).map(only),
-                Binding::Limit(_) => Some(only(measured as u64)),
-            };
-            let hybrid = match promise.promised {
-                Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },
-                Rate::RequestsPerS(_) => Counters { reads: done, ..Counters::ZERO },
-            };
-            let demand = promise.demand(now, length);
-            let sample = TenantSample { hybrid, in_force, demand, ..TenantSample::new(promise.id) };
-            promises.samples.push(sample);
-            tenant.promise = Some(promise);
+            let mut promised = core::mem::take(&mut tenant.promised);
+            for promise in &mut promised {
+                let (done, all) = (tenant.done(promise.scope, promise.promised), tenant.done_in_all());
+                let before = core::mem::replace(&mut promise.counted_in_all, all);
+                let got = Got {
+                    measured: per_second(done.saturating_sub(core::mem::replace(&mut promise.counted, done))),
+                    iops: per_second(all.iops.saturating_sub(before.iops)),
+                    bytes_per_s: per_second(all.bytes_per_s.saturating_sub(before.bytes_per_s)),
+                };
+                let beyond = match promise.scope {
+                    Scope::All => false,
+                    Scope::Of(direction) => self.queue.take_beyond_limit_of(tenant.client, direction),
+                };
+                let (binding, in_force) = tenant.bound_by(promise, &got, beyond);
+                (promise.measured, promise.binding, promise.blocked) = (Some(got.measured), binding, tenant.blocked);
+                let hybrid = match promise.promised {
+                    Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },
+                    Rate::RequestsPerS(_) => Counters { reads: done, ..Counters::ZERO },
+                };
+                let demand = promise.demand(now, length);
+                promises.samples.push(TenantSample { hybrid, in_force, demand, ..TenantSample::new(promise.id) });
+            }
+            tenant.promised = promised;
         }
         promises.controller.observe(now, None, &promises.samples);
         promises.controller.tick(now);
@@ -331,42 +481,58 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Puts the newest decision about a tenant in force, and records it.
+    /// Puts the newest decisions about a tenant in force, and records them.
     fn assign(&mut self, now: Instant, index: u32) {
         let Some(promises) = &self.promises else { return };
         let tenant = &mut self.tenants[index as usize];
-        let Some(promise) = &mut tenant.promise else { return };
+        let id = TenantId { index, generation: tenant.generation };
         let assignments = promises.controller.decision().assignments;
-        let place = assignments.binary_search_by_key(&promise.id, |assignment: &Assignment| assignment.tenant);
-        let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { return };
-        promise.limit = limit;
-        let before = promise.records.back().map(|record| record.limit.reason);
-        if promise.record(now) && (is_short(&limit.reason) || before.as_ref().is_some_and(is_short)) {
-            let generation = tenant.generation;
-            self.promise_decided = Some((TenantId { index, generation }, limit.reason));
+        let mut limits = [None; Scope::ALL.len()];
+        for (promise, assigned) in tenant.promised.iter_mut().zip(&mut limits) {
+            let place = assignments.binary_search_by_key(&promise.id, |assignment: &Assignment| assignment.tenant);
+            let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
+            promise.limit = limit;
+            let before = promise.records.back().map(|record| record.limit.reason);
+            if promise.record(now) && (is_short(&limit.reason) || before.as_ref().is_some_and(is_short)) {
+                self.promise_decided = Some((id, promise.scope, limit.reason));
+            }
+            *assigned = Some((promise.scope, limit.limit));
         }
-        self.limit_throughput(now, index, Some(limit.limit));
+        for (scope, limit) in limits.into_iter().flatten() {
+            self.limit_throughput(now, index, scope, Some(limit));
+        }
     }
 
-    fn limit_throughput(&mut self, now: Instant, index: u32, limit: Option<Rate>) {
+    fn limit_throughput(&mut self, now: Instant, index: u32, scope: Scope, limit: Option<Rate>) {
         let tenant = &mut self.tenants[index as usize];
-        let (mut iops, mut bytes_per_s) = (None, None);
-        match limit {
-            Some(Rate::RequestsPerS(limit)) => iops = Some(limit),
-            Some(Rate::BytesPerS(limit)) => bytes_per_s = Some(limit),
-            None => {}
+        let limit = limit.map_or(Rates::UNSET, rates);
+        match scope {
+            Scope::All => {
+                let iops = tenant.limit_iops.set(Owner::Throughput, super::rate(limit.iops));
+                let bytes = tenant.limit_bytes_per_s.set(Owner::Throughput, super::rate(limit.bytes_per_s));
+                let id = TenantId { index, generation: tenant.generation };
+                if iops || bytes {
+                    self.apply_qos(now, id);
+                }
+            }
+            Scope::Of(direction) => self.queue.set_limit_of(now, tenant.client, direction, limit),
         }
-        let iops = tenant.limit_iops.set(Owner::Throughput, iops);
-        let bytes = tenant.limit_bytes_per_s.set(Owner::Throughput, bytes_per_s);
-        let id = TenantId { index, generation: tenant.generation };
-        if iops || bytes {
-            self.apply_qos(now, id);
+    }
+
+    /// Lifts the limits on single directions of a tenant, or puts them back in force.
+    pub(super) fn apply_directions(&mut self, now: Instant, index: u32, in_force: bool) {
+        let tenant = &self.tenants[index as usize];
+        for promise in &tenant.promised {
+            if let Scope::Of(direction) = promise.scope {
+                let limit = if in_force { rates(promise.limit.limit) } else { Rates::UNSET };
+                self.queue.set_limit_of(now, tenant.client, direction, limit);
+            }
         }
     }
 
     /// A promise that cannot be kept since, or can again, and why, since the last call; the newest if there were several.
     #[inline]
-    pub fn take_promise_decision(&mut self) -> Option<(TenantId, Reason)> {
+    pub fn take_promise_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
         self.promise_decided.take()
     }
 }
@@ -378,4 +544,11 @@ fn is_short(reason: &Reason) -> bool {
 
 fn only(limit: u64) -> InForce {
     InForce { read: Some(limit), write: None }
+}
+
+fn rates(limit: Rate) -> Rates {
+    match limit {
+        Rate::RequestsPerS(iops) => Rates { iops, ..Rates::UNSET },
+        Rate::BytesPerS(bytes_per_s) => Rates { bytes_per_s, ..Rates::UNSET },
+    }
 }

@@ -236,6 +236,18 @@ pub(crate) struct SetTenant {
     /// Bytes per second it was promised, reads and writes together, for example 100MB; 0 = no promise
     #[arg(long, value_name = "BYTES")]
     promise_bytes_per_s: Option<Bytes>,
+    /// Requests per second of reads alone it was promised; writes are not held back for it; 0 = no promise
+    #[arg(long, value_name = "N", conflicts_with_all = ["promise_read_bytes_per_s", "promise_iops", "promise_bytes_per_s"])]
+    promise_read_iops: Option<u64>,
+    /// Bytes per second of reads alone it was promised; 0 = no promise
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["promise_iops", "promise_bytes_per_s"])]
+    promise_read_bytes_per_s: Option<Bytes>,
+    /// Requests per second of writes alone it was promised; reads are not held back for it; 0 = no promise
+    #[arg(long, value_name = "N", conflicts_with_all = ["promise_write_bytes_per_s", "promise_iops", "promise_bytes_per_s"])]
+    promise_write_iops: Option<u64>,
+    /// Bytes per second of writes alone it was promised; 0 = no promise
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["promise_iops", "promise_bytes_per_s"])]
+    promise_write_bytes_per_s: Option<Bytes>,
     /// Share of what reservations leave, relative to other tenants
     #[arg(long)]
     weight: Option<u32>,
@@ -288,7 +300,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
         ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
-        ("promise", promise(set.promise_iops, set.promise_bytes_per_s)),
+        ("promise", promise(&set)),
         ("weight", set.weight.map(Value::from)),
         ("burst", set.burst.map(|burst| json!(burst))),
         ("class", class.map(Value::from)),
@@ -454,13 +466,22 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
     given.then(|| object([("iops", iops.map(Value::from)), ("bytes_per_s", bytes_per_s.map(|rate| json!(rate)))]))
 }
 
-/// A promise in one unit takes the place of one in the other.
-fn promise(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
-    match (iops, bytes_per_s) {
+/// A promise in one unit takes the place of one in the other, and one of reads and writes together that of one of each.
+fn promise(set: &SetTenant) -> Option<Value> {
+    let rates = |iops: Option<u64>, bytes_per_s: Option<Bytes>| match (iops, bytes_per_s) {
         (None, None) => None,
         (Some(iops), _) => Some(json!({ "iops": iops, "bytes_per_s": null })),
         (None, Some(rate)) => Some(json!({ "iops": null, "bytes_per_s": rate })),
+    };
+    if let Some(Value::Object(mut together)) = rates(set.promise_iops, set.promise_bytes_per_s) {
+        together.extend([("read".into(), Value::Null), ("write".into(), Value::Null)]);
+        return Some(together.into());
     }
+    let read = rates(set.promise_read_iops, set.promise_read_bytes_per_s);
+    let write = rates(set.promise_write_iops, set.promise_write_bytes_per_s);
+    let each = read.is_some() || write.is_some();
+    let none = each.then_some(Value::Null);
+    each.then(|| object([("iops", none.clone()), ("bytes_per_s", none), ("read", read), ("write", write)]))
 }
 
 #[cfg(test)]

@@ -106,11 +106,16 @@ fn pool(pool: &PoolState) -> String {
         }
     }
     for tenant in &pool.tenants {
-        if let Some(promise) = &tenant.promise {
+        for promise in &tenant.promises {
             let _ = writeln!(
                 text,
-                "  {} was promised {} {}/s; what binds: {}; {}",
-                tenant.name, promise.promised_per_s, promise.unit, promise.binding, promise.because
+                "  {} was promised {} {}/s{}; what binds: {}; {}",
+                tenant.name,
+                promise.promised_per_s,
+                promise.unit,
+                promise.of_what(),
+                promise.binding,
+                promise.because
             );
         }
     }

@@ -8,7 +8,7 @@ use axum::extract;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenkeel_policy::state::{LatencyState, PoolState, State, TenantState, VolumeState, WorkerState};
+use evenkeel_policy::state::{LatencyState, PoolState, PromiseState, State, TenantState, VolumeState, WorkerState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -186,12 +186,6 @@ const TENANT: &[Metric<TenantState>] = &[
     metric("tenant_rest", "How long each of its slots rests after a request, likewise.", SECONDS, |t| {
         t.hold.as_ref().map(|hold| Figure::Gauge(hold.rest_ms / 1e3))
     }),
-    metric("tenant_promise", "Bytes or requests per second that it was promised; absent = none.", None, |t| {
-        t.promise.as_ref().and_then(|promise| gauge(promise.promised_per_s))
-    }),
-    metric("tenant_promise_limit", "The limit assigned for that, likewise.", None, |t| {
-        t.promise.as_ref().and_then(|promise| gauge(promise.limit_per_s))
-    }),
     metric("tenant_errors", "Requests the device failed.", None, |t| counter(t.errors_total)),
     metric("tenant_queue_wait", "From arrival to admission.", SECONDS, |t| Some(Figure::Histogram(&t.queue_wait))),
     metric("tenant_device_latency", "From admission to completion.", SECONDS, |t| {
@@ -200,6 +194,13 @@ const TENANT: &[Metric<TenantState>] = &[
     metric("tenant_response_time", "From arrival to completion.", SECONDS, |t| {
         Some(Figure::Histogram(&t.response_time))
     }),
+];
+
+const PROMISE: &[Metric<PromiseState>] = &[
+    metric("tenant_promise", "Bytes or requests per second that it was promised; absent = none.", None, |p| {
+        gauge(p.promised_per_s)
+    }),
+    metric("tenant_promise_limit", "The limit assigned for that, likewise.", None, |p| gauge(p.limit_per_s)),
 ];
 
 const TENANT_COUNTS: &[Counts] = &[
@@ -260,6 +261,16 @@ impl Snapshot {
         for metric in TENANT {
             let sample = |(pool, tenant)| Some((of(pool, tenant), (metric.figure)(tenant)?));
             family(encoder, metric.name, metric.help, metric.unit.as_ref(), all().filter_map(sample).collect())?;
+        }
+        for metric in PROMISE {
+            let samples = all().flat_map(|(pool, tenant)| {
+                tenant.promises.iter().filter_map(move |promise| {
+                    let mut labels = of(pool, tenant);
+                    labels.push(("of", promise.of.clone()));
+                    Some((labels, (metric.figure)(promise)?))
+                })
+            });
+            family(encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
         }
         for counts in TENANT_COUNTS {
             let samples = all().flat_map(|(pool, tenant)| {

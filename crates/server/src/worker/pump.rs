@@ -84,9 +84,9 @@ impl Worker {
                         }
                     };
                     // Rare: a promise that cannot be kept since, or can again.
-                    let promised = state.take_promise_decision().and_then(|(id, _)| {
-                        let view = state.tenant(id)?.promise?;
-                        Some((id, view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
+                    let promised = state.take_promise_decision().and_then(|(id, scope, _)| {
+                        let view = state.tenant(id)?.promise(scope)?;
+                        Some((id, scope.name(), view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
                     });
                     (wake_at, state.take_decision(), state.take_goal_decision(), promised)
                 };
@@ -103,10 +103,10 @@ impl Worker {
                     let (reason, because) = (reason.name(), goal::sentence(&reason));
                     tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
                 }
-                if let Some((id, reason, because)) = promised {
+                if let Some((id, of, reason, because)) = promised {
                     let mut tenants = snapshot.tenants[index].iter();
                     let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
-                    tracing::info!(pool = pool.name, tenant, reason, "promised throughput: {because}");
+                    tracing::info!(pool = pool.name, tenant, of, reason, "promised throughput: {because}");
                 }
                 work.wake_at = wake_at;
                 for request in rejected {

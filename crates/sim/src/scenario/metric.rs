@@ -44,9 +44,17 @@ fn latency(result: &TenantResult, of: impl Fn(&TenantResult) -> Duration) -> f64
 }
 
 /// The quantities of a tenant.
-static OF_TENANT: [Quantity; 17] = [
+static OF_TENANT: [Quantity; 19] = [
     Quantity { name: "iops", of: Source::Served(|served, seconds| served.requests as f64 / seconds) },
     Quantity { name: "bytes_per_s", of: Source::Served(|served, seconds| served.bytes as f64 / seconds) },
+    Quantity {
+        name: "read_bytes_per_s",
+        of: Source::Tenant(|run, tenant| tenant.read_bytes as f64 / run.counted.as_secs_f64()),
+    },
+    Quantity {
+        name: "write_bytes_per_s",
+        of: Source::Tenant(|run, tenant| (tenant.bytes - tenant.read_bytes) as f64 / run.counted.as_secs_f64()),
+    },
     Quantity { name: "mean_ms", of: Source::Served(mean_ms) },
     Quantity { name: "p50_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p50())) },
     Quantity { name: "p99_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p99())) },

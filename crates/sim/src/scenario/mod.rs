@@ -150,7 +150,7 @@ impl Reader<'_> {
             name: name.clone(),
             qos: tenant.into(),
             standing: tenant.standing.into(),
-            promise: tenant.promised(),
+            promise: tenant.promise.goals(),
         });
         let clients = self.clients(&file.client, &names, end, open);
         let (changes, marks) = self.changes(file, device.as_ref(), end);
@@ -332,7 +332,7 @@ impl Reader<'_> {
                 if let Some(promise) = self.layered::<config::Tenant>(&stack) {
                     let one = BTreeMap::from([(name.clone(), promise.clone())]);
                     self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
-                    changes.push((at, Change::Tenant(tenant, (&promise).into(), promise.promised())));
+                    changes.push((at, Change::Tenant(tenant, (&promise).into(), promise.promise.goals())));
                 }
                 words.push(ChangeForm::words(name, table));
             }

@@ -2,7 +2,7 @@
 
 use evenkeel_control::admission::Decision;
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::units::Rates;
+use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
 
 use super::result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample};
@@ -16,6 +16,7 @@ const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 /// One request from end to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
+    pub(super) kind: Kind,
     pub(super) bytes: u32,
     pub(super) sent_at: Instant,
     pub(super) admitted_at: Instant,
@@ -72,6 +73,9 @@ impl Meter {
         let result = &mut tenant.result;
         result.requests += 1;
         result.bytes += u64::from(completion.bytes);
+        if completion.kind == Kind::Read {
+            result.read_bytes += u64::from(completion.bytes);
+        }
         result.response.record(response);
         result.queue_wait.record(completion.admitted_at.since(completion.sent_at));
         result.device.record(now.since(completion.admitted_at));

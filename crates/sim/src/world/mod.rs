@@ -19,8 +19,8 @@ use std::ops::ControlFlow;
 
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool;
+use evenkeel_control::pool::promise::Goals;
 use evenkeel_control::response::Standing;
-use evenkeel_control::throughput::Rate;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 
@@ -68,14 +68,14 @@ pub struct Tenant {
     pub qos: Qos,
     /// What a goal of the pool may do to it.
     pub standing: Standing,
-    /// The throughput that it was promised, if one was.
-    pub promise: Option<Rate>,
+    /// The throughputs that it was promised, if any were.
+    pub promise: Goals,
 }
 
 impl Tenant {
     /// A tenant with a promise and no particular standing.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: None }
+        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: Goals::NONE }
     }
 }
 
@@ -102,7 +102,7 @@ pub enum Change {
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
     /// The tenant of this place has another promise from now on.
-    Tenant(usize, Qos, Option<Rate>),
+    Tenant(usize, Qos, Goals),
 }
 
 /// How far a run has come.

@@ -33,6 +33,8 @@ pub struct TenantResult {
     pub requests: u64,
     /// Payload moved, in bytes.
     pub bytes: u64,
+    /// Of it, read.
+    pub read_bytes: u64,
     /// From submission to completion: the response time.
     pub response: Latencies,
     /// From submission to admission: the queueing delay.

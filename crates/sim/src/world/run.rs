@@ -109,7 +109,7 @@ impl<'a, D: Machine> World<'a, D> {
         let join = |tenant: &super::Tenant| {
             let id = pool.join(now, tenant.qos);
             pool.set_standing(id, tenant.standing);
-            pool.set_promise(now, id, tenant.promise);
+            pool.set_promises(now, id, &tenant.promise);
             id
         };
         let tenants = setup.tenants.iter().map(join).collect();
@@ -221,6 +221,7 @@ impl<'a, D: Machine> World<'a, D> {
             };
             self.free.push(id as u32);
             let completion = Completion {
+                kind: ticket.work().kind,
                 bytes: request.io.bytes,
                 sent_at: request.sent_at,
                 admitted_at: ticket.admitted_at(),
@@ -278,7 +279,7 @@ impl<'a, D: Machine> World<'a, D> {
             Change::Pool(config) => self.pool.reconfigure(now, **config),
             Change::Tenant(place, qos, promise) => {
                 self.pool.set_qos(now, self.tenants[*place], *qos);
-                self.pool.set_promise(now, self.tenants[*place], *promise);
+                self.pool.set_promises(now, self.tenants[*place], promise);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);
             }

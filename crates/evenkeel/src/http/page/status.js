@@ -83,12 +83,12 @@ const showPool = (pool, then, seconds, parent) => {
     element("p", "Goal: " + pool.goal.statistic + " of reads below " + ms(pool.goal.goal_ms) + " ms. Why: "
       + pool.goal.decision.because, section, "reason");
   }
-  pool.tenants.filter(tenant => tenant.promise).forEach(tenant => {
-    const { promise } = tenant;
+  pool.tenants.forEach(tenant => tenant.promises.forEach(promise => {
     const promised = promise.unit === "bytes" ? bytes(promise.promised_per_s) : count(promise.promised_per_s) + " requests";
-    element("p", tenant.name + " was promised " + promised + "/s; what binds: " + promise.binding + ". Why: "
+    const of = promise.of === "all" ? "" : " of " + promise.of + "s";
+    element("p", tenant.name + " was promised " + promised + "/s" + of + "; what binds: " + promise.binding + ". Why: "
       + promise.because, section, "reason");
-  });
+  }));
   const table = element("table", undefined, element("div", undefined, section, "scroll"));
   const thenByName = new Map((then ? then.tenants : []).map(tenant => [tenant.name, tenant]));
   fill(table, TENANT_HEAD, pool.tenants.map(tenant => tenantRow(tenant, thenByName.get(tenant.name), seconds)));
