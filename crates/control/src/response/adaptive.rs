@@ -14,7 +14,7 @@ use super::gain::{Gain, Point};
 use super::memory::Memory;
 use super::split::{self, Part};
 use super::trial::{Trial, Verdict};
-use super::{ClientDelay, ClientId, ClientReason, Config, Decision, Reason, Sample, Standing, from_ms};
+use super::{ClientDelay, ClientId, ClientReason, Config, Decision, Reason, Sample, Standing, from_ms, whole};
 use crate::time::{Duration, Instant};
 
 /// Without reads for so long, nobody waits.
@@ -225,6 +225,11 @@ impl Adaptive {
         self.begin_anew(1);
     }
 
+    /// Gives or takes working memory.
+    pub(super) fn exchange(&mut self, parts: &mut Vec<Part>) {
+        core::mem::swap(&mut self.parts, parts);
+    }
+
     pub(super) fn observe(&mut self, _now: Instant, length: Duration, sample: &Sample<'_>) {
         self.length = length;
         self.clients.observe(length, sample.clients);
@@ -317,10 +322,11 @@ impl Adaptive {
             }
             return;
         }
-        if changed || self.offenders_pause() {
+        let pause = self.offenders_pause();
+        if changed || pause {
             self.trial = None;
         }
-        if self.offenders_pause() {
+        if pause {
             self.smooth(measured_ms);
             return;
         }
@@ -545,7 +551,7 @@ impl Adaptive {
             let allowed_ms =
                 if least_load > 0.0 { (client.circulation / least_load - response_ms) / k } else { largest_ms };
             let cap_ms = allowed_ms.clamp(0.0, largest_ms);
-            let cap_ms = if step_ms > 0.0 { libm::floor(cap_ms / step_ms + 1e-9) * step_ms } else { cap_ms };
+            let cap_ms = if step_ms > 0.0 { whole(cap_ms / step_ms + 1e-9) * step_ms } else { cap_ms };
             let share = if total > 0.0 { client.bytes_per_s / total } else { 1.0 / count };
             Part { share, cap_ms, spared: client.standing == Standing::Important, delay_ms: 0.0 }
         };
@@ -604,7 +610,7 @@ impl Adaptive {
             let reason = match () {
                 () if part.delay_ms >= largest_ms => ClientReason::LargestDelay,
                 () if part.delay_ms + step_ms.max(1e-6) > part.cap_ms => ClientReason::LeastLoad,
-                () => ClientReason::ShareOfLoad { share: part.share },
+                () => ClientReason::ShareOfLoad { share: part.share as f32 },
             };
             self.delays.push(ClientDelay { client: client.id, delay, reason });
         }

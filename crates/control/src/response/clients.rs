@@ -23,8 +23,9 @@ pub(super) struct Client {
     pub(super) bytes_per_s: f64,
     /// Whether it is among the offenders.
     pub(super) offends: bool,
-    /// How long its load has been too small for an offender.
-    pub(super) quiet: Duration,
+    /// How long its load has been too small for an offender, in microseconds, at most an hour: there are many clients, and all
+    /// are gone through at every tick.
+    quiet_us: u32,
     /// What it keeps in circulation, smoothed, in bytes per second times ms; see [`super::gain`]. For the adaptive method.
     pub(super) circulation: f64,
     /// The delay in force, in ms. For the adaptive method.
@@ -40,7 +41,7 @@ impl Client {
             now_bytes_per_s: 0.0,
             bytes_per_s: 0.0,
             offends: false,
-            quiet: Duration::ZERO,
+            quiet_us: 0,
             circulation: 0.0,
             delay_ms: 0.0,
             present: true,
@@ -56,6 +57,10 @@ impl Client {
         self.bytes_per_s += weight * (load - self.bytes_per_s);
         (self.standing, self.now_bytes_per_s, self.present) = (sample.standing, load, true);
     }
+}
+
+fn microseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_nanos() / 1_000).unwrap_or(u32::MAX)
 }
 
 /// The clients in order of their numbers, so that the order in which they are told changes nothing.
@@ -102,14 +107,15 @@ impl Clients {
         stays: impl Fn(&Client) -> f64,
     ) -> bool {
         let mut changed = false;
+        let (length_us, patience_us) = (microseconds(length), microseconds(patience));
         for client in &mut self.0 {
             let offends = match client.standing {
                 Standing::Never => false,
                 Standing::Always => true,
                 Standing::Ordinary | Standing::Important => {
                     let busy = stays(client) > threshold * LEAVES_AT;
-                    client.quiet = if busy { Duration::ZERO } else { client.quiet + length };
-                    enters(client) > threshold && busy || client.offends && (busy || client.quiet < patience)
+                    client.quiet_us = if busy { 0 } else { client.quiet_us.saturating_add(length_us) };
+                    enters(client) > threshold && busy || client.offends && (busy || client.quiet_us < patience_us)
                 }
             };
             changed |= offends != client.offends;

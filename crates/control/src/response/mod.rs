@@ -18,6 +18,7 @@
 
 pub use crate::invalid::InvalidConfig;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use crate::time::{Duration, Instant};
 
@@ -277,7 +278,7 @@ pub enum ClientReason {
     /// By its share of the offenders' load.
     ShareOfLoad {
         /// From 0 to 1.
-        share: f64,
+        share: f32,
     },
     /// More would take it below the least load that is left to everyone.
     LeastLoad,
@@ -306,6 +307,10 @@ pub struct Decision<'a> {
     /// Who is held back, in order of client; nobody else is.
     pub delays: &'a [ClientDelay],
 }
+
+/// Working memory of controllers, empty between their decisions.
+#[derive(Debug, Default)]
+pub struct Scratch(Vec<split::Part>);
 
 /// The controller of one resource.
 pub struct Controller {
@@ -350,6 +355,32 @@ impl Controller {
 
     /// What to do now. Without a new sample the last decision stands until the signal counts as lost.
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
+        self.decide(now);
+        self.decision()
+    }
+
+    /// The same with working memory that several controllers share, so that it stays in the processor's caches.
+    pub fn tick_with(&mut self, now: Instant, scratch: &mut Scratch) -> Decision<'_> {
+        self.exchange(scratch);
+        self.decide(now);
+        self.exchange(scratch);
+        self.decision()
+    }
+
+    fn exchange(&mut self, scratch: &mut Scratch) {
+        if let Inner::Adaptive(adaptive) = &mut self.inner {
+            adaptive.exchange(&mut scratch.0);
+        }
+    }
+
+    fn decision(&self) -> Decision<'_> {
+        match &self.inner {
+            Inner::Pid(pid) => pid.decision(),
+            Inner::Adaptive(adaptive) => adaptive.decision(),
+        }
+    }
+
+    fn decide(&mut self, now: Instant) {
         let patience = Duration::from_nanos(self.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
         let lost = !self.fresh && self.sampled_at.is_some_and(|at| now.since(at) > patience);
         let fresh = core::mem::take(&mut self.fresh);
@@ -360,7 +391,6 @@ impl Controller {
                 } else if lost {
                     pid.signal_lost();
                 }
-                pid.decision()
             }
             Inner::Adaptive(adaptive) => {
                 if fresh {
@@ -368,7 +398,6 @@ impl Controller {
                 } else if lost {
                     adaptive.signal_lost();
                 }
-                adaptive.decision()
             }
         }
     }
@@ -415,4 +444,16 @@ impl Controller {
 /// Milliseconds to a duration; what is negative or not a number is zero.
 fn from_ms(ms: f64) -> Duration {
     Duration::from_nanos((ms * 1e6) as u64)
+}
+
+/// The whole number at or below `x`, which is 0 or more and below 2^53. Exact, and without the detours of libm: it is asked for
+/// every client at every tick.
+fn whole(x: f64) -> f64 {
+    x as i64 as f64
+}
+
+/// The whole number nearest to `x`, halves upwards; the same bounds.
+fn nearest(x: f64) -> f64 {
+    let below = whole(x);
+    if x - below >= 0.5 { below + 1.0 } else { below }
 }

@@ -5,6 +5,8 @@
 //! most; nobody's exceeds its cap, and what the caps take away goes to the others. Those who are important come in only
 //! when all others are at their caps.
 
+use super::{nearest, whole};
+
 /// An offender in the split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
@@ -74,9 +76,9 @@ pub(super) fn round(parts: &mut [Part], step_ms: f64) -> f64 {
     for part in &mut *parts {
         if step_ms > 0.0 && part.share > 0.0 {
             let wanted = part.delay_ms + owed / part.share;
-            let most = libm::floor(part.cap_ms / step_ms + 1e-9);
+            let most = whole(part.cap_ms / step_ms + 1e-9);
             // Whoever has no delay by the split is not there to pay for the rounding of others.
-            let rounded = if part.delay_ms > 0.0 { libm::round(wanted / step_ms).clamp(0.0, most) } else { 0.0 };
+            let rounded = if part.delay_ms > 0.0 { nearest((wanted / step_ms).max(0.0)).min(most) } else { 0.0 };
             owed += part.share * (part.delay_ms - rounded * step_ms);
             part.delay_ms = rounded * step_ms;
         } else if step_ms > 0.0 {
@@ -99,6 +101,15 @@ mod tests {
 
     fn delays(parts: &[Part]) -> Vec<f64> {
         parts.iter().map(|part| part.delay_ms).collect()
+    }
+
+    #[test]
+    fn whole_numbers_are_those_of_libm() {
+        for x in
+            [0.0, 0.3, 0.499_999_999_999_999_94, 0.5, 1.0, 1.5, 2.5, 19.999_999_999, 1e9 + 0.5, 4_503_599_627_370_497.5]
+        {
+            assert_eq!((whole(x), nearest(x)), (libm::floor(x), libm::round(x)), "{x}");
+        }
     }
 
     #[test]

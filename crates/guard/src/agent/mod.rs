@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use evenkeel_control::response::{ClientId, InvalidConfig};
+use evenkeel_control::response::{ClientId, InvalidConfig, Scratch};
 use evenkeel_control::{Duration, Instant};
 
 use crate::actuator::{Client, Holds};
@@ -46,6 +46,7 @@ pub struct Agent {
     config: Config,
     tracker: Tracker,
     resources: Vec<Guarded>,
+    scratch: Scratch,
     ids: Identities,
     map: Map,
     absent: Absent,
@@ -86,6 +87,7 @@ impl Agent {
             config,
             tracker: Tracker::default(),
             resources,
+            scratch: Scratch::default(),
             ids: Identities::default(),
             map: Map::default(),
             absent: Absent::default(),
@@ -143,7 +145,7 @@ impl Agent {
             if observed.is_ok() {
                 resource.observe(now, &self.tracker);
             }
-            if resource.decide(now) && !self.overlap {
+            if resource.decide(now, &mut self.scratch) && !self.overlap {
                 resource.hold(&mut self.holds);
             }
         }

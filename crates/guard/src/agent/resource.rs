@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evenkeel_control::response::{
-    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
+    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Scratch, Standing,
 };
 use evenkeel_control::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Statistic, Who};
 use crate::discovery::Link;
-use crate::sensor::diskstats::{self, DeviceNumber, Reading, Tracker};
+use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
 
 /// What to do when no delay of packets has an effect.
@@ -54,6 +54,8 @@ pub(super) struct Guarded {
     reach: Vec<(u32, u32)>,
     /// The same of devices that several reach.
     shared_reach: Vec<(u32, u32)>,
+    /// An equal part of each device's load in bytes per second, where several reach it; empty if that is so of none.
+    shared_loads: Vec<f64>,
     /// Parts of devices that several share, where they are known.
     shares: Shares,
     /// Places among the holds for which client.
@@ -73,8 +75,6 @@ struct Device {
     place: u32,
     /// The only client that reaches it, or beyond.
     client: u32,
-    /// A client's part of its load, in bytes per second.
-    load: f64,
 }
 
 struct GuardedClient {
@@ -113,6 +113,7 @@ impl Guarded {
             delays: Vec::new(),
             reach: Vec::new(),
             shared_reach: Vec::new(),
+            shared_loads: Vec::new(),
             shares: Shares::default(),
             places: Vec::new(),
             last: diskstats::Sample::default(),
@@ -163,7 +164,7 @@ impl Guarded {
             }
         }
         self.names = names.into_iter().map(|(number, name): (_, &String)| (number, name.clone())).collect();
-        self.devices = vec![Device { place: u32::MAX, client: u32::MAX, load: 0.0 }; self.names.len()];
+        self.devices = vec![Device { place: u32::MAX, client: u32::MAX }; self.names.len()];
         self.shared_by = vec![0; self.names.len()];
         self.arrangement = None;
         self.clients.clear();
@@ -193,6 +194,7 @@ impl Guarded {
                 _ => self.shared_reach.push((client, device)),
             }
         }
+        self.shared_loads = vec![0.0; if self.shared_reach.is_empty() { 0 } else { self.devices.len() }];
         let places: BTreeMap<IpAddr, u32> = self.clients.iter().map(|client| client.address).zip(0..).collect();
         self.shares.follow(links, |link| {
             let number = link.number?;
@@ -281,47 +283,42 @@ impl Guarded {
             }
             self.arrangement = Some(tracker.arrangement());
         }
-        let mut sum = None;
+        let mut sum = Sum::default();
+        self.samples.iter_mut().for_each(|sample| sample.bytes_per_s = 0.0);
+        self.shared_loads.fill(0.0);
         // Devices are read together, so that nearly always their intervals are the same.
-        let (mut interval, mut per_s) = (Duration::ZERO, 0.0);
-        for (device, &shared_by) in self.devices.iter_mut().zip(&self.shared_by) {
-            let Some(sample) = tracker.at(device.place as usize).and_then(Reading::sample) else {
-                device.load = 0.0;
-                continue;
-            };
-            sum = Some(sum.map_or(sample, |sum: diskstats::Sample| sum.plus(&sample)));
-            let flow = match self.packets {
-                Packets::Data => sample.reads,
-                // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
-                Packets::Acknowledgements | Packets::All => sample.writes,
-            };
-            // On its own devices a client's load is known, of shared ones an equal part at first.
-            if sample.interval != interval {
-                (interval, per_s) = (sample.interval, 1.0 / sample.interval.as_secs_f64().max(1e-9));
+        let (mut interval_us, mut per_s) = (0, 0.0);
+        let reads_count = self.packets == Packets::Data;
+        for (number, device) in self.devices.iter().enumerate() {
+            let moved = tracker.at(device.place as usize).filter(|moved| moved.is_sample());
+            let Some(moved) = moved else { continue };
+            sum.add(moved);
+            // Delaying everything is the fallback for writers whose acknowledgements cannot be delayed.
+            let bytes = if reads_count { moved.read_bytes() } else { moved.written_bytes() };
+            if moved.interval_us() != interval_us {
+                interval_us = moved.interval_us();
+                per_s = 1e6 / f64::from(interval_us.max(1));
             }
-            device.load = flow.bytes as f64 * per_s;
-            if shared_by > 1 {
-                device.load /= f64::from(shared_by);
+            // On its own devices a client's load is known, of shared ones an equal part at first.
+            let load = bytes as f64 * per_s;
+            if let Some(sample) = self.samples.get_mut(device.client as usize) {
+                sample.bytes_per_s += load;
+            } else if let Some(part) = self.shared_loads.get_mut(number) {
+                *part = load / f64::from(self.shared_by[number].max(1));
             }
         }
         // No measurement is not the same as no reads: the controller notices that nothing comes.
-        let Some(sum) = sum else { return };
+        let Some(sum) = sum.sample() else { return };
         self.last = sum;
         if self.last.is_stuck() {
             // Nothing comes out of a device that holds requests: that is no idleness to let everyone go.
             return;
         }
-        self.samples.iter_mut().for_each(|sample| sample.bytes_per_s = 0.0);
-        for device in &self.devices {
-            if let Some(sample) = self.samples.get_mut(device.client as usize) {
-                sample.bytes_per_s += device.load;
-            }
-        }
         for &(client, device) in &self.shared_reach {
-            self.samples[client as usize].bytes_per_s += self.devices[device as usize].load;
+            self.samples[client as usize].bytes_per_s += self.shared_loads[device as usize];
         }
         for &(client, device, more) in self.shares.uneven() {
-            self.samples[client as usize].bytes_per_s += self.devices[device as usize].load * more;
+            self.samples[client as usize].bytes_per_s += self.shared_loads[device as usize] * more;
         }
         let reads = &self.last.reads;
         let mut read_response = reads.mean_response_time();
@@ -343,8 +340,8 @@ impl Guarded {
     }
 
     /// Decides, and records why. Tells whether anybody is held differently now.
-    pub(super) fn decide(&mut self, now: Instant) -> bool {
-        let decision = self.controller.tick(now);
+    pub(super) fn decide(&mut self, now: Instant, scratch: &mut Scratch) -> bool {
+        let decision = self.controller.tick_with(now, scratch);
         self.reason = decision.reason;
         self.mean_delay_ms = decision.mean_delay.as_millis_f64();
         let mut changed = false;

@@ -224,7 +224,7 @@ impl<'a> Fields<'a> {
 
     fn line(&mut self) -> Option<Line<'a>> {
         let (number, name) = self.identity()?;
-        let Figures { reads, writes, in_flight } = self.figures()?;
+        let (Figures { reads, writes, in_flight }, _) = self.figures()?;
         Some(Line { number, name, reads, writes, in_flight: in_flight.into() })
     }
 
@@ -233,35 +233,52 @@ impl<'a> Fields<'a> {
         Some((number, std::str::from_utf8(self.field()?).ok()?))
     }
 
-    /// What comes after the name.
+    /// What comes after the name, and where the totals of reads end.
     #[inline(always)]
-    fn figures(&mut self) -> Option<Figures> {
-        let Some((length, figures)) = self.usual_figures() else { return self.any_figures() };
+    fn figures(&mut self) -> Option<(Figures, usize)> {
+        let Some((reads, length)) = self.usual_reads() else { return self.any_figures() };
         self.at += length;
-        Some(figures)
+        let end = self.at;
+        let (writes, in_flight) = self.writes()?;
+        Some((Figures { reads, writes, in_flight }, end))
     }
 
-    /// The figures and how long they are, if they look as usual.
+    /// The totals of reads and how long they are, if they look as usual.
     #[inline(always)]
-    fn usual_figures(&self) -> Option<(usize, Figures)> {
+    fn usual_reads(&self) -> Option<(Totals, usize)> {
         let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
         let mut numbers = Numbers::of(rest)?;
         let reads = numbers.totals()?;
-        let mut length = 1;
-        if numbers.ends.count_ones() < 5 {
-            length += numbers.begin;
-            numbers = Numbers::of(&rest[numbers.begin..])?;
-        }
+        // The blank before them in place of the one after them.
+        Some((reads, numbers.begin))
+    }
+
+    /// What comes after the totals of reads: those of writes, and what is inside.
+    #[inline(always)]
+    fn writes(&mut self) -> Option<(Totals, u32)> {
+        let Some((writes, in_flight, length)) = self.usual_writes() else {
+            return Some((self.totals()?, in_flight(self.number()?)));
+        };
+        self.at += length;
+        Some((writes, in_flight))
+    }
+
+    #[inline(always)]
+    fn usual_writes(&self) -> Option<(Totals, u32, usize)> {
+        let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
+        let mut numbers = Numbers::of(rest)?;
         let writes = numbers.totals()?;
-        let (in_flight, b' ' | b'\n') = numbers.next() else { return None };
-        Some((length + numbers.begin - 1, Figures::new(reads, writes, in_flight)))
+        let (inside, b' ' | b'\n') = numbers.next() else { return None };
+        Some((writes, in_flight(inside), numbers.begin))
     }
 
     /// The figures however they look.
     #[cold]
-    fn any_figures(&mut self) -> Option<Figures> {
-        let (reads, writes) = (self.totals()?, self.totals()?);
-        Some(Figures::new(reads, writes, self.number()?))
+    fn any_figures(&mut self) -> Option<(Figures, usize)> {
+        let reads = self.totals()?;
+        let end = self.at;
+        let (writes, in_flight) = self.writes()?;
+        Some((Figures { reads, writes, in_flight }, end))
     }
 
     fn totals(&mut self) -> Option<Totals> {
@@ -297,12 +314,10 @@ struct Figures {
     in_flight: u32,
 }
 
-impl Figures {
-    #[inline]
-    fn new(reads: Totals, writes: Totals, in_flight: u64) -> Self {
-        // Kernels before 5.5 could show a moment of -1 as a large number.
-        Self { reads, writes, in_flight: i32::try_from(in_flight).map_or(0, i32::cast_unsigned) }
-    }
+/// Kernels before 5.5 could show a moment of -1 as a large number.
+#[inline]
+fn in_flight(n: u64) -> u32 {
+    i32::try_from(n).map_or(0, i32::cast_unsigned)
 }
 
 /// A number of at least one digit that fits into 64 bits.
@@ -346,6 +361,12 @@ fn moved(before: u64, now: u64) -> Option<u64> {
     if now >= before {
         return Some(now - before);
     }
+    moved_back(before, now)
+}
+
+/// The same for a total that went back.
+#[cold]
+fn moved_back(before: u64, now: u64) -> Option<u64> {
     let across_64 = now.wrapping_sub(before);
     let across_32 = u32::try_from(before).ok().map(|_| (now + (1 << 32)) - before);
     across_32.into_iter().chain([across_64]).find(|&n| n < MAX_MOVE)
@@ -443,58 +464,103 @@ impl Reading {
     }
 }
 
-/// The beginning of a device's line: number and name. As long as that is the same, so is the device.
+/// How a device's line began at the last reading: number, name, totals of reads. As long as number and name are the same, so
+/// is the device; where the totals of reads are too, they need not be read again, which is so for most of those who write.
 #[derive(Debug)]
-struct Head {
-    /// As much of it as nearly all have; what is left is with the device's name.
-    first: [u8; Self::SHORT],
-    length: u32,
+struct Beginning {
+    text: [u8; Self::LENGTH],
+    /// Length of number and name; 0 if they are longer than what is kept, and then it is never the same.
+    head: u8,
+    /// The same with the totals of reads.
+    reads: u8,
 }
 
-impl Head {
-    const SHORT: usize = 24;
+/// What of a line's beginning is as it was.
+enum Same {
+    /// Nothing that counts.
+    Nothing,
+    /// Number and name, which end here.
+    Head(usize),
+    /// The totals of reads as well, which end here.
+    Reads(usize),
+}
 
-    /// The head, and what is left of it.
-    fn new(text: &[u8]) -> (Self, Box<[u8]>) {
-        let (short, left) = text.split_at(text.len().min(Self::SHORT));
-        let mut first = [0; Self::SHORT];
-        first[..short.len()].copy_from_slice(short);
-        (Self { first, length: text.len() as u32 }, left.into())
+impl Beginning {
+    const LENGTH: usize = 48;
+
+    fn new(line: &[u8], head: usize, reads: usize) -> Self {
+        let length = |length: usize| if length <= Self::LENGTH { length as u8 } else { 0 };
+        let mut text = [0; Self::LENGTH];
+        let kept = line.len().min(Self::LENGTH);
+        text[..kept].copy_from_slice(&line[..kept]);
+        Self { text, head: length(head), reads: length(reads) }
     }
 
-    /// Its length, if the text begins with it and a blank.
     #[inline(always)]
-    fn begins<'a>(&self, text: &[u8], left: impl FnOnce() -> Option<&'a [u8]>) -> Option<usize> {
-        let length = self.length as usize;
-        let same = match text.first_chunk::<{ Self::SHORT }>() {
-            Some(there) => {
-                let (there, first) = (there.as_chunks::<8>().0, self.first.as_chunks::<8>().0);
-                let mut differ = 0;
-                for (n, (there, first)) in there.iter().zip(first).enumerate() {
-                    let counts = length.saturating_sub(8 * n).min(8);
-                    let counted = u64::MAX.checked_shr(64 - 8 * counts as u32).unwrap_or(0);
-                    differ |= (u64::from_le_bytes(*there) ^ u64::from_le_bytes(*first)) & counted;
-                }
-                differ == 0
-            }
-            None => text.starts_with(&self.first[..length.min(Self::SHORT)]),
-        };
-        let long = length > Self::SHORT;
-        let same = same && (!long || text.get(Self::SHORT..length).is_some_and(|there| left() == Some(there)));
-        (same && text.get(length) == Some(&b' ')).then_some(length)
+    fn compare(&self, line: &[u8]) -> Same {
+        // The blank after them must be there, too.
+        let Some(there) = line.first_chunk::<{ Self::LENGTH + 1 }>() else { return Same::Nothing };
+        let same = there.first_chunk().map_or(0, |there| leading_same(&self.text, there));
+        let (head, reads) = (usize::from(self.head), usize::from(self.reads));
+        let ends = |length: usize| length != 0 && same >= length && there[length] == b' ';
+        match () {
+            () if ends(reads) => Same::Reads(reads),
+            () if ends(head) => Same::Head(head),
+            () => Same::Nothing,
+        }
     }
 }
 
-/// What the next reading needs of a device.
+/// How many bytes from the first on are the same.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn leading_same(one: &[u8; Beginning::LENGTH], other: &[u8; Beginning::LENGTH]) -> usize {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
+    let mut same = 0;
+    for (n, (one, other)) in one.as_chunks::<16>().0.iter().zip(other.as_chunks::<16>().0).enumerate() {
+        // SAFETY: every x86-64 processor has SSE2; the loads may be unaligned and read the 16 bytes of each.
+        let bits = unsafe {
+            let (one, other) = (_mm_loadu_si128(one.as_ptr().cast()), _mm_loadu_si128(other.as_ptr().cast()));
+            _mm_movemask_epi8(_mm_cmpeq_epi8(one, other))
+        };
+        same |= u64::from(bits as u32) << (16 * n);
+    }
+    same.trailing_ones() as usize
+}
+
+/// The same eight bytes at a time.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn leading_same_by_words(one: &[u8; Beginning::LENGTH], other: &[u8; Beginning::LENGTH]) -> usize {
+    let words = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+    for (n, (one, other)) in words.enumerate() {
+        let differ = u64::from_le_bytes(*one) ^ u64::from_le_bytes(*other);
+        if differ != 0 {
+            return 8 * n + differ.trailing_zeros() as usize / 8;
+        }
+    }
+    Beginning::LENGTH
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+use leading_same_by_words as leading_same;
+
+/// What the next reading needs of a device. All of them are gone through at every tick, so that room counts.
 #[derive(Debug)]
 struct Device {
-    head: Head,
-    reads: Totals,
-    writes: Totals,
-    read_at: Instant,
-    /// Line at the last reading that had it, and which reading that was.
-    line: u32,
+    beginning: Beginning,
+    /// At which reading it was seen last.
     seen: u32,
+    reads: Kept,
+    writes: Kept,
+    /// Of reads and of writes; the kernel prints no more bits.
+    times_ms: [u32; 2],
+}
+
+/// Totals without their time.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    completed: u64,
+    sectors: u64,
 }
 
 /// Who it is.
@@ -502,8 +568,6 @@ struct Device {
 struct Identity {
     number: DeviceNumber,
     name: Box<str>,
-    /// What is left of the head of its line.
-    left: Box<[u8]>,
 }
 
 /// Device numbers are few and not chosen by an adversary.
@@ -526,6 +590,9 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// Readings whose times are remembered: a line at fault keeps those after it from being read.
+const REMEMBERED: usize = 8;
+
 /// Differences between readings of the file, for every device.
 ///
 /// Devices are kept in the file's order, which hardly ever changes: then a line is found where it was the last time. What
@@ -536,7 +603,11 @@ pub struct Tracker {
     moves: Vec<Move>,
     identities: Vec<Identity>,
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
+    /// Lines of the devices in a reading in which some are not where they were.
+    lines: Vec<u32>,
     reading: u32,
+    /// When the last readings were, by their number.
+    times: [Instant; REMEMBERED],
     arrangement: u64,
 }
 
@@ -547,50 +618,82 @@ impl Tracker {
     /// A line at fault; the devices of the lines before it have been taken in, no device is forgotten.
     pub fn observe(&mut self, now: Instant, text: &[u8]) -> Result<(), Fault> {
         self.reading = self.reading.wrapping_add(1);
+        self.times[self.reading as usize % REMEMBERED] = now;
+        let last = self.reading.wrapping_sub(1);
+        let interval = interval_us(self.since(now, last));
         let known = self.devices.len();
         let mut in_order = true;
         let mut count = 0;
         let result = walk(text, |fields| {
             let place = count;
             count += 1;
-            if let Some(device) = self.devices.get_mut(place)
-                && let Some(length) = device.head.begins(fields.text, || Some(&self.identities.get(place)?.left))
-            {
-                fields.at = length;
-                let figures = fields.figures()?;
-                (device.line, device.seen) = (place as u32, self.reading);
-                self.moves[place] = device.observe(now, figures);
+            if let Some(device) = self.devices.get_mut(place).filter(|device| device.seen == last) {
+                let (reads, after_reads) = match device.beginning.compare(fields.text) {
+                    Same::Reads(length) => {
+                        fields.at = length;
+                        (Some(Moved::ZERO), fields.writes()?)
+                    }
+                    Same::Head(length) => {
+                        fields.at = length;
+                        let (Figures { reads, writes, in_flight }, end) = fields.figures()?;
+                        device.beginning = Beginning::new(fields.text, length, end);
+                        (device.read(reads), (writes, in_flight))
+                    }
+                    Same::Nothing => {
+                        self.displaced(now, place as u32, &mut in_order, fields)?;
+                        return Some(());
+                    }
+                };
+                let (writes, in_flight) = after_reads;
+                device.seen = last.wrapping_add(1);
+                self.moves[place] = Move::of(interval, reads.zip(device.wrote(writes)), in_flight);
                 return Some(());
             }
-            in_order = false;
-            self.displaced(now, place as u32, fields)
+            self.displaced(now, place as u32, &mut in_order, fields)
         });
         self.arrangement += u64::from(self.devices.len() != known);
         result?;
         if !in_order || count != self.devices.len() {
+            if in_order {
+                self.lines.clear();
+                self.lines.extend(0..self.devices.len() as u32);
+            }
             self.arrange();
         }
         Ok(())
     }
 
+    /// Time since a reading; `None` if it was too long ago.
+    fn since(&self, now: Instant, reading: u32) -> Option<Duration> {
+        let age = self.reading.wrapping_sub(reading) as usize;
+        (age < REMEMBERED).then(|| now.since(self.times[reading as usize % REMEMBERED]))
+    }
+
     /// A line that is not where it was, or not as it was.
-    fn displaced(&mut self, now: Instant, line: u32, fields: &mut Fields<'_>) -> Option<()> {
+    fn displaced(&mut self, now: Instant, line: u32, in_order: &mut bool, fields: &mut Fields<'_>) -> Option<()> {
+        if std::mem::take(in_order) {
+            self.lines.clear();
+            self.lines.extend(0..self.devices.len() as u32);
+        }
         let (number, name) = fields.identity()?;
-        let (head, left) = Head::new(&fields.text[..fields.at]);
-        let figures = fields.figures()?;
-        let device =
-            Device { head, reads: figures.reads, writes: figures.writes, read_at: now, line, seen: self.reading };
+        let head = fields.at;
+        let (Figures { reads, writes, in_flight }, end) = fields.figures()?;
+        let device = Device::new(Beginning::new(fields.text, head, end), self.reading, reads, writes);
         let place = *self.places.entry(number).or_insert(self.devices.len() as u32) as usize;
-        let identity = Identity { number, name: name.into(), left };
+        let identity = Identity { number, name: name.into() };
+        let before = self.devices.get(place).map(|known| known.seen).and_then(|seen| self.since(now, seen));
         match self.devices.get_mut(place) {
             None => {
                 self.devices.push(device);
                 self.moves.push(Move::FIRST);
                 self.identities.push(identity);
+                self.lines.push(line);
+                return Some(());
             }
             Some(known) if self.identities[place].name == identity.name => {
-                self.moves[place] = known.observe(now, figures);
-                (*known, self.identities[place]) = (device, identity);
+                let both = before.and_then(|_| known.read(reads).zip(known.wrote(writes)));
+                self.moves[place] = Move::of(interval_us(before), both, in_flight);
+                *known = device;
             }
             // Another device under a number that was given back.
             Some(known) => {
@@ -598,16 +701,17 @@ impl Tracker {
                 (self.moves[place], self.identities[place]) = (Move::FIRST, identity);
             }
         }
+        self.lines[place] = line;
         Some(())
     }
 
     /// Forgets devices that are gone, and brings the others into the file's order.
     fn arrange(&mut self) {
         let parts = self.devices.drain(..).zip(self.moves.drain(..)).zip(self.identities.drain(..));
-        let mut all: Vec<_> = parts.collect();
-        all.retain(|((device, _), _)| device.seen == self.reading);
-        all.sort_unstable_by_key(|((device, _), _)| device.line);
-        let both: (Vec<_>, Vec<_>) = all.into_iter().unzip();
+        let mut all: Vec<_> = parts.zip(self.lines.drain(..)).collect();
+        all.retain(|(((device, _), _), _)| device.seen == self.reading);
+        all.sort_unstable_by_key(|(_, line)| *line);
+        let both: (Vec<_>, Vec<_>) = all.into_iter().map(|(part, _)| part).unzip();
         (self.devices, self.moves) = both.0.into_iter().unzip();
         self.identities = both.1;
         self.places.clear();
@@ -617,7 +721,7 @@ impl Tracker {
 
     /// What a device did last; `None` if it is not there.
     pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
-        self.place(number).and_then(|place| self.at(place))
+        self.place(number).and_then(|place| self.at(place)).map(Move::reading)
     }
 
     /// Where a device is, until [`Self::arrangement`] changes.
@@ -627,8 +731,8 @@ impl Tracker {
 
     /// What the device at a place did last.
     #[inline]
-    pub fn at(&self, place: usize) -> Option<Reading> {
-        self.moves.get(place).map(Move::reading)
+    pub(crate) fn at(&self, place: usize) -> Option<&Move> {
+        self.moves.get(place)
     }
 
     /// Changes whenever places do.
@@ -652,14 +756,16 @@ struct Moved {
 }
 
 impl Moved {
+    const ZERO: Self = Self { completed: 0, sectors: 0, time_ms: 0 };
+
     #[inline(always)]
-    fn between(before: &Totals, now: &Totals) -> Option<Self> {
+    fn between(before: &mut Kept, time_ms: &mut u32, now: &Totals) -> Option<Self> {
         let moved = |before, now| moved(before, now).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        Some(Self {
-            completed: moved(before.completed, now.completed)?,
-            sectors: moved(before.sectors, now.sectors)?,
-            time_ms: moved(before.time_ms, now.time_ms)?,
-        })
+        let completed = moved(before.completed, now.completed);
+        let sectors = moved(before.sectors, now.sectors);
+        let time = moved_32(*time_ms, now.time_ms as u32);
+        (before.completed, before.sectors, *time_ms) = (now.completed, now.sectors, now.time_ms as u32);
+        Some(Self { completed: completed?, sectors: sectors?, time_ms: time? })
     }
 
     #[inline]
@@ -672,42 +778,130 @@ impl Moved {
     }
 }
 
+/// As [`moved`], for totals of 32 bits.
+#[inline(always)]
+fn moved_32(before: u32, now: u32) -> Option<u32> {
+    let n = now.wrapping_sub(before);
+    (now >= before || u64::from(n) < MAX_MOVE).then_some(n)
+}
+
+/// An interval in the unit of [`Move`]; 0 for none.
+fn interval_us(interval: Option<Duration>) -> u32 {
+    u32::try_from(interval.unwrap_or_default().as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
+}
+
 /// A reading in the least room, as all of them are gone through at every tick.
 #[derive(Clone, Copy, Debug)]
-struct Move {
-    interval: Duration,
+pub(crate) struct Move {
+    interval_us: u32,
     reads: Moved,
     writes: Moved,
+    /// [`Self::NOTHING`] if there is nothing to tell yet.
     in_flight: u32,
-    /// Whether there is nothing to tell yet.
-    first: bool,
 }
 
 impl Move {
-    const ZERO: Moved = Moved { completed: 0, sectors: 0, time_ms: 0 };
-    const FIRST: Self =
-        Self { interval: Duration::ZERO, reads: Self::ZERO, writes: Self::ZERO, in_flight: 0, first: true };
+    /// More than are ever inside.
+    const NOTHING: u32 = u32::MAX;
+    const FIRST: Self = Self { interval_us: 0, reads: Moved::ZERO, writes: Moved::ZERO, in_flight: Self::NOTHING };
+
+    #[inline(always)]
+    fn of(interval_us: u32, both: Option<(Moved, Moved)>, in_flight: u32) -> Self {
+        both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
+    }
+
+    /// Whether there is anything to tell.
+    #[inline]
+    pub(crate) fn is_sample(&self) -> bool {
+        self.in_flight != Self::NOTHING
+    }
+
+    /// Between which two readings, in microseconds.
+    #[inline]
+    pub(crate) fn interval_us(&self) -> u32 {
+        self.interval_us
+    }
+
+    /// Bytes read.
+    #[inline]
+    pub(crate) fn read_bytes(&self) -> u64 {
+        u64::from(self.reads.sectors) * SECTOR_BYTES
+    }
+
+    /// Bytes written.
+    #[inline]
+    pub(crate) fn written_bytes(&self) -> u64 {
+        u64::from(self.writes.sectors) * SECTOR_BYTES
+    }
 
     #[inline]
     fn reading(&self) -> Reading {
-        if self.first {
+        if !self.is_sample() {
             return Reading::First;
         }
         let (reads, writes) = (self.reads.flow(), self.writes.flow());
-        Reading::Sample(Sample { interval: self.interval, reads, writes, in_flight: self.in_flight.into() })
+        let interval = Duration::from_micros(self.interval_us.into());
+        Reading::Sample(Sample { interval, reads, writes, in_flight: self.in_flight.into() })
+    }
+}
+
+/// Several devices together, as [`Sample::plus`] puts them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    samples: u32,
+    interval_us: u32,
+    /// Of reads and of writes: completed, sectors, time.
+    reads: [u64; 3],
+    writes: [u64; 3],
+    in_flight: u64,
+}
+
+impl Sum {
+    /// Takes in what a device did, if there is anything to tell.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, device: &Move) {
+        let add = |sum: &mut [u64; 3], moved: &Moved| {
+            sum[0] += u64::from(moved.completed);
+            sum[1] += u64::from(moved.sectors);
+            sum[2] += u64::from(moved.time_ms);
+        };
+        self.samples += 1;
+        self.interval_us = self.interval_us.max(device.interval_us);
+        add(&mut self.reads, &device.reads);
+        add(&mut self.writes, &device.writes);
+        self.in_flight += u64::from(device.in_flight);
+    }
+
+    /// All of them; `None` if nobody had anything to tell.
+    pub(crate) fn sample(&self) -> Option<Sample> {
+        let flow = |[completed, sectors, time_ms]: [u64; 3]| Flow {
+            completed,
+            bytes: sectors.saturating_mul(SECTOR_BYTES),
+            time: Duration::from_millis(time_ms),
+        };
+        let interval = Duration::from_micros(self.interval_us.into());
+        let (reads, writes, in_flight) = (flow(self.reads), flow(self.writes), self.in_flight);
+        (self.samples > 0).then_some(Sample { interval, reads, writes, in_flight })
     }
 }
 
 impl Device {
+    fn new(beginning: Beginning, seen: u32, reads: Totals, writes: Totals) -> Self {
+        let kept = |totals: &Totals| Kept { completed: totals.completed, sectors: totals.sectors };
+        let times_ms = [reads.time_ms as u32, writes.time_ms as u32];
+        Self { beginning, seen, reads: kept(&reads), writes: kept(&writes), times_ms }
+    }
+
+    /// Takes new totals of reads; answers how they moved, unless they began anew.
     #[inline(always)]
-    fn observe(&mut self, now: Instant, figures: Figures) -> Move {
-        let interval = now.since(self.read_at);
-        let both = Moved::between(&self.reads, &figures.reads).zip(Moved::between(&self.writes, &figures.writes));
-        (self.reads, self.writes, self.read_at) = (figures.reads, figures.writes, now);
-        match both {
-            Some((reads, writes)) => Move { interval, reads, writes, in_flight: figures.in_flight, first: false },
-            None => Move::FIRST,
-        }
+    fn read(&mut self, now: Totals) -> Option<Moved> {
+        Moved::between(&mut self.reads, &mut self.times_ms[0], &now)
+    }
+
+    /// The same of writes.
+    #[inline(always)]
+    fn wrote(&mut self, now: Totals) -> Option<Moved> {
+        Moved::between(&mut self.writes, &mut self.times_ms[1], &now)
     }
 }
 

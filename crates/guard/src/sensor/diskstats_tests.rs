@@ -97,6 +97,18 @@ fn devices_come_go_and_change_their_names() {
 }
 
 #[test]
+fn after_a_line_at_fault_the_others_are_measured_over_both_intervals() {
+    let lines = |reads: u64, damaged: bool| {
+        let broken = if damaged { "8 0 sda x\n".to_owned() } else { format!("8 0 sda {reads} 0 8 1 0 0 0 0 0 0 0\n") };
+        broken + &line(reads, 8 * reads, reads, 0)
+    };
+    let mut tracker = observed(&[&lines(10, false)]);
+    tracker.observe(at(100), lines(20, true).as_bytes()).expect_err("a line at fault");
+    tracker.observe(at(200), lines(30, false).as_bytes()).expect("lines of the format");
+    assert_eq!((sample(&tracker).reads.completed, sample(&tracker).interval), (20, Duration::from_millis(200)));
+}
+
+#[test]
 fn only_devices_with_completed_reads_shape_the_mean() {
     let active = Sample {
         interval: Duration::from_millis(100),
@@ -173,15 +185,74 @@ proptest! {
             damage.into_iter().for_each(|(place, byte)| if let Some(there) = text.get_mut(place) { *there = byte });
         }
         text.extend([b'\n'; 2 * WINDOW]);
-        let quick = Fields { text: &text, at: 0 }.usual_figures();
+        let mut fields_of = Fields { text: &text, at: 0 };
+        let reads = fields_of.usual_reads();
+        fields_of.at = reads.map_or(0, |(_, length)| length);
+        let quick = reads.and_then(|(reads, end)| {
+            let (writes, in_flight, length) = fields_of.usual_writes()?;
+            Some((Figures { reads, writes, in_flight }, end, end + length))
+        });
         let mut plain = Fields { text: &text, at: 0 };
-        let expected = plain.any_figures();
-        if let Some((length, figures)) = quick {
-            prop_assert_eq!((Some(figures), length), (expected, plain.at), "{}", text.escape_ascii());
+        let mut by_fields = || {
+            let reads = plain.totals()?;
+            let end = plain.at;
+            let (writes, inside) = (plain.totals()?, plain.number()?);
+            Some((Figures { reads, writes, in_flight: in_flight(inside) }, end, plain.at))
+        };
+        let expected = by_fields();
+        if quick.is_some() {
+            prop_assert_eq!(&quick, &expected, "{}", text.escape_ascii());
         }
         // It is no use if it refuses what is usual.
         let enough = fields.len() >= 9 && fields[..9].iter().all(|(number, _)| !number.is_empty());
         prop_assert!(quick.is_some() || !usual || !enough, "{}", text.escape_ascii());
+    }
+
+    #[test]
+    fn how_much_is_the_same_is_found_in_both_ways(
+        one in prop::collection::vec(0u8..3, Beginning::LENGTH),
+        same in 0..=Beginning::LENGTH,
+    ) {
+        let mut other = one.clone();
+        other.iter_mut().skip(same).for_each(|byte| *byte += 1);
+        let (one, other) = (one.first_chunk().expect("so many"), other.first_chunk().expect("so many"));
+        prop_assert_eq!((leading_same(one, other), leading_same_by_words(one, other)), (same, same));
+    }
+
+    /// Whatever changes from one reading to the next, what moved is the difference of what a plain parser reads.
+    #[test]
+    fn what_moved_is_what_a_plain_parser_tells(
+        readings in prop::collection::vec(prop::collection::vec((0u64..3, 0u64..40, 0u64..2), 6), 2..5),
+    ) {
+        let mut tracker = Tracker::default();
+        let mut totals = vec![[0u64; 8]; 6];
+        for (n, reading) in readings.iter().enumerate() {
+            let mut text = String::new();
+            let before = totals.clone();
+            for (device, &(reads, writes, inside)) in reading.iter().enumerate() {
+                let total = &mut totals[device];
+                for (field, by) in [reads, 0, reads * 8, reads * 9, writes, writes / 2, writes * 64, writes * 5].iter().enumerate() {
+                    total[field] += by * 123_456;
+                }
+                let fields: Vec<String> = total.iter().map(u64::to_string).collect();
+                text += &format!(" 252 {device:>7} dm-{device} {} {inside} 7 8 9\n", fields.join(" "));
+            }
+            // So that the last line is read like the others.
+            text += &"\n".repeat(2 * WINDOW);
+            tracker.observe(at(100 * n as u64), text.as_bytes()).expect("lines of the format");
+            for (device, &(.., inside)) in reading.iter().enumerate().filter(|_| n > 0) {
+                let number = DeviceNumber { major: 252, minor: device as u32 };
+                let sample = tracker.get(number).and_then(Reading::sample).expect("a sample");
+                let by = |field: usize| totals[device][field] - before[device][field];
+                let flow = |from: usize| Flow {
+                    completed: by(from),
+                    bytes: by(from + 2) * 512,
+                    time: Duration::from_millis(by(from + 3)),
+                };
+                prop_assert_eq!((sample.reads, sample.writes, sample.in_flight), (flow(0), flow(4), inside));
+                prop_assert_eq!(sample.interval, Duration::from_millis(100));
+            }
+        }
     }
 
     /// Whatever becomes of a line, reading goes on as a tracker would that had never seen another.
