@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use evenkeel_guard::discovery::mark::Mark;
 use tracing_subscriber::EnvFilter;
 
 mod config_cmd;
@@ -17,6 +18,11 @@ mod report;
 mod reproduce;
 mod serve;
 mod sim;
+
+/// `evenkeel guard` knows a server by it, whatever its file is called.
+#[used]
+#[unsafe(link_section = ".note.evenkeel")]
+static MARK: Mark = Mark::SERVES;
 
 /// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was promised.
 #[derive(Parser)]

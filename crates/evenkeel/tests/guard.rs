@@ -170,3 +170,29 @@ fn without_a_goal_there_is_nothing_to_run() {
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("[resources.NAME]"), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn a_server_is_found_under_another_name() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-guard-{}-name", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("made");
+    let program = folder.join("blocks");
+    let _ = std::fs::remove_file(&program);
+    std::fs::hard_link(EVENKEEL, &program)
+        .or_else(|_| std::fs::copy(EVENKEEL, &program).map(drop))
+        .expect("the program under another name");
+    let mut command = Command::new(&program);
+    command.current_dir(&folder).args(["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+    let mut server = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut lines = BufReader::new(server.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let serves = lines.any(|line| line.contains("Stop with"));
+    let discover = guard(&["discover", "--json"]);
+    let target = format!("process {}", server.id());
+    let _ = server.kill();
+    let _ = server.wait();
+    let _ = std::fs::remove_dir_all(&folder);
+    assert!(serves);
+    let map: Value = serde_json::from_slice(&discover.stdout).expect("JSON");
+    let links = map["links"].as_array().expect("links");
+    let found = links.iter().find(|link| link["target"] == target.as_str());
+    assert_eq!(found.map(|link| &link["server"]), Some(&Value::from("evenkeel")), "{map}");
+}

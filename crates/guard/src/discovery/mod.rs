@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`topology`], [`lvm`], [`mounts`] | block devices, what they are made of, and the device below a file |
 //! | [`lio`], [`nvmet`], [`tgt`] | SCSI and NVMe targets |
-//! | [`sockets`], [`processes`] | TCP connections, and the NBD servers that hold them |
+//! | [`sockets`], [`processes`], [`mark`] | TCP connections, and the NBD servers that hold them |
 //! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ resource |
 //! | [`roots`] | where the trees are |
 //!
@@ -17,6 +17,7 @@ use crate::error::Error;
 pub mod lio;
 pub mod lvm;
 pub mod map;
+pub mod mark;
 pub mod mounts;
 pub mod nvmet;
 pub mod processes;

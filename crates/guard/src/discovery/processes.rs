@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::mark;
 use super::roots::{self, Roots};
 use super::sockets::{Socket, SocketState};
 use crate::error::Error;
 
-/// A server that is recognised by the name of its program.
+/// A server that is recognised by the name of its program, ours also by a [`mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// nbd-server: one process for each connection.
@@ -19,13 +20,15 @@ pub enum Program {
 }
 
 impl Program {
-    fn of(command: &[String]) -> Option<Self> {
-        let program = Path::new(command.first()?).file_name()?.to_str()?;
+    /// What a command line runs; `marked` tells whether its program has our mark, and is asked only of what may be ours.
+    fn of(command: &[String], marked: impl FnOnce() -> bool) -> Option<Self> {
+        let program = Path::new(command.first()?).file_name().and_then(|name| name.to_str());
+        let serves = || command.iter().skip(1).any(|word| word == "serve");
         match program {
-            "nbd-server" => Some(Self::NbdServer),
-            "qemu-nbd" => Some(Self::QemuNbd),
-            "evenkeel" => command.iter().any(|word| word == "serve").then_some(Self::Evenkeel),
-            _ => None,
+            Some("nbd-server") => Some(Self::NbdServer),
+            Some("qemu-nbd") => Some(Self::QemuNbd),
+            Some("evenkeel") => serves().then_some(Self::Evenkeel),
+            _ => (serves() && marked()).then_some(Self::Evenkeel),
         }
     }
 }
@@ -72,7 +75,8 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
         let elsewhere = other.is_some();
         others.extend(other);
         let Ok(command) = roots::text(&folder.join("cmdline")) else { continue };
-        let Some(program) = Program::of(&words(&command)) else { continue };
+        let marked = || mark::is_marked(&folder.join("exe"));
+        let Some(program) = Program::of(&words(&command), marked) else { continue };
         let Ok(descriptors) = roots::names(&folder.join("fd")) else { continue };
         // The first three are standard input and output.
         let open = descriptors.iter().filter(|fd| fd.parse::<u32>().is_ok_and(|fd| fd > 2));
@@ -128,13 +132,37 @@ mod tests {
 
     #[test]
     fn servers_are_known_by_their_programs() {
-        let of = |command: &str| Program::of(&words(command));
+        let of = |command: &str| Program::of(&words(command), || false);
         assert_eq!(of("/usr/bin/nbd-server\0-d\0"), Some(Program::NbdServer));
         assert_eq!(of("qemu-nbd\0-t\0/srv/a.img\0"), Some(Program::QemuNbd));
         assert_eq!(of("/opt/evenkeel\0serve\0"), Some(Program::Evenkeel));
         assert_eq!(of("/opt/evenkeel\0guard\0run\0"), None);
         assert_eq!(of("bash\0nbd-server\0"), None);
         assert_eq!(of(""), None);
+        // Only what may be ours is looked at more closely.
+        let marked = |command: &str| Program::of(&words(command), || true);
+        assert_eq!(marked("/opt/blocks\0serve\0"), Some(Program::Evenkeel));
+        assert_eq!(marked("serve\0"), None);
+        assert_eq!(marked("/opt/blocks\0guard\0run\0"), None);
+    }
+
+    #[test]
+    fn a_server_of_ours_is_found_under_any_name() {
+        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-any-name", std::process::id()));
+        let process = |id: u32, command: &str, program: &[u8]| {
+            let folder = root.join("proc").join(id.to_string());
+            std::fs::create_dir_all(folder.join("fd")).expect("made");
+            std::fs::write(folder.join("cmdline"), command).expect("written");
+            std::fs::write(folder.join("exe"), program).expect("written");
+            std::os::unix::fs::symlink("/dev/vg1/lv1", folder.join("fd/7")).expect("a link");
+        };
+        process(7, "/srv/blocks\0serve\0", &mark::program(b"Evenkeel\0"));
+        process(8, "/srv/other\0serve\0", &mark::program(b"Other\0"));
+        process(9, "/srv/blocks\0guard\0run\0", &mark::program(b"Evenkeel\0"));
+        let found = read(&Roots::under(&root), &[]).expect("read").servers;
+        let _ = std::fs::remove_dir_all(&root);
+        let told: Vec<_> = found.iter().map(|server| (server.id, server.program)).collect();
+        assert_eq!(told, [(7, Program::Evenkeel)]);
     }
 
     #[test]
@@ -160,7 +188,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_text_does_not_panic(text in ".{0,100}") {
-            let _ = (Program::of(&words(&text)), socket_inode(Path::new(&text)), may_hold_data(Path::new(&text)));
+            let _ = (Program::of(&words(&text), || false), socket_inode(Path::new(&text)), may_hold_data(Path::new(&text)));
         }
     }
 }
