@@ -360,6 +360,11 @@ impl Program {
         }
     }
 
+    /// As what a filter of traffic control names it, as long as the program is there.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
     /// Lets the program see every packet that leaves by a device, until the result is dropped or this process ends
     /// (Linux 6.6).
     pub(crate) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {

@@ -45,6 +45,9 @@ pub enum Knob {
     File(PathBuf),
     /// The nftables table. In this order, so that nothing comes into the classes any more when they are removed.
     Table,
+    /// The filter that shows packets of a network device to our program. Before the queueing discipline, so that no more
+    /// packets wait there.
+    Filter(String),
     /// The delay classes on a network device.
     Qdisc(String),
     /// A control group's limits on one block device.
@@ -306,6 +309,11 @@ fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
     match knob {
         Knob::Qdisc(device) => {
             actuator::remove_classes(device).map(|had| if had { Restored::Done } else { Restored::Nothing })
+        }
+        Knob::Filter(device) => {
+            // What was there before says whether `clsact` is ours.
+            let made_clsact = state.before.as_deref() == Some("");
+            actuator::remove_filter(device, made_clsact).map(|had| if had { Restored::Done } else { Restored::Nothing })
         }
         Knob::Table => actuator::remove_table().map(|()| Restored::Done),
         Knob::IoMax { path, device } => {

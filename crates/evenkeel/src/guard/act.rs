@@ -55,7 +55,8 @@ impl Actor {
                         return "limits of groups are set in io.max and put back at the end; nobody's packets wait"
                             .into();
                     }
-                    Some(Actuator::Edt) => "edt",
+                    Some(Actuator::Edt) if acting.ends_with_process() => "edt",
+                    Some(Actuator::Edt) => "edt with filters",
                     Some(Actuator::Auto | Actuator::Netem) => "netem",
                 };
                 format!("packets to clients wait, by {actuator}; delays that are not renewed end by themselves")

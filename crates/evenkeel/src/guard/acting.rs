@@ -70,6 +70,11 @@ impl Acting {
         self.delay.as_ref().map(PacketDelay::actuator)
     }
 
+    /// Whether the kernel ends all delays by itself when this process ends.
+    pub(crate) fn ends_with_process(&self) -> bool {
+        self.delay.as_ref().is_none_or(PacketDelay::ends_with_process)
+    }
+
     /// Puts everything back. The result is how many packets the delay classes dropped, where the kernel tells.
     ///
     /// # Errors

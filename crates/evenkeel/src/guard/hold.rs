@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Actuator, Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::actuator::{Actuator, Attach, Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::config::DEFAULT_PORTS;
 use evenkeel_policy::units::Duration;
 
@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// What lets packets wait
     #[arg(long, value_enum, default_value = "netem")]
     actuator: By,
+    /// Departure times by filters, as on kernels before 6.6: for tests on kernels that have both
+    #[arg(long, hide = true)]
+    filters: bool,
     /// Rely on the timeout alone: the table in the kernel does not end with this process
     #[arg(long)]
     shared_table: bool,
@@ -76,7 +79,7 @@ enum By {
     Auto,
     /// Delay classes of HTB and netem
     Netem,
-    /// A BPF program that sets departure times, and fq: any delay (Linux 6.6)
+    /// A BPF program that sets departure times, and fq: any delay
     Edt,
 }
 
@@ -98,6 +101,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             By::Netem => Actuator::Netem,
             By::Edt => Actuator::Edt,
         },
+        attach: if args.filters { Attach::Filter } else { Attach::Auto },
     };
     let packets = match args.packets {
         Which::Acknowledgements => Packets::Acknowledgements,

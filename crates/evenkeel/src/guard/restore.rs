@@ -66,6 +66,7 @@ pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
     for (knob, result) in results {
         let name = match knob {
             Knob::File(path) => path.display().to_string(),
+            Knob::Filter(device) => format!("filter on {device}"),
             Knob::Qdisc(device) => format!("delay classes on {device}"),
             Knob::Table => "nftables table inet evenkeel".to_owned(),
             Knob::IoMax { path, device } => format!("{} of {device}", path.display()),

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::edt::Edt;
+use super::edt::{Edt, NotAttached};
 use super::error::Error;
-use super::hold::{Actuator, Client, Hold, Holds};
+use super::filter::{Filters, Refused};
+use super::hold::{Actuator, Attach, Client, Hold, Holds};
 use super::only::Only;
 use super::qdisc::{self, Qdiscs};
 use super::table::{self, Class, Classes, Found, ThrottleTable};
@@ -41,6 +42,8 @@ pub struct Settings {
     pub owned: bool,
     /// What lets packets wait.
     pub actuator: Actuator,
+    /// How the program of departure times comes to see packets.
+    pub attach: Attach,
 }
 
 impl Default for Settings {
@@ -54,6 +57,7 @@ impl Default for Settings {
             timeout: Duration::from_secs(3),
             owned: true,
             actuator: Actuator::default(),
+            attach: Attach::default(),
         }
     }
 }
@@ -176,12 +180,13 @@ impl Plan {
         let only = Only::take()?;
         wait_for_owner()?;
         // In this order they are put back: when nobody's packets come any more.
-        let knobs: Vec<Knob> =
+        let mut knobs: Vec<Knob> =
             [Knob::Table].into_iter().chain(self.devices.iter().map(|d| Knob::Qdisc(d.name.clone()))).collect();
         for knob in &knobs {
             journal.intend(knob, None, None)?;
         }
-        let made = self.make(&qdiscs);
+        let made = self.make(&qdiscs, journal, &mut knobs);
+        knobs.sort_unstable();
         match made {
             Ok(means) => {
                 let (settings, devices) = (self.settings, self.devices);
@@ -195,13 +200,17 @@ impl Plan {
         }
     }
 
-    fn make(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
+    /// What is noted in the journal on the way comes to `knobs`.
+    fn make(&self, qdiscs: &Qdiscs, journal: &mut Journal, knobs: &mut Vec<Knob>) -> Result<Means, Error> {
         match self.settings.actuator {
             Actuator::Netem => self.make_netem(qdiscs),
-            Actuator::Edt => self.make_edt(qdiscs),
-            Actuator::Auto => match self.make_edt(qdiscs) {
-                Err(why @ (Error::Missing { .. } | Error::TooOld { .. })) => {
+            Actuator::Edt => self.make_edt(qdiscs, journal, knobs),
+            Actuator::Auto => match self.make_edt(qdiscs, journal, knobs) {
+                Err(why @ (Error::Missing { .. } | Error::TooOld { .. } | Error::IngressInTheWay { .. })) => {
                     tracing::info!("{why}: delay classes are used");
+                    for knob in knobs.extract_if(.., |knob| matches!(knob, Knob::Filter(_))) {
+                        journal.restore(&knob)?;
+                    }
                     self.make_netem(qdiscs)
                 }
                 other => other,
@@ -219,15 +228,33 @@ impl Plan {
         Ok(Means::Netem { table, classes: Classes::new() })
     }
 
-    fn make_edt(&self, qdiscs: &Qdiscs) -> Result<Means, Error> {
+    fn make_edt(&self, qdiscs: &Qdiscs, journal: &mut Journal, knobs: &mut Vec<Knob>) -> Result<Means, Error> {
         let mut edt = Edt::load(&self.settings.ports, MAX_HOLDS).map_err(|e| match e {
             Errno::PERM | Errno::ACCESS => Error::NotAllowed { doing: "load a BPF program" },
             Errno::NOSYS => Error::TooOld { what: "BPF programs", since: "4.4" },
             e => Error::kernel("load the BPF program", e),
         })?;
+        let mut filters = self.settings.attach == Attach::Filter;
+        if let Some(device) = self.devices.first().filter(|_| !filters) {
+            match edt.attach(device.index) {
+                Err(NotAttached::NoLinks) => filters = true,
+                other => other.map_err(|e| not_attached(&device.name, e))?,
+            }
+        }
+        if filters {
+            let made = edt.use_filters().map_err(|e| Error::kernel("open a netlink socket", e))?;
+            for device in &self.devices {
+                let clsact = made.has_clsact(device.index);
+                let clsact = clsact.map_err(|e| Error::kernel("list queueing disciplines", e))?;
+                let knob = Knob::Filter(device.name.clone());
+                journal.intend(&knob, Some(if clsact { "clsact" } else { "" }), Some("clsact, cls_bpf"))?;
+                knobs.push(knob);
+            }
+            tracing::info!("the program of departure times is attached by filters, not by links (TCX)");
+        }
         for device in &self.devices {
             qdiscs.remove(device.index).map_err(|e| Error::kernel("remove old delay classes", e))?;
-            make_departures(qdiscs, device.index, &mut edt)?;
+            make_departures(qdiscs, device, &mut edt)?;
         }
         Ok(Means::Edt(edt))
     }
@@ -242,17 +269,25 @@ fn make_classes(qdiscs: &Qdiscs, device: u32, settings: &Settings) -> Result<(),
 }
 
 /// The program first: where the kernel cannot have it nothing has been changed.
-fn make_departures(qdiscs: &Qdiscs, device: u32, edt: &mut Edt) -> Result<(), Error> {
-    edt.attach(device).map_err(|e| match e {
-        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => {
-            Error::TooOld { what: "BPF links at the egress of network devices (TCX)", since: "6.6" }
-        }
-        e => Error::kernel("attach the BPF program to a network device", e),
-    })?;
-    qdiscs.create_departures(device).map_err(|e| match e {
+fn make_departures(qdiscs: &Qdiscs, device: &DevicePlan, edt: &mut Edt) -> Result<(), Error> {
+    edt.attach(device.index).map_err(|e| not_attached(&device.name, e))?;
+    qdiscs.create_departures(device.index).map_err(|e| match e {
         Errno::NOENT => Error::Missing { what: "fq", module: "sch_fq" },
         e => Error::kernel("make fq the queueing discipline", e),
     })
+}
+
+fn not_attached(device: &str, why: NotAttached) -> Error {
+    let doing = "attach the BPF program to a network device";
+    match why {
+        NotAttached::NoLinks => {
+            Error::TooOld { what: "BPF links at the egress of network devices (TCX)", since: "6.6" }
+        }
+        NotAttached::Filter(Refused::Missing("cls_bpf")) => Error::Missing { what: "cls_bpf", module: "cls_bpf" },
+        NotAttached::Filter(Refused::Missing(module)) => Error::Missing { what: "clsact", module },
+        NotAttached::Filter(Refused::Ingress) => Error::IngressInTheWay { device: device.to_owned() },
+        NotAttached::Filter(Refused::Other(e)) | NotAttached::Other(e) => Error::kernel(doing, e),
+    }
 }
 
 fn table_error(error: Errno) -> Error {
@@ -361,6 +396,9 @@ impl PacketDelay {
             let found = self.qdiscs.list(index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
             let root = found.iter().find(|q| q.root);
             if root.is_some_and(super::qdisc::Qdisc::is_ours) && index == device.index {
+                if let Means::Edt(edt) = &mut self.means {
+                    repaired |= edt.repair(index).map_err(|e| not_attached(&device.name, e))?;
+                }
                 continue;
             }
             if let Some(root) = root.filter(|q| !q.is_default() && !q.is_ours()) {
@@ -373,7 +411,8 @@ impl PacketDelay {
                 }
                 Means::Edt(edt) => {
                     edt.forget(device.index);
-                    make_departures(&self.qdiscs, index, edt)?;
+                    device.index = index;
+                    make_departures(&self.qdiscs, device, edt)?;
                 }
             }
             device.index = index;
@@ -408,7 +447,7 @@ impl PacketDelay {
     pub fn ends_with_process(&self) -> bool {
         match &self.means {
             Means::Netem { table, .. } => table.is_owned(),
-            Means::Edt(_) => true,
+            Means::Edt(edt) => edt.ends_with_process(),
         }
     }
 
@@ -446,6 +485,13 @@ pub(crate) fn remove_classes(device: &str) -> Result<bool, Error> {
     let Ok(index) = device_index(device) else { return Ok(false) };
     let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
     qdiscs.remove(index).map_err(|e| Error::kernel("remove delay classes", e))
+}
+
+/// Removes our filter from a device, if it is there, and `clsact` if we made that.
+pub(crate) fn remove_filter(device: &str, made_clsact: bool) -> Result<bool, Error> {
+    let Ok(index) = device_index(device) else { return Ok(false) };
+    let filters = Filters::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+    filters.remove(index, made_clsact).map_err(|e| Error::kernel("remove a filter", e))
 }
 
 /// Removes our table, if it is there.
@@ -489,6 +535,14 @@ pub fn remove_leftovers() -> Result<Vec<Knob>, Error> {
         Err(e) => return Err(Error::kernel("list nftables tables", e)),
     }
     let qdiscs = Qdiscs::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+    let filters = Filters::open().map_err(|e| Error::kernel("open a netlink socket", e))?;
+    let clsact = qdiscs.of_kind("clsact").map_err(|e| Error::kernel("list queueing disciplines", e))?;
+    for device in clsact {
+        // Whose `clsact` it is nobody knows; without filters it does nothing.
+        if filters.remove(device, false).map_err(|e| Error::kernel("remove a filter", e))? {
+            removed.push(Knob::Filter(device_name(device)));
+        }
+    }
     for device in qdiscs.ours().map_err(|e| Error::kernel("list queueing disciplines", e))? {
         if qdiscs.remove(device).map_err(|e| Error::kernel("remove delay classes", e))? {
             removed.push(Knob::Qdisc(device_name(device)));

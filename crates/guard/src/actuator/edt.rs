@@ -6,7 +6,7 @@
 //!
 //! Delays are exact to the nanosecond and need no classes. A hold is an element of a hash map with its expiry, which the
 //! program compares with the clock, so that it ends by itself if nobody renews it; and the program is attached by a link
-//! that ends with this process.
+//! that ends with this process, or where the kernel has none (before 6.6) by a [filter](super::filter).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
 //! first packet is due. So packets that are not to wait, of a client that is held, must not queue behind those that do: they
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::filter::{Filters, Refused};
 use super::hold::{Client, Hold, Holds, LINGER, Packets};
 use crate::bpf::{
     Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
@@ -229,13 +230,41 @@ fn clock_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The program and its map. Ends with the process, or when it is dropped.
+/// How the program comes to see packets.
+#[derive(Debug)]
+enum Hook {
+    /// By links (Linux 6.6), which end with this process.
+    Link,
+    /// By filters, which somebody has to remove.
+    Filter(Filters),
+}
+
+/// What lets the program see what leaves by a device.
+#[derive(Debug)]
+enum Attached {
+    Link(#[expect(dead_code, reason = "the program sees packets as long as it is open")] OwnedFd),
+    Filter,
+}
+
+/// Why the program does not come to see packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotAttached {
+    /// The kernel has no links at the egress of devices.
+    NoLinks,
+    /// The filter was refused.
+    Filter(Refused),
+    /// What else the kernel says.
+    Other(Errno),
+}
+
+/// The program and its map.
 #[derive(Debug)]
 pub(crate) struct Edt {
     map: Map,
     program: Program,
+    hook: Hook,
     /// Devices that it is to see, each with what attaches it: nothing while nobody is held.
-    devices: Vec<(u32, Option<OwnedFd>)>,
+    devices: Vec<(u32, Option<Attached>)>,
     /// When somebody was held last.
     needed: Option<Instant>,
     /// What the map holds, in the order of clients, and when each was written.
@@ -247,20 +276,60 @@ impl Edt {
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(Sees::Packets, program(&map, ports))?;
-        Ok(Self { map, program, devices: Vec::new(), needed: None, held: Vec::new() })
+        Ok(Self { map, program, hook: Hook::Link, devices: Vec::new(), needed: None, held: Vec::new() })
+    }
+
+    /// From now on filters attach it, not links.
+    pub(crate) fn use_filters(&mut self) -> Result<&Filters, Errno> {
+        self.devices.clear();
+        self.hook = Hook::Filter(Filters::open()?);
+        match &self.hook {
+            Hook::Filter(filters) => Ok(filters),
+            Hook::Link => Err(Errno::INVAL),
+        }
+    }
+
+    /// Whether what attaches it ends with this process; else somebody has to remove it.
+    pub(crate) fn ends_with_process(&self) -> bool {
+        matches!(self.hook, Hook::Link)
     }
 
     /// Lets it see what leaves by a device, whenever somebody is held.
-    pub(crate) fn attach(&mut self, device: u32) -> Result<(), Errno> {
-        let link = self.program.attach_to_egress(device)?;
+    pub(crate) fn attach(&mut self, device: u32) -> Result<(), NotAttached> {
+        // The kernel refuses a program that is there already.
         self.forget(device);
-        self.devices.push((device, Some(link)));
+        let attached = self.attached(device)?;
+        self.devices.push((device, Some(attached)));
         Ok(())
+    }
+
+    fn attached(&self, device: u32) -> Result<Attached, NotAttached> {
+        match &self.hook {
+            Hook::Link => match self.program.attach_to_egress(device) {
+                Ok(link) => Ok(Attached::Link(link)),
+                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(NotAttached::NoLinks),
+                Err(e) => Err(NotAttached::Other(e)),
+            },
+            Hook::Filter(filters) => {
+                let made = filters.attach(device, self.program.descriptor());
+                made.map(|()| Attached::Filter).map_err(NotAttached::Filter)
+            }
+        }
     }
 
     /// A device is no more.
     pub(crate) fn forget(&mut self, device: u32) {
         self.devices.retain(|(known, _)| *known != device);
+    }
+
+    /// Makes a filter anew that somebody took from a device; tells whether that was so. Nobody can take a link.
+    pub(crate) fn repair(&mut self, device: u32) -> Result<bool, NotAttached> {
+        let Hook::Filter(filters) = &self.hook else { return Ok(false) };
+        let wanted = self.devices.iter().any(|(known, attached)| *known == device && attached.is_some());
+        if !wanted || filters.is_attached(device).map_err(NotAttached::Other)? {
+            return Ok(false);
+        }
+        self.attached(device).map(|_| true)
     }
 
     /// Every packet pays for the program, so that it is attached only when somebody is held, or was until just now.
@@ -270,14 +339,20 @@ impl Edt {
         }
         let needed = *self.needed.get_or_insert(now);
         if now.saturating_duration_since(needed) >= LINGER {
-            self.devices.iter_mut().for_each(|(_, link)| *link = None);
+            for (device, attached) in &mut self.devices {
+                if let (Some(_), Hook::Filter(filters)) = (attached.take(), &self.hook) {
+                    filters.detach(*device)?;
+                }
+            }
         } else if !self.held.is_empty() {
-            for (device, link) in self.devices.iter_mut().filter(|(_, link)| link.is_none()) {
-                match self.program.attach_to_egress(*device) {
-                    Ok(attached) => *link = Some(attached),
+            for place in 0..self.devices.len() {
+                let (device, None) = &self.devices[place] else { continue };
+                match self.attached(*device) {
+                    Ok(attached) => self.devices[place].1 = Some(attached),
                     // Whoever looks after the devices says so.
-                    Err(Errno::NODEV) => {}
-                    Err(e) => return Err(e),
+                    Err(NotAttached::Other(Errno::NODEV) | NotAttached::Filter(Refused::Other(Errno::NODEV))) => {}
+                    Err(NotAttached::Other(e) | NotAttached::Filter(Refused::Other(e))) => return Err(e),
+                    Err(NotAttached::NoLinks | NotAttached::Filter(_)) => return Err(Errno::OPNOTSUPP),
                 }
             }
         }

@@ -156,42 +156,107 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
 }
 
 /// In a network namespace of the test's own, whose loopback device is down and carries nothing.
-#[test]
-fn the_program_leaves_the_device_with_its_links() {
+fn in_a_namespace(test: impl FnOnce(Edt) + Send + 'static) {
     let ran = std::thread::spawn(|| {
         // SAFETY: a network namespace changes no descriptor or memory that others share.
         if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
             return;
         }
-        let Some(mut edt) = edt() else { return };
-        const LOOPBACK: u32 = 1;
-        match edt.attach(LOOPBACK) {
-            Err(Errno::INVAL) => return println!("SKIPPED: the kernel has no TCX"),
-            other => other.unwrap(),
+        if let Some(edt) = edt() {
+            test(edt);
         }
-        let attached = || crate::bpf::programs_at_egress(LOOPBACK);
-        assert_eq!(attached(), Ok(1));
-        // While nobody is held it is there no longer than somebody might be held again.
-        let start = Instant::now();
-        let at = |s| start + Duration::from_secs(s);
-        let timeout = Duration::from_secs(60);
-        let hold = Hold { packets: Packets::All, delay: Duration::from_millis(1) };
-        let one: Holds = [(Client::Address([10, 0, 0, 1].into()), hold)].into_iter().collect();
-        for (s, holds, expected) in [
-            (0, Holds::new(), 1),
-            (4, Holds::new(), 1),
-            (5, Holds::new(), 0),
-            (6, one.clone(), 1),
-            (20, one.clone(), 1),
-            (21, Holds::new(), 1),
-            (25, Holds::new(), 0),
-            (26, one, 1),
-        ] {
-            edt.set(at(s), &holds, timeout).unwrap();
-            assert_eq!(attached(), Ok(expected), "after {s} s");
-        }
-        drop(edt);
-        assert_eq!(attached(), Ok(0));
     });
     ran.join().unwrap();
+}
+
+const LOOPBACK: u32 = 1;
+
+/// While nobody is held the program is there no longer than somebody might be held again.
+fn comes_and_goes(edt: &mut Edt, attached: impl Fn() -> u32) {
+    assert_eq!(attached(), 1);
+    let start = Instant::now();
+    let at = |s| start + Duration::from_secs(s);
+    let timeout = Duration::from_secs(60);
+    let hold = Hold { packets: Packets::All, delay: Duration::from_millis(1) };
+    let one: Holds = [(Client::Address([10, 0, 0, 1].into()), hold)].into_iter().collect();
+    for (s, holds, expected) in [
+        (0, Holds::new(), 1),
+        (4, Holds::new(), 1),
+        (5, Holds::new(), 0),
+        (6, one.clone(), 1),
+        (20, one.clone(), 1),
+        (21, Holds::new(), 1),
+        (25, Holds::new(), 0),
+        (26, one, 1),
+    ] {
+        edt.set(at(s), &holds, timeout).unwrap();
+        assert_eq!(attached(), expected, "after {s} s");
+    }
+}
+
+#[test]
+fn the_program_leaves_the_device_with_its_links() {
+    in_a_namespace(|mut edt| {
+        match edt.attach(LOOPBACK) {
+            Err(NotAttached::NoLinks) => return println!("SKIPPED: the kernel has no TCX"),
+            other => other.unwrap(),
+        }
+        assert!(edt.ends_with_process());
+        let attached = || crate::bpf::programs_at_egress(LOOPBACK).unwrap();
+        comes_and_goes(&mut edt, attached);
+        drop(edt);
+        assert_eq!(attached(), 0);
+    });
+}
+
+/// Attaches by filters; false where the kernel has none.
+fn with_filters(edt: &mut Edt) -> bool {
+    edt.use_filters().unwrap();
+    match edt.attach(LOOPBACK) {
+        Err(NotAttached::Filter(Refused::Missing(module))) => {
+            println!("SKIPPED: the kernel has no {module}");
+            false
+        }
+        other => {
+            other.unwrap();
+            true
+        }
+    }
+}
+
+#[test]
+fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_whoever_comes_after() {
+    in_a_namespace(|mut edt| {
+        if !with_filters(&mut edt) {
+            return;
+        }
+        assert!(!edt.ends_with_process());
+        let filters = Filters::open().unwrap();
+        comes_and_goes(&mut edt, || u32::from(filters.is_attached(LOOPBACK).unwrap()));
+        drop(edt);
+        assert!(filters.is_attached(LOOPBACK).unwrap(), "it outlives its process");
+        assert!(filters.remove(LOOPBACK, false).unwrap());
+        assert!(!filters.is_attached(LOOPBACK).unwrap() && filters.has_clsact(LOOPBACK).unwrap());
+        assert!(filters.remove(LOOPBACK, true).unwrap());
+        assert!(!filters.has_clsact(LOOPBACK).unwrap());
+        assert!(!filters.remove(LOOPBACK, true).unwrap());
+    });
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_made_again_and_foreign_ones_stay() {
+    in_a_namespace(|mut edt| {
+        if !with_filters(&mut edt) {
+            return;
+        }
+        assert_eq!(edt.repair(LOOPBACK), Ok(false));
+        let filters = Filters::open().unwrap();
+        assert!(filters.remove(LOOPBACK, true).unwrap());
+        assert_eq!(edt.repair(LOOPBACK), Ok(true));
+        assert!(filters.is_attached(LOOPBACK).unwrap());
+        filters.attach_foreign(LOOPBACK, edt.program.descriptor());
+        drop(edt);
+        assert!(filters.remove(LOOPBACK, true).unwrap());
+        assert!(filters.has_clsact(LOOPBACK).unwrap(), "somebody else's filter hangs on it");
+    });
 }

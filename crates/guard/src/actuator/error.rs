@@ -33,6 +33,15 @@ pub enum Error {
         /// Kind and number of its root.
         found: String,
     },
+    /// Filters are needed where the older `ingress` is in their place.
+    #[error(
+        "{device} has the queueing discipline ingress, which stands where clsact is needed; Evenkeel does not replace it. \
+         Write actuator = \"netem\", or use clsact in its place (`tc qdisc replace dev {device} clsact`)"
+    )]
+    IngressInTheWay {
+        /// Network device.
+        device: String,
+    },
     /// The kernel lacks a part.
     #[error("the kernel has no {what}: load it with `modprobe {module}`, or install the kernel's extra modules")]
     Missing {

@@ -19,8 +19,18 @@ pub enum Actuator {
     /// Delay classes of HTB and netem, and an nftables table: delays are multiples of a step.
     #[default]
     Netem,
-    /// A BPF program that sets departure times, and `fq` (Linux 6.6): any delay.
+    /// A BPF program that sets departure times, and `fq`: any delay.
     Edt,
+}
+
+/// What lets the program of [`Actuator::Edt`] see packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Attach {
+    /// Links (TCX, Linux 6.6), which end with the process; else filters.
+    #[default]
+    Auto,
+    /// Filters of traffic control, as before 6.6: what they hold ends by its timeout if nobody removes them.
+    Filter,
 }
 
 /// Whose packets.

@@ -14,6 +14,7 @@ mod delay;
 mod edt;
 mod error;
 mod file;
+mod filter;
 mod hold;
 pub mod io_max;
 mod netlink;
@@ -23,8 +24,8 @@ mod qdisc;
 mod table;
 
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
-pub(crate) use delay::{remove_classes, remove_table};
+pub(crate) use delay::{remove_classes, remove_filter, remove_table};
 pub use error::Error;
 pub use file::{FileKnob, Written};
 pub(crate) use file::{read as read_file, write as write_file};
-pub use hold::{Actuator, Client, Hold, Holds, Packets};
+pub use hold::{Actuator, Attach, Client, Hold, Holds, Packets};

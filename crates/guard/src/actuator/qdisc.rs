@@ -9,13 +9,13 @@ use rustix::io::Errno;
 
 use super::netlink::{ACK, Batch, CREATE, DUMP, EXCLUSIVE, Message, Socket, Subsystem, Writer, attribute, text};
 
-const NEW_QDISC: u16 = 36;
-const DELETE_QDISC: u16 = 37;
+pub(crate) const NEW_QDISC: u16 = 36;
+pub(crate) const DELETE_QDISC: u16 = 37;
 const GET_QDISC: u16 = 38;
 const NEW_CLASS: u16 = 40;
 
-const KIND: u16 = 1;
-const OPTIONS: u16 = 2;
+pub(crate) const KIND: u16 = 1;
+pub(crate) const OPTIONS: u16 = 2;
 const STATISTICS: u16 = 7;
 
 const ROOT: u32 = u32::MAX;
@@ -71,17 +71,19 @@ pub(crate) fn class_id(class: u32) -> u32 {
     MAJOR | class
 }
 
-fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32) {
+/// The kernel's struct tcmsg.
+pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, information: u32) {
     let mut bytes = [0; 20];
     bytes[4..8].copy_from_slice(&device.to_ne_bytes());
     bytes[8..12].copy_from_slice(&handle.to_ne_bytes());
     bytes[12..16].copy_from_slice(&parent.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&information.to_ne_bytes());
     w.raw(&bytes);
 }
 
 fn write_root(batch: &mut Batch, device: u32) {
     batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, MAJOR, ROOT);
+        header(w, device, MAJOR, ROOT, 0);
         w.text(KIND, "htb");
         w.nest(OPTIONS, |w| {
             // Version, divisor for quanta, default class (none: past all classes), debug, packets (output only).
@@ -93,7 +95,7 @@ fn write_root(batch: &mut Batch, device: u32) {
 
 fn write_class(batch: &mut Batch, device: u32, class: u32) {
     batch.message(NEW_CLASS, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, class_id(class), MAJOR);
+        header(w, device, class_id(class), MAJOR, 0);
         w.text(KIND, "htb");
         w.nest(OPTIONS, |w| {
             let mut rate = [0; 12];
@@ -110,7 +112,7 @@ fn write_class(batch: &mut Batch, device: u32, class: u32) {
 
 fn write_delay(batch: &mut Batch, device: u32, class: u32, delay: Duration) {
     batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, 0, class_id(class));
+        header(w, device, 0, class_id(class), 0);
         w.text(KIND, "netem");
         // Latency (given exactly below), limit, loss, gap, duplicates, jitter.
         let options = [0u32, LIMIT, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
@@ -129,7 +131,7 @@ fn write_departures(batch: &mut Batch, device: u32) {
     const PACKETS_OF_A_FLOW: u16 = 2;
     const PACING: u16 = 5;
     batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, MAJOR, ROOT);
+        header(w, device, MAJOR, ROOT, 0);
         w.text(KIND, "fq");
         w.nest(OPTIONS, |w| {
             w.bytes(PACKETS, &LIMIT.to_ne_bytes());
@@ -185,9 +187,14 @@ impl Qdiscs {
         Ok(ours.into_iter().map(|q| q.device).collect())
     }
 
+    /// Devices that have a queueing discipline of this kind.
+    pub(crate) fn of_kind(&self, kind: &str) -> Result<Vec<u32>, Errno> {
+        Ok(self.dump(0, |q| q.kind == kind)?.into_iter().map(|q| q.device).collect())
+    }
+
     fn dump(&self, device: u32, wanted: impl Fn(&Qdisc) -> bool) -> Result<Vec<Qdisc>, Errno> {
         let mut batch = Batch::default();
-        batch.message(GET_QDISC, DUMP, |w| header(w, device, 0, 0));
+        batch.message(GET_QDISC, DUMP, |w| header(w, device, 0, 0, 0));
         let mut found = Vec::new();
         self.socket.query(&batch, |message| {
             if message.kind == NEW_QDISC {
@@ -228,11 +235,12 @@ impl Qdiscs {
             return Ok(false);
         }
         let started = Instant::now();
-        while self.list(device)?.iter().any(|q| q.kind == "netem" && q.waiting > 0) && started.elapsed() < DRAIN_LIMIT {
+        let holds = |q: &Qdisc| (q.kind == "netem" || q.kind == "fq" && q.is_ours()) && q.waiting > 0;
+        while self.list(device)?.iter().any(holds) && started.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(DRAIN_POLL);
         }
         let mut batch = Batch::default();
-        batch.message(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT));
+        batch.message(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT, 0));
         match self.socket.transact(&batch, 0) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),

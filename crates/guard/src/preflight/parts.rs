@@ -12,7 +12,7 @@ struct Part {
     lost: &'static str,
 }
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 9] = [
     Part {
         name: "netem",
         symbol: "netem_enqueue",
@@ -47,6 +47,20 @@ const PARTS: [Part; 7] = [
         module: "TCX (Linux 6.6, CONFIG_NET_XGRESS)",
         purpose: "sets the departure time of each packet: actuator = \"edt\"",
         lost: "delays come in steps, by classes: actuator = \"netem\"",
+    },
+    Part {
+        name: "clsact",
+        symbol: "clsact_init",
+        module: "sch_ingress",
+        purpose: "where departure times are set without TCX, before Linux 6.6: actuator = \"edt\"",
+        lost: "without TCX delays come in steps, by classes: actuator = \"netem\"",
+    },
+    Part {
+        name: "cls_bpf",
+        symbol: "cls_bpf_classify",
+        module: "cls_bpf",
+        purpose: "what sets departure times without TCX, before Linux 6.6: actuator = \"edt\"",
+        lost: "without TCX delays come in steps, by classes: actuator = \"netem\"",
     },
     Part {
         name: "lio",
@@ -90,6 +104,7 @@ const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
 /// Concludes what the agent can do from what was read.
 pub fn judge(evidence: &Evidence) -> Preflight {
     let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
+    one_way_is_enough(&mut findings);
     findings.extend(files(evidence));
     findings.push(net_admin(evidence));
     findings.push(tracing(evidence));
@@ -97,7 +112,7 @@ pub fn judge(evidence: &Evidence) -> Preflight {
     findings.extend(statistics(evidence));
     let usable = |name: &str| {
         let finding = findings.iter().find(|finding| finding.part == name);
-        finding.is_some_and(|finding| matches!(finding.presence, Presence::Present | Presence::Loadable))
+        finding.is_some_and(is_usable)
     };
     let can_act = TO_ACT.iter().all(|name| usable(name));
     Preflight { can_measure: evidence.diskstats, can_act, findings }
@@ -117,6 +132,31 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
     };
     let lost = if presence == Presence::Present { "" } else { part.lost };
     Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
+}
+
+/// Whether a part is there, or would be if it were needed.
+fn is_usable(finding: &Finding) -> bool {
+    matches!(finding.presence, Presence::Present | Presence::Loadable)
+}
+
+/// The program of departure times comes to see packets by links or by filters: what the lack of one of them means depends on
+/// the other.
+fn one_way_is_enough(findings: &mut [Finding]) {
+    let usable = |name: &str| findings.iter().any(|finding| finding.part == name && is_usable(finding));
+    let (links, filters) = (usable("bpf"), usable("clsact") && usable("cls_bpf"));
+    for finding in findings.iter_mut().filter(|finding| finding.presence != Presence::Present) {
+        match finding.part.as_str() {
+            "bpf" if filters => {
+                finding.lost = "departure times are set by filters (clsact, cls_bpf): when the agent is killed its \
+                    sentinel removes them, and when both are, delays last until their timeout"
+                    .into();
+            }
+            "clsact" | "cls_bpf" if links => {
+                finding.lost = "nothing: departure times are set by links (TCX)".into();
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A part that is there or not, whose absence needs words of its own.

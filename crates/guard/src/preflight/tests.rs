@@ -56,6 +56,20 @@ fn one_missing_part_is_enough_not_to_act() {
 }
 
 #[test]
+fn departure_times_are_set_by_links_or_else_by_filters() {
+    let lost = |without: &[&str], part: &str| {
+        let mut evidence = complete();
+        evidence.symbols.retain(|symbol| !without.contains(&symbol.as_str()));
+        finding(&evidence, part).lost
+    };
+    assert!(lost(&["tcx_link_attach"], "bpf").contains("by filters"));
+    assert!(lost(&["tcx_link_attach", "cls_bpf_classify"], "bpf").contains("in steps"));
+    assert!(lost(&["tcx_link_attach", "clsact_init"], "clsact").contains("in steps"));
+    assert!(lost(&["clsact_init"], "clsact").starts_with("nothing"));
+    assert!(lost(&["cls_bpf_classify"], "cls_bpf").starts_with("nothing"));
+}
+
+#[test]
 fn percentiles_need_tracepoints_and_the_right_to_count_by_them() {
     assert_eq!(finding(&complete(), "perfmon").presence, Presence::Present);
     assert_eq!(finding(&Evidence { capabilities: Some(1 << 21), ..complete() }, "perfmon").presence, Presence::Present);

@@ -21,6 +21,8 @@ const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
 const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
 /// The other actuator.
 pub(super) const EDT: [&str; 2] = ["--actuator", "edt"];
+/// The same as on kernels before 6.6.
+const FILTERS: [&str; 3] = ["--actuator", "edt", "--filters"];
 
 /// Two machines share the steps, side by side, so that the lab takes half as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -65,7 +67,11 @@ impl Holding {
         let mut running = Running::spawn(&mut command)?;
         let output: Box<dyn std::io::Read + Send> = Box::new(running.take_stdout()?);
         let mut lines = BufReader::new(output).lines();
-        let first = lines.next().context("guard hold said nothing")??;
+        let mut first = lines.next().context("guard hold said nothing")??;
+        // What an earlier one left comes first.
+        while first.ends_with(": put back") {
+            first = lines.next().context("guard hold ended without a word")??;
+        }
         ensure!(first.starts_with("holding "), "guard hold said {first:?}");
         Ok(Self { running, lines })
     }
@@ -95,7 +101,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Path) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 26] = [
+const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", refuses_foreign),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |binary| {
         sweep(binary, "acknowledgements", true, &SWEEP_US, &[])
@@ -107,6 +113,12 @@ const STEPS: [(Machine, &str, Step); 26] = [
     (Machine::Delays, "reads_slow_down_with_departure_times", |binary| {
         sweep(binary, "data", false, &SHORT_SWEEP_US, &EDT)
     }),
+    (Machine::Delays, "writes_slow_down_with_departure_times_by_filters", |binary| {
+        sweep(binary, "acknowledgements", true, &SHORT_SWEEP_US, &FILTERS)
+    }),
+    (Machine::Delays, "reads_slow_down_with_departure_times_by_filters", |binary| {
+        sweep(binary, "data", false, &SHORT_SWEEP_US, &FILTERS)
+    }),
     (Machine::Delays, "a_client_over_ipv6_is_held_and_let_go", over_ipv6),
     (Machine::Delays, "without_a_window_cap_all_packets_must_wait", uncapped),
     (Machine::Delays, "other_clients_are_not_touched", iscsi_others::alone),
@@ -115,6 +127,7 @@ const STEPS: [(Machine, &str, Step); 26] = [
     (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |binary| killed(binary, false)),
     (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_after_its_timeout", |binary| killed(binary, true)),
     (Machine::Delays, "agent_and_sentinel_killed_end_departure_times_at_once", killed_with_departure_times),
+    (Machine::Delays, "filters_go_whoever_is_killed", killed_with_filters),
     (Machine::Delays, "a_killed_sentinel_is_replaced", sentinel_killed),
     (Machine::Delays, "a_second_agent_is_refused", second_agent),
     (Machine::Delays, "the_agent_costs_a_busy_device_nothing", iscsi_overhead::of_a_busy_device),
@@ -334,6 +347,89 @@ fn killed_with_departure_times(binary: &Path) -> Result<String> {
     ensure!(held.mean_ms > free.mean_ms + 9.5, "the delay does not bite: {detail}");
     ensure!(after.mean_ms <= 1.05 * free.mean_ms, "still held: {detail}");
     ensure!(output.status.success() && !root_qdisc()?.contains("7ee1:"), "guard reset said {said}");
+    Ok(detail)
+}
+
+/// What is left of filters on the bridge: ours and foreign ones, and what they hang on.
+fn filters() -> Result<String> {
+    let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
+    let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");
+    let filters = tool("tc", &["filter", "show", "dev", "br0", "egress"])?;
+    Ok(format!("{hooks} {}", filters.trim()).trim().to_owned())
+}
+
+/// A filter outlives its process: the sentinel removes it, `guard reset` where there is no journal, and the next agent; until
+/// then what it holds ends by its timeout. What somebody else hung there stays.
+fn killed_with_filters(binary: &Path) -> Result<String> {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    const LIMIT: Duration = Duration::from_secs(2);
+    let request = || Ok::<f64, anyhow::Error>(load(1, &["--seconds", "0.5", "--write"])?.mean_ms);
+    let free = request()?;
+    let start = || Holding::start(binary, &[1], 9_500, "all", &[&FILTERS[..], &["--timeout", "2s"]].concat());
+    let bites = |held: f64| {
+        ensure!(held > free + 9.5, "the delay does not bite: {free:.2} ms, {held:.2} ms held");
+        Ok(())
+    };
+
+    // The agent alone.
+    let holding = start()?;
+    let (held, attached) = (request()?, filters()?);
+    bites(held)?;
+    ensure!(attached.contains("clsact") && attached.contains("evenkeel"), "no filter: {attached}");
+    holding.running.kill();
+    let killed_at = Instant::now();
+    while !filters()?.is_empty() || root_qdisc()?.contains("7ee1:") {
+        ensure!(killed_at.elapsed() < LIMIT, "the sentinel did not remove it: {}", filters()?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let after = request()?;
+    let mut detail = format!(
+        "request {free:.2} ms free, {held:.2} held; agent killed: gone after {:.2} s, {after:.2} ms",
+        killed_at.elapsed().as_secs_f64()
+    );
+    ensure!(after <= 1.05 * free, "still held: {detail}");
+
+    // Both: the timeout, then `guard reset` with the journal, without it, and the next start.
+    for cure in ["reset", "reset without a journal", "start"] {
+        let holding = start()?;
+        signal(sentinel_pid()?, libc::SIGKILL);
+        holding.running.kill();
+        let killed_at = Instant::now();
+        bites(request()?)?;
+        thread::sleep((TIMEOUT + Duration::from_millis(200)).saturating_sub(killed_at.elapsed()));
+        let after = request()?;
+        ensure!(after <= 1.05 * free, "held beyond the timeout: {after:.2} ms; {detail}");
+        ensure!(filters()?.contains("evenkeel"), "nothing was left to remove");
+        let hooks = filters()?.matches("clsact").count();
+        if cure == "start" {
+            start()?.stop()?;
+        } else {
+            if cure != "reset" {
+                std::fs::remove_file("/run/hold.journal")?;
+            }
+            let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
+            ensure!(output.status.success(), "guard reset: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let left = filters()?;
+        // Without the journal nobody knows whose `clsact` it is.
+        let expected = if cure == "reset without a journal" { hooks } else { 0 };
+        ensure!(!left.contains("evenkeel") && left.matches("clsact").count() == expected, "left after {cure}: {left}");
+        ensure!(!root_qdisc()?.contains("7ee1:"), "left after {cure}: {}", root_qdisc()?);
+        if expected > 0 {
+            tool("tc", &["qdisc", "del", "dev", "br0", "clsact"])?;
+        }
+        detail += &format!("; both killed: {after:.2} ms after the timeout, removed by {cure}");
+    }
+
+    // Somebody else's.
+    tool("tc", &["qdisc", "add", "dev", "br0", "clsact"])?;
+    tool("tc", &["filter", "add", "dev", "br0", "egress", "matchall", "classid", "1:1"])?;
+    let holding = start()?;
+    bites(request()?)?;
+    holding.stop()?;
+    let left = filters()?;
+    ensure!(left.contains("matchall") && !left.contains("evenkeel"), "left beside a foreign filter: {left}");
+    tool("tc", &["qdisc", "del", "dev", "br0", "clsact"])?;
     Ok(detail)
 }
 

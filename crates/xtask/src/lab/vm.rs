@@ -21,7 +21,7 @@ const BOOT_ATTEMPTS: u32 = 5;
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
 /// Modules of the iSCSI lab, beside those.
-const STORAGE_NETWORK_MODULES: [&str; 15] = [
+const STORAGE_NETWORK_MODULES: [&str; 16] = [
     "null_blk",
     "dm_mod",
     "veth",
@@ -30,6 +30,7 @@ const STORAGE_NETWORK_MODULES: [&str; 15] = [
     "sch_netem",
     "sch_fq",
     "sch_ingress",
+    "cls_bpf",
     "act_police",
     "cls_matchall",
     "cls_u32",

@@ -1,0 +1,236 @@
+//! Programs at the egress of a device by a filter of traffic control: what kernels before 6.6 have, without links.
+//!
+//! The filter (`cls_bpf`, direct action) hangs on `clsact`, which is no queueing discipline of packets and stands beside the
+//! root. Neither ends with a process: the journal, the sentinel and `guard reset` remove them, and the program looks at its
+//! holds' expiry until then. Ours is known by number, priority and name.
+
+use rustix::io::Errno;
+
+use super::netlink::{ACK, Batch, CREATE, DUMP, EXCLUSIVE, Message, Socket, Subsystem, attribute, text};
+use super::qdisc::{DELETE_QDISC, KIND, NEW_QDISC, OPTIONS, Qdiscs, header};
+
+const NEW_FILTER: u16 = 44;
+const DELETE_FILTER: u16 = 45;
+const GET_FILTER: u16 = 46;
+
+/// Where `clsact` stands, and the lists of filters that hang on it.
+const CLSACT_PARENT: u32 = 0xffff_fff1;
+const CLSACT: u32 = 0xffff_0000;
+const INGRESS: u32 = 0xffff_fff2;
+const EGRESS: u32 = 0xffff_fff3;
+
+/// Attributes of `cls_bpf`.
+const PROGRAM: u16 = 6;
+const NAME: u16 = 7;
+const FLAGS: u16 = 8;
+/// The program's answer is the verdict.
+const DIRECT_ACTION: u32 = 1;
+
+const OUR_NAME: &str = "evenkeel";
+const OUR_NUMBER: u32 = 1;
+/// After what others put first; below what the kernel hands out itself (from 0xc000 on).
+const OUR_PRIORITY: u32 = 0x7ee1;
+/// In network order, as filters name them.
+const ALL_PROTOCOLS: u16 = 3_u16.to_be();
+
+/// Why no filter can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The kernel lacks a part, which this module has.
+    Missing(&'static str),
+    /// The older `ingress` stands where `clsact` would.
+    Ingress,
+    /// What else the kernel says.
+    Other(Errno),
+}
+
+/// A filter as the kernel lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Filter {
+    device: u32,
+    number: u32,
+    priority: u32,
+    name: String,
+}
+
+impl Filter {
+    fn is_ours(&self) -> bool {
+        self.number == OUR_NUMBER && self.priority == OUR_PRIORITY && self.name == OUR_NAME
+    }
+}
+
+fn information() -> u32 {
+    OUR_PRIORITY << 16 | u32::from(ALL_PROTOCOLS)
+}
+
+fn write_clsact(batch: &mut Batch, device: u32) {
+    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, CLSACT, CLSACT_PARENT, 0);
+        w.text(KIND, "clsact");
+    });
+}
+
+fn write_filter(batch: &mut Batch, device: u32, program: i32) {
+    write_any(batch, device, program, information(), OUR_NAME);
+}
+
+fn write_any(batch: &mut Batch, device: u32, program: i32, information: u32, name: &str) {
+    batch.message(NEW_FILTER, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, OUR_NUMBER, EGRESS, information);
+        w.text(KIND, "bpf");
+        w.nest(OPTIONS, |w| {
+            w.bytes(PROGRAM, &program.to_ne_bytes());
+            w.text(NAME, name);
+            w.bytes(FLAGS, &DIRECT_ACTION.to_ne_bytes());
+        });
+    });
+}
+
+fn write_removal(batch: &mut Batch, device: u32) {
+    batch.message(DELETE_FILTER, ACK, |w| {
+        header(w, device, OUR_NUMBER, EGRESS, information());
+        w.text(KIND, "bpf");
+    });
+}
+
+fn read(message: Message<'_>) -> Option<Filter> {
+    let word = |at: usize| Some(u32::from_ne_bytes(message.body.get(at..at + 4)?.try_into().ok()?));
+    let options = attribute(message.body.get(20..)?, OPTIONS).unwrap_or_default();
+    Some(Filter {
+        device: word(4)?,
+        number: word(8)?,
+        priority: word(16)? >> 16,
+        name: attribute(options, NAME).map(text).unwrap_or_default().to_owned(),
+    })
+}
+
+/// Filters in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    socket: Socket,
+    qdiscs: Qdiscs,
+}
+
+impl Filters {
+    pub(crate) fn open() -> Result<Self, Errno> {
+        Ok(Self { socket: Socket::open(Subsystem::Route)?, qdiscs: Qdiscs::open()? })
+    }
+
+    /// Whether a device has `clsact`, whoever made it.
+    pub(crate) fn has_clsact(&self, device: u32) -> Result<bool, Errno> {
+        Ok(self.qdiscs.list(device)?.iter().any(|q| q.kind == "clsact"))
+    }
+
+    /// Lets the program see what leaves by a device. One of ours that is there is replaced.
+    pub(crate) fn attach(&self, device: u32, program: i32) -> Result<(), Refused> {
+        let found = self.qdiscs.list(device).map_err(Refused::Other)?;
+        if found.iter().any(|q| q.kind == "ingress") {
+            return Err(Refused::Ingress);
+        }
+        if !found.iter().any(|q| q.kind == "clsact") {
+            let made = self.one(|batch| write_clsact(batch, device));
+            made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(refused(e, "sch_ingress")) })?;
+        }
+        self.detach(device).map_err(Refused::Other)?;
+        self.one(|batch| write_filter(batch, device, program)).map_err(|e| refused(e, "cls_bpf"))
+    }
+
+    /// Takes our filter away; `clsact` and what others hung on it stay. The result is whether it was there.
+    pub(crate) fn detach(&self, device: u32) -> Result<bool, Errno> {
+        if !self.is_attached(device)? {
+            return Ok(false);
+        }
+        gone(self.one(|batch| write_removal(batch, device)))
+    }
+
+    /// Whether our filter is there.
+    pub(crate) fn is_attached(&self, device: u32) -> Result<bool, Errno> {
+        Ok(self.list(device, EGRESS)?.iter().any(Filter::is_ours))
+    }
+
+    /// Takes our filter away, and with it `clsact` if nothing else hangs on it and it was ours to make.
+    pub(crate) fn remove(&self, device: u32, made_clsact: bool) -> Result<bool, Errno> {
+        let had = self.detach(device)?;
+        let empty = || Ok(self.list(device, EGRESS)?.is_empty() && self.list(device, INGRESS)?.is_empty());
+        if made_clsact && self.has_clsact(device)? && empty()? {
+            let mut batch = Batch::default();
+            batch.message(DELETE_QDISC, ACK, |w| header(w, device, CLSACT, CLSACT_PARENT, 0));
+            return Ok(gone(self.socket.transact(&batch, 0))? || had);
+        }
+        Ok(had)
+    }
+
+    fn one(&self, write: impl FnOnce(&mut Batch)) -> Result<(), Errno> {
+        let mut batch = Batch::default();
+        write(&mut batch);
+        self.socket.transact(&batch, 0)
+    }
+
+    fn list(&self, device: u32, parent: u32) -> Result<Vec<Filter>, Errno> {
+        let mut batch = Batch::default();
+        batch.message(GET_FILTER, DUMP, |w| header(w, device, 0, parent, 0));
+        let mut found = Vec::new();
+        self.socket.query(&batch, |message| {
+            if message.kind == NEW_FILTER {
+                // The kernel lists a priority once without number before what hangs on it.
+                found.extend(read(message).filter(|filter| filter.device == device && filter.number != 0));
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+impl Filters {
+    /// One as somebody else would put it beside ours.
+    pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
+        let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
+        self.one(|batch| write_any(batch, device, program, foreign, "foreign")).unwrap();
+    }
+}
+
+/// What was to be taken away and had gone meanwhile is no error.
+fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn refused(error: Errno, module: &'static str) -> Refused {
+    match error {
+        Errno::NOENT | Errno::OPNOTSUPP => Refused::Missing(module),
+        e => Refused::Other(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_encoded_as_the_kernel_reads_it() {
+        let mut batch = Batch::default();
+        write_filter(&mut batch, 7, 42);
+        let bytes = batch.bytes();
+        assert_eq!(bytes[4..6], NEW_FILTER.to_ne_bytes());
+        assert_eq!(bytes[20..24], 7u32.to_ne_bytes(), "device");
+        assert_eq!(bytes[28..32], 0xffff_fff3u32.to_ne_bytes(), "egress of clsact");
+        assert_eq!(bytes[32..34], [0, 3], "all protocols, in network order");
+        let attributes = &bytes[36..];
+        assert_eq!(attribute(attributes, KIND).map(text), Some("bpf"));
+        let options = attribute(attributes, OPTIONS).unwrap();
+        assert_eq!(attribute(options, PROGRAM).unwrap(), 42i32.to_ne_bytes());
+        assert_eq!(attribute(options, FLAGS).unwrap(), 1u32.to_ne_bytes());
+    }
+
+    #[test]
+    fn ours_is_told_from_others_by_all_three_marks() {
+        let ours = Filter { device: 1, number: 1, priority: OUR_PRIORITY, name: "evenkeel".into() };
+        assert!(ours.is_ours());
+        assert!(!Filter { name: "cilium".into(), ..ours.clone() }.is_ours());
+        assert!(!Filter { priority: 1, ..ours.clone() }.is_ours());
+        assert!(!Filter { number: 2, ..ours }.is_ours());
+    }
+}
