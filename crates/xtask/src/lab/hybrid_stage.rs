@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  fio in group a ─ io.max ─┐
-//!  fio in group b ─ io.max ─┴─▶ hybrid (dm-cache or bcache) ──▶ fast: 64 MB, as fast as memory
-//!                                                         └───▶ slow: 10 MB/s
+//!  fio in group b ─ io.max ─┴─▶ hybrid (dm-cache, dm-writecache, bcache) ──▶ fast: 64 MB, as fast as memory
+//!                                                                     └───▶ slow: 10 MB/s
 //! ```
 //!
-//! A tenant reads in turn a burst of what is in the cache and a burst of what is not, as fast as its limit lets it.
+//! A tenant reads in turn a burst of what is in the cache and a burst of what is not, as fast as its limit lets it. Over a
+//! dm-writecache, which is for writes, it writes them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,7 @@ const SLOW_MIB: u64 = 16 << 10;
 const SLOW_MB_PER_S: u64 = 10;
 /// What is read again and again; it fits into the cache.
 const HOT_MIB: u64 = 60;
+const HOT_WRITTEN_MIB: u64 = 20;
 const BLOCK: u64 = 64 << 10;
 /// Lengths of bursts: longer than a slice of the kernel's throttle (100 ms), at a rate above the slow device's.
 const HOT_BURST_MIB: f64 = 24.0;
@@ -42,13 +44,35 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     DmCache,
+    DmWritecache,
     Bcache,
+}
+
+impl Kind {
+    /// Its name in what the agent says.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::DmCache => "dm-cache",
+            Self::DmWritecache => "dm-writecache",
+            Self::Bcache => "bcache",
+        }
+    }
+
+    /// What its tenants do, are promised and are limited in.
+    pub(super) fn direction(self) -> &'static str {
+        if self == Self::DmWritecache { "write" } else { "read" }
+    }
+
+    /// What is used again and again, in MiB. What a dm-writecache takes in pushes out what came first, used again or not.
+    fn hot_mib(self) -> u64 {
+        if self == Self::DmWritecache { HOT_WRITTEN_MIB } else { HOT_MIB }
+    }
 }
 
 /// A hybrid device that was made for one run.
 #[derive(Debug)]
 pub(super) struct Hybrid {
-    kind: Kind,
+    pub(super) kind: Kind,
     pub(super) path: PathBuf,
     /// As `MAJOR:MINOR`.
     pub(super) number: String,
@@ -93,21 +117,22 @@ impl Hybrid {
         let [fast, slow, metadata] = &disks;
         make_disk(fast, FAST_MIB, &[])?;
         make_disk(slow, SLOW_MIB, &[("mbps", &SLOW_MB_PER_S.to_string())])?;
+        let sectors = SLOW_MIB * MIB / 512;
         let name = match kind {
             Kind::DmCache => {
                 make_disk(metadata, 16, &[])?;
-                let sectors = SLOW_MIB * MIB / 512;
-                let table = format!(
+                join_by_dm(&format!(
                     "0 {sectors} cache /dev/{metadata} /dev/{fast} /dev/{slow} 128 1 writeback smq 2 migration_threshold 4096"
-                );
-                tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", &table])?;
-                tool("dmsetup", &["mknodes"])?;
-                "dm-0".to_owned()
+                ))?
             }
+            // Filled to the brim, so that what it does not hold has to wait for the slow device.
+            Kind::DmWritecache => join_by_dm(&format!(
+                "0 {sectors} writecache s /dev/{slow} /dev/{fast} 4096 4 high_watermark 98 low_watermark 96"
+            ))?,
             Kind::Bcache => join_by_bcache(tools, fast, slow)?,
         };
         let path = match kind {
-            Kind::DmCache => format!("/dev/mapper/{DM_NAME}"),
+            Kind::DmCache | Kind::DmWritecache => format!("/dev/mapper/{DM_NAME}"),
             Kind::Bcache => format!("/dev/{name}"),
         };
         let number = std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))?.trim().to_owned();
@@ -118,7 +143,7 @@ impl Hybrid {
 
     fn warm(&self) -> Result<()> {
         let name = format!("--filename={}", self.path.display());
-        let size = format!("--size={HOT_MIB}m");
+        let size = format!("--size={}m", self.kind.hot_mib());
         let fio = ["--name=warm", &name, &size, "--direct=1", "--ioengine=libaio", "--iodepth=8", "--bs=64k"];
         tool("fio", &[&fio[..], &["--rw=randwrite", "--loops=2", "--output-format=terse"]].concat())?;
         // What is promoted lately is still on its way.
@@ -128,15 +153,24 @@ impl Hybrid {
 
     /// Takes it apart; bcache stays until the machine ends, because it lets go of nothing before all is written back.
     pub(super) fn remove(self) -> Result<()> {
-        if self.kind == Kind::DmCache {
-            tool("dmsetup", &["remove", "--noudevsync", DM_NAME])?;
-            self.disks.iter().try_for_each(|disk| remove_disk(disk))?;
-        }
-        Ok(())
+        let used = match self.kind {
+            Kind::DmCache => &self.disks[..],
+            Kind::DmWritecache => &self.disks[..2],
+            Kind::Bcache => return Ok(()),
+        };
+        tool("dmsetup", &["remove", "--noudevsync", DM_NAME])?;
+        used.iter().try_for_each(|disk| remove_disk(disk))
     }
 }
 
-/// Joins two devices; the result is the kernel's name of the hybrid.
+/// Joins devices by device mapper; the result is the kernel's name of the hybrid.
+fn join_by_dm(table: &str) -> Result<String> {
+    tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", table])?;
+    tool("dmsetup", &["mknodes"])?;
+    Ok("dm-0".to_owned())
+}
+
+/// The same by bcache.
 fn join_by_bcache(tools: &Path, fast: &str, slow: &str) -> Result<String> {
     let make = tools.join("usr/sbin/make-bcache").display().to_string();
     let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
@@ -190,8 +224,8 @@ impl Random {
     }
 }
 
-/// What fio replays: bursts in the hot part from `hot_mib` on, and bursts in the cold rest, `mib` in all.
-fn bursts(device: &Path, seed: u64, hot_mib: std::ops::Range<u64>, mib: u64) -> String {
+/// What fio replays: bursts in the hot part from `hot_mib` on, and bursts in the cold rest, `mib` in all; reads or writes.
+fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, mib: u64) -> String {
     let device = device.display();
     let blocks_of = |mib: f64| (mib * (MIB / BLOCK) as f64) as u64;
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
@@ -204,7 +238,7 @@ fn bursts(device: &Path, seed: u64, hot_mib: std::ops::Range<u64>, mib: u64) -> 
         for _ in 0..burst {
             let at = (from * MIB / BLOCK + random.below((to - from) * MIB / BLOCK)) * BLOCK;
             // Writing to a string does not fail.
-            let _ = writeln!(text, "{device} read {at} {BLOCK}");
+            let _ = writeln!(text, "{device} {operation} {at} {BLOCK}");
         }
         left -= burst;
         cold = !cold;
@@ -219,6 +253,8 @@ pub(super) struct Tenant {
     /// What it was promised, in bytes per second.
     pub(super) promised: u64,
     number: String,
+    /// `read` or `write`.
+    direction: &'static str,
     fio: Option<Running>,
 }
 
@@ -231,7 +267,8 @@ impl Tenant {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
         let group = Path::new(GROUPS).join(format!("tenant-{number}"));
         std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
-        Ok(Self { group, promised, number: hybrid.number.clone(), fio: None })
+        let direction = hybrid.kind.direction();
+        Ok(Self { group, promised, number: hybrid.number.clone(), direction, fio: None })
     }
 
     /// Name of its group.
@@ -241,39 +278,43 @@ impl Tenant {
 
     /// Starts its load: tenant `index` of `of`, each with its own part of the hot data, for at most `seconds`.
     pub(super) fn load(&mut self, hybrid: &Hybrid, index: u64, of: u64, seconds: u64) -> Result<()> {
-        let part = HOT_MIB / of;
+        let part = hybrid.kind.hot_mib() / of;
         let mib = 2 * seconds * self.promised / MIB;
         let log = format!("/run/{}.iolog", self.name());
-        put(&log, &bursts(&hybrid.path, index + 1, index * part..(index + 1) * part, mib))?;
+        put(&log, &bursts(&hybrid.path, self.direction, index + 1, index * part..(index + 1) * part, mib))?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
         shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
         shell.arg(format!("--filename={}", hybrid.path.display())).arg(format!("--read_iolog={log}"));
         shell.args(["--output-format=terse"]).stdin(Stdio::null()).stdout(Stdio::null());
         self.fio = Some(Running::spawn(&mut shell)?);
-        until("I/O of a tenant", || (self.read_bytes().ok()? > 0).then_some(()))
+        until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
     }
 
-    /// The limit on reads in `io.max`.
-    pub(super) fn limit(&self) -> Result<Option<u64>> {
-        let text = std::fs::read_to_string(self.group.join("io.max"))?;
+    /// The word of this key in the hybrid device's row of a file of its group, for its direction.
+    fn word(&self, file: &str, key: &str) -> Result<Option<String>> {
+        let text = std::fs::read_to_string(self.group.join(file))?;
         let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
-        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix("rbps=")));
-        word.filter(|word| *word != "max").map(|word| word.parse().context("a limit")).transpose()
+        let key = format!("{}{key}=", &self.direction[..1]);
+        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix(&key)));
+        Ok(word.map(str::to_owned))
     }
 
-    /// Sets the limit on reads, as people do today.
+    /// The limit in `io.max`.
+    pub(super) fn limit(&self) -> Result<Option<u64>> {
+        let word = self.word("io.max", "bps")?.filter(|word| word != "max");
+        word.map(|word| word.parse().context("a limit")).transpose()
+    }
+
+    /// Sets the limit, as people do today.
     pub(super) fn set_limit(&self, limit: Option<u64>) -> Result<()> {
         let limit = limit.map_or_else(|| "max".into(), |limit| limit.to_string());
-        put(self.group.join("io.max"), &format!("{} rbps={limit}", self.number))
+        put(self.group.join("io.max"), &format!("{} {}bps={limit}", self.number, &self.direction[..1]))
     }
 
-    /// Bytes that its group has read from the hybrid device.
-    fn read_bytes(&self) -> Result<u64> {
-        let text = std::fs::read_to_string(self.group.join("io.stat"))?;
-        let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
-        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix("rbytes=")));
-        word.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
+    /// Bytes that its group has moved.
+    fn bytes(&self) -> Result<u64> {
+        self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
     }
 
     /// Ends its load.
@@ -322,7 +363,7 @@ fn kept(rates: &[f64], promised: f64) -> Kept {
 /// Measures all tenants for so many seconds, each a period.
 pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept>> {
     let read = |tenants: &[Tenant]| -> Result<(Instant, Vec<u64>)> {
-        let bytes = tenants.iter().map(Tenant::read_bytes).collect::<Result<_>>()?;
+        let bytes = tenants.iter().map(Tenant::bytes).collect::<Result<_>>()?;
         Ok((Instant::now(), bytes))
     };
     let mut rates = vec![Vec::new(); tenants.len()];
@@ -360,8 +401,8 @@ mod tests {
 
     #[test]
     fn bursts_hit_and_miss_in_turn_and_are_the_same_every_time() {
-        let text = bursts(Path::new("/dev/x"), 1, 0..60, 540);
-        assert_eq!(text, bursts(Path::new("/dev/x"), 1, 0..60, 540));
+        let text = bursts(Path::new("/dev/x"), "read", 1, 0..60, 540);
+        assert_eq!(text, bursts(Path::new("/dev/x"), "read", 1, 0..60, 540));
         let places: Vec<u64> = text
             .lines()
             .filter_map(|line| line.split_once(" read ")?.1.split(' ').next())

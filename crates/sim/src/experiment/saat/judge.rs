@@ -14,11 +14,11 @@ const ORACLE_FACTOR: f64 = 1.2;
 
 /// Figures of one run, means over its tenants, in per cent of the promise.
 #[derive(Clone, Copy, Debug, Default)]
-struct Figures {
+pub(super) struct Figures {
     /// Difference of the average throughput.
-    dat: f64,
+    pub(super) dat: f64,
     /// Mean distance of a period.
-    jitter: f64,
+    pub(super) jitter: f64,
     /// The same of periods half a second later.
     shifted: f64,
 }
@@ -39,7 +39,7 @@ fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
 }
 
 /// Of one arm and group: figures by seed, means over the cases.
-struct Judged(Vec<Figures>);
+pub(super) struct Judged(Vec<Figures>);
 
 impl Judged {
     fn of(runs: &[(&Setup, &Outcome)], seeds: usize) -> Self {
@@ -55,13 +55,28 @@ impl Judged {
         Self(by_seed)
     }
 
-    fn estimate(&self, figure: fn(&Figures) -> f64) -> Estimate {
+    pub(super) fn estimate(&self, figure: fn(&Figures) -> f64) -> Estimate {
         Estimate::of(&self.0.iter().map(figure).collect::<Vec<f64>>())
     }
 }
 
 /// All figures of an arm, by group.
 type ByGroup = Vec<Judged>;
+
+/// Takes the figures of one arm off the front of `runs`.
+fn by_group(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> ByGroup {
+    let of = |group: &Group| {
+        let (these, rest) = runs.split_at(group.cases.len() * seeds);
+        *runs = rest;
+        Judged::of(these, seeds)
+    };
+    groups.iter().map(of).collect()
+}
+
+/// Means over the groups of one arm, whose runs are taken off the front of `runs`.
+pub(super) fn mean_of_arm(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> Judged {
+    mean(&by_group(groups, runs, seeds))
+}
 
 /// Means over the groups, by seed.
 fn mean(groups: &ByGroup) -> Judged {
@@ -81,7 +96,7 @@ fn mean(groups: &ByGroup) -> Judged {
 }
 
 /// Name, what is averaged.
-type Metric = (&'static str, fn(&Figures) -> f64);
+pub(super) type Metric = (&'static str, fn(&Figures) -> f64);
 
 const METRICS: [Metric; 3] = [
     ("dat_percent", |figures| figures.dat),
@@ -97,16 +112,7 @@ pub(super) fn report(
     seconds: u64,
 ) -> Report {
     let mut runs = runs;
-    let mut arms: Vec<ByGroup> = Vec::new();
-    for _ in Arm::ALL {
-        let mut by_group = ByGroup::new();
-        for group in groups {
-            let (these, rest) = runs.split_at(group.cases.len() * seeds);
-            by_group.push(Judged::of(these, seeds));
-            runs = rest;
-        }
-        arms.push(by_group);
-    }
+    let arms: Vec<ByGroup> = Arm::ALL.iter().map(|_| by_group(groups, &mut runs, seeds)).collect();
     let mut section = Section {
         title: "Fourteen groups".to_owned(),
         text: vec![format!(

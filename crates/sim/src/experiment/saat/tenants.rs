@@ -40,10 +40,24 @@ pub const TRACES: [Trace; 10] = [
     trace("wdev", 2.654_824, 0.273, 0.13),
 ];
 
-/// Mean length of a phase of misses, in bytes of reads and writes together.
-pub const COLD_BYTES: f64 = 32e6;
-/// Standard deviation of the logarithm of the length of a phase.
-pub const PHASE_SIGMA: f64 = 0.5;
+/// What was invented for all tenants alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Habits {
+    /// Mean length of a phase of misses, in bytes of reads and writes together.
+    pub cold_bytes: f64,
+    /// Standard deviation of the logarithm of the length of a phase.
+    pub phase_sigma: f64,
+    /// [`Trace::cold`] of each is this many times what is said there.
+    pub cold_factor: f64,
+    /// Requests that each direction has waiting or under way.
+    pub depth: u32,
+}
+
+impl Habits {
+    /// Those of the fourteen groups: a trace is replayed one request after the other.
+    pub const FITTED: Self = Self { cold_bytes: 32e6, phase_sigma: 0.5, cold_factor: 1.0, depth: 1 };
+}
+
 /// Size of a request.
 pub const REQUEST_BYTES: u32 = 128 << 10;
 /// Size of a tenant's hot set.
@@ -60,6 +74,7 @@ pub struct Requests {
     /// Part of the tenant's bytes that goes this way: phases are as much shorter.
     share: f64,
     cold_part: f64,
+    habits: Habits,
     /// The same numbers for both directions, so that their phases fall together.
     phases: SplitMix64,
     places: SplitMix64,
@@ -70,7 +85,7 @@ pub struct Requests {
 
 impl Requests {
     /// The requests of one direction of the tenant at `place`.
-    pub fn new(trace: &Trace, place: usize, kind: Kind, seed: u64) -> Self {
+    pub fn new(trace: &Trace, habits: &Habits, place: usize, kind: Kind, seed: u64) -> Self {
         let read = kind == Kind::Read;
         let mut seeds = SplitMix64::new(seed ^ (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (phases, [for_reads, for_writes]) = (seeds.next_u64(), [seeds.next_u64(), seeds.next_u64()]);
@@ -78,7 +93,8 @@ impl Requests {
             kind,
             base: place as u64 * TENANT_BYTES,
             share: if read { trace.reads } else { 1.0 - trace.reads },
-            cold_part: trace.cold,
+            cold_part: (trace.cold * habits.cold_factor).clamp(0.001, 0.999),
+            habits: *habits,
             phases: SplitMix64::new(phases),
             places: SplitMix64::new(if read { for_reads } else { for_writes }),
             cold: true,
@@ -95,8 +111,9 @@ impl Requests {
     /// The next phase.
     fn turn(&mut self) {
         self.cold = !self.cold;
-        let mean = if self.cold { COLD_BYTES } else { COLD_BYTES * (1.0 - self.cold_part) / self.cold_part };
-        let spread = libm::exp(PHASE_SIGMA * self.phases.next_normal() - PHASE_SIGMA * PHASE_SIGMA / 2.0);
+        let Habits { cold_bytes, phase_sigma, .. } = self.habits;
+        let mean = if self.cold { cold_bytes } else { cold_bytes * (1.0 - self.cold_part) / self.cold_part };
+        let spread = libm::exp(phase_sigma * self.phases.next_normal() - phase_sigma * phase_sigma / 2.0);
         self.left += mean * spread * self.share;
     }
 

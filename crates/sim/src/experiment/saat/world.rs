@@ -12,14 +12,12 @@ use evenkeel_model::hybrid::throttle::{Limits, Throttle};
 use evenkeel_model::hybrid::{Hybrid, HybridParams};
 
 use super::recorded::{Recorded, Replay};
-use super::tenants::{Requests, Trace};
+use super::tenants::{Habits, Requests, Trace};
 
 /// How long one figure of throughput stands for.
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// How often the counters are read for the figures: half of that, so that periods can also begin in between.
 pub const HALF: Duration = Duration::from_millis(500);
-/// Requests that each direction of a tenant has waiting or under way: a trace is replayed one request after the other.
-const DEPTH: u32 = 1;
 
 /// A tenant and what it was promised.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +55,8 @@ pub struct Setup {
     pub device: HybridParams,
     /// Everyone.
     pub tenants: Vec<Tenant>,
+    /// What invented tenants have in common.
+    pub habits: Habits,
     /// Who sets the limits.
     pub control: Control,
     /// How long the cache warms up, under control, before it counts.
@@ -115,6 +115,8 @@ pub(super) struct World {
     streams: Vec<Stream>,
     hybrid: Vec<Counters>,
     slow: Vec<Counters>,
+    /// Requests that each stream may have waiting or under way.
+    depth: u32,
 }
 
 impl World {
@@ -124,7 +126,7 @@ impl World {
             for kind in [Kind::Read, Kind::Write] {
                 let mut requests = match &tenant.recorded {
                     Some(recorded) => Source::Recorded(Replay::new(recorded, place, kind, seed)),
-                    None => Source::Invented(Requests::new(&tenant.trace, place, kind, seed)),
+                    None => Source::Invented(Requests::new(&tenant.trace, &setup.habits, place, kind, seed)),
                 };
                 let mut throttle = Throttle::new(Limits::default());
                 throttle.set_limits(Instant::ZERO, limit(tenant.goal(kind)), false);
@@ -140,6 +142,7 @@ impl World {
             streams,
             hybrid: counters.clone(),
             slow: counters,
+            depth: setup.habits.depth.max(1),
         }
     }
 
@@ -168,9 +171,9 @@ impl World {
             }
             self.now = now;
             while let Some(done) = self.device.poll(now) {
-                let place = done.id as usize;
+                let (place, bytes) = parts(done.id);
                 let (hybrid, slow) = (&mut self.hybrid[place / 2], &mut self.slow[place / 2]);
-                count(hybrid, place, super::tenants::REQUEST_BYTES);
+                count(hybrid, place, bytes);
                 slow.read_bytes += done.slow_read;
                 slow.written_bytes += done.slow_written;
                 let stream = &mut self.streams[place];
@@ -184,10 +187,10 @@ impl World {
                     && at <= now
                 {
                     stream.throttle.dispatch(now, io.bytes);
-                    self.device.submit(now, place as u64, io);
+                    self.device.submit(now, id(place, io.bytes), io);
                     stream.under_way += 1;
                     stream.head = None;
-                    if stream.under_way < DEPTH {
+                    if stream.under_way < self.depth {
                         stream.fetch(now, false);
                     }
                 }
@@ -212,6 +215,15 @@ impl Stream {
         let io = self.requests.draw();
         self.head = Some((io, self.throttle.ready_at(now, io.bytes, first)));
     }
+}
+
+/// What the device gives back with a request that is done: whose it was, and how large.
+fn id(place: usize, bytes: u32) -> u64 {
+    (place as u64) << 32 | u64::from(bytes)
+}
+
+fn parts(id: u64) -> (usize, u32) {
+    ((id >> 32) as usize, id as u32)
 }
 
 fn limit(bytes_per_s: f64) -> Limits {

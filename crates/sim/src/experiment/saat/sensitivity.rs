@@ -1,0 +1,95 @@
+//! How much of what comes out rests on constants that the paper's figures for a plain limit do not tell apart.
+//!
+//! Device and habits of the tenants were fitted to what the paper says of a plain limit, whose mean may lie between 5 and 9 %
+//! here. Other constants do that as well, and the published method is not equally good with all of them: each is moved
+//! by itself, and once all together to where the fit to the plain limit alone is closest.
+
+use evenkeel_control::Duration;
+use evenkeel_model::hybrid::HybridParams;
+
+use super::Arm;
+use super::grid::Group;
+use super::judge::{Metric, mean_of_arm};
+use super::tenants::Habits;
+use super::world::{Outcome, Setup};
+use crate::experiment::{Better, Row, Section};
+
+/// Seeds of each.
+pub(super) const SEEDS: usize = 2;
+/// Who is compared, in the order of the runs.
+pub(super) const ARMS: [Arm; 3] = [Arm::Static, Arm::Saat, Arm::Accurate];
+
+/// Name, device, habits.
+pub(super) type Variant = (String, HybridParams, Habits);
+
+/// What the mean of the plain limit may be, in per cent, for constants to count as fitted.
+const BASELINE: std::ops::RangeInclusive<f64> = 5.0..=9.0;
+
+pub(super) fn variants() -> Vec<Variant> {
+    let (device, habits) = (HybridParams::paper(), Habits::FITTED);
+    let slow = |mb: u64| {
+        let device = HybridParams { slow_bytes_per_s: mb * 1_000_000, ..device };
+        (format!("slow device of {mb} MB/s"), device, habits)
+    };
+    let latency = |us: u64| {
+        let device = HybridParams { slow_latency: Duration::from_micros(us), ..device };
+        (format!("latency of the slow device {us} us"), device, habits)
+    };
+    let length = |mb: f64| (format!("phases of misses of {mb} MB"), device, Habits { cold_bytes: mb * 1e6, ..habits });
+    let spread =
+        |sigma: f64| (format!("lengths of phases with sigma {sigma}"), device, Habits { phase_sigma: sigma, ..habits });
+    let misses = |factor: f64| (format!("{factor} times the misses"), device, Habits { cold_factor: factor, ..habits });
+    // Found by 207 tries over the five at once, by the plain limit alone, with seeds 1 and 2 and runs of 150 s: the least
+    // sum of squared relative distances from the paper's figures for a plain limit.
+    let closest = (
+        "all five as close to the plain limit as found".to_owned(),
+        HybridParams { slow_bytes_per_s: 140_020_000, slow_latency: Duration::from_micros(848), ..device },
+        Habits { cold_bytes: 25.808e6, phase_sigma: 0.543, cold_factor: 1.003, ..habits },
+    );
+    vec![
+        ("as above".to_owned(), device, habits),
+        slow(135),
+        slow(180),
+        latency(750),
+        latency(1_250),
+        length(24.0),
+        length(48.0),
+        spread(0.1),
+        spread(1.0),
+        misses(0.8),
+        misses(1.2),
+        closest,
+    ]
+}
+
+/// `runs`: of each variant all groups under each of [`ARMS`], with each seed.
+pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usize, seconds: u64) -> Section {
+    let mut runs = runs;
+    let mut section = Section { title: "Other constants that fit".to_owned(), ..Section::default() };
+    let metrics: [Metric; 2] = [("dat_percent", |figures| figures.dat), ("jitter_percent", |figures| figures.jitter)];
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for (name, _, _) in variants() {
+        let [fixed, saat, ours] = ARMS.map(|_| mean_of_arm(groups, &mut runs, seeds));
+        for (metric, figure) in metrics {
+            section.rows.push(Row {
+                baseline: Some(fixed.estimate(figure).mean),
+                faithful: Some(saat.estimate(figure).mean),
+                evenkeel: Some(ours.estimate(figure).mean),
+                ..Row::new(&name, metric, "%", Better::Lower)
+            });
+        }
+        let dat = |judged: &super::judge::Judged| judged.estimate(|figures| figures.dat).mean;
+        if BASELINE.contains(&dat(&fixed)) {
+            (least, most) = (least.min(dat(&saat)), most.max(dat(&saat)));
+        }
+    }
+    section.text.push(format!(
+        "Means of the fourteen groups over {seeds} runs of {seconds} s, one constant of device or tenants moved at a time. \
+         Where the plain limit's DAT is between {} and {} %, as the fit may be, that of the published method is between \
+         {least:.2} and {most:.2} %: it depends most on how much phases of misses differ in length, which the plain limit \
+         hardly shows.",
+        BASELINE.start(),
+        BASELINE.end()
+    ));
+    section
+}
