@@ -37,7 +37,8 @@ fn claims(report: &Report) -> Section {
         vec![
             Cell::Text(claim.source.to_owned()),
             Cell::Text(claim.text.clone()),
-            Cell::Met(claim.reproduced),
+            // Not the word for a bar: that a claim does not come out is no fault of what is shown here.
+            Cell::Text(if claim.reproduced { "✓ yes" } else { "✗ no" }.to_owned()),
             Cell::Text(claim.numbers.clone()),
         ]
     });
@@ -74,18 +75,23 @@ fn table(part: &Part, metric: &str) -> Table {
             (mean, _) => number(mean),
         };
         let mut cells = vec![Cell::Text(row.case.clone()), ours, row.is_met().map_or(Cell::Empty, Cell::Met)];
-        cells.extend([number(row.faithful), number(row.baseline)]);
+        cells.extend([number(row.faithful), number(row.baseline), number(row.paper)]);
         let of = |method| rows().find(|other| other.case == row.case && other.method.as_deref() == Some(method));
         cells.extend(methods.iter().map(|method| number(of(method).and_then(|row| row.baseline))));
         cells
     };
     let unit = rows().next().map_or("", |row| row.unit);
     let heading = if unit.is_empty() { metric.to_owned() } else { format!("{metric}, {unit}") };
-    let fixed = ["case", "evenkeel", "bar met", "as published", "baseline"];
+    let fixed = ["case", "evenkeel", "bar met", "as published", "baseline", "paper"];
+    let columns: Vec<&str> = fixed.into_iter().chain(methods.iter().copied()).collect();
+    let rows: Vec<Vec<Cell>> = rows().filter(|row| row.method.is_none()).map(line).collect();
+    // A column of which this metric has nothing says nothing.
+    let shown: Vec<bool> = (0..columns.len()).map(|at| rows.iter().any(|row| row[at] != Cell::Empty)).collect();
+    let keep = |at: &usize| shown[*at];
     Table {
         title: heading,
-        columns: fixed.into_iter().chain(methods.iter().copied()).map(str::to_owned).collect(),
-        rows: rows().filter(|row| row.method.is_none()).map(line).collect(),
+        columns: (0..columns.len()).filter(keep).map(|at| columns[at].to_owned()).collect(),
+        rows: rows.iter().map(|row| (0..row.len()).filter(keep).map(|at| row[at].clone()).collect()).collect(),
     }
 }
 

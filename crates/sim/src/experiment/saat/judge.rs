@@ -116,11 +116,12 @@ pub(super) fn report(
     let mut section = Section {
         title: "Fourteen groups".to_owned(),
         text: vec![format!(
-            "Means over the tenants and traces of a group and {seeds} runs of {seconds} s. DAT: distance of the mean throughput \
+            "Means over the tenants and traces of a group and {} of {seconds} s. DAT: distance of the mean throughput \
              from the promise. Jitter: mean distance of the throughput of 1 s from the promise; shifted: of seconds that \
              begin half a second later than those that the controllers know. Baseline: the promise as the limit. The \
              published method decides once a second, ours ten times (accurate_1s: once; saat_100ms: the published method \
-             ten times). The oracle knows the future and sets one limit for each second."
+             ten times). The oracle knows the future and sets one limit for each second.",
+            if seeds == 1 { "one run".to_owned() } else { format!("{seeds} runs") }
         )],
         ..Section::default()
     };

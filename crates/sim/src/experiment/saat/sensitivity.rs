@@ -47,7 +47,7 @@ pub(super) fn variants() -> Vec<Variant> {
         Habits { cold_bytes: 25.808e6, phase_sigma: 0.543, cold_factor: 1.003, ..habits },
     );
     vec![
-        ("as above".to_owned(), device, habits),
+        ("those above".to_owned(), device, habits),
         slow(135),
         slow(180),
         latency(750),
