@@ -235,6 +235,19 @@ fn an_elephant_does_not_keep_others_from_being_parted() {
 }
 
 #[test]
+fn those_beside_an_elephant_do_not_use_up_the_budget_of_moves() {
+    let mut bench = Bench::new(Config::default(), 4, 16);
+    // Two moves are allowed; three small ones beside the elephant would hardly be missed there.
+    let mut loads = [0; 16];
+    (loads[0], loads[1], loads[5]) = (950, 400, 400);
+    (loads[4], loads[8], loads[12]) = (5, 5, 5);
+    let reasons: Vec<_> = (0..10).filter_map(|_| bench.second(&loads)).collect();
+    assert_ne!(bench.placement.worker(1), bench.placement.worker(5), "{reasons:?}");
+    assert_eq!(bench.moves, 1);
+    assert!(matches!(reasons.last(), Some(Reason::Elephant { slot: 0, .. })), "{reasons:?}");
+}
+
+#[test]
 fn idle_workers_one_worker_and_equal_loads_are_left_alone() {
     let mut idle = Bench::new(Config::default(), 4, 8);
     assert!(matches!(idle.second(&[100, 0, 0, 0, 100, 0, 0, 0]), Some(Reason::NotBusy { .. })));

@@ -91,7 +91,8 @@ impl Descent {
                 None => self.frozen[heaviest] = true,
             }
         }
-        let most = self.totals.iter().copied().max().unwrap_or(0);
+        let with_members = self.totals.iter().zip(&self.members).filter(|(_, members)| !members.is_empty());
+        let most = with_members.map(|(&total, _)| total).max().unwrap_or(0);
         if most > self.bound(loads) && exact::improve(fixed, loads, &self.home, budget, most, assignment) {
             return assignment.iter().zip(&self.home).filter(|(worker, home)| worker != home).count();
         }

@@ -19,8 +19,9 @@ pub(super) struct Search<'a> {
     found: bool,
 }
 
-/// Improves `assignment`, whose heaviest worker has `heaviest`, if a better one moves at most `budget` connections away
-/// from `home`; whether one was found. Where [`MOST_NODES`] are enough, the result is the best there is.
+/// Improves `assignment`, in which the heaviest worker that has one of these connections carries `heaviest`, if a better
+/// one moves at most `budget` connections away from `home`; whether one was found. (A worker that carries more of what
+/// stays does not matter: nothing helps it.) Where [`MOST_NODES`] are enough, the result is the best there is.
 pub(super) fn improve(
     fixed: &[u64],
     loads: &[u64],
@@ -43,8 +44,8 @@ pub(super) fn improve(
 impl Search<'_> {
     fn place(&mut self, depth: usize, left: usize, best: &mut [u32]) {
         let Some(&connection) = self.order.get(depth) else {
-            // Every worker is below the best so far, or this would not have been reached.
-            self.best = self.totals.iter().copied().max().unwrap_or(0);
+            // Every worker that has one of them is below the best so far, or this would not have been reached.
+            self.best = self.trial.iter().map(|&worker| self.totals[worker as usize]).max().unwrap_or(0);
             self.found = true;
             best.copy_from_slice(&self.trial);
             return;

@@ -252,6 +252,7 @@ pub struct Placement {
     slots: Vec<u32>,
     loads: Vec<u64>,
     fixed: Vec<u64>,
+    hopeless: Vec<bool>,
     assignment: Vec<u32>,
 }
 
@@ -280,6 +281,7 @@ impl Placement {
             slots: Vec::new(),
             loads: Vec::new(),
             fixed: Vec::new(),
+            hopeless: Vec::new(),
             assignment: Vec::new(),
         }
     }
@@ -468,16 +470,30 @@ impl Placement {
     }
 
     /// Sorts connections into those that may move and those that stay, which count as fixed. The mean of the workers.
-    fn sort_out(&mut self) -> u64 {
+    ///
+    /// Connections beside an elephant stay where less than `worth` of the worker's load could leave it: moves that hardly
+    /// help there would take the budget from those that do elsewhere.
+    fn sort_out(&mut self, worth: f64) -> u64 {
         let mean = self.carries.iter().sum::<u64>() / self.workers as u64;
+        // The largest connection of each worker.
+        self.fixed.clear();
+        self.fixed.resize(self.workers, 0);
+        for entry in self.entries.iter().flatten() {
+            let largest = &mut self.fixed[entry.worker as usize];
+            *largest = entry.counts_for.max(*largest);
+        }
+        let hopeless = |(&all, &largest)| largest > mean && (all - largest) as f64 <= worth * all as f64;
+        self.hopeless.clear();
+        self.hopeless.extend(self.carries.iter().zip(&self.fixed).map(hopeless));
         self.fixed.clone_from(&self.carries);
         self.slots.clear();
         self.loads.clear();
         self.assignment.clear();
         for (slot, entry) in self.entries.iter().enumerate() {
-            let Some(entry) = entry.filter(|entry| entry.counts_for > mean / LIGHT_DIVISOR && entry.rests == 0) else {
-                continue;
+            let may_move = |entry: &Entry| {
+                entry.counts_for > mean / LIGHT_DIVISOR && entry.rests == 0 && !self.hopeless[entry.worker as usize]
             };
+            let Some(entry) = entry.filter(may_move) else { continue };
             self.slots.push(slot as u32);
             self.loads.push(entry.counts_for);
             self.assignment.push(entry.worker);
@@ -500,7 +516,7 @@ impl Placement {
     }
 
     fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
-        let mean = self.sort_out();
+        let mean = self.sort_out(moving.min_gain);
         if matches!(self.config, Config::Apart(_))
             && let Some(reason) = self.keep_apart(moving, interval_ns)
         {
@@ -521,13 +537,11 @@ impl Placement {
         // A worker that nothing can be done for, because its load is one connection, does not speak against helping others.
         let (worker, before, after) = self.change();
         let gain = if before > 0 { 1.0 - after as f64 / before as f64 } else { 0.0 };
-        if before > 0 && busy(before) < BUSY {
-            return Reason::NotBusy { heaviest: busy(before) };
-        }
-        if gain < moving.min_gain {
-            let largest = (0..self.loads.len()).max_by_key(|&n| self.loads[n]);
-            return match largest.filter(|&n| self.loads[n] > mean && self.loads[n] as f64 > heaviest as f64 * 0.9) {
-                Some(n) => Reason::Elephant { slot: self.slots[n], load: busy(self.loads[n]) },
+        let little = before > 0 && busy(before) < BUSY;
+        if little || gain < moving.min_gain {
+            return match self.elephant(mean, heaviest) {
+                Some((slot, load)) => Reason::Elephant { slot, load: busy(load) },
+                None if little => Reason::NotBusy { heaviest: busy(before) },
                 None => Reason::NotWorth { heaviest: busy(heaviest), gain },
             };
         }
@@ -537,6 +551,13 @@ impl Placement {
         }
         self.adopt();
         Reason::Rebalanced { before: busy(before), after: busy(after) }
+    }
+
+    /// The connection that is nearly all of the heaviest worker's load, and what it carries.
+    fn elephant(&self, mean: u64, heaviest: u64) -> Option<(u32, u64)> {
+        let loads = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.counts_for)));
+        let largest = loads.max_by_key(|&(_, load)| load);
+        largest.filter(|&(_, load)| load > mean && load as f64 > heaviest as f64 * 0.9)
     }
 
     /// The heaviest worker that connections leave or join under the assignment, what it carries now, and what the
@@ -593,7 +614,7 @@ impl Placement {
         for entry in self.entries.iter_mut().flatten() {
             entry.rests = 0;
         }
-        let mean = self.sort_out() as f64;
+        let mean = self.sort_out(0.0) as f64;
         let times = |load: u64| load as f64 / mean;
         let before = self.heaviest();
         let gain = genetic::evolve(&self.fixed, &self.loads, &mut self.assignment, &mut self.rng);
