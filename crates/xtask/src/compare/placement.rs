@@ -3,7 +3,8 @@
 //! Four workers, each held to a fifth of a core, so that two cores are enough for them and the clients, and a worker that
 //! has too much is slow however many others idle. Every method gets a server of its own in each round, and the same
 //! connections: a quarter of them with many requests outstanding (64, 32, 21, ...: zipf), the others light, in an order
-//! drawn for the round.
+//! drawn for the round. Heavy clients that send without a pause fill every worker on which there is one, wherever they
+//! are; those that are paced ask together for a share of what all workers can do, each as much as its queue depth says.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -39,17 +40,34 @@ const MORE: f64 = 1.15;
 const SOONER: f64 = 0.7;
 const EVEN: f64 = 0.97;
 
+/// What the heavy connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// All are heavy, each with as many requests outstanding.
+    Even,
+    /// A quarter is heavy, each with its own number of requests outstanding, without a pause.
+    Skewed,
+    /// The same, paced.
+    Paced,
+}
+
 struct Case {
     name: &'static str,
     connections: usize,
-    skewed: bool,
+    load: Load,
 }
 
-const CASES: [Case; 4] = [
-    Case { name: "skewed-16", connections: 16, skewed: true },
-    Case { name: "skewed-32", connections: 32, skewed: true },
-    Case { name: "skewed-64", connections: 64, skewed: true },
-    Case { name: "even-32", connections: 32, skewed: false },
+/// Share of the throughput under an even load that paced connections ask for together.
+const PACED_SHARE: f64 = 0.6;
+const EVEN_CASE: Case = Case { name: "even-32", connections: 32, load: Load::Even };
+const CASES: [Case; 7] = [
+    Case { name: "skewed-16", connections: 16, load: Load::Skewed },
+    Case { name: "skewed-32", connections: 32, load: Load::Skewed },
+    Case { name: "skewed-64", connections: 64, load: Load::Skewed },
+    Case { name: "paced-16", connections: 16, load: Load::Paced },
+    Case { name: "paced-32", connections: 32, load: Load::Paced },
+    Case { name: "paced-64", connections: 64, load: Load::Paced },
+    EVEN_CASE,
 ];
 
 /// One measurement.
@@ -72,12 +90,20 @@ struct Run {
 /// Runs the comparison; whether it may count as a success.
 pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     let scratch = Scratch::new("placement")?;
+    let jobs = scratch.path().join("jobs.toml");
+    let dir = scratch.path().join("data");
+    let socket = dir.join("nbd.sock");
     let mut runs = Vec::new();
+    let mut paced = None;
     for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
+        if case.load == Load::Paced && paced.is_none() {
+            std::fs::write(&jobs, job_file(&EVEN_CASE, 0, &socket, None))?;
+            let most = measure(&EVEN_CASE, METHODS[0], 0, args.seconds, binary, &dir, &jobs)?.iops;
+            eprintln!("even load: {:.1} kIOPS; paced clients ask for {PACED_SHARE} times that", most / 1e3);
+            paced = Some(most * PACED_SHARE);
+        }
         for round in 1..=args.rounds {
-            let jobs = scratch.path().join("jobs.toml");
-            let dir = scratch.path().join("data");
-            std::fs::write(&jobs, job_file(case, round, &dir.join("nbd.sock")))?;
+            std::fs::write(&jobs, job_file(case, round, &socket, paced))?;
             let methods: Vec<&str> = METHODS
                 .into_iter()
                 .filter(|&method| args.methods.is_empty() || args.methods.iter().any(|wanted| wanted == method))
@@ -104,9 +130,11 @@ pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     report(args, &runs)
 }
 
-/// The jobs of a round, in its order.
-fn job_file(case: &Case, round: u32, socket: &Path) -> String {
-    let heavy = if case.skewed { case.connections / 4 } else { case.connections };
+/// The jobs of a round, in its order; paced connections together ask for `paced` requests a second.
+fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> String {
+    let heavy = if case.load == Load::Even { case.connections } else { case.connections / 4 };
+    let depths: f64 = (0..heavy).map(|n| zipf_depth(n) as f64).sum();
+    let pace = paced.filter(|_| case.load == Load::Paced).map(|all| all / depths);
     let mut order: Vec<usize> = (0..case.connections).collect();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(round) + 1);
     for last in (1..order.len()).rev() {
@@ -118,14 +146,23 @@ fn job_file(case: &Case, round: u32, socket: &Path) -> String {
     let mut text = String::new();
     for connection in order {
         let (name, rest) = match connection {
-            n if !case.skewed => (format!("heavy{n}"), "queue_depth = 8".to_owned()),
-            n if n < heavy => (format!("heavy{n}"), format!("queue_depth = {}", (64 / (n + 1)).max(1))),
+            n if case.load == Load::Even => (format!("heavy{n}"), "queue_depth = 8".to_owned()),
+            n if n < heavy => {
+                let depth = zipf_depth(n);
+                let rate = pace.map_or(String::new(), |each| format!("\nrate = {}", (each * depth as f64) as u64));
+                (format!("heavy{n}"), format!("queue_depth = {depth}{rate}"))
+            }
             n => (format!("light{n}"), format!("queue_depth = 1\nrate = {LIGHT_PER_S}")),
         };
         let uri = format!("nbd+unix:///{EXPORT}?socket={}", socket.display());
         let _ = write!(text, "[[job]]\nname = {name:?}\nuri = {uri:?}\nop = \"read\"\nblock_size = \"4k\"\n{rest}\n\n");
     }
     text
+}
+
+/// Requests that heavy connection `n` has outstanding.
+fn zipf_depth(n: usize) -> usize {
+    (64 / (n + 1)).max(1)
 }
 
 fn measure(
@@ -269,7 +306,8 @@ fn report(args: &Args, runs: &[Run]) -> Result<bool> {
         let light_p99_ratio =
             Spread::of(pairs().filter_map(|(ours, theirs)| Some(ours.light_p99_us? / theirs.light_p99_us?)));
         let (more, sooner) = (iops_ratio.map_or(0.0, |s| s.median), light_p99_ratio.map_or(1.0, |s| s.median));
-        let met = if case.skewed { more >= MORE || sooner <= SOONER } else { more >= EVEN };
+        let even = case.load == Load::Even;
+        let met = if even { more >= EVEN } else { more >= MORE || sooner <= SOONER };
         verdicts.push(Verdict { case: case.name, method, iops_ratio, light_p99_ratio, met });
     }
     if args.json {
