@@ -258,7 +258,7 @@ fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_no
 #[test]
 fn says_why() {
     let mut plant = Plant::new(64, 1_000);
-    plant.spread = 1.0;
+    plant.spread = 0.3;
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..4_000 {
         plant.run(Duration::from_millis(1));

@@ -14,6 +14,8 @@ const MIN_VARIANCE: f64 = 1e-6;
 const CONTRADICTION: f64 = 4.0;
 /// What each new comparison leaves of the weight of those before.
 const MEMORY: f64 = 0.95;
+/// The same for what they say lately.
+const RECENT_MEMORY: f64 = 0.7;
 
 /// What to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct Evidence {
     weight: f64,
     sum: f64,
     squares: f64,
+    /// Of the latest ones, and not of what was only guessed: weight and weighted sum.
+    recent: [f64; 2],
 }
 
 impl Evidence {
@@ -47,6 +51,14 @@ impl Evidence {
                 *self = Self::default();
             }
         }
+        self.recent = [self.recent[0] * RECENT_MEMORY + weight, self.recent[1] * RECENT_MEMORY + weight * ratio];
+        let [recent_weight, recent_sum] = self.recent;
+        let off = recent_sum / recent_weight - self.mean();
+        if self.comparisons > 1.5 && libm::fabs(off) > CONTRADICTION * libm::sqrt(self.variance() + 1.0 / recent_weight)
+        {
+            // Each alone may be chance; together they are not.
+            *self = Self { recent: self.recent, ..Self::default() };
+        }
         self.comparisons = self.comparisons * MEMORY + 1.0;
         self.weight = self.weight * MEMORY + weight;
         self.sum = self.sum * MEMORY + weight * ratio;
@@ -58,6 +70,7 @@ impl Evidence {
         let (mean, variance) = (self.mean() + by.mean(), by.variance());
         let variance = if self.weight > 0.0 { self.variance() + variance } else { variance };
         self.comparisons = self.comparisons.max(2.0);
+        self.recent = [0.0; 2];
         self.weight = 1.0 / variance;
         self.sum = mean * self.weight;
         self.squares = mean * mean * self.weight;
@@ -71,6 +84,7 @@ impl Evidence {
     pub(super) fn doubt(&mut self, error: f64) {
         if !self.is_empty() {
             let mean = self.mean();
+            self.recent = [0.0; 2];
             self.comparisons = 2.0;
             self.weight = 1.0 / self.variance().max(error * error);
             (self.sum, self.squares) = (mean * self.weight, mean * mean * self.weight);
@@ -125,5 +139,26 @@ impl Evidence {
         } else {
             Verdict::Open
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn imprecise_comparisons_that_agree_outweigh_a_precise_guess_from_before() {
+        let mut evidence = Evidence::default();
+        (0..4).for_each(|_| evidence.add(0.0, 1e-4));
+        evidence.doubt(0.03);
+        // Each alone lies 3 of its errors from the guess, which is no contradiction.
+        (0..6).for_each(|_| evidence.add(0.75, 0.0625));
+        assert!(evidence.mean() > 0.7, "{}", evidence.mean());
+        // A single one may be chance.
+        let mut evidence = Evidence::default();
+        (0..4).for_each(|_| evidence.add(0.0, 1e-4));
+        evidence.doubt(0.03);
+        evidence.add(0.75, 0.0625);
+        assert!(evidence.mean() < 0.05, "{}", evidence.mean());
     }
 }

@@ -33,9 +33,10 @@ const STEP_BACK: f64 = LN_2 / 2.0;
 const FINEST_STEP: f64 = LN_2 / 8.0;
 /// Above it a reduction is taken when it seems free, though that is not quite certain.
 const HASTY_STEP: f64 = LN_2 / 1.5;
-/// Blocks of the shortest experiment and of the longest, upwards and downwards. Upwards many short ones are better than
-/// few long ones: while one lasts, whoever is light waits longer.
-const UP_BLOCKS: [u32; 2] = [2, 4];
+/// Blocks of an experiment upwards: many short ones are better than few long ones, as whoever is light waits longer while
+/// one lasts.
+const UP_BLOCKS: u32 = 2;
+/// Blocks of the shortest experiment downwards and of the longest.
 const DOWN_BLOCKS: [u32; 2] = [4, 32];
 /// Share of time for experiments: at most, and at least while the outcome is open for the first few times.
 const MOST_SHARE: f64 = 0.5;
@@ -49,10 +50,10 @@ const PRICE: f64 = 0.03;
 /// Bytes that scatter by so many times the error of work do not count.
 const MUCH_MORE: f64 = 1.5;
 /// Experiments upwards without an outcome until the share of time falls, and what each further one leaves of it.
-const PATIENCE: u32 = 8;
+const PATIENCE: u32 = 4;
 const IMPATIENCE: f64 = 0.9;
 /// By how many times the step that would lose what is tolerable may exceed that share of one that loses more.
-const EVENLY: f64 = 3.0;
+const EVENLY: f64 = 2.0;
 /// What a change makes of the certainty about larger budgets: a standard error of the logarithm of the ratio.
 const DOUBT: f64 = 0.03;
 /// A gain so many times the tolerated one is worth the whole of a larger budget.
@@ -147,7 +148,7 @@ struct Trial {
     due_at: Instant,
     /// Experiments in a row that decided nothing.
     undecided: u32,
-    /// Doublings of its length: the less certain the outcome, the longer.
+    /// Doublings of its length, downwards: the less certain the outcome, the longer.
     longer: u32,
 }
 
@@ -157,9 +158,9 @@ impl Trial {
         self.work.add(libm::log(upper.work / lower.work), lower.work_variance + upper.work_variance);
     }
 
-    /// Blocks it takes.
-    fn blocks(&self, [fewest, most]: [u32; 2]) -> u32 {
-        (fewest << self.longer.min(8)).min(most)
+    /// Blocks it takes downwards.
+    fn blocks(&self) -> u32 {
+        (DOWN_BLOCKS[0] << self.longer.min(8)).min(DOWN_BLOCKS[1])
     }
 
     /// What counts, and what may contradict it. Bytes, unless they scatter far more than work.
@@ -322,7 +323,7 @@ impl Elastic {
             // The budget is not the bottleneck: nothing to learn. (Above the base it need not be: that is the answer.)
             // When it is again, it may be by another load.
             (self.step, self.bracketed) = (self.step.max(STEP_BACK), false);
-            (self.up.longer, self.down.longer) = (0, 0);
+            self.down.longer = 0;
             self.meter.shorten_blocks();
             return self.withdraw(now, Reason::AppLimited { held_back, completions });
         }
@@ -330,9 +331,9 @@ impl Elastic {
         let wanted = match phase {
             Phase::Base => DOWN_BLOCKS[0],
             // Time at the base is free.
-            Phase::Up if self.phase == Phase::Base => self.up.blocks(UP_BLOCKS) * 2,
-            Phase::Up => self.up.blocks(UP_BLOCKS),
-            Phase::Down => self.down.blocks(DOWN_BLOCKS),
+            Phase::Up if self.phase == Phase::Base => UP_BLOCKS * 2,
+            Phase::Up => UP_BLOCKS,
+            Phase::Down => self.down.blocks(),
         };
         if self.meter.blocks < wanted {
             match (self.phase, self.base) {
@@ -566,7 +567,7 @@ impl Elastic {
         (self.base, self.usual, self.recent) = (Some(rate), Some(rate), Some(rate));
         self.down = Trial::default();
         if self.step >= STEP_BACK {
-            (self.up.undecided, self.up.longer) = (0, 0);
+            self.up.undecided = 0;
         }
     }
 
