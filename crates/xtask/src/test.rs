@@ -45,6 +45,8 @@ pub(crate) enum Step {
     NbdClient,
     /// Failing disks in a virtual machine.
     SyncFailure,
+    /// The units under systemd in a virtual machine.
+    Systemd,
 }
 
 impl Step {
@@ -55,7 +57,13 @@ impl Step {
     fn in_quick(self) -> bool {
         !matches!(
             self,
-            Self::Bench | Self::Durability | Self::Hybrid | Self::Iscsi | Self::NbdClient | Self::SyncFailure
+            Self::Bench
+                | Self::Durability
+                | Self::Hybrid
+                | Self::Iscsi
+                | Self::NbdClient
+                | Self::SyncFailure
+                | Self::Systemd
         )
     }
 }
@@ -178,6 +186,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),
+        Step::Systemd => match lab::without_systemd() {
+            Some(why) => Ok(Tally::one_skipped("lab systemd", why)),
+            None => lab_step(lab::Name::Systemd, args.keep),
+        },
     }
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::durability::{FILE_BYTES, Subject};
 use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
-use super::{SHARE, hybrid_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, writer};
+use super::{SHARE, hybrid_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, systemd, writer};
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
@@ -68,6 +68,13 @@ pub(crate) enum Guest {
         #[arg(long)]
         binary: PathBuf,
     },
+    /// Tries the units under systemd.
+    Systemd {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long)]
+        units: PathBuf,
+    },
 }
 
 /// Runs a command of the guest.
@@ -81,6 +88,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
+        Guest::Systemd { binary, units } => systemd::guest(binary, units),
     }
 }
 

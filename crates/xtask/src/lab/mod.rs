@@ -24,6 +24,7 @@ mod nbd_client;
 mod pattern;
 mod replay;
 mod sync_failure;
+mod systemd;
 mod vm;
 mod writer;
 
@@ -52,6 +53,8 @@ pub(crate) enum Name {
     NbdClient,
     /// Takes the device away under load and looks for flushes that hide it.
     SyncFailure,
+    /// Starts, hangs, kills and stops the units under systemd.
+    Systemd,
 }
 
 impl Name {
@@ -63,6 +66,7 @@ impl Name {
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
             Self::SyncFailure => "sync-failure",
+            Self::Systemd => "systemd",
         }
     }
 }
@@ -170,6 +174,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
+        Name::Systemd => systemd::run(&mut lab, &options),
     };
     if let Err(e) = outcome {
         lab.failed("whole_run", &format!("{e:#}"));
@@ -187,4 +192,9 @@ fn run_lab(args: Args) -> Result<Tally> {
 /// Why the labs cannot run on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
     vm::missing()
+}
+
+/// Why the lab of services cannot run on this machine, if so.
+pub(crate) fn without_systemd() -> Option<String> {
+    systemd::missing()
 }

@@ -39,6 +39,8 @@ const STORAGE_NETWORK_MODULES: [&str; 16] = [
     "target_core_iblock",
     "iscsi_target_mod",
 ];
+/// Modules of the lab of services, beside those.
+const SERVICE_MODULES: [&str; 7] = ["veth", "sch_htb", "sch_netem", "sch_fq", "sch_ingress", "cls_bpf", "nf_tables"];
 /// Modules of the hybrid lab, beside those.
 const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
@@ -95,6 +97,12 @@ impl Machine {
     pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
+    }
+
+    /// The same with what the agent needs to act, in real time, by which systemd judges who hangs.
+    pub(crate) fn services(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &SERVICE_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-services", &modules, Time::Real)
     }
 
     /// The same with hybrid devices, in virtual time.

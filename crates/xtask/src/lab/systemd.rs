@@ -1,0 +1,275 @@
+//! The units as shipped, under systemd itself: started, looked after, hung, killed and stopped, in a machine of their own.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::guest::tool;
+use super::vm::Machine;
+use super::{Lab, Options};
+use crate::process::{self, Running};
+use crate::scratch::Scratch;
+
+const LIMIT: Duration = Duration::from_secs(600);
+/// Where distributions have it; no program for people.
+const SYSTEMD: &str = "/lib/systemd/systemd";
+const FOLDER: &str = "/etc/systemd/system";
+const GUARD: &str = "evenkeel-guard.service";
+const SERVE: &str = "evenkeel.service";
+const DEVICE: &str = "lab0";
+/// Many times what an emulated processor takes.
+const PATIENCE: Duration = Duration::from_secs(150);
+const POLL: Duration = Duration::from_millis(100);
+/// What has no business in a machine without hardware and with somebody else's files.
+const MASKED: [&str; 10] = [
+    "systemd-tmpfiles-setup.service",
+    "systemd-tmpfiles-setup-dev.service",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-update-utmp.service",
+    "systemd-timesyncd.service",
+    "systemd-udevd.service",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    "systemd-udev-trigger.service",
+    "systemd-logind.service",
+];
+const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nread_response_time = \"15ms\"\n";
+const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
+
+/// Why the lab cannot run on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    (!Path::new(SYSTEMD).exists()).then(|| format!("systemd is not installed ({SYSTEMD})"))
+}
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    if let Some(why) = missing() {
+        bail!("the units cannot be tried here: {why}");
+    }
+    let mut scratch = Scratch::new("systemd")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let mut machine = Machine::services(&options.build, &scratch, options.verbose)?;
+    let units = crate::build::workspace().join("packaging/systemd");
+    let script = options.guest_script("systemd", &["--units".into(), units.display().to_string()])?;
+    let guest = machine.boot(&script, &[])?;
+    let mut steps = 0;
+    let ended = guest.finish(LIMIT, |line| {
+        let passed = line.strip_prefix("lab: passed ");
+        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
+            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
+            steps += 1;
+            lab.check(name, passed.is_some(), detail);
+        } else if line.starts_with("lab: ") {
+            println!("{line}");
+        }
+    });
+    ensure!(steps == STEPS.len(), "{steps} of {} steps were reported", STEPS.len());
+    ended
+}
+
+type Step = fn() -> Result<String>;
+/// In this order.
+const STEPS: [(&str, Step); 6] = [
+    ("the_units_start_and_say_when_they_are_ready", start),
+    ("the_watchdog_is_told_that_all_is_well", fed),
+    ("a_reload_keeps_the_server_running", reload),
+    ("who_hangs_is_ended_and_started_anew", hang),
+    ("agent_and_sentinel_killed_leave_nothing", kill),
+    ("a_stop_puts_everything_back", stop),
+];
+
+/// In the guest: systemd in a process namespace of its own, and every step.
+pub(crate) fn guest(binary: &Path, units: &Path) -> Result<()> {
+    install(binary, units)?;
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", "--unit=lab.target"]);
+    // It looks after services as anywhere, and leaves the machine alone.
+    command.env("container", "lab").stdin(Stdio::null());
+    let systemd = Running::spawn(&mut command)?;
+    until("systemd", PATIENCE, || Ok(first_child(systemd.id()).is_some()))?;
+    MANAGER.store(first_child(systemd.id()).context("systemd is gone")?, Ordering::Relaxed);
+    until("systemd", PATIENCE, || Ok(show("lab.target", "ActiveState").is_ok_and(|state| state == "active")))?;
+    for (name, step) in STEPS {
+        match step() {
+            Ok(detail) => println!("lab: passed {name} {detail}"),
+            Err(e) => {
+                println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " "));
+                for unit in [GUARD, SERVE] {
+                    let properties = "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,NRestarts,StatusErrno";
+                    for text in [
+                        systemctl(&["show", "-p", properties, unit]),
+                        beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]),
+                    ] {
+                        let text = text.unwrap_or_else(|e| format!("{e:#}"));
+                        text.lines().for_each(|line| println!("lab: {unit}: {line}"));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn install(binary: &Path, units: &Path) -> Result<()> {
+    let write = |path: &str, text: &str| std::fs::write(path, text).with_context(|| format!("cannot write {path}"));
+    for folder in [FOLDER, "/etc/evenkeel", "/usr/local/bin"] {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::copy(binary, "/usr/local/bin/evenkeel").context("cannot install the program")?;
+    for entry in std::fs::read_dir(units)? {
+        let unit = entry?;
+        std::fs::copy(unit.path(), Path::new(FOLDER).join(unit.file_name()))?;
+    }
+    for unit in MASKED {
+        let link = Path::new(FOLDER).join(unit);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("/dev/null", link)?;
+    }
+    write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
+    // The kernel makes no user namespace below a changed root, which this machine's is.
+    let more = format!("{FOLDER}/{SERVE}.d");
+    std::fs::create_dir_all(&more)?;
+    write(&format!("{more}/lab.conf"), "[Service]\nPrivateUsers=no\n")?;
+    write("/etc/evenkeel/guard.toml", GUARD_CONFIG)?;
+    write("/etc/evenkeel/evenkeel.toml", SERVE_CONFIG)?;
+    write("/etc/fstab", "")?;
+    write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")?;
+    tool("ip", &["link", "add", DEVICE, "type", "veth", "peer", "name", "lab1"])?;
+    for device in [DEVICE, "lab1"] {
+        tool("ip", &["link", "set", device, "up"])?;
+    }
+    Ok(())
+}
+
+/// systemd, as it is seen from outside its process namespace.
+static MANAGER: AtomicU32 = AtomicU32::new(0);
+
+fn first_child(parent: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.
+fn beside(program: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
+    process::output(command.args(arguments))
+}
+
+fn systemctl(arguments: &[&str]) -> Result<String> {
+    beside("systemctl", arguments)
+}
+
+fn show(unit: &str, property: &str) -> Result<String> {
+    Ok(systemctl(&["show", "-P", property, unit])?.trim().to_owned())
+}
+
+fn number(unit: &str, property: &str) -> Result<u64> {
+    let text = show(unit, property)?;
+    text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
+}
+
+fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let started = Instant::now();
+    while !holds()? {
+        ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(POLL);
+    }
+    Ok(started.elapsed())
+}
+
+/// Whether the agent's classes are on the device.
+fn has_classes() -> Result<bool> {
+    Ok(tool("tc", &["qdisc", "show", "dev", DEVICE, "root"])?.contains("htb 7ee1:"))
+}
+
+fn is_running(unit: &str) -> Result<bool> {
+    Ok(show(unit, "ActiveState")? == "active" && show(unit, "SubState")? == "running")
+}
+
+fn start() -> Result<String> {
+    systemctl(&["start", "--no-block", GUARD, SERVE])?;
+    let running = || Ok(is_running(GUARD)? && is_running(SERVE)?);
+    // With Type=notify a unit runs when its process has said that it is ready.
+    let took = until("both units", PATIENCE, running)
+        .with_context(|| systemctl(&["list-jobs", "--no-pager"]).unwrap_or_default())?;
+    for unit in [GUARD, SERVE] {
+        ensure!(show(unit, "Type")? == "notify" && is_running(unit)?, "{unit} is {}", show(unit, "SubState")?);
+        ensure!(number(unit, "NRestarts")? == 0, "{unit} was started more than once");
+    }
+    ensure!(has_classes()?, "the agent is ready without its classes");
+    Ok(format!("after {:.1} s", took.as_secs_f64()))
+}
+
+fn fed() -> Result<String> {
+    let mut detail = String::new();
+    for unit in [GUARD, SERVE] {
+        let last = || number(unit, "WatchdogTimestampMonotonic");
+        let first = last()?;
+        ensure!(first > 0 && show(unit, "WatchdogUSec")? != "0", "{unit} has no watchdog");
+        let took = until("news for the watchdog", Duration::from_secs(30), || Ok(last()? > first))?;
+        let second = last()?;
+        detail += &format!("{unit}: told again within {:.1} s; ", took.as_secs_f64());
+        until("more news for the watchdog", Duration::from_secs(30), || Ok(last()? > second))?;
+    }
+    Ok(detail)
+}
+
+fn reload() -> Result<String> {
+    let before = number(SERVE, "MainPID")?;
+    systemctl(&["reload", SERVE])?;
+    thread::sleep(Duration::from_secs(1));
+    ensure!(is_running(SERVE)? && number(SERVE, "MainPID")? == before, "the server did not stay");
+    Ok(String::new())
+}
+
+/// Stopped processes tell nothing, as hung ones do.
+fn hang() -> Result<String> {
+    let before = [number(GUARD, "MainPID")?, number(SERVE, "MainPID")?];
+    for unit in [GUARD, SERVE] {
+        systemctl(&["kill", "--signal=STOP", "--kill-who=main", unit])?;
+    }
+    let mut result = String::new();
+    let took = until("the end of the agent", Duration::from_secs(60), || {
+        result = show(GUARD, "Result")?;
+        Ok(result != "success")
+    })?;
+    ensure!(result == "watchdog", "the agent ended by {result}");
+    let mut detail = format!("the watchdog ended the agent after {:.0} s", took.as_secs_f64());
+    for (unit, before) in [(GUARD, before[0]), (SERVE, before[1])] {
+        until("another start", PATIENCE, || Ok(number(unit, "NRestarts")? == 1 && is_running(unit)?))?;
+        ensure!(number(unit, "MainPID")? != before, "{unit} is the same process");
+        detail += &format!("; {unit} runs again");
+    }
+    ensure!(has_classes()?, "the new agent has no classes");
+    Ok(detail)
+}
+
+/// `ExecStopPost=` puts back what nobody else can.
+fn kill() -> Result<String> {
+    systemctl(&["kill", "--signal=KILL", "--kill-who=all", GUARD])?;
+    until("the end of the agent", PATIENCE, || Ok(show(GUARD, "SubState")? == "auto-restart"))?;
+    let (result, left) = (show(GUARD, "Result")?, has_classes()?);
+    ensure!(!left, "classes are left when everything has been put back (result {result})");
+    until("another start", PATIENCE, || Ok(number(GUARD, "NRestarts")? == 2 && is_running(GUARD)?))?;
+    ensure!(has_classes()?, "the new agent has no classes");
+    Ok(format!("result {result}; nothing left between two starts"))
+}
+
+fn stop() -> Result<String> {
+    systemctl(&["stop", GUARD, SERVE])?;
+    for unit in [GUARD, SERVE] {
+        let (state, result) = (show(unit, "ActiveState")?, show(unit, "Result")?);
+        ensure!(state == "inactive" && result == "success", "{unit} is {state}, result {result}");
+    }
+    ensure!(!has_classes()?, "classes are left");
+    let said = tool("/usr/local/bin/evenkeel", &["guard", "reset"])?;
+    ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
+    Ok(String::new())
+}
