@@ -350,7 +350,7 @@ enum Means {
 
 impl PacketDelay {
     /// Makes exactly `holds` be in force. Call it at every tick, also when nothing changed: it renews the timeouts,
-    /// and it mends what others changed. Writes only what differs or is due.
+    /// and it mends what others changed, within a second while nobody is held. Writes only what differs or is due.
     ///
     /// # Errors
     /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
@@ -364,6 +364,7 @@ impl PacketDelay {
         }
         let settings = &self.settings;
         let timeout = settings.timeout;
+        let look = self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY);
         let mut outcome = match &mut self.means {
             Means::Netem { table, classes } => {
                 let class = |(client, hold): (&Client, &Hold)| {
@@ -372,6 +373,10 @@ impl PacketDelay {
                 };
                 classes.clear();
                 classes.extend(holds.iter().map(class));
+                // Where nobody is held there is nothing that others could change to anybody's harm.
+                if classes.is_empty() && table.is_idle() && !look {
+                    return Ok(Outcome::default());
+                }
                 let found = table.repair(now, timeout).map_err(table_error)?;
                 let repaired = matches!(found, Found::StructureRepaired | Found::ElementsRepaired);
                 Outcome { written: table.write(now, classes, timeout).map_err(table_error)?, repaired }
@@ -381,7 +386,7 @@ impl PacketDelay {
                 Outcome { written: written.map_err(|e| Error::kernel("change who is held", e))?, repaired: false }
             }
         };
-        if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
+        if look {
             self.looked = Some(now);
             outcome.repaired |= self.look_after_devices()?;
         }
@@ -393,8 +398,8 @@ impl PacketDelay {
         let mut repaired = false;
         for device in &mut self.devices {
             let index = device_index(&device.name)?;
-            let found = self.qdiscs.list(index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
-            let root = found.iter().find(|q| q.root);
+            let root = self.qdiscs.root(index).map_err(|e| Error::kernel("look at a queueing discipline", e))?;
+            let root = root.as_ref();
             if root.is_some_and(super::qdisc::Qdisc::is_ours) && index == device.index {
                 if let Means::Edt(edt) = &mut self.means {
                     repaired |= edt.repair(index).map_err(|e| not_attached(&device.name, e))?;

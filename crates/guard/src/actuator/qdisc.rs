@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::netlink::{ACK, Batch, CREATE, DUMP, EXCLUSIVE, Message, Socket, Subsystem, Writer, attribute, text};
+use super::netlink::{ACK, Batch, CREATE, DUMP, ECHO, EXCLUSIVE, Message, Socket, Subsystem, Writer, attribute, text};
 
 pub(crate) const NEW_QDISC: u16 = 36;
 pub(crate) const DELETE_QDISC: u16 = 37;
@@ -181,6 +181,24 @@ impl Qdiscs {
         self.dump(device, |q| q.device == device)
     }
 
+    /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each class.
+    pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
+        let mut batch = Batch::default();
+        // Without the echo whoever listens to changes is told, and nobody else.
+        batch.message(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, ROOT, 0));
+        let mut found = None;
+        let answer = self.socket.query(&batch, |message| {
+            if message.kind == NEW_QDISC {
+                found = read(message).filter(|q| q.device == device && q.root);
+            }
+        });
+        match answer {
+            // What is built into the kernel is not told of, by newer kernels with an error.
+            Ok(()) | Err(Errno::NOENT | Errno::INVAL) => Ok(found),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Devices that have our root.
     pub(crate) fn ours(&self) -> Result<Vec<u32>, Errno> {
         let ours = self.dump(0, |q| q.root && q.is_ours())?;
@@ -289,5 +307,30 @@ mod tests {
         assert!(qdisc("fq", MAJOR).is_ours());
         assert!(!qdisc("pfifo", MAJOR).is_ours());
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
+    }
+
+    /// In a network namespace of the test's own, with its loopback device.
+    #[test]
+    fn the_root_is_ours_while_it_is_there() {
+        const LOOPBACK: u32 = 1;
+        let ran = std::thread::spawn(|| {
+            // SAFETY: a network namespace changes no descriptor or memory that others share.
+            if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
+                return println!("SKIPPED: may not make a network namespace");
+            }
+            let qdiscs = Qdiscs::open().unwrap();
+            assert_eq!(qdiscs.root(LOOPBACK), Ok(None), "built into the kernel");
+            // Without delay classes, for which not every kernel has what it takes.
+            match qdiscs.create(LOOPBACK, Duration::from_millis(1), 0) {
+                Err(Refused { error: Errno::NOENT, .. }) => return println!("SKIPPED: the kernel has no htb"),
+                other => other.unwrap(),
+            }
+            let root = qdiscs.root(LOOPBACK).unwrap().unwrap();
+            assert!(root.is_ours() && !root.is_default() && root.kind == "htb", "{root:?}");
+            assert!(qdiscs.remove(LOOPBACK).unwrap());
+            assert_eq!(qdiscs.root(LOOPBACK), Ok(None));
+            assert!(qdiscs.root(LOOPBACK + 77).is_err(), "no such device");
+        });
+        ran.join().unwrap();
     }
 }

@@ -525,6 +525,11 @@ impl ThrottleTable {
         }
     }
 
+    /// Whether nobody is held, as far as the kernel told, and no chain looks at packets.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.asked.is_none() && !self.held.uncertain && self.held.classes.is_empty()
+    }
+
     /// Looks whether somebody changed our rules, and mends them. `timeout` is for elements that are written again.
     pub(crate) fn repair(&mut self, now: Instant, timeout: Duration) -> Result<Found, Errno> {
         let generation = self.read_generation()?;

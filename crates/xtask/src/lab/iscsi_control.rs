@@ -45,9 +45,25 @@ impl Agent {
         actuator: &str,
         statistic: &str,
     ) -> Result<Self> {
+        Self::start_on(binary, goal_ms, discover_every, actuator, statistic, "\"br0\"")
+    }
+
+    /// The same without an interface: it measures and decides, and sets nothing.
+    pub(super) fn watching(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
+        Self::start_on(binary, goal_ms, discover_every, "netem", "mean", "")
+    }
+
+    fn start_on(
+        binary: &Path,
+        goal_ms: u32,
+        discover_every: &str,
+        actuator: &str,
+        statistic: &str,
+        interfaces: &str,
+    ) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
-            "[guard]\ninterfaces = [\"br0\"]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
+            "[guard]\ninterfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\njournal = \"/run/agent.journal\"\nstatus = \"{STATUS}\"\n\n\
              [resources.{GROUP}]\nread_response_time = \"{goal_ms}ms\"\nstatistic = \"{statistic}\"\n"
         );

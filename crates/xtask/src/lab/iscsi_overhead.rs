@@ -89,15 +89,17 @@ fn fast() -> Result<[f64; 2]> {
 /// the agent while nobody is.
 pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
     const ROUNDS: usize = 2;
-    const ARMS: [&str; 6] = [
+    const ARMS: [&str; 8] = [
         "nothing",
         "a queue of the plainest kind",
         "another held by classes",
         "another held by departure times",
         "agent with classes",
         "agent with departure times",
+        "agent that only watches",
+        "the agent's root without the agent",
     ];
-    /// Arms in which nobody is held.
+    /// Arms in which nobody is held and the agent could hold.
     const IDLE: std::ops::Range<usize> = 4..6;
     let mut rates = [[0.0; 2]; ARMS.len()];
     fast()?;
@@ -106,8 +108,9 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
             let found = match arm {
                 0 => fast()?,
                 // The bridge has none, which a network card always has: what any would cost is part of what ours costs.
-                1 => {
-                    tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", "pfifo"])?;
+                1 | 7 => {
+                    let kind = if arm == 1 { "pfifo" } else { "htb" };
+                    tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", kind])?;
                     let found = fast()?;
                     tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
                     found
@@ -116,6 +119,12 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
                     let holding = Holding::start(binary, &[99], 1_000, "all", if arm == 2 { &[] } else { &EDT })?;
                     let found = fast()?;
                     holding.stop()?;
+                    found
+                }
+                6 => {
+                    let agent = Agent::watching(binary, GOAL_MS, "10s")?;
+                    let found = fast()?;
+                    agent.stop()?;
                     found
                 }
                 _ => {
