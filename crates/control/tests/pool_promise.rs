@@ -279,6 +279,20 @@ fn who_asks_for_less_has_no_claim_on_it_later() {
 }
 
 #[test]
+fn who_never_asks_is_idle_from_the_first_moment() {
+    let mut bench = Bench::new(1, 0.0);
+    let tenant = bench.join(qos(), 0);
+    bench.promise(tenant, PROMISE);
+    for _ in 0..30 {
+        bench.run(100);
+        // Nobody dispatches for it: whoever looks at an idle pool asks it to decide.
+        bench.pool.tick_controllers(bench.now);
+        let (_, reason) = bench.state(tenant);
+        assert!(matches!(reason, Reason::Idle | Reason::NotEnoughData), "{reason:?}");
+    }
+}
+
+#[test]
 fn what_the_device_cannot_give_is_said_and_the_promise_holds_again_after() {
     let mut bench = Bench::new(1, 0.0);
     let tenant = bench.join(qos(), 8);

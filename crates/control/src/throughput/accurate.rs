@@ -204,6 +204,8 @@ fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
     }
     match memory.standing {
         Standing::Idle if measured <= 0.0 => Reason::Idle,
+        // Before the window is over.
+        _ if measured <= 0.0 && seen.demand == Demand::AppLimited => Reason::Idle,
         Standing::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
         _ if limit >= stream.most && measured < promised => Reason::AtCeiling { measured, promised },
         _ if limit < 0.98 * promised => Reason::GivingBack { measured, promised, ahead: -behind - memory.owed },

@@ -84,7 +84,9 @@ const showPool = (pool, then, seconds, parent) => {
       + pool.goal.decision.because, section, "reason");
   }
   pool.tenants.forEach(tenant => tenant.promises.forEach(promise => {
-    const promised = promise.unit === "bytes" ? bytes(promise.promised_per_s) : count(promise.promised_per_s) + " requests";
+    // In the units of the reason behind it.
+    const promised = promise.unit === "requests" ? count(promise.promised_per_s) + " requests"
+      : promise.promised_per_s >= 1e5 ? (promise.promised_per_s / 1e6).toFixed(1) + " MB" : promise.promised_per_s + " B";
     const of = promise.of === "all" ? "" : " of " + promise.of + "s";
     element("p", tenant.name + " was promised " + promised + "/s" + of + "; what binds: " + promise.binding + ". Why: "
       + promise.because, section, "reason");
