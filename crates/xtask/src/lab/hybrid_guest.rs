@@ -23,12 +23,11 @@ const PROMISED_WRITES: u64 = 20_000_000;
 /// How long a promise is watched, in periods of a second.
 const SECONDS: usize = 40;
 /// How long a controller has to find its limits before that.
-const SETTLE: usize = 20;
+const SETTLE: usize = 30;
 /// Longest load of a tenant.
 const LOAD_SECONDS: u64 = 120;
 /// What must be missing without correction, and may be missing with it.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
-const STATIC_WRITES_ABOVE_PERCENT: f64 = 2.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
 const CONFIG: &str = "/run/guard.toml";
 const JOURNAL: &str = "/run/guard.journal";
@@ -184,14 +183,15 @@ fn compare(stage: &Stage, kind: Kind, promised: &[u64]) -> Result<String> {
     }
     for (fixed, ours) in fixed.iter().zip(&ours) {
         ensure!(ours.dat_percent < OURS_BELOW_PERCENT, "too far from the promise: {detail}");
-        ensure!(ours.jitter_percent <= fixed.jitter_percent, "more jitter than with a static limit: {detail}");
-        // Of several tenants each alone may be slow enough to catch up within the kernel's slices.
-        let expected = match (promised, kind) {
-            ([_], Kind::DmWritecache) => STATIC_WRITES_ABOVE_PERCENT,
-            ([_], _) => STATIC_ABOVE_PERCENT,
-            _ => 0.0,
-        };
-        ensure!(fixed.dat_percent >= expected, "nothing to correct: {detail}");
+        let nearer = ours.dat_percent < fixed.dat_percent / 2.0;
+        ensure!(nearer, "hardly nearer to the promise than a static limit: {detail}");
+        // Of several tenants each alone may be slow enough to catch up within the kernel's slices, and a cache of writes
+        // takes most as fast as they come; their bursts also take longer than a period, so that what one misses the next
+        // has to make good.
+        if promised.len() == 1 && kind != Kind::DmWritecache {
+            ensure!(fixed.dat_percent > STATIC_ABOVE_PERCENT, "nothing to correct: {detail}");
+            ensure!(ours.jitter_percent <= fixed.jitter_percent, "more jitter than with a static limit: {detail}");
+        }
     }
     Ok(detail)
 }

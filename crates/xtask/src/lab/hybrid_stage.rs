@@ -36,7 +36,7 @@ const HOT_WRITTEN_MIB: u64 = 20;
 const BLOCK: u64 = 64 << 10;
 /// Lengths of bursts: longer than a slice of the kernel's throttle (100 ms), at a rate above the slow device's.
 const HOT_BURST_MIB: f64 = 24.0;
-const COLD_BURST_MIB: f64 = 4.0;
+const COLD_BURST_MIB: f64 = 3.5;
 const DM_NAME: &str = "hyb";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
