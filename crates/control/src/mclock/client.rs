@@ -248,11 +248,16 @@ impl Client {
     /// by weight comes on top of it.
     #[inline]
     pub(super) fn charge_weight(&mut self, now: Instant, work: &Work, cost: u32) {
+        self.charge(now, work, cost, false);
+    }
+
+    #[inline]
+    fn charge(&mut self, now: Instant, work: &Work, cost: u32, by_reservation: bool) {
         if self.limited {
             self.limit.take(now, work);
         }
         if let Some(lanes) = &mut self.lanes {
-            lanes.charge(now, work);
+            lanes.charge(now, work, by_reservation);
         }
         self.weight_tag += u128::from(self.step(u64::from(cost)));
     }
@@ -264,7 +269,7 @@ impl Client {
         self.reservation.take(now, &Work { bytes, ..*work });
         let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
         self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
-        self.charge_weight(now, work, cost);
+        self.charge(now, work, cost, true);
     }
 
     /// Leaves behind what lies further back than the credit.

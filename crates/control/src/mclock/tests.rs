@@ -244,3 +244,21 @@ fn a_refused_client_is_asked_again_when_another_direction_may_be_next() {
     assert!(matches!(queue.pull(until, |_, _| true), Pull::Ready { payload: 2, .. }), "at {until:?}");
     assert!(until <= now + Duration::from_nanos(100_000_001));
 }
+
+#[test]
+fn service_by_weight_is_never_beyond_a_limit_whatever_the_order_of_the_clocks() {
+    let mut queue = Queue::new(CostModel::default());
+    let now = Instant::from_nanos(1_000_000_000);
+    let client = queue.join(now, Qos::default());
+    queue.set_limit_of(now, client, Direction::Write, Rates { iops: 10, bytes_per_s: 0 });
+    let write = Work { kind: Kind::Write, ..WORK };
+    for name in [1, 2] {
+        assert_eq!(queue.push(now, client, write, name), Ok(()));
+    }
+    assert!(matches!(queue.pull(now, |_, _| true), Pull::Ready { payload: 1, .. }));
+    let due = now + Duration::from_nanos(100_000_001);
+    assert!(matches!(queue.pull(due, |_, _| false), Pull::Refused(_)));
+    // Whoever has read the clock earlier comes later.
+    assert!(matches!(queue.pull(due - Duration::from_micros(5), |_, _| true), Pull::Ready { payload: 2, .. }));
+    assert!(!queue.take_beyond_limit_of(client, Direction::Write));
+}

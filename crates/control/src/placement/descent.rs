@@ -93,16 +93,21 @@ impl Descent {
         }
         let with_members = self.totals.iter().zip(&self.members).filter(|(_, members)| !members.is_empty());
         let most = with_members.map(|(&total, _)| total).max().unwrap_or(0);
-        if most > self.bound(loads) && exact::improve(fixed, loads, &self.home, budget, most, assignment) {
+        if most > self.bound(fixed, loads, most) && exact::improve(fixed, loads, &self.home, budget, most, assignment) {
             return assignment.iter().zip(&self.home).filter(|(worker, home)| worker != home).count();
         }
         (budget as i64 - left) as usize
     }
 
-    /// No assignment leaves less than this on the heaviest worker.
-    fn bound(&self, loads: &[u64]) -> u64 {
-        let mean = self.totals.iter().sum::<u64>().div_ceil(self.totals.len() as u64);
-        mean.max(loads.iter().copied().max().unwrap_or(0))
+    /// No assignment leaves less than this on the heaviest of the workers that these connections may be on: where more
+    /// than `most` stays, nobody would put one.
+    fn bound(&self, fixed: &[u64], loads: &[u64], most: u64) -> u64 {
+        let (mut sum, mut workers) = (0, 0);
+        for (&total, _) in self.totals.iter().zip(fixed).filter(|&(_, &stays)| stays < most) {
+            sum += total;
+            workers += 1;
+        }
+        sum.div_ceil(workers.max(1)).max(loads.iter().copied().max().unwrap_or(0))
     }
 
     fn fill(&mut self, fixed: &[u64], loads: &[u64], assignment: &mut [u32]) {

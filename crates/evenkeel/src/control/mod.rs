@@ -480,7 +480,11 @@ fn promise(set: &SetTenant) -> Option<Value> {
     let read = rates(set.promise_read_iops, set.promise_read_bytes_per_s);
     let write = rates(set.promise_write_iops, set.promise_write_bytes_per_s);
     let each = read.is_some() || write.is_some();
-    let none = each.then_some(Value::Null);
+    let requests = [set.promise_read_iops, set.promise_write_iops].into_iter().flatten();
+    let bytes = [set.promise_read_bytes_per_s, set.promise_write_bytes_per_s].into_iter().flatten();
+    let given = requests.chain(bytes.map(|bytes| bytes.0)).any(|rate| rate > 0);
+    // A promise takes the place of one of all; none leaves it alone.
+    let none = given.then_some(Value::Null);
     each.then(|| object([("iops", none.clone()), ("bytes_per_s", none), ("read", read), ("write", write)]))
 }
 

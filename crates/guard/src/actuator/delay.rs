@@ -206,7 +206,13 @@ impl Plan {
             Actuator::Netem => self.make_netem(qdiscs),
             Actuator::Edt => self.make_edt(qdiscs, journal, knobs),
             Actuator::Auto => match self.make_edt(qdiscs, journal, knobs) {
-                Err(why @ (Error::Missing { .. } | Error::TooOld { .. } | Error::IngressInTheWay { .. })) => {
+                // Not allowed: before 5.11 locked memory is limited too, before 5.8 it takes CAP_SYS_ADMIN.
+                Err(
+                    why @ (Error::Missing { .. }
+                    | Error::TooOld { .. }
+                    | Error::IngressInTheWay { .. }
+                    | Error::NotAllowed { .. }),
+                ) => {
                     tracing::info!("{why}: delay classes are used");
                     for knob in knobs.extract_if(.., |knob| matches!(knob, Knob::Filter(_))) {
                         journal.restore(&knob)?;

@@ -340,9 +340,11 @@ impl Edt {
         let needed = *self.needed.get_or_insert(now);
         if now.saturating_duration_since(needed) >= LINGER {
             for (device, attached) in &mut self.devices {
-                if let (Some(_), Hook::Filter(filters)) = (attached.take(), &self.hook) {
+                // One that could not be detached is tried again.
+                if let (Some(_), Hook::Filter(filters)) = (&*attached, &self.hook) {
                     filters.detach(*device)?;
                 }
+                *attached = None;
             }
         } else if !self.held.is_empty() {
             for place in 0..self.devices.len() {

@@ -69,8 +69,9 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             println!("{line}");
         }
     });
+    ended?;
     ensure!(steps == STEPS.len(), "{steps} of {} steps were reported", STEPS.len());
-    ended
+    Ok(())
 }
 
 type Step = fn() -> Result<String>;
