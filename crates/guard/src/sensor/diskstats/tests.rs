@@ -1,10 +1,16 @@
 //! Lines, wraps, resets, devices that come and go.
 
+use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
+use super::digits::*;
+use super::flow::{MAX_MOVE, moved};
+use super::text::{Fields, Figures, in_flight};
 use super::*;
 
-const TEXT: &[u8] = include_bytes!("../../tests/fixtures/diskstats");
+const TEXT: &[u8] = include_bytes!("../../../tests/fixtures/diskstats");
+/// Bytes that are compared in both ways.
+const COMPARED: usize = 48;
 const DM0: DeviceNumber = DeviceNumber { major: 252, minor: 0 };
 
 fn at(ms: u64) -> Instant {
@@ -210,12 +216,12 @@ proptest! {
 
     #[test]
     fn how_much_is_the_same_is_found_in_both_ways(
-        one in prop::collection::vec(0u8..3, Beginning::LENGTH),
-        same in 0..=Beginning::LENGTH,
+        one in prop::collection::vec(0u8..3, COMPARED),
+        same in 0..=COMPARED,
     ) {
         let mut other = one.clone();
         other.iter_mut().skip(same).for_each(|byte| *byte += 1);
-        let (one, other) = (one.first_chunk().expect("so many"), other.first_chunk().expect("so many"));
+        let (one, other) = (one.first_chunk::<COMPARED>().expect("so many"), other.first_chunk().expect("so many"));
         prop_assert_eq!((leading_same(one, other), leading_same_by_words(one, other)), (same, same));
     }
 

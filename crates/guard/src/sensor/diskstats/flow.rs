@@ -1,0 +1,265 @@
+//! How totals moved between two readings.
+
+use evenkeel_control::Duration;
+
+use super::SECTOR_BYTES;
+use super::text::Totals;
+
+/// A total that went back counts as wrapped if that makes it move less than this; as reset otherwise. No device
+/// completes so many requests between two ticks.
+pub(super) const MAX_MOVE: u64 = 1 << 30;
+
+/// What one direction did in an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Requests completed.
+    pub completed: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Time that these requests took, summed over them.
+    pub time: Duration,
+}
+
+impl Flow {
+    /// Mean response time in the block layer; `None` if nothing completed.
+    pub fn mean_response_time(&self) -> Option<Duration> {
+        self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
+    }
+
+    /// Mean bytes of a request; `None` if nothing completed.
+    pub fn mean_size(&self) -> Option<f64> {
+        (self.completed > 0).then(|| self.bytes as f64 / self.completed as f64)
+    }
+
+    /// Bytes per second over `interval`; 0 if that is no time.
+    pub fn bytes_per_s(&self, interval: Duration) -> f64 {
+        if interval == Duration::ZERO { 0.0 } else { self.bytes as f64 / interval.as_secs_f64() }
+    }
+
+    /// Requests per second over `interval`; 0 if that is no time.
+    pub fn iops(&self, interval: Duration) -> f64 {
+        if interval == Duration::ZERO { 0.0 } else { self.completed as f64 / interval.as_secs_f64() }
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            completed: self.completed.saturating_add(other.completed),
+            bytes: self.bytes.saturating_add(other.bytes),
+            time: self.time + other.time,
+        }
+    }
+}
+
+/// What a device did between two readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// Between which two readings.
+    pub interval: Duration,
+    /// Reads.
+    pub reads: Flow,
+    /// Writes.
+    pub writes: Flow,
+    /// Requests inside at the second reading.
+    pub in_flight: u64,
+}
+
+impl Sample {
+    /// Two devices together: what completed reads shapes the mean, the others say nothing about response times.
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            interval: self.interval.max(other.interval),
+            reads: self.reads.plus(other.reads),
+            writes: self.writes.plus(other.writes),
+            in_flight: self.in_flight.saturating_add(other.in_flight),
+        }
+    }
+
+    /// Whether requests are inside and none came out: not idle, but nothing to measure either.
+    pub fn is_stuck(&self) -> bool {
+        self.in_flight > 0 && self.reads.completed == 0 && self.writes.completed == 0
+    }
+}
+
+/// What is known of a device after a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// It was not there before, or its totals started anew: nothing to tell before the next reading.
+    First,
+    /// What it did since the last reading.
+    Sample(Sample),
+}
+
+impl Reading {
+    /// The sample, if there is one.
+    #[inline]
+    pub fn sample(self) -> Option<Sample> {
+        match self {
+            Self::First => None,
+            Self::Sample(sample) => Some(sample),
+        }
+    }
+}
+
+/// How far a total moved: across a wrap of 32 or 64 bits if that is what happened, `None` if it was reset.
+#[inline]
+pub(super) fn moved(before: u64, now: u64) -> Option<u64> {
+    if now >= before {
+        return Some(now - before);
+    }
+    moved_back(before, now)
+}
+
+/// The same for a total that went back.
+#[cold]
+fn moved_back(before: u64, now: u64) -> Option<u64> {
+    let across_64 = now.wrapping_sub(before);
+    let across_32 = u32::try_from(before).ok().map(|_| (now + (1 << 32)) - before);
+    across_32.into_iter().chain([across_64]).find(|&n| n < MAX_MOVE)
+}
+
+/// Totals without their time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) completed: u64,
+    pub(super) sectors: u64,
+}
+
+/// By how much totals moved: no device does in an interval what would not fit (2 TB).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moved {
+    completed: u32,
+    sectors: u32,
+    time_ms: u32,
+}
+
+impl Moved {
+    pub(super) const ZERO: Self = Self { completed: 0, sectors: 0, time_ms: 0 };
+
+    #[inline(always)]
+    pub(super) fn between(before: &mut Kept, time_ms: &mut u32, now: &Totals) -> Option<Self> {
+        let moved = |before, now| moved(before, now).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let completed = moved(before.completed, now.completed);
+        let sectors = moved(before.sectors, now.sectors);
+        let time = moved_32(*time_ms, now.time_ms as u32);
+        (before.completed, before.sectors, *time_ms) = (now.completed, now.sectors, now.time_ms as u32);
+        Some(Self { completed: completed?, sectors: sectors?, time_ms: time? })
+    }
+
+    #[inline]
+    fn flow(&self) -> Flow {
+        Flow {
+            completed: self.completed.into(),
+            bytes: u64::from(self.sectors) * SECTOR_BYTES,
+            time: Duration::from_millis(self.time_ms.into()),
+        }
+    }
+}
+
+/// As [`moved`], for totals of 32 bits.
+#[inline(always)]
+fn moved_32(before: u32, now: u32) -> Option<u32> {
+    let n = now.wrapping_sub(before);
+    (now >= before || u64::from(n) < MAX_MOVE).then_some(n)
+}
+
+/// An interval in the unit of [`Move`]; 0 for none.
+pub(super) fn interval_us(interval: Option<Duration>) -> u32 {
+    u32::try_from(interval.unwrap_or_default().as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
+}
+
+/// A reading in the least room, as all of them are gone through at every tick.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move {
+    interval_us: u32,
+    reads: Moved,
+    writes: Moved,
+    /// [`Self::NOTHING`] if there is nothing to tell yet.
+    in_flight: u32,
+}
+
+impl Move {
+    /// More than are ever inside.
+    const NOTHING: u32 = u32::MAX;
+    pub(super) const FIRST: Self =
+        Self { interval_us: 0, reads: Moved::ZERO, writes: Moved::ZERO, in_flight: Self::NOTHING };
+
+    #[inline(always)]
+    pub(super) fn of(interval_us: u32, both: Option<(Moved, Moved)>, in_flight: u32) -> Self {
+        both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
+    }
+
+    /// Whether there is anything to tell.
+    #[inline]
+    pub(crate) fn is_sample(&self) -> bool {
+        self.in_flight != Self::NOTHING
+    }
+
+    /// Between which two readings, in microseconds.
+    #[inline]
+    pub(crate) fn interval_us(&self) -> u32 {
+        self.interval_us
+    }
+
+    /// Bytes read.
+    #[inline]
+    pub(crate) fn read_bytes(&self) -> u64 {
+        u64::from(self.reads.sectors) * SECTOR_BYTES
+    }
+
+    /// Bytes written.
+    #[inline]
+    pub(crate) fn written_bytes(&self) -> u64 {
+        u64::from(self.writes.sectors) * SECTOR_BYTES
+    }
+
+    #[inline]
+    pub(super) fn reading(&self) -> Reading {
+        if !self.is_sample() {
+            return Reading::First;
+        }
+        let (reads, writes) = (self.reads.flow(), self.writes.flow());
+        let interval = Duration::from_micros(self.interval_us.into());
+        Reading::Sample(Sample { interval, reads, writes, in_flight: self.in_flight.into() })
+    }
+}
+
+/// Several devices together, as [`Sample::plus`] puts them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    samples: u32,
+    interval_us: u32,
+    /// Of reads and of writes: completed, sectors, time.
+    reads: [u64; 3],
+    writes: [u64; 3],
+    in_flight: u64,
+}
+
+impl Sum {
+    /// Takes in what a device did, if there is anything to tell.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, device: &Move) {
+        let add = |sum: &mut [u64; 3], moved: &Moved| {
+            sum[0] += u64::from(moved.completed);
+            sum[1] += u64::from(moved.sectors);
+            sum[2] += u64::from(moved.time_ms);
+        };
+        self.samples += 1;
+        self.interval_us = self.interval_us.max(device.interval_us);
+        add(&mut self.reads, &device.reads);
+        add(&mut self.writes, &device.writes);
+        self.in_flight += u64::from(device.in_flight);
+    }
+
+    /// All of them; `None` if nobody had anything to tell.
+    pub(crate) fn sample(&self) -> Option<Sample> {
+        let flow = |[completed, sectors, time_ms]: [u64; 3]| Flow {
+            completed,
+            bytes: sectors.saturating_mul(SECTOR_BYTES),
+            time: Duration::from_millis(time_ms),
+        };
+        let interval = Duration::from_micros(self.interval_us.into());
+        let (reads, writes, in_flight) = (flow(self.reads), flow(self.writes), self.in_flight);
+        (self.samples > 0).then_some(Sample { interval, reads, writes, in_flight })
+    }
+}

@@ -1,0 +1,211 @@
+//! Lines of the file.
+
+use std::io::BufRead as _;
+
+use super::DeviceNumber;
+use super::digits::Numbers;
+use crate::error::Fault;
+
+/// Totals of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Requests completed.
+    pub completed: u64,
+    /// Sectors of 512 bytes moved.
+    pub sectors: u64,
+    /// Time that requests took, summed over them, in ms modulo 2^32.
+    pub time_ms: u64,
+}
+
+/// One line of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// The device.
+    pub number: DeviceNumber,
+    /// Its name under `/sys/block` or below its disk there.
+    pub name: &'a str,
+    /// Reads since the device appeared.
+    pub reads: Totals,
+    /// Writes since the device appeared.
+    pub writes: Totals,
+    /// Requests inside the device.
+    pub in_flight: u64,
+}
+
+/// Calls `each` with every line of the file.
+///
+/// # Errors
+/// The first line that is none of the file's format; the lines before it have been handed out.
+pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), Fault> {
+    walk(text, |fields| fields.line().map(&mut each))
+}
+
+/// Calls `take` with every line that is not blank; what is wrong with the first that it does not take is the error.
+#[inline(always)]
+pub(super) fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>) -> Result<(), Fault> {
+    let mut rest = text;
+    let mut index = 0;
+    while !rest.is_empty() {
+        index += 1;
+        let mut fields = Fields { text: rest, at: 0 };
+        fields.skip_blanks();
+        if !matches!(rest.get(fields.at), None | Some(b'\n')) && take(&mut fields).is_none() {
+            return Err(Fault::new(index, explain(rest)));
+        }
+        rest = &rest[fields.at..];
+        // What else a newer kernel tells. Reading from memory does not fail.
+        let _ = rest.skip_until(b'\n');
+    }
+    Ok(())
+}
+
+/// A place in the text. A host may have a hundred thousand devices and is asked ten times a second, so that what is wrong
+/// with a line is found out only when something is.
+pub(super) struct Fields<'a> {
+    pub(super) text: &'a [u8],
+    pub(super) at: usize,
+}
+
+/// What a line tells of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) reads: Totals,
+    pub(super) writes: Totals,
+    pub(super) in_flight: u32,
+}
+
+const fn is_blank(byte: u8) -> bool {
+    byte != b'\n' && byte.is_ascii_whitespace()
+}
+
+impl<'a> Fields<'a> {
+    fn skip_blanks(&mut self) {
+        while self.text.get(self.at).is_some_and(|&byte| is_blank(byte)) {
+            self.at += 1;
+        }
+    }
+
+    fn line(&mut self) -> Option<Line<'a>> {
+        let (number, name) = self.identity()?;
+        let (Figures { reads, writes, in_flight }, _) = self.figures()?;
+        Some(Line { number, name, reads, writes, in_flight: in_flight.into() })
+    }
+
+    pub(super) fn identity(&mut self) -> Option<(DeviceNumber, &'a str)> {
+        let number = DeviceNumber { major: self.device_part()?, minor: self.device_part()? };
+        Some((number, std::str::from_utf8(self.field()?).ok()?))
+    }
+
+    /// What comes after the name, and where the totals of reads end.
+    #[inline(always)]
+    pub(super) fn figures(&mut self) -> Option<(Figures, usize)> {
+        let Some((reads, length)) = self.usual_reads() else { return self.any_figures() };
+        self.at += length;
+        let end = self.at;
+        let (writes, in_flight) = self.writes()?;
+        Some((Figures { reads, writes, in_flight }, end))
+    }
+
+    /// The totals of reads and how long they are, if they look as usual.
+    #[inline(always)]
+    pub(super) fn usual_reads(&self) -> Option<(Totals, usize)> {
+        let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
+        let mut numbers = Numbers::of(rest)?;
+        let reads = numbers.totals()?;
+        // The blank before them in place of the one after them.
+        Some((reads, numbers.begin))
+    }
+
+    /// What comes after the totals of reads: those of writes, and what is inside.
+    #[inline(always)]
+    pub(super) fn writes(&mut self) -> Option<(Totals, u32)> {
+        let Some((writes, in_flight, length)) = self.usual_writes() else {
+            return Some((self.totals()?, in_flight(self.number()?)));
+        };
+        self.at += length;
+        Some((writes, in_flight))
+    }
+
+    #[inline(always)]
+    pub(super) fn usual_writes(&self) -> Option<(Totals, u32, usize)> {
+        let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
+        let mut numbers = Numbers::of(rest)?;
+        let writes = numbers.totals()?;
+        let (inside, b' ' | b'\n') = numbers.next() else { return None };
+        Some((writes, in_flight(inside), numbers.begin))
+    }
+
+    /// The figures however they look.
+    #[cold]
+    fn any_figures(&mut self) -> Option<(Figures, usize)> {
+        let reads = self.totals()?;
+        let end = self.at;
+        let (writes, in_flight) = self.writes()?;
+        Some((Figures { reads, writes, in_flight }, end))
+    }
+
+    pub(super) fn totals(&mut self) -> Option<Totals> {
+        let completed = self.number()?;
+        let _merged = self.number()?;
+        Some(Totals { completed, sectors: self.number()?, time_ms: self.number()? })
+    }
+
+    fn device_part(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        decimal(self.field()?)
+    }
+
+    /// What comes before the next blank; `None` at the end of the line.
+    fn field(&mut self) -> Option<&'a [u8]> {
+        self.skip_blanks();
+        let begin = self.at;
+        while self.text.get(self.at).is_some_and(|byte| !byte.is_ascii_whitespace()) {
+            self.at += 1;
+        }
+        (self.at > begin).then(|| &self.text[begin..self.at])
+    }
+}
+
+/// Kernels before 5.5 could show a moment of -1 as a large number.
+#[inline]
+pub(super) fn in_flight(n: u64) -> u32 {
+    i32::try_from(n).map_or(0, i32::cast_unsigned)
+}
+
+/// A number of at least one digit that fits into 64 bits.
+fn decimal(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok().filter(|field| !field.starts_with('+'))?.parse().ok()
+}
+
+/// What is wrong with the first line of `text`.
+#[cold]
+fn explain(text: &[u8]) -> String {
+    const TOTALS: [&str; 4] = ["completed", "requests merged", "sectors", "time"];
+    let mut fields = Fields { text, at: 0 };
+    for what in ["the major number", "the minor number"] {
+        match fields.field().map(|field| (decimal(field), field)) {
+            None => return format!("ends before {what}"),
+            Some((None, field)) => return format!("{what} is {:?}, not a number", String::from_utf8_lossy(field)),
+            Some((Some(n), _)) if u32::try_from(n).is_err() => return format!("{what} is {n}, which is too large"),
+            Some(_) => {}
+        }
+    }
+    let Some(name) = fields.field() else { return "ends before the name".into() };
+    let Ok(name) = std::str::from_utf8(name) else { return "the name is not UTF-8".into() };
+    for kind in ["reads", "writes"] {
+        for what in TOTALS {
+            match fields.field().map(|field| (decimal(field), field)) {
+                None => return format!("ends before {what} ({kind}) of {name}"),
+                Some((None, field)) => {
+                    let field = String::from_utf8_lossy(field);
+                    return format!("{what} ({kind}) of {name} is {field:?}, not a number");
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    format!("the number of requests in flight of {name} is missing or no number")
+}

@@ -1,0 +1,275 @@
+//! Every device from reading to reading.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use evenkeel_control::{Duration, Instant};
+
+use super::DeviceNumber;
+use super::digits::leading_same;
+use super::flow::{Kept, Move, Moved, Reading, interval_us};
+use super::text::{Fields, Figures, Totals, walk};
+use crate::error::Fault;
+
+/// How a device's line began at the last reading: number, name, totals of reads. As long as number and name are the same, so
+/// is the device; where the totals of reads are too, they need not be read again, which is so for most of those who write.
+#[derive(Debug)]
+struct Beginning {
+    text: [u8; Self::LENGTH],
+    /// Length of number and name; 0 if they are longer than what is kept, and then it is never the same.
+    head: u8,
+    /// The same with the totals of reads.
+    reads: u8,
+}
+
+/// What of a line's beginning is as it was.
+enum Same {
+    /// Nothing that counts.
+    Nothing,
+    /// Number and name, which end here.
+    Head(usize),
+    /// The totals of reads as well, which end here.
+    Reads(usize),
+}
+
+impl Beginning {
+    const LENGTH: usize = 48;
+
+    fn new(line: &[u8], head: usize, reads: usize) -> Self {
+        let length = |length: usize| if length <= Self::LENGTH { length as u8 } else { 0 };
+        let mut text = [0; Self::LENGTH];
+        let kept = line.len().min(Self::LENGTH);
+        text[..kept].copy_from_slice(&line[..kept]);
+        Self { text, head: length(head), reads: length(reads) }
+    }
+
+    #[inline(always)]
+    fn compare(&self, line: &[u8]) -> Same {
+        // The blank after them must be there, too.
+        let Some(there) = line.first_chunk::<{ Self::LENGTH + 1 }>() else { return Same::Nothing };
+        let same = there.first_chunk().map_or(0, |there| leading_same(&self.text, there));
+        let (head, reads) = (usize::from(self.head), usize::from(self.reads));
+        let ends = |length: usize| length != 0 && same >= length && there[length] == b' ';
+        match () {
+            () if ends(reads) => Same::Reads(reads),
+            () if ends(head) => Same::Head(head),
+            () => Same::Nothing,
+        }
+    }
+}
+
+/// What the next reading needs of a device. All of them are gone through at every tick, so that room counts.
+#[derive(Debug)]
+struct Device {
+    beginning: Beginning,
+    /// At which reading it was seen last.
+    seen: u32,
+    reads: Kept,
+    writes: Kept,
+    /// Of reads and of writes; the kernel prints no more bits.
+    times_ms: [u32; 2],
+}
+
+impl Device {
+    fn new(beginning: Beginning, seen: u32, reads: Totals, writes: Totals) -> Self {
+        let kept = |totals: &Totals| Kept { completed: totals.completed, sectors: totals.sectors };
+        let times_ms = [reads.time_ms as u32, writes.time_ms as u32];
+        Self { beginning, seen, reads: kept(&reads), writes: kept(&writes), times_ms }
+    }
+
+    /// Takes new totals of reads; answers how they moved, unless they began anew.
+    #[inline(always)]
+    fn read(&mut self, now: Totals) -> Option<Moved> {
+        Moved::between(&mut self.reads, &mut self.times_ms[0], &now)
+    }
+
+    /// The same of writes.
+    #[inline(always)]
+    fn wrote(&mut self, now: Totals) -> Option<Moved> {
+        Moved::between(&mut self.writes, &mut self.times_ms[1], &now)
+    }
+}
+
+/// Who it is.
+#[derive(Debug)]
+struct Identity {
+    number: DeviceNumber,
+    name: Box<str>,
+}
+
+/// Device numbers are few and not chosen by an adversary.
+#[derive(Debug, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0.rotate_left(20) ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// Readings whose times are remembered: a line at fault keeps those after it from being read.
+const REMEMBERED: usize = 8;
+
+/// Differences between readings of the file, for every device.
+///
+/// Devices are kept in the file's order, which hardly ever changes: then a line is found where it was the last time. What
+/// others ask for lies apart from what only the next reading needs.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    devices: Vec<Device>,
+    moves: Vec<Move>,
+    identities: Vec<Identity>,
+    places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
+    /// Lines of the devices in a reading in which some are not where they were.
+    lines: Vec<u32>,
+    reading: u32,
+    /// When the last readings were, by their number.
+    times: [Instant; REMEMBERED],
+    arrangement: u64,
+}
+
+impl Tracker {
+    /// Takes in what the file held at `now`. Allocates only for devices that are new.
+    ///
+    /// # Errors
+    /// A line at fault; the devices of the lines before it have been taken in, no device is forgotten.
+    pub fn observe(&mut self, now: Instant, text: &[u8]) -> Result<(), Fault> {
+        self.reading = self.reading.wrapping_add(1);
+        self.times[self.reading as usize % REMEMBERED] = now;
+        let last = self.reading.wrapping_sub(1);
+        let interval = interval_us(self.since(now, last));
+        let known = self.devices.len();
+        let mut in_order = true;
+        let mut count = 0;
+        let result = walk(text, |fields| {
+            let place = count;
+            count += 1;
+            if let Some(device) = self.devices.get_mut(place).filter(|device| device.seen == last) {
+                let (reads, after_reads) = match device.beginning.compare(fields.text) {
+                    Same::Reads(length) => {
+                        fields.at = length;
+                        (Some(Moved::ZERO), fields.writes()?)
+                    }
+                    Same::Head(length) => {
+                        fields.at = length;
+                        let (Figures { reads, writes, in_flight }, end) = fields.figures()?;
+                        device.beginning = Beginning::new(fields.text, length, end);
+                        (device.read(reads), (writes, in_flight))
+                    }
+                    Same::Nothing => {
+                        self.displaced(now, place as u32, &mut in_order, fields)?;
+                        return Some(());
+                    }
+                };
+                let (writes, in_flight) = after_reads;
+                device.seen = last.wrapping_add(1);
+                self.moves[place] = Move::of(interval, reads.zip(device.wrote(writes)), in_flight);
+                return Some(());
+            }
+            self.displaced(now, place as u32, &mut in_order, fields)
+        });
+        self.arrangement += u64::from(self.devices.len() != known);
+        result?;
+        if !in_order || count != self.devices.len() {
+            if in_order {
+                self.lines.clear();
+                self.lines.extend(0..self.devices.len() as u32);
+            }
+            self.arrange();
+        }
+        Ok(())
+    }
+
+    /// Time since a reading; `None` if it was too long ago.
+    fn since(&self, now: Instant, reading: u32) -> Option<Duration> {
+        let age = self.reading.wrapping_sub(reading) as usize;
+        (age < REMEMBERED).then(|| now.since(self.times[reading as usize % REMEMBERED]))
+    }
+
+    /// A line that is not where it was, or not as it was.
+    fn displaced(&mut self, now: Instant, line: u32, in_order: &mut bool, fields: &mut Fields<'_>) -> Option<()> {
+        if std::mem::take(in_order) {
+            self.lines.clear();
+            self.lines.extend(0..self.devices.len() as u32);
+        }
+        let (number, name) = fields.identity()?;
+        let head = fields.at;
+        let (Figures { reads, writes, in_flight }, end) = fields.figures()?;
+        let device = Device::new(Beginning::new(fields.text, head, end), self.reading, reads, writes);
+        let place = *self.places.entry(number).or_insert(self.devices.len() as u32) as usize;
+        let identity = Identity { number, name: name.into() };
+        let before = self.devices.get(place).map(|known| known.seen).and_then(|seen| self.since(now, seen));
+        match self.devices.get_mut(place) {
+            None => {
+                self.devices.push(device);
+                self.moves.push(Move::FIRST);
+                self.identities.push(identity);
+                self.lines.push(line);
+                return Some(());
+            }
+            Some(known) if self.identities[place].name == identity.name => {
+                let both = before.and_then(|_| known.read(reads).zip(known.wrote(writes)));
+                self.moves[place] = Move::of(interval_us(before), both, in_flight);
+                *known = device;
+            }
+            // Another device under a number that was given back.
+            Some(known) => {
+                *known = device;
+                (self.moves[place], self.identities[place]) = (Move::FIRST, identity);
+            }
+        }
+        self.lines[place] = line;
+        Some(())
+    }
+
+    /// Forgets devices that are gone, and brings the others into the file's order.
+    fn arrange(&mut self) {
+        let parts = self.devices.drain(..).zip(self.moves.drain(..)).zip(self.identities.drain(..));
+        let mut all: Vec<_> = parts.zip(self.lines.drain(..)).collect();
+        all.retain(|(((device, _), _), _)| device.seen == self.reading);
+        all.sort_unstable_by_key(|(_, line)| *line);
+        let both: (Vec<_>, Vec<_>) = all.into_iter().map(|(part, _)| part).unzip();
+        (self.devices, self.moves) = both.0.into_iter().unzip();
+        self.identities = both.1;
+        self.places.clear();
+        self.places.extend(self.identities.iter().zip(0..).map(|(identity, place)| (identity.number, place)));
+        self.arrangement += 1;
+    }
+
+    /// What a device did last; `None` if it is not there.
+    pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
+        self.place(number).and_then(|place| self.at(place)).map(Move::reading)
+    }
+
+    /// Where a device is, until [`Self::arrangement`] changes.
+    pub fn place(&self, number: DeviceNumber) -> Option<usize> {
+        self.places.get(&number).map(|&place| place as usize)
+    }
+
+    /// What the device at a place did last.
+    #[inline]
+    pub(crate) fn at(&self, place: usize) -> Option<&Move> {
+        self.moves.get(place)
+    }
+
+    /// Changes whenever places do.
+    pub fn arrangement(&self) -> u64 {
+        self.arrangement
+    }
+
+    /// All devices, in the file's order.
+    pub fn iter(&self) -> impl Iterator<Item = (DeviceNumber, &str, Reading)> {
+        let both = self.identities.iter().zip(&self.moves);
+        both.map(|(identity, moved)| (identity.number, &*identity.name, moved.reading()))
+    }
+}
