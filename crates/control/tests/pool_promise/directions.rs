@@ -1,140 +1,25 @@
 //! Promises to reads alone and to writes alone: each is kept, and neither holds the other back.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
-use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool::promise::{Binding, Goals, Scope};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
-use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{Rate, Reason};
 use evenkeel_control::units::{Direction, Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
-const BLOCK: u32 = 64 << 10;
-const STEP: Duration = Duration::from_micros(100);
-const MB: u64 = 1_000_000;
+use super::bench::{BLOCK, Bench, CONFIG, limit, mb, off, qos};
+
 const READ: Scope = Scope::Of(Direction::Read);
 const WRITE: Scope = Scope::Of(Direction::Write);
 
-const CONFIG: Config = Config {
-    scheduler: Scheduler::Mclock,
-    admission: Admission::Fixed { budget_bytes: 1 << 20 },
-    base_cost_bytes: 0,
-    cost: CostModel { base_bytes: 4_096, write_percent: 100 },
-    limit: Rates::UNSET,
-    limit_burst: Duration::from_millis(10),
-    goal: None,
-};
-
-fn qos() -> Qos {
-    Qos { burst: Duration::from_millis(10), ..Qos::default() }
-}
-
-fn mb(rate: u64) -> Option<Rate> {
-    Some(Rate::BytesPerS(rate * MB))
-}
-
-fn limit(rate: u64) -> Rates {
-    Rates { bytes_per_s: rate * MB, iops: 0 }
-}
-
-/// A pool in front of a device of 200 MB/s that serves one request after the other, and now and then a tenth as fast.
-struct Bench {
-    pool: Pool<(TenantId, Kind)>,
-    now: Instant,
-    inside: VecDeque<(TenantId, Kind, Ticket)>,
-    credit: f64,
-    rng: SplitMix64,
-    slow_part: f64,
-    slow: bool,
-    turns_at: Instant,
-    /// Who keeps how many requests of a kind in the pool, and how many there are.
-    clients: Vec<(TenantId, Kind, usize, usize)>,
-}
-
-impl Bench {
-    fn new(seed: u64, slow_part: f64) -> Self {
-        Self {
-            pool: Pool::new(CONFIG, Instant::ZERO, seed),
-            now: Instant::ZERO,
-            inside: VecDeque::new(),
-            credit: 0.0,
-            rng: SplitMix64::new(seed),
-            slow_part,
-            slow: true,
-            turns_at: Instant::ZERO,
-            clients: Vec::new(),
-        }
-    }
-
-    /// A tenant that keeps so many reads and so many writes in the pool.
-    fn join(&mut self, qos: Qos, goals: Goals, reads: usize, writes: usize) -> TenantId {
-        let id = self.pool.join(self.now, qos);
-        self.clients.extend([(id, Kind::Read, reads, 0), (id, Kind::Write, writes, 0)]);
-        self.pool.set_promises(self.now, id, &goals);
-        id
-    }
-
-    fn set_depth(&mut self, id: TenantId, kind: Kind, depth: usize) {
-        self.clients.iter_mut().filter(|client| (client.0, client.1) == (id, kind)).for_each(|client| client.2 = depth);
-    }
-
-    fn run(&mut self, ms: u64) {
-        let until = self.now + Duration::from_millis(ms);
-        while self.now < until {
-            self.now += STEP;
-            if self.slow_part > 0.0 && self.now >= self.turns_at {
-                self.slow = !self.slow;
-                let mean_s = if self.slow { 0.15 } else { 0.15 * (1.0 - self.slow_part) / self.slow_part };
-                self.turns_at = self.now + Duration::from_nanos((mean_s * 2.0 * self.rng.next_f64() * 1e9) as u64);
-            }
-            self.credit += if self.slow && self.slow_part > 0.0 { 20e6 } else { 200e6 } * STEP.as_secs_f64();
-            while self.credit >= f64::from(BLOCK)
-                && let Some((id, kind, ticket)) = self.inside.pop_front()
-            {
-                self.credit -= f64::from(BLOCK);
-                self.pool.complete(self.now, ticket, Outcome::Done);
-                self.clients.iter_mut().filter(|client| (client.0, client.1) == (id, kind)).for_each(|c| c.3 -= 1);
-            }
-            if self.inside.is_empty() {
-                self.credit = self.credit.min(f64::from(BLOCK));
-            }
-            for (id, kind, depth, there) in &mut self.clients {
-                while *there < *depth {
-                    *there += 1;
-                    let work = Work { kind: *kind, bytes: BLOCK };
-                    self.pool.submit(self.now, *id, work, (*id, *kind)).expect("has not left");
-                }
-            }
-            while let Next::Run((id, kind), ticket) = self.pool.dispatch(self.now) {
-                self.inside.push_back((id, kind, ticket));
-            }
-        }
-    }
-
-    /// Megabytes per second that a tenant reads and writes over so long.
-    fn rates(&mut self, seconds: u64, id: TenantId) -> [f64; 2] {
-        let moved = |pool: &Pool<_>| {
-            let stats = pool.tenant(id).expect("has not left").stats;
-            [stats.read_bytes, stats.write_bytes]
-        };
-        let before = moved(&self.pool);
-        self.run(1_000 * seconds);
-        let after = moved(&self.pool);
-        [0, 1].map(|direction| (after[direction] - before[direction]) as f64 / 1e6 / seconds as f64)
-    }
-
-    fn state(&self, id: TenantId, scope: Scope) -> (Binding, Reason) {
-        let promise = self.pool.tenant(id).expect("has not left").promise(scope).expect("was promised something");
-        (promise.binding, promise.limit.reason)
-    }
-}
-
-fn off(measured: f64, promised: u64) -> f64 {
-    (measured / promised as f64 - 1.0).abs()
+/// Megabytes per second that a tenant reads and writes over so long.
+fn moved(bench: &mut Bench, seconds: u64, tenant: TenantId) -> [f64; 2] {
+    let [rates] = bench.rates(seconds, [tenant]);
+    rates
 }
 
 #[test]
@@ -144,7 +29,7 @@ fn a_promise_to_one_direction_holds_nothing_else_back() {
         let tenant = bench.join(qos(), goals, 16, 16);
         bench.run(2_000);
         for second in 0..10 {
-            let rates = bench.rates(1, tenant);
+            let rates = moved(&mut bench, 1, tenant);
             assert!(off(rates[promised], 50) < 0.01, "second {second}: {rates:?}");
             assert!(off(rates[1 - promised], 150) < 0.01, "all that is left: {rates:?}");
         }
@@ -162,7 +47,7 @@ fn both_are_kept_on_a_device_that_is_slow_now_and_then() {
         let mut bench = Bench::new(seed, 0.3);
         let tenant = bench.join(qos(), Goals { read: mb(20), write: mb(50), ..Goals::NONE }, 8, 8);
         bench.run(5_000);
-        let rates = bench.rates(60, tenant);
+        let rates = moved(&mut bench, 60, tenant);
         assert!(off(rates[0], 20) < 0.005 && off(rates[1], 50) < 0.005, "seed {seed}: {rates:?}");
     }
 }
@@ -173,7 +58,7 @@ fn directions_have_units_of_their_own() {
     let goals = Goals { read: Some(Rate::RequestsPerS(300)), write: mb(40), ..Goals::NONE };
     let tenant = bench.join(qos(), goals, 8, 8);
     bench.run(5_000);
-    let rates = bench.rates(40, tenant);
+    let rates = moved(&mut bench, 40, tenant);
     assert!(off(rates[0] * 1e6 / f64::from(BLOCK), 300) < 0.01 && off(rates[1], 40) < 0.01, "{rates:?}");
 }
 
@@ -184,10 +69,7 @@ fn a_direction_that_asks_for_less_is_not_short_because_the_other_asks() {
     bench.run(2_000);
     for _ in 0..100 {
         // A write every 50 ms.
-        bench
-            .pool
-            .submit(bench.now, tenant, Work { kind: Kind::Write, bytes: BLOCK }, (tenant, Kind::Flush))
-            .expect("is there");
+        bench.submit(tenant, Kind::Write);
         bench.run(50);
     }
     let (_, reason) = bench.state(tenant, WRITE);
@@ -196,7 +78,7 @@ fn a_direction_that_asks_for_less_is_not_short_because_the_other_asks() {
     assert!(!matches!(reason, Reason::AppLimited { .. } | Reason::AtCeiling { .. }), "{reason:?}");
     bench.set_depth(tenant, Kind::Write, 8);
     bench.run(1_000);
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(off(rates[0], 50) < 0.03 && off(rates[1], 50) < 0.03, "nothing was owed: {rates:?}");
 }
 
@@ -206,13 +88,13 @@ fn a_reservation_passes_the_limit_of_a_direction_only_when_nothing_else_waits() 
     let qos = Qos { reservation: limit(120), ..qos() };
     let tenant = bench.join(qos, Goals { write: mb(20), ..Goals::NONE }, 0, 16);
     bench.run(1_000);
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(rates[1] > 115.0, "{rates:?}");
     assert_eq!(bench.state(tenant, WRITE).0, Binding::Reservation);
     // Reads can take what the reservation is owed.
     bench.set_depth(tenant, Kind::Read, 16);
     bench.run(2_000);
-    let rates = bench.rates(5, tenant);
+    let rates = moved(&mut bench, 5, tenant);
     assert!(off(rates[1], 20) < 0.02 && rates[0] > 175.0, "{rates:?}");
     assert_eq!(bench.state(tenant, WRITE).0, Binding::Limit(Owner::Throughput));
 }
@@ -226,7 +108,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
         // The larger one leaves reads less than their promise because writes take most of it.
         bench.pool.set_limit(bench.now, tenant, Owner::Operator, limit(operator));
         bench.run(1_000);
-        let rates = bench.rates(5, tenant);
+        let rates = moved(&mut bench, 5, tenant);
         assert!(off(rates[0] + rates[1], operator) < 0.01 && of_reads.contains(&rates[0]), "{rates:?}");
         let (binding, reason) = bench.state(tenant, READ);
         assert_eq!(binding, Binding::Limit(Owner::Operator));
@@ -234,7 +116,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
     }
     bench.pool.set_limit(bench.now, tenant, Owner::Operator, Rates::UNSET);
     bench.run(1_000);
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(off(rates[0], 50) < 0.02, "not repaid: {rates:?}");
     // Nor for slots.
     bench.pool.set_slots(bench.now, tenant, Owner::Slots, Some(1));
@@ -244,7 +126,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
     bench.pool.set_slots(bench.now, tenant, Owner::Slots, None);
     bench.set_depth(rival, Kind::Read, 0);
     bench.run(1_000);
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(off(rates[0], 50) < 0.03, "not repaid: {rates:?}");
 }
 
@@ -252,7 +134,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
 fn a_limit_in_another_unit_is_seen_to_bind() {
     let mut bench = Bench::new(1, 0.0);
     // 300 requests of 64 KiB are 19.7 MB.
-    let tenant = bench.join(qos(), Goals::of_all(Rate::BytesPerS(50 * MB)), 0, 8);
+    let tenant = bench.join(qos(), Goals { all: mb(50), ..Goals::NONE }, 0, 8);
     bench.pool.set_limit(bench.now, tenant, Owner::Operator, Rates { iops: 300, bytes_per_s: 0 });
     bench.run(5_000);
     let (binding, reason) = bench.state(tenant, Scope::All);
@@ -266,9 +148,9 @@ fn promises_of_different_scopes_come_change_and_go() {
     let tenant = bench.join(qos(), Goals { read: mb(50), write: mb(20), ..Goals::NONE }, 8, 8);
     bench.run(2_000);
     let mut expect = |goals: Goals, expected: [u64; 2]| {
-        bench.pool.set_promises(bench.now, tenant, &goals);
+        bench.promise(tenant, goals);
         bench.run(2_000);
-        let rates = bench.rates(5, tenant);
+        let rates = moved(&mut bench, 5, tenant);
         assert!(off(rates[0], expected[0]) < 0.02 && off(rates[1], expected[1]) < 0.02, "{goals:?}: {rates:?}");
     };
     expect(Goals { read: mb(20), write: mb(50), ..Goals::NONE }, [20, 50]);
@@ -279,11 +161,11 @@ fn promises_of_different_scopes_come_change_and_go() {
     expect(Goals { read: mb(50), ..Goals::NONE }, [50, 150]);
     // First come, first served knows none, and afterwards they hold again.
     bench.pool.reconfigure(bench.now, Config { scheduler: Scheduler::None, ..CONFIG });
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(rates[0] > 90.0, "{rates:?}");
     bench.pool.reconfigure(bench.now, CONFIG);
     bench.run(2_000);
-    let rates = bench.rates(3, tenant);
+    let rates = moved(&mut bench, 3, tenant);
     assert!(off(rates[0], 50) < 0.02, "{rates:?}");
 }
 
@@ -304,8 +186,8 @@ enum Event {
 fn an_event() -> impl Strategy<Value = Event> {
     let rate = || {
         prop::option::of(prop::sample::select(vec![
-            Rate::BytesPerS(MB),
-            Rate::BytesPerS(50 * MB),
+            Rate::BytesPerS(1_000_000),
+            Rate::BytesPerS(50_000_000),
             Rate::RequestsPerS(100),
         ]))
     };
