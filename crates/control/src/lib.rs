@@ -11,6 +11,7 @@
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, descent |
+//! | [`exchange`] | what did all hosts that share a device report? | rounds, by period |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
@@ -21,6 +22,7 @@
 extern crate alloc;
 
 pub mod admission;
+pub mod exchange;
 pub mod histogram;
 mod invalid;
 pub mod limits;
