@@ -38,6 +38,7 @@ const CONFIG: Config = Config {
     limit: Rates::UNSET,
     limit_burst: Duration::from_millis(10),
     goal: None,
+    slots: None,
 };
 
 /// What a server queues for a request: 80 bytes, stored inline.

@@ -10,6 +10,7 @@
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
+//! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, descent |
 //! | [`exchange`] | what did all hosts that share a device report? | rounds, by period |
 //! | [`pool`] | all of it for one shared device | one state machine |
@@ -31,6 +32,7 @@ pub mod placement;
 pub mod pool;
 pub mod response;
 pub mod rng;
+pub mod slots;
 pub mod throughput;
 pub mod time;
 pub mod token_bucket;

@@ -33,11 +33,13 @@ use crate::units::{Kind, Rates, Work};
 pub mod goal;
 pub mod promise;
 mod rests;
+pub mod slots;
 
 use goal::Goal;
 use promise::{Promised, Promises, Scope};
 pub use rests::Hold;
 use rests::{Rests, Seen};
+use slots::{Granted, Slots, Tally};
 
 /// Who decides which request goes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,9 @@ pub struct Config {
     /// What the response time of reads is to stay below, and who may be held back for it. Only with
     /// [`Scheduler::Mclock`]; settings that do not hold up to [`goal::Config::validate`] are no goal.
     pub goal: Option<goal::Config>,
+    /// How many requests each tenant may have inside the back end, for response-time goals of tenants. Only with
+    /// [`Scheduler::Mclock`]; settings that do not hold up to [`slots::Config::validate`] share nothing out.
+    pub slots: Option<slots::Config>,
 }
 
 /// Names a tenant of one [`Pool`]; never reused for another tenant of that pool.
@@ -175,6 +180,8 @@ pub struct TenantView<'a> {
     pub standing: Standing,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<Hold>,
+    /// Its response-time goal and what the slot controller makes of it.
+    pub granted: &'a Granted,
     promised: &'a [Promised],
 }
 
@@ -214,6 +221,8 @@ struct Tenant {
     held_before: u64,
     seen: Seen,
     promised: Vec<Promised>,
+    tally: Tally,
+    granted: Granted,
 }
 
 impl Tenant {
@@ -268,6 +277,7 @@ pub struct Pool<R> {
     promises: Option<Box<Promises>>,
     /// Which promise cannot be kept, or can again, since [`Pool::take_promise_decision`].
     promise_decided: Option<(TenantId, Scope, throughput::Reason)>,
+    slots: Option<Box<Slots>>,
 }
 
 impl<R> Pool<R> {
@@ -289,9 +299,11 @@ impl<R> Pool<R> {
             rests: Rests::default(),
             promises: None,
             promise_decided: None,
+            slots: None,
             config,
         };
         pool.set_goal(now);
+        pool.set_slot_controller(now);
         pool.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         pool.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         pool
@@ -320,6 +332,8 @@ impl<R> Pool<R> {
             held_before: 0,
             seen: Seen::default(),
             promised: Vec::new(),
+            tally: Tally::default(),
+            granted: Granted::default(),
         };
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
@@ -399,6 +413,7 @@ impl<R> Pool<R> {
         }
         self.config = config;
         self.set_goal(now);
+        self.set_slot_controller(now);
         self.apply_pool_limit(now);
     }
 
@@ -418,6 +433,7 @@ impl<R> Pool<R> {
         let scheduler = self.config.scheduler;
         let Some(tenant) = self.live_mut(id) else { return Err(request) };
         Self::wake_promises(tenant, now, work.kind);
+        tenant.tally.arrives(now);
         let entry = Entry { tenant: id, request };
         match scheduler {
             Scheduler::Mclock => {
@@ -456,6 +472,9 @@ impl<R> Pool<R> {
         if self.queued() == 0 {
             return Ok(Next::Idle);
         }
+        if self.slots.as_ref().is_some_and(|slots| self.in_flight >= slots.together()) {
+            return Ok(Next::Wait(self.controllers_due()));
+        }
         let ready = self.bucket.ready_at();
         if ready > now {
             return Ok(Next::Wait(ready));
@@ -467,7 +486,8 @@ impl<R> Pool<R> {
                 let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
                 let pulled = match self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request)) {
                     Ok(pulled) => pulled,
-                    Err(unwanted) => {
+                    Err((queued_at, unwanted)) => {
+                        self.tenants[unwanted.tenant.index as usize].tally.leaves(queued_at);
                         self.rest_promises(now, unwanted.tenant.index);
                         return Err(unwanted.request);
                     }
@@ -488,8 +508,10 @@ impl<R> Pool<R> {
                     return Ok(Next::Wait(self.admission.next_tick()));
                 }
                 let Some((queued_at, work, entry)) = self.fifo.pop_front() else { return Ok(Next::Idle) };
-                self.tenants[entry.tenant.index as usize].queued_fifo -= 1;
+                let tenant = &mut self.tenants[entry.tenant.index as usize];
+                tenant.queued_fifo -= 1;
                 if !wanted {
+                    tenant.tally.leaves(queued_at);
                     return Err(entry.request);
                 }
                 (None, work, queued_at, entry)
@@ -503,6 +525,8 @@ impl<R> Pool<R> {
         let index = entry.tenant.index;
         let tenant = &mut self.tenants[index as usize];
         tenant.in_flight += 1;
+        tenant.tally.leaves(queued_at);
+        tenant.tally.enters(now);
         if let Some(direction) = work.kind.direction() {
             tenant.inside_of[direction as usize] += 1;
         }
@@ -539,6 +563,7 @@ impl<R> Pool<R> {
             return;
         }
         tenant.in_flight -= 1;
+        tenant.tally.exits(ticket.admitted_at, latency);
         if let Some(direction) = ticket.work.kind.direction() {
             tenant.inside_of[direction as usize] -= 1;
         }
@@ -644,6 +669,7 @@ impl<R> Pool<R> {
             stats: &tenant.stats,
             standing: tenant.standing,
             hold: tenant.hold,
+            granted: &tenant.granted,
             promised: &tenant.promised,
         })
     }
@@ -654,12 +680,13 @@ impl<R> Pool<R> {
     pub fn tick_controllers(&mut self, now: Instant) {
         self.tick_goal(now);
         self.tick_promises(now);
+        self.tick_slots(now);
     }
 
     /// When [`Self::tick_controllers`] is next due while requests are held back.
     #[inline]
     fn controllers_due(&self) -> Instant {
-        self.goal_due().min(self.promises_due())
+        self.goal_due().min(self.promises_due()).min(self.slots_due())
     }
 
     #[inline]

@@ -23,6 +23,7 @@ fn config() -> Config {
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
         goal: None,
+        slots: None,
     }
 }
 

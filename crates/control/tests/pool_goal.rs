@@ -26,6 +26,7 @@ fn config(goal_ms: u64) -> Config {
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
         goal: Some(goal::Config { response, statistic: goal::Statistic::Mean, load: goal::Load::Writes }),
+        slots: None,
     }
 }
 

@@ -217,6 +217,7 @@ mod tests {
                 limit: Rates::UNSET,
                 limit_burst: evenkeel_control::Duration::from_millis(10),
                 goal: None,
+                slots: None,
             },
             tenants: vec![Tenant::new("one", Qos::default())],
             clients: vec![Client {

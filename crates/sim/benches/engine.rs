@@ -95,6 +95,7 @@ fn cases(duration: Duration) -> Vec<Case> {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: [1, 10]
             .map(|weight| Tenant::new(format!("weight {weight}"), Qos { weight, ..Qos::default() }))

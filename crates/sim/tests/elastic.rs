@@ -23,6 +23,7 @@ fn bursts(admission: Config) -> Setup {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: vec![Tenant::new("bursty", Qos::default())],
         clients: vec![Client { tenant: 0, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }],

@@ -24,6 +24,7 @@ fn setup(queue_depth: u32) -> Setup {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: vec![Tenant::new("bulk", Qos::default())],
         clients: vec![Client {

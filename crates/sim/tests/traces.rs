@@ -73,6 +73,7 @@ fn play(replay: Replay, seconds: u64) -> Run {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: vec![Tenant::new("all", Qos::default())],
         clients: vec![Client {

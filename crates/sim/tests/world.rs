@@ -76,6 +76,7 @@ prop_compose! {
                 limit: Rates::UNSET,
                 limit_burst: Duration::from_millis(10),
                 goal: None,
+                slots: None,
             },
             tenants: promises
                 .into_iter()
@@ -162,6 +163,7 @@ fn littles_law_holds() {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: vec![Tenant::new("only", Qos::default())],
         clients: vec![Client {

@@ -334,21 +334,25 @@ impl<R> Queue<R> {
     /// [`Queue::pull`] with requests that nobody may want any more: see the errors. O(log clients), amortised as there.
     ///
     /// # Errors
-    /// Gives back a request whose turn it is and that `is_wanted` disowns. It is charged to nobody, so that the next
-    /// pull finds the same turn for the client's next request. After [`Pull::Wait`] this may be all that there is.
+    /// Gives back a request whose turn it is and that `is_wanted` disowns, and since when it was queued. It is charged to
+    /// nobody, so that the next pull finds the same turn for the client's next request. After [`Pull::Wait`] this may be
+    /// all that there is.
     #[inline]
     pub fn pull_wanted(
         &mut self,
         now: Instant,
         admit: impl FnOnce(ClientId, &Work) -> bool,
         is_wanted: impl FnOnce(&R) -> bool,
-    ) -> Result<Pull<R>, R> {
+    ) -> Result<Pull<R>, (Instant, R)> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return Ok(self.next_due()) };
         let client = &mut self.clients[choice.index as usize];
         let fifo = client.fifo_mut(choice.place);
-        if self.requests.front(fifo).is_some_and(|(_, payload)| !is_wanted(payload)) {
-            let unwanted = self.requests.pop(fifo);
+        let front = self.requests.front(fifo);
+        if let Some((&Request { queued_at, .. }, payload)) = front
+            && !is_wanted(payload)
+        {
+            let unwanted = self.requests.pop(fifo).map(|payload| (queued_at, payload));
             let is_last = fifo.is_empty();
             if !client.is_active() {
                 self.withdraw(choice.index);

@@ -23,6 +23,7 @@ pub(crate) const CONFIG: Config = Config {
     limit: Rates::UNSET,
     limit_burst: Duration::from_millis(10),
     goal: None,
+    slots: None,
 };
 
 /// As tenants are by default: a limit would lose what late looks cost.

@@ -33,6 +33,7 @@ fn setup(admission: admission::Config) -> Setup {
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants: vec![tenant("bulk", 1), tenant("light", 10)],
         clients: vec![client(0, 64, 65536), client(1, 1, 4096)],

@@ -23,6 +23,7 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
         goal: None,
+        slots: None,
     };
     let request = Request {
         key: ConnKey { slot: 0, generation: 0 },

@@ -104,6 +104,7 @@ pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Cli
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
             goal: None,
+            slots: None,
         },
         tenants,
         clients,

@@ -1,0 +1,336 @@
+//! Slots of tenants: what each did in a period, and how many requests it may have inside.
+//!
+//! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
+//! the device for itself decides alone. One that shares it with pools of other hosts tells them what its tenants did
+//! ([`Pool::take_summary`]) and decides when it knows what all did ([`Pool::decide_slots`]).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Pool, Scheduler, TenantId};
+use crate::limits::Owner;
+pub use crate::slots::Config;
+use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
+use crate::time::{Duration, Instant};
+
+/// Over how long a goal is judged.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// What a tenant's requests do, so that what they did in a period is a difference of two readings. Sums of instants and of
+/// times inside may wrap around; differences do not mind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    arrived: u64,
+    waiting: u64,
+    /// When those that wait were queued, added up.
+    queued_at: u64,
+    inside: u64,
+    /// When those inside were admitted, added up.
+    admitted_at: u64,
+    /// Time inside of those that left the device.
+    spent: u64,
+}
+
+impl Tally {
+    #[inline]
+    pub(super) fn arrives(&mut self, now: Instant) {
+        self.arrived += 1;
+        self.waiting += 1;
+        self.queued_at = self.queued_at.wrapping_add(now.as_nanos());
+    }
+
+    /// A request left the queue, wherever it went.
+    #[inline]
+    pub(super) fn leaves(&mut self, queued_at: Instant) {
+        self.waiting -= 1;
+        self.queued_at = self.queued_at.wrapping_sub(queued_at.as_nanos());
+    }
+
+    #[inline]
+    pub(super) fn enters(&mut self, now: Instant) {
+        self.inside += 1;
+        self.admitted_at = self.admitted_at.wrapping_add(now.as_nanos());
+    }
+
+    #[inline]
+    pub(super) fn exits(&mut self, admitted_at: Instant, latency: Duration) {
+        self.inside -= 1;
+        self.admitted_at = self.admitted_at.wrapping_sub(admitted_at.as_nanos());
+        self.spent = self.spent.wrapping_add(latency.as_nanos());
+    }
+
+    /// What those waiting now have waited, added up.
+    fn waited(&self, now: Instant) -> Duration {
+        Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
+    }
+
+    /// Request-time inside the device since the tenant joined.
+    fn occupied(&self, now: Instant) -> u64 {
+        self.spent.wrapping_add(self.inside.wrapping_mul(now.as_nanos())).wrapping_sub(self.admitted_at)
+    }
+}
+
+/// A tenant's readings when the period began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    arrived: u64,
+    occupied: u64,
+    completed: u64,
+    bytes: u64,
+    device_time: Duration,
+    response_time: Duration,
+}
+
+/// A tenant's goal, and what became of it.
+#[derive(Clone, Debug, Default)]
+pub struct Granted {
+    /// What its mean response time over a second is to stay below.
+    pub goal: Option<Duration>,
+    /// Requests that it may have inside until the next decision; `None`: no bound.
+    pub slots: Option<u64>,
+    /// The same as it was decided, before rounding.
+    pub share: Option<f64>,
+    /// What its goal needs, in slots.
+    pub need: f64,
+    /// Why; `None` before the first decision.
+    pub reason: Option<Reason>,
+    /// What it did in the last period.
+    pub report: Report,
+    /// Seconds in which something completed, since it has the goal.
+    pub windows: u64,
+    /// Of those, in how many the mean exceeded the goal.
+    pub violated: u64,
+    mark: Mark,
+    /// What rounding owes it.
+    owed: f64,
+    /// Completed in the present second, and their response times.
+    window: (u64, Duration),
+}
+
+/// The slot controller of a pool.
+pub(super) struct Slots {
+    controller: Controller,
+    config: Config,
+    began: Instant,
+    next_tick: Instant,
+    window_began: Instant,
+    /// Whether other hosts have a say.
+    exchanged: bool,
+    /// Bound on the requests of all tenants together.
+    together: u64,
+    /// What to tell other hosts.
+    untold: Option<Summary>,
+    total: Option<f64>,
+    tightness: Option<f64>,
+    workloads: Vec<Workload>,
+}
+
+impl Slots {
+    #[inline]
+    pub(super) fn together(&self) -> u64 {
+        self.together
+    }
+}
+
+/// A look at a pool's slots.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The settings.
+    pub config: &'a Config,
+    /// All slots of the group together; `None`: no bound.
+    pub total: Option<f64>,
+    /// By how much all goals could be scaled and still be kept; `None` without goals, or where ten times would not do.
+    pub tightness: Option<f64>,
+}
+
+impl<R> Pool<R> {
+    /// What a tenant's mean response time over a second is to stay below; `None` for no goal.
+    pub fn set_response_goal(&mut self, id: TenantId, goal: Option<Duration>) {
+        if let Some(tenant) = self.live_mut(id)
+            && tenant.granted.goal != goal
+        {
+            let granted = &mut tenant.granted;
+            (granted.goal, granted.windows, granted.violated, granted.window) = (goal, 0, 0, (0, Duration::ZERO));
+        }
+    }
+
+    /// Whether the device is shared with pools of other hosts, whose figures [`Pool::decide_slots`] will bring. Without one
+    /// the pool decides alone.
+    pub fn share_slots(&mut self, exchanged: bool) {
+        if let Some(slots) = &mut self.slots {
+            slots.exchanged = exchanged;
+        }
+    }
+
+    /// What the tenants did in the last period, for the other hosts; once for each period.
+    pub fn take_summary(&mut self) -> Option<Summary> {
+        self.slots.as_mut()?.untold.take()
+    }
+
+    /// The slot controller, for a look at its state.
+    pub fn slots(&self) -> Option<View<'_>> {
+        let slots = self.slots.as_deref()?;
+        Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness })
+    }
+
+    /// Begins, changes or ends with the pool's settings.
+    pub(super) fn set_slot_controller(&mut self, now: Instant) {
+        let wanted = self.config.slots.filter(|_| self.config.scheduler == Scheduler::Mclock);
+        if self.slots.as_ref().map(|slots| slots.config) == wanted {
+            return;
+        }
+        let begun = |config: Config| -> Result<Box<Slots>, InvalidConfig> {
+            Ok(Box::new(Slots {
+                controller: Controller::new(&config)?,
+                config,
+                began: now,
+                next_tick: now + config.period,
+                window_began: now,
+                exchanged: self.slots.as_ref().is_some_and(|slots| slots.exchanged),
+                together: u64::MAX,
+                untold: None,
+                total: None,
+                tightness: None,
+                workloads: Vec::new(),
+            }))
+        };
+        self.slots = wanted.and_then(|config| begun(config).ok());
+        for index in 0..self.tenants.len() as u32 {
+            let tenant = &mut self.tenants[index as usize];
+            tenant.granted = Granted { goal: tenant.granted.goal, ..Granted::default() };
+            tenant.mark(now);
+            tenant.slots.set(Owner::Slots, None);
+            self.apply_slots(now, index);
+        }
+    }
+
+    /// Measures anew when it is time, and decides if nobody else has a say.
+    #[inline]
+    pub(super) fn tick_slots(&mut self, now: Instant) {
+        if self.slots.as_ref().is_some_and(|slots| now >= slots.next_tick) {
+            self.end_period(now);
+        }
+    }
+
+    /// When that is next.
+    #[inline]
+    pub(super) fn slots_due(&self) -> Instant {
+        self.slots.as_ref().map_or(Instant::FAR_FUTURE, |slots| slots.next_tick)
+    }
+
+    fn end_period(&mut self, now: Instant) {
+        let Some(mut slots) = self.slots.take() else { return };
+        let length = now.since(slots.began);
+        slots.began = now;
+        slots.next_tick += slots.config.period;
+        if slots.next_tick <= now {
+            slots.next_tick = now + slots.config.period;
+        }
+        let window_ends = now.since(slots.window_began) >= WINDOW;
+        if window_ends {
+            slots.window_began = now;
+        }
+        slots.workloads.clear();
+        for (index, tenant) in (0u64..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
+            let report = tenant.end_period(now, length);
+            if window_ends {
+                tenant.granted.judge();
+            }
+            slots.workloads.push(Workload {
+                id: WorkloadId(u64::from(tenant.generation) << 32 | index),
+                goal: tenant.granted.goal,
+                weight: f64::from(tenant.qos.weight.max(1)),
+                promised_iops: tenant.qos.reservation.iops as f64,
+                report,
+            });
+        }
+        let summary = slots.controller.observe(&slots.workloads);
+        let alone = (!slots.exchanged).then(|| summary.clone());
+        slots.untold = slots.exchanged.then(|| summary.clone());
+        self.slots = Some(slots);
+        if let Some(summary) = alone {
+            self.decide_slots(now, &summary);
+        }
+    }
+
+    /// Shares slots out, knowing what the whole group did in the last period: the sum of the summaries of all its pools, this
+    /// one's included.
+    pub fn decide_slots(&mut self, now: Instant, group: &Summary) {
+        let Some(mut slots) = self.slots.take() else { return };
+        let plan = slots.controller.tick(group);
+        (slots.total, slots.tightness) = (plan.total, plan.tightness);
+        let bounded = plan.shares.iter().any(|share| share.slots.is_some());
+        slots.together = plan.total.filter(|_| !bounded).map_or(u64::MAX, |total| total as u64);
+        for share in plan.shares {
+            let (index, generation) = (share.id.0 as u32, (share.id.0 >> 32) as u32);
+            let Some(tenant) = self.tenants.get_mut(index as usize) else { continue };
+            if !tenant.live || tenant.generation != generation {
+                continue;
+            }
+            let granted = &mut tenant.granted;
+            granted.slots = share.slots.map(|slots| granted.round(slots));
+            (granted.share, granted.need, granted.reason) = (share.slots, share.need, Some(share.reason));
+            let slots = granted.slots;
+            tenant.slots.set(Owner::Slots, slots);
+            self.apply_slots(now, index);
+        }
+        self.slots = Some(slots);
+    }
+}
+
+impl super::Tenant {
+    fn mark(&mut self, now: Instant) {
+        let stats = &self.stats;
+        self.granted.mark = Mark {
+            arrived: self.tally.arrived,
+            occupied: self.tally.occupied(now),
+            completed: stats.response_time.count(),
+            bytes: stats.read_bytes.saturating_add(stats.write_bytes),
+            device_time: stats.device_latency.sum(),
+            response_time: stats.response_time.sum(),
+        };
+    }
+
+    fn end_period(&mut self, now: Instant, length: Duration) -> Report {
+        let before = self.granted.mark;
+        self.mark(now);
+        let after = &self.granted.mark;
+        let less = |a: Duration, b: Duration| Duration::from_nanos(a.as_nanos().wrapping_sub(b.as_nanos()));
+        let report = Report {
+            length,
+            arrived: after.arrived - before.arrived,
+            completed: after.completed - before.completed,
+            bytes: after.bytes.saturating_sub(before.bytes),
+            queued: self.tally.waiting,
+            waited: self.tally.waited(now),
+            inside: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
+            device_time: less(after.device_time, before.device_time),
+            response_time: less(after.response_time, before.response_time),
+        };
+        let (completed, sum) = &mut self.granted.window;
+        *completed += report.completed;
+        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.response_time.as_nanos()));
+        self.granted.report = report;
+        report
+    }
+}
+
+impl Granted {
+    /// Whole slots whose mean over periods is `slots`.
+    fn round(&mut self, slots: f64) -> u64 {
+        let due = slots + self.owed;
+        let whole = libm::floor(due.max(0.0));
+        self.owed = (due - whole).clamp(0.0, 1.0);
+        whole as u64
+    }
+
+    fn judge(&mut self) {
+        let (completed, sum) = core::mem::take(&mut self.window);
+        if let Some(goal) = self.goal
+            && completed > 0
+        {
+            self.windows += 1;
+            self.violated += u64::from(sum.as_nanos() / completed > goal.as_nanos());
+        }
+    }
+}

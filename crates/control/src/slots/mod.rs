@@ -1,0 +1,414 @@
+//! Slots: how many I/Os may each host have out?
+//!
+//! Hosts share an array that queues whatever it gets. Each *workload* (a tenant on that device) may have so many I/Os inside
+//! the array, its *slots*; the rest waits at its host, where it can still be held back. Response time is then waiting at the
+//! host plus latency of the device. Once a period this module decides how many slots there are, and who has how many of
+//! them, so that as many response-time goals as possible are kept.
+//!
+//! | answer | slots |
+//! |---|---|
+//! | [`Method::None`] | as many as each likes |
+//! | [`Method::Rwd`] | a fixed total by weight (RW(D), Jin and Chase) |
+//! | [`Method::Parda`] | a window each, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
+//! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
+//! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
+//! | [`Method::Needs`] | ours: all goals kept with equal margins, and smallest need first where that cannot be done |
+//!
+//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and tells the others
+//! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
+//! calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes its part, and
+//! the parts add up. No host leads, and what is exchanged does not grow with the number of workloads. A host that is alone
+//! passes its own summary on.
+
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+
+pub use crate::invalid::InvalidConfig;
+use crate::time::Duration;
+
+mod config;
+mod fast;
+mod need;
+mod report;
+mod split;
+mod summary;
+
+pub use config::{Config, Method};
+pub use report::Report;
+use split::Claim;
+pub use summary::{CLASSES, Class, SCALES, Summary, scale};
+
+/// The part of the smallest goal that the device may take where no latency is configured.
+const PART_OF_GOAL: f64 = 0.5;
+/// Latency that is aimed at where nothing has a goal and none is configured.
+const WITHOUT_GOALS_S: f64 = 0.02;
+/// Everyone may have this many out, while there are that many for everyone.
+const LEAST: f64 = 1.0;
+/// A workload without a goal of its own counts as if it had the smallest one times this.
+const WITHOUT_GOAL: f64 = 10.0;
+/// Weight of the newest period in what is remembered of arrivals and latency.
+const NEWEST: f64 = 0.3;
+/// γ of PARDA: weight of the newest period in a window.
+const PARDA_GAIN: f64 = 0.2;
+/// β of PARDA for a workload of average weight, in slots.
+const PARDA_STEP: f64 = 4.0;
+/// Periods for which needs are calculated ahead.
+const HORIZON_PERIODS: f64 = 2.0;
+
+/// A workload, by whatever number its owner gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkloadId(pub u64);
+
+/// What one workload is, and did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Workload {
+    /// Which.
+    pub id: WorkloadId,
+    /// What its mean response time is to stay below.
+    pub goal: Option<Duration>,
+    /// Its worth where not all goals can be kept, and its share by weight (above 0, at most 1e6).
+    pub weight: f64,
+    /// Requests per second that it was promised while it asks for them; 0 for none.
+    pub promised_iops: f64,
+    /// What it did.
+    pub report: Report,
+}
+
+/// Why a workload has the slots that it has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reason {
+    /// The method sets no bound.
+    Unbounded,
+    /// A share of the total by weight.
+    ByWeight,
+    /// Nothing arrives: what everyone has.
+    Idle,
+    /// It gets what keeps all goals with equal margins.
+    EqualMargin {
+        /// All could be kept with goals as small as this part of what they are.
+        tightness: f64,
+    },
+    /// It gets what its goal needs; not all goals can be kept.
+    Kept,
+    /// Its goal cannot be kept beside the others; it gets what is left.
+    Infeasible {
+        /// All could be kept with goals this many times as large; `None` if not even ten times would do.
+        feasible_at: Option<f64>,
+    },
+    /// The window follows the device's latency.
+    ByLatency,
+}
+
+impl Reason {
+    /// Name as shown to people and programs.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Unbounded => "unbounded",
+            Self::ByWeight => "by_weight",
+            Self::Idle => "idle",
+            Self::EqualMargin { .. } => "equal_margin",
+            Self::Kept => "kept",
+            Self::Infeasible { .. } => "infeasible",
+            Self::ByLatency => "by_latency",
+        }
+    }
+}
+
+/// What one workload gets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Which.
+    pub id: WorkloadId,
+    /// I/Os that it may have out; a fraction is a slot for part of the time. `None`: no bound.
+    pub slots: Option<f64>,
+    /// What its goal needs, in slots; 0 without a goal.
+    pub need: f64,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// What holds until the next decision.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan<'a> {
+    /// All slots of the group together; `None`: no bound.
+    pub total: Option<f64>,
+    /// The latency of the device that the total aims at, in seconds.
+    pub target_s: f64,
+    /// By how much all goals could be scaled and still be kept: up to 1 they are kept. `None`: not even ten times.
+    pub tightness: Option<f64>,
+    /// One for each workload of the last [`Controller::observe`], in its order.
+    pub shares: &'a [Share],
+}
+
+/// What is remembered of a workload.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    workload: Workload,
+    /// Arrivals per second, lately, and by how much they differ from that.
+    arrivals: f64,
+    spread: f64,
+    /// Mean latency of the device for it, in seconds, lately.
+    latency_s: f64,
+    /// PARDA's window.
+    window: f64,
+}
+
+/// Decides for the workloads of one host on one device. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    config: Config,
+    known: Vec<Known>,
+    /// The host's own part of the group.
+    own: Summary,
+    total: f64,
+    target_s: f64,
+    /// Latency of the device for the whole group, lately.
+    latency_s: Option<f64>,
+    /// What counts as the goal of those that have none, in seconds.
+    no_goal_s: f64,
+    tightness: Option<f64>,
+    shares: Vec<Share>,
+}
+
+impl Controller {
+    /// Knows nothing yet.
+    ///
+    /// # Errors
+    /// See [`Config::validate`].
+    pub fn new(config: &Config) -> Result<Self, InvalidConfig> {
+        config.validate()?;
+        Ok(Self {
+            config: *config,
+            known: Vec::new(),
+            own: Summary::default(),
+            total: match config.method {
+                Method::Rwd | Method::SfqD => config.most,
+                Method::None | Method::Parda | Method::Drg | Method::Needs => config.least,
+            },
+            target_s: config.latency.map_or(WITHOUT_GOALS_S, Duration::as_secs_f64),
+            latency_s: None,
+            no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
+            tightness: None,
+            shares: Vec::new(),
+        })
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What the workloads of this host did in a period; who is missing is gone. Answers what to tell the other hosts.
+    /// O(n) where the order is that of the call before.
+    pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
+        let before = core::mem::take(&mut self.known);
+        for (place, workload) in workloads.iter().enumerate() {
+            let known = match before.get(place) {
+                Some(known) if known.workload.id == workload.id => Some(known),
+                _ => before.iter().find(|known| known.workload.id == workload.id),
+            };
+            self.known.push(Known::after(known, workload, self.config.least));
+        }
+        self.summarise();
+        &self.own
+    }
+
+    /// Decides from what the whole group did, this host's part included.
+    pub fn tick(&mut self, group: &Summary) -> Plan<'_> {
+        let latency = group.device_latency_s();
+        if let Some(latency) = latency {
+            let before = self.latency_s.unwrap_or(latency);
+            self.latency_s = Some(before + NEWEST * (latency - before));
+        }
+        self.target_s = match (self.config.latency, group.smallest_goal) {
+            (Some(latency), _) => latency.as_secs_f64(),
+            (None, Some(goal)) => goal.as_secs_f64() * PART_OF_GOAL,
+            (None, None) => WITHOUT_GOALS_S,
+        };
+        let (mut total, mut tightness) = (Some(self.total), None);
+        match self.config.method {
+            Method::None | Method::SfqD => {
+                total = total.filter(|_| self.config.method == Method::SfqD);
+                self.share(|_| (None, 0.0, Reason::Unbounded));
+            }
+            Method::Rwd => {
+                let (all, weights) = (self.total, group.weight);
+                self.share(|known| (Some(all * known.workload.weight / weights), 0.0, Reason::ByWeight));
+            }
+            Method::Parda => {
+                self.parda(group);
+                total = None;
+            }
+            Method::Drg => {
+                self.drg(group);
+                total = Some(self.total);
+            }
+            Method::Needs => {
+                self.needs(group);
+                total = Some(self.total);
+                tightness = self.tightness.filter(|_| group.smallest_goal.is_some());
+            }
+        }
+        Plan { total, target_s: self.target_s, tightness, shares: &self.shares }
+    }
+
+    fn share(&mut self, mut decide: impl FnMut(&Known) -> (Option<f64>, f64, Reason)) {
+        self.shares.clear();
+        self.shares.extend(self.known.iter().map(|known| {
+            let (slots, need, reason) = decide(known);
+            Share { id: known.workload.id, slots, need, reason }
+        }));
+    }
+
+    /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β) for each.
+    fn parda(&mut self, group: &Summary) {
+        let factor = self.latency_s.map_or(1.0, |latency| self.target_s / latency.max(1e-9));
+        let mean_weight = if group.workloads > 0.0 { group.active_weight / group.workloads } else { 1.0 };
+        for known in self.known.iter_mut().filter(|known| !known.workload.report.is_idle()) {
+            let step = PARDA_STEP * known.workload.weight / mean_weight;
+            let next = (1.0 - PARDA_GAIN) * known.window + PARDA_GAIN * (factor * known.window + step);
+            known.window = next.clamp(LEAST, self.config.most);
+        }
+        self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
+    }
+
+    /// As published: the total by (4.2), split by need, smallest first, the rest handed out.
+    fn drg(&mut self, group: &Summary) {
+        let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
+        let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.latency_s));
+        if count > 0.0 {
+            self.total = fast::total(group.used, self.target_s, sum / count, self.config.least, self.config.most);
+        }
+        let (target_s, window_s) = (self.target_s, self.config.period.as_secs_f64());
+        let need = |known: &Known| {
+            let Some(goal) = known.workload.goal else { return 0.0 };
+            let rate = need::published(&known.workload.report, goal.as_secs_f64(), target_s, window_s);
+            rate.map_or(f64::INFINITY, |rate| rate * target_s)
+        };
+        let claims: Vec<Claim> =
+            self.known.iter().map(|known| Claim { need: need(known), weight: known.workload.weight }).collect();
+        let mut slots = split::smallest_first(&claims, self.total, LEAST).into_iter();
+        let tightness = None;
+        self.share(|known| {
+            let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
+            let kept = slots + 1e-9 >= need;
+            (Some(slots), need, if kept { Reason::Kept } else { Reason::Infeasible { feasible_at: tightness } })
+        });
+    }
+
+    fn needs(&mut self, group: &Summary) {
+        // While the device has less to do than it may, its latency says nothing of what more slots would do.
+        let bound = group.queued > 0.0 && group.used >= 0.5 * self.total;
+        if let Some(latency) = group.device_latency_s()
+            && (bound || latency > self.target_s)
+        {
+            self.total = fast::total(group.used, self.target_s, latency, self.config.least, self.config.most);
+        }
+        // Everyone has the least; what is left is shared by need.
+        let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
+        let total = self.total - least * group.workloads;
+        let (horizon_s, no_goal_s) = (self.horizon_s(), self.no_goal_s);
+        if let Some(goal) = group.smallest_goal {
+            self.no_goal_s = goal.as_secs_f64() * WITHOUT_GOAL;
+        }
+        let fit = group.fit(total);
+        self.tightness = fit.map(|fit| fit.scale());
+        let kept = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_goal.is_none());
+        let (place, part) = group.threshold(total);
+        let feasible_at = self.tightness;
+        self.share(|known| {
+            let weight = known.workload.weight;
+            if known.workload.report.is_idle() {
+                // It takes nothing from anyone while it is.
+                return (Some(least + total * weight / (group.active_weight + weight)), 0.0, Reason::Idle);
+            }
+            let at = |place: usize| known.need(scale(place), no_goal_s, horizon_s);
+            let need = at(summary::OWN);
+            let (more, reason) = match kept {
+                Some(fit) => {
+                    let more = match fit.place.checked_sub(1) {
+                        Some(before) => at(before) * (1.0 - fit.part) + at(fit.place) * fit.part,
+                        None => at(0) + fit.left * weight / group.active_weight,
+                    };
+                    (more, Reason::EqualMargin { tightness: fit.scale() })
+                }
+                None => match summary::class(need, weight).cmp(&place) {
+                    Ordering::Less => (need, Reason::Kept),
+                    Ordering::Equal => (part * need, Reason::Infeasible { feasible_at }),
+                    Ordering::Greater => (0.0, Reason::Infeasible { feasible_at }),
+                },
+            };
+            (Some(least + more), need, reason)
+        });
+    }
+
+    fn horizon_s(&self) -> f64 {
+        self.config.period.as_secs_f64() * HORIZON_PERIODS
+    }
+
+    fn summarise(&mut self) {
+        let mut own = Summary::default();
+        for known in &self.known {
+            let (workload, report) = (&known.workload, &known.workload.report);
+            own.weight += workload.weight;
+            if report.is_idle() {
+                continue;
+            }
+            own.workloads += 1.0;
+            own.active_weight += workload.weight;
+            own.used += report.used();
+            own.completed += report.completed as f64;
+            own.device_s += report.device_time.as_secs_f64();
+            own.queued += report.queued as f64;
+            own.smallest_goal = match (own.smallest_goal, workload.goal) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        if self.config.method == Method::Needs {
+            let horizon_s = self.horizon_s();
+            for known in self.known.iter().filter(|known| !known.workload.report.is_idle()) {
+                for (place, sum) in own.needs.iter_mut().enumerate() {
+                    *sum += known.need(scale(place), self.no_goal_s, horizon_s);
+                }
+                own.count(known.need(scale(summary::OWN), self.no_goal_s, horizon_s), known.workload.weight);
+            }
+        }
+        self.own = own;
+    }
+}
+
+impl Known {
+    /// After another period.
+    fn after(before: Option<&Self>, workload: &Workload, least: f64) -> Self {
+        let report = &workload.report;
+        let (arrivals, latency) = (report.arrival_rate(), report.device_latency_s());
+        let Some(before) = before else {
+            let latency_s = latency.unwrap_or(0.0);
+            return Self { workload: *workload, arrivals, spread: 0.0, latency_s, window: least };
+        };
+        let differs = (arrivals - before.arrivals).abs();
+        Self {
+            workload: *workload,
+            arrivals: before.arrivals + NEWEST * (arrivals - before.arrivals),
+            spread: before.spread + NEWEST * (differs - before.spread),
+            latency_s: match latency {
+                Some(latency) if before.latency_s > 0.0 => before.latency_s + NEWEST * (latency - before.latency_s),
+                Some(latency) => latency,
+                None => before.latency_s,
+            },
+            window: before.window,
+        }
+    }
+
+    /// Slots needed to keep the goal times `scale`. Not increasing in `scale`.
+    fn need(&self, scale: f64, no_goal_s: f64, horizon_s: f64) -> f64 {
+        let goal_s = self.workload.goal.map_or(no_goal_s, Duration::as_secs_f64);
+        let allowance = goal_s * scale - self.latency_s;
+        let mut rate = need::rate(&self.workload.report, self.arrivals + self.spread, allowance, horizon_s);
+        if self.workload.report.queued > 0 {
+            rate = rate.max(self.workload.promised_iops);
+        }
+        rate * self.latency_s
+    }
+}

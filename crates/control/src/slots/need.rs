@@ -1,0 +1,47 @@
+//! How many slots does a goal need?
+
+use super::report::Report;
+
+/// Shortest allowance for waiting that is calculated with, as a part of the horizon: below it a need is as if it were this.
+const LEAST_ALLOWANCE: f64 = 0.02;
+
+/// The rate, in requests per second, at which the device must serve a workload so that those that arrive within
+/// `horizon_s` wait for `allowance_s` at most, and those that wait now as little longer than that as their mean allows.
+///
+/// While μ is served and λ arrives, who arrives after t waits for (q⁰ + (λ − μ)·t) / μ: at most s at the end of the horizon h
+/// where μ ≥ (q⁰ + λh) / (s + h). Those who wait now have waited for D⁰/q⁰ in the mean and wait for q⁰ / 2μ more:
+/// s in the mean where μ ≥ q⁰ / (2·(s − D⁰/q⁰)). Not increasing in `allowance_s`.
+pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon_s: f64) -> f64 {
+    let least = horizon_s * LEAST_ALLOWANCE;
+    let queued = report.queued as f64;
+    let later = (queued + arrival_rate * horizon_s) / (allowance_s.max(0.0) + horizon_s).max(least);
+    if report.queued == 0 {
+        return later;
+    }
+    let waited = report.waited.as_secs_f64() / queued;
+    // Nobody is served faster than all of them within the shortest allowance.
+    let now = queued / (2.0 * (allowance_s - waited).max(least));
+    later.max(now.min(queued / least))
+}
+
+/// The rate that the paper's equations (4.3) to (4.7) ask for, in requests per second: constant arrivals and service over the
+/// window `window_s`, Little's law, and the waiting that is already done. `None` where no rate is enough.
+///
+/// With the sign of (4.3) corrected and D⁰/(λw) for the last term of (4.6), as the dimensions demand.
+pub(super) fn published(report: &Report, goal_s: f64, latency_s: f64, window_s: f64) -> Option<f64> {
+    let (queued, arrivals) = (report.queued as f64, report.arrival_rate());
+    if arrivals <= 0.0 {
+        // Nothing is known of what comes; what waits is to go within the window.
+        return (goal_s > latency_s).then_some(queued / window_s);
+    }
+    let allowance = goal_s - latency_s - report.waited.as_secs_f64() / (arrivals * window_s);
+    if allowance <= 0.0 {
+        return (queued == 0.0 && goal_s > latency_s).then_some(arrivals);
+    }
+    // Whether the queue runs empty within the window.
+    if allowance < queued / (2.0 * arrivals) {
+        Some(arrivals + queued * queued / (2.0 * window_s * arrivals * allowance))
+    } else {
+        Some((arrivals + 2.0 / window_s * (queued - arrivals * allowance)).max(0.0))
+    }
+}

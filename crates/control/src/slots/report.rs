@@ -1,0 +1,70 @@
+//! What one workload did in one period.
+
+use crate::time::Duration;
+
+/// What one workload (a tenant on a device) did in one period, in whole numbers that add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Length of the period.
+    pub length: Duration,
+    /// Requests that arrived.
+    pub arrived: u64,
+    /// Requests that the device completed.
+    pub completed: u64,
+    /// Payload bytes of them.
+    pub bytes: u64,
+    /// Requests waiting at the host when the period ended: q⁰.
+    pub queued: u64,
+    /// What they had waited by then, added up: D⁰.
+    pub waited: Duration,
+    /// The time that its requests spent inside the device during the period, added up.
+    pub inside: Duration,
+    /// The whole time inside of those that completed, added up.
+    pub device_time: Duration,
+    /// From arrival to completion of those that completed, added up.
+    pub response_time: Duration,
+}
+
+impl Report {
+    /// Mean number of requests inside the device: the slots that were used.
+    pub fn used(&self) -> f64 {
+        over(self.inside, self.length)
+    }
+
+    /// Arrivals per second.
+    pub fn arrival_rate(&self) -> f64 {
+        per_second(self.arrived, self.length)
+    }
+
+    /// Completions per second.
+    pub fn completion_rate(&self) -> f64 {
+        per_second(self.completed, self.length)
+    }
+
+    /// Mean time inside the device in seconds; `None` when nothing completed.
+    pub fn device_latency_s(&self) -> Option<f64> {
+        mean_s(self.device_time, self.completed)
+    }
+
+    /// Mean response time in seconds; `None` when nothing completed.
+    pub fn response_time_s(&self) -> Option<f64> {
+        mean_s(self.response_time, self.completed)
+    }
+
+    /// Whether nothing arrived, completed, waited or was inside.
+    pub fn is_idle(&self) -> bool {
+        self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.inside == Duration::ZERO
+    }
+}
+
+fn over(sum: Duration, length: Duration) -> f64 {
+    if length == Duration::ZERO { 0.0 } else { sum.as_secs_f64() / length.as_secs_f64() }
+}
+
+fn per_second(count: u64, length: Duration) -> f64 {
+    if length == Duration::ZERO { 0.0 } else { count as f64 / length.as_secs_f64() }
+}
+
+fn mean_s(sum: Duration, count: u64) -> Option<f64> {
+    (count > 0).then(|| sum.as_secs_f64() / count as f64)
+}

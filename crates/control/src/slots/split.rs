@@ -1,0 +1,40 @@
+//! Sharing out.
+
+use alloc::vec::Vec;
+
+/// One claim on slots.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Claim {
+    /// What is asked; infinite for a goal that cannot be kept.
+    pub need: f64,
+    /// What it is worth, and the share of what is left (above 0).
+    pub weight: f64,
+}
+
+/// Shares `total` so that the claims that are met weigh as much as can be, as far as taking the smallest for their weight
+/// first finds it (for equal weights that is the best); everyone gets `least`, and what is left goes to all by weight.
+/// O(n log n).
+pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f64> {
+    let least = least.min(total / claims.len().max(1) as f64);
+    let mut order: Vec<usize> = (0..claims.len()).collect();
+    order.sort_by(|&a, &b| (claims[a].need / claims[a].weight).total_cmp(&(claims[b].need / claims[b].weight)));
+    let mut slots = alloc::vec![least; claims.len()];
+    let mut left = total - least * claims.len() as f64;
+    let mut unmet = Vec::new();
+    for place in order {
+        let more = (claims[place].need - least).max(0.0);
+        if more <= left {
+            slots[place] += more;
+            left -= more;
+        } else {
+            unmet.push(place);
+        }
+    }
+    // Those that could not be met come before those that have all they need.
+    let takers: Vec<usize> = if unmet.is_empty() { (0..claims.len()).collect() } else { unmet };
+    let weight: f64 = takers.iter().map(|&place| claims[place].weight).sum();
+    for place in takers {
+        slots[place] += left * claims[place].weight / weight;
+    }
+    slots
+}

@@ -1,0 +1,156 @@
+//! What a group of workloads adds up to: all that hosts need to know of each other.
+//!
+//! Everything here is a sum (or a smallest), so that figures of hosts add up to figures of a rack, those to the whole, and
+//! what a host sends does not grow with its workloads.
+
+use crate::time::Duration;
+
+/// Scales of the goals at which needs are added up: from a tenth of each goal to ten times, evenly in the logarithm.
+pub const SCALES: usize = 25;
+/// How many of them are below 1: `scale(OWN)` is 1.
+pub(super) const OWN: usize = 12;
+/// Classes of needs by size.
+pub const CLASSES: usize = 48;
+/// Classes for each doubling.
+const PER_DOUBLING: f64 = 4.0;
+/// Needs of up to this many slots for each unit of weight are in the first class.
+const SMALLEST: f64 = 1.0 / 16.0;
+
+/// The scale of place `n`: 10^((n − 12) / 12).
+pub fn scale(n: usize) -> f64 {
+    libm::pow(10.0, (n as f64 - OWN as f64) / OWN as f64)
+}
+
+/// Workloads whose needs are of about one size, relative to their weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Class {
+    /// How many.
+    pub workloads: f64,
+    /// What they need for their goals, in slots.
+    pub need: f64,
+}
+
+/// Where the needs meet the total: between the scales `place − 1` and `place`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Fit {
+    /// The smaller of the two needs.
+    pub place: usize,
+    /// How much of the smaller one there is in the mixture of both, above 0 to 1.
+    pub part: f64,
+    /// Slots that are left even at the smallest scale.
+    pub left: f64,
+}
+
+impl Fit {
+    pub(super) fn scale(&self) -> f64 {
+        // Evenly in the logarithm, like the scales.
+        libm::pow(10.0, (self.place as f64 - (1.0 - self.part) - OWN as f64) / OWN as f64)
+    }
+}
+
+/// What a group of workloads did in a period, and what it needs in the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Workloads that are not idle.
+    pub workloads: f64,
+    /// Their weights together.
+    pub active_weight: f64,
+    /// Weights of all workloads together.
+    pub weight: f64,
+    /// Slots in use, in the mean.
+    pub used: f64,
+    /// Requests completed in the period.
+    pub completed: f64,
+    /// Their time inside the device, in seconds, added up.
+    pub device_s: f64,
+    /// Requests waiting at hosts.
+    pub queued: f64,
+    /// The smallest goal of a workload that is not idle.
+    pub smallest_goal: Option<Duration>,
+    /// Slots needed to keep every goal times [`scale`].
+    pub needs: [f64; SCALES],
+    /// The needs for the goals themselves, by size.
+    pub classes: [Class; CLASSES],
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Self {
+            workloads: 0.0,
+            active_weight: 0.0,
+            weight: 0.0,
+            used: 0.0,
+            completed: 0.0,
+            device_s: 0.0,
+            queued: 0.0,
+            smallest_goal: None,
+            needs: [0.0; SCALES],
+            classes: [Class::default(); CLASSES],
+        }
+    }
+}
+
+impl Summary {
+    /// Adds another group. For bit-equal answers everywhere, all must add in the same order.
+    pub fn add(&mut self, other: &Self) {
+        self.workloads += other.workloads;
+        self.active_weight += other.active_weight;
+        self.weight += other.weight;
+        self.used += other.used;
+        self.completed += other.completed;
+        self.device_s += other.device_s;
+        self.queued += other.queued;
+        self.smallest_goal = match (self.smallest_goal, other.smallest_goal) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        for (sum, need) in self.needs.iter_mut().zip(&other.needs) {
+            *sum += need;
+        }
+        for (sum, class) in self.classes.iter_mut().zip(&other.classes) {
+            sum.workloads += class.workloads;
+            sum.need += class.need;
+        }
+    }
+
+    /// Counts a workload that needs `need` slots for its own goal.
+    pub(super) fn count(&mut self, need: f64, weight: f64) {
+        let class = &mut self.classes[class(need, weight)];
+        class.workloads += 1.0;
+        class.need += need;
+    }
+
+    /// Mean latency of the device in seconds; `None` when nothing completed.
+    pub fn device_latency_s(&self) -> Option<f64> {
+        (self.completed > 0.0).then(|| self.device_s / self.completed)
+    }
+
+    /// With which needs `total` slots are just enough; `None` when even ten times the goals cannot be kept.
+    pub(super) fn fit(&self, total: f64) -> Option<Fit> {
+        let place = self.needs.iter().position(|&need| need <= total)?;
+        let Some(before) = place.checked_sub(1) else {
+            return Some(Fit { place, part: 1.0, left: total - self.needs[0] });
+        };
+        let (more, less) = (self.needs[before], self.needs[place]);
+        Some(Fit { place, part: if more > less { (more - total) / (more - less) } else { 1.0 }, left: 0.0 })
+    }
+
+    /// Up to which need for a unit of weight goals can be kept in `total` slots, smallest first: the class that no longer
+    /// fits, and the part of its needs that does.
+    pub(super) fn threshold(&self, total: f64) -> (usize, f64) {
+        let mut left = total;
+        for (place, class) in self.classes.iter().enumerate() {
+            if class.need > left {
+                return (place, (left / class.need).clamp(0.0, 1.0));
+            }
+            left -= class.need;
+        }
+        (CLASSES, 0.0)
+    }
+}
+
+/// The class of a need.
+pub(super) fn class(need: f64, weight: f64) -> usize {
+    let doublings = libm::log2((need / weight / SMALLEST).max(1.0));
+    ((doublings * PER_DOUBLING) as usize).min(CLASSES - 1)
+}
