@@ -16,19 +16,31 @@ fn moved(before: &[u32], after: &[u32]) -> usize {
     before.iter().zip(after).filter(|(before, after)| before != after).count()
 }
 
-/// The least that any assignment within the budget leaves on the heaviest worker, by trying all.
-fn exact(totals: &mut Vec<u64>, loads: &[u64], home: &[u32], budget: usize) -> u64 {
-    let ([load, loads @ ..], [at, home @ ..]) = (loads, home) else { return totals.iter().copied().max().unwrap() };
-    let mut best = u64::MAX;
-    for worker in 0..totals.len() {
-        let cost = usize::from(worker != *at as usize);
-        if cost <= budget {
-            totals[worker] += load;
-            best = best.min(exact(totals, loads, home, budget - cost));
-            totals[worker] -= load;
+/// The load of the heaviest of the workers that have one of these connections.
+fn heaviest_with_any(fixed: &[u64], loads: &[u64], assignment: &[u32]) -> u64 {
+    let of = |worker: u32| {
+        let its = assignment.iter().zip(loads).filter(|(at, _)| **at == worker).map(|(_, load)| load);
+        fixed[worker as usize] + its.sum::<u64>()
+    };
+    assignment.iter().map(|&worker| of(worker)).max().unwrap_or(0)
+}
+
+/// The least `measure` of any assignment within the budget, by trying all.
+fn exact(workers: u32, home: &[u32], budget: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
+    fn rest(workers: u32, left: usize, trial: &mut [u32], next: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
+        let Some(&home) = trial.get(next) else { return measure(trial) };
+        let mut best = u64::MAX;
+        for worker in 0..workers {
+            let cost = usize::from(worker != home);
+            if cost <= left {
+                trial[next] = worker;
+                best = best.min(rest(workers, left - cost, trial, next + 1, measure));
+            }
         }
+        trial[next] = home;
+        best
     }
-    best
+    rest(workers, budget, &mut home.to_vec(), 0, measure)
 }
 
 prop_compose! {
@@ -62,10 +74,28 @@ proptest! {
     fn descent_agrees_with_an_exact_solver_on_few_connections((fixed, loads, home, budget) in problems(7, 3)) {
         let mut after = home.clone();
         Descent::new().balance(&fixed, &loads, budget, &mut after);
-        let best = exact(&mut fixed.clone(), &loads, &home, budget);
+        let best = exact(fixed.len() as u32, &home, budget, &|trial| heaviest(&fixed, &loads, trial));
         // A worker within 0.1 % of the mean is good enough.
         let found = heaviest(&fixed, &loads, &after);
         prop_assert!(found <= best + best / 500, "{} instead of {}", found, best);
+    }
+
+    /// Beside workers that carry more than all of these together and keep it: what is left is shared out at best.
+    #[test]
+    fn descent_agrees_with_an_exact_solver_beside_elephants(
+        (mut fixed, loads, home, budget) in problems(6, 3),
+        elephants in prop::collection::vec((400_000..2_000_000_u64, 0..4_usize), 1..=2),
+    ) {
+        // Some of the connections are on them to begin with.
+        for (elephant, place) in elephants {
+            fixed.insert(place.min(fixed.len()), elephant);
+        }
+        let mut after = home.clone();
+        let count = Descent::new().balance(&fixed, &loads, budget, &mut after);
+        prop_assert_eq!(count, moved(&home, &after));
+        prop_assert!(count <= budget);
+        let best = exact(fixed.len() as u32, &home, budget, &|trial| heaviest_with_any(&fixed, &loads, trial));
+        prop_assert_eq!(heaviest_with_any(&fixed, &loads, &after), best, "{:?}", after);
     }
 
     #[test]
