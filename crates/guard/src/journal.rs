@@ -10,7 +10,8 @@
 //!
 //! A process that dies between `intend` and `confirm` may have changed the setting or not: it is put back whatever it
 //! holds. After `confirm` it is put back only if it still holds what we saw, as otherwise somebody else has changed it
-//! since. A last line that is cut short is an intention that was never acted on.
+//! since. A last line that is cut short is an intention that was never acted on. When everything is as it was before us
+//! the journal is empty.
 //!
 //! Whoever holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
 //! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
@@ -260,6 +261,11 @@ impl Journal {
         self.bytes += text.len() as u64;
         self.lines += lines.len();
         lines.into_iter().for_each(|line| update(&mut self.states, line));
+        // Nothing to put back, nothing to read: an older version need not know the knobs that were there. If it cannot be
+        // emptied, or a crash undoes that, it says the same, only longer.
+        if self.states.is_empty() && self.file.set_len(0).is_ok() {
+            (self.bytes, self.lines) = (0, 0);
+        }
         // With many settings a new one is long itself.
         let many = COMPACT_LINES.max(8 * self.states.len());
         if self.lines >= many && self.compact().is_err() {

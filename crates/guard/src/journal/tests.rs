@@ -116,6 +116,32 @@ fn the_journal_stays_short_and_loses_nothing() {
 }
 
 #[test]
+fn when_everything_was_put_back_nothing_is_left_to_read() {
+    let dir = Dir::new("empty");
+    let path = dir.knob("limit", "max\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    let mut knob = FileKnob::new(&path);
+    for round in 0..2 {
+        // What an older version does not know.
+        let filter = Knob::Filter("no-such-device".into());
+        journal.intend(&filter, Some(""), Some("clsact, cls_bpf")).unwrap();
+        knob.set(&mut journal, "100").unwrap();
+        journal.restore(&filter).unwrap();
+        assert!(content(&dir.journal()).contains("intend"), "round {round}: the file is still to be put back");
+        if round == 0 {
+            knob.restore(&mut journal).unwrap();
+            assert_eq!(std::fs::metadata(dir.journal()).unwrap().len(), 0);
+        }
+    }
+    drop(journal);
+    // What came after it was emptied is read as ever.
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    assert_eq!(journal.pending().collect::<Vec<_>>(), [&Knob::File(path.clone())]);
+    journal.restore_all();
+    assert_eq!((content(&path), std::fs::metadata(dir.journal()).unwrap().len()), ("max".to_owned(), 0));
+}
+
+#[test]
 fn a_journal_that_others_could_have_written_is_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = Dir::new("ours");
