@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::config::{Config, Server, Volume};
+use crate::config::{Config, Exchange, Server, Volume};
 use crate::units::Bytes;
 
 /// A difference between two configurations that can take effect without dropping a connection.
@@ -98,6 +98,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     }
     changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
     changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
+    exchange_changes(&old.exchange, &new.exchange, &mut restart);
     if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
 }
 
@@ -125,6 +126,17 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("drain_timeout", old.drain_timeout != new.drain_timeout),
     ];
     live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
+}
+
+fn exchange_changes(old: &Exchange, new: &Exchange, restart: &mut Vec<String>) {
+    let fixed = [
+        ("etcd", old.etcd != new.etcd),
+        ("group", old.group != new.group),
+        ("host", old.host != new.host),
+        ("period", old.period != new.period),
+        ("lease", old.lease != new.lease),
+    ];
+    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("exchange.{key}")));
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {

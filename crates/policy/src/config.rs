@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::admission::{Admission, Repairs, SlowFast};
 pub use crate::emulate::{Emulate, Preset};
+pub use crate::exchange::{Endpoint, Exchange};
 use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
@@ -40,6 +41,8 @@ pub struct Config {
     pub tenants: BTreeMap<String, Tenant>,
     /// Exports, by name; `disk0` (a file of 1 GiB) if there is no such table.
     pub volumes: BTreeMap<String, Volume>,
+    /// With which hosts the pools are shared.
+    pub exchange: Exchange,
 }
 
 /// The server process.
@@ -392,6 +395,7 @@ impl Default for Config {
                 DEFAULT_VOLUME.into(),
                 Volume { size: Some(Bytes(1 << 30)), ..Volume::default() },
             )]),
+            exchange: Exchange::default(),
         }
     }
 }

@@ -8,6 +8,7 @@
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`goal`] | goals for response times: how they are written and their decisions told |
+//! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
@@ -20,6 +21,7 @@ pub mod device;
 pub mod disk;
 pub mod document;
 mod emulate;
+pub mod exchange;
 pub mod goal;
 pub mod hybrid;
 pub mod promise;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Pool, Promise, Scheduler, Server, Status, Tenant, Volume, Workers,
+    Backend, Config, DEFAULT_VOLUME, Exchange, Pool, Promise, Scheduler, Server, Status, Tenant, Volume, Workers,
 };
 use crate::units::{Bytes, Duration, Rates};
 
@@ -25,6 +25,12 @@ const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
+/// No cluster has more members that serve clients.
+const MAX_ENDPOINTS: usize = 16;
+/// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
+const EXCHANGE_PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
+/// A host that is silent for longer is not coming back soon.
+const MAX_LEASE_PERIODS: u64 = 600;
 
 /// Whether a finding keeps the configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,18 +93,53 @@ pub fn findings(config: &Config) -> Vec<Finding> {
         volume(config, name, settings, &mut out);
     }
     shared_paths(config, &mut out);
+    exchange(&config.exchange, &mut out);
     out.0
+}
+
+fn exchange(exchange: &Exchange, out: &mut Findings) {
+    let at = |key: &'static str| ["exchange", key];
+    out.error_if(
+        exchange.etcd.len() > MAX_ENDPOINTS,
+        &at("etcd"),
+        &format!("has {} addresses; {MAX_ENDPOINTS} of one cluster are enough", exchange.etcd.len()),
+    );
+    for (key, name) in [("group", Some(&exchange.group)), ("host", exchange.host.as_ref())] {
+        if let Some(name) = name.filter(|name| !is_name(name)) {
+            out.error(&at(key), unusable_name(name));
+        }
+    }
+    let [shortest, longest] = EXCHANGE_PERIOD;
+    out.error_if(
+        !(shortest..=longest).contains(&exchange.period),
+        &at("period"),
+        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", exchange.period),
+    );
+    let lease = exchange.control().lease;
+    out.error_if(
+        !(2..=MAX_LEASE_PERIODS).contains(&lease),
+        &at("lease"),
+        &format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", exchange.period),
+    );
+}
+
+/// Whether `name` can be a file name and a metric label.
+pub(crate) fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
+}
+
+fn unusable_name(name: &str) -> String {
+    format!(
+        "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
+    )
 }
 
 fn names<'a>(table: &str, names: impl Iterator<Item = &'a String>, out: &mut Findings) {
     for name in names {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-        if !starts_well || name.len() > MAX_NAME || !name.chars().all(allowed) {
-            out.error(
-                &[table, name],
-                format!("{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"),
-            );
+        if !is_name(name) {
+            out.error(&[table, name], unusable_name(name));
         }
     }
 }

@@ -1,0 +1,120 @@
+//! The exchange of statistics between hosts that share a device: its settings, and what a host tells the others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use evenkeel_control::exchange as control;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Duration, UnitError, as_text};
+
+mod record;
+
+pub use record::{MAX_POOLS, MAX_RECORD_BYTES, PoolRecord, Record, TooLarge, Unreadable, VERSION};
+
+/// The exchange of statistics between hosts whose pools are one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Exchange {
+    /// Where etcd is, several addresses for one cluster; none = this host alone.
+    pub etcd: Vec<Endpoint>,
+    /// Hosts with the same one exchange statistics; their pools of one name are one device.
+    pub group: String,
+    /// Name of this host in its group; default the system's host name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// How often hosts report and decide; the same for all hosts of a group.
+    pub period: Duration,
+    /// For how long the share of a silent host is kept for it; the same for all hosts of a group.
+    pub lease: Duration,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            etcd: Vec::new(),
+            group: "main".into(),
+            host: None,
+            period: Duration::from_millis(1_000),
+            lease: Duration::from_millis(3_000),
+        }
+    }
+}
+
+impl Exchange {
+    /// As the exchange wants it. Whole periods; what is left of the lease beyond them does not count.
+    pub fn control(&self) -> control::Config {
+        let period: evenkeel_control::Duration = self.period.into();
+        let lease: evenkeel_control::Duration = self.lease.into();
+        control::Config { lease: lease.as_nanos() / period.as_nanos().max(1), ..control::Config::new(period) }
+    }
+
+    /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
+    pub fn lease_seconds(&self) -> u64 {
+        let lease: evenkeel_control::Duration = self.lease.into();
+        lease.as_nanos().div_ceil(1_000_000_000).max(2)
+    }
+}
+
+/// The address of an etcd server: `"http://10.0.0.1:2379"`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+impl Endpoint {
+    /// Name or address, without the brackets of IPv6.
+    pub fn host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    /// TCP port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Host and port as in a URL.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let wrong = |why: &str| UnitError::new(format!("{text:?} {why}; write for example \"http://10.0.0.1:2379\""));
+        if text.starts_with("https://") {
+            return Err(wrong("asks for TLS, which is not built in yet: use a network you trust"));
+        }
+        let rest = text.strip_prefix("http://").ok_or_else(|| wrong("is not the address of an etcd server"))?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = rest.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+        let port = port.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("has no usable port"))?;
+        let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let usable = match in_brackets {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+                !host.is_empty() && host.len() <= 253 && host.chars().all(allowed)
+            }
+        };
+        if !usable {
+            return Err(wrong("has no usable host name or address"));
+        }
+        Ok(Self { host: host.into(), port })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}:{}", self.host, self.port)
+    }
+}
+
+as_text!(Endpoint, "the address of an etcd server such as \"http://10.0.0.1:2379\"", None, {
+    "type": "string",
+    "pattern": "^http://"
+});

@@ -1,0 +1,202 @@
+//! What a host tells the others each period: JSON with a version, bounded, read with suspicion.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The format written here. A reader ignores newer ones; whoever changes the meaning of a field counts it up.
+pub const VERSION: u32 = 1;
+/// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
+pub const MAX_POOLS: usize = 32;
+/// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
+pub const MAX_RECORD_BYTES: usize = 96 << 10;
+/// Figures of one kind in a pool.
+const MAX_FIGURES: usize = 64;
+/// Nothing that is counted here is larger.
+const MAX_FIGURE: f64 = 1e15;
+/// The longest name, as in the configuration.
+const MAX_NAME: usize = 64;
+/// Significant decimal digits that are told of a figure: far finer than anything is measured.
+const DIGITS: usize = 5;
+
+/// What one host says about one period. It does not grow with the number of its tenants.
+///
+/// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: a value that
+/// stands for a whole rack is the same record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`VERSION`].
+    pub v: u32,
+    /// Which life of the host: nanoseconds since 1970 at its start.
+    pub incarnation: u64,
+    /// The period's number: wall-clock time by `period_us`, rounded down.
+    pub period: u64,
+    /// The period in which the host joined or came back.
+    pub joined: u64,
+    /// Length of a period; has to be the same for all hosts.
+    pub period_us: u64,
+    /// The host says good-bye.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+    /// What happened, by pool.
+    #[serde(default)]
+    pub pools: BTreeMap<String, PoolRecord>,
+}
+
+/// What the tenants of one pool did on one host, added up, and what they need.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PoolRecord {
+    /// Tenants that are not idle.
+    pub tenants: f64,
+    /// Their weights together.
+    pub active_weight: f64,
+    /// Weights of all tenants together.
+    pub weight: f64,
+    /// Slots in use, in the mean.
+    pub used: f64,
+    /// Requests completed.
+    pub completed: f64,
+    /// Their time inside the device in seconds, added up.
+    pub device_s: f64,
+    /// Requests waiting at the host.
+    pub queued: f64,
+    /// The smallest goal for a response time of a tenant that is not idle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smallest_goal_us: Option<u64>,
+    /// Slots needed to keep every goal times a scale, by scale.
+    pub needs: Vec<f64>,
+    /// Needs for the goals themselves by size: class, tenants, slots. Empty classes are left out.
+    pub classes: Vec<(u16, f64, f64)>,
+}
+
+/// A record that cannot be told: more pools than fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{pools} pools are more than the {MAX_POOLS} that a host may exchange; set slots = \"none\" for those that are not shared"
+)]
+pub struct TooLarge {
+    /// So many.
+    pub pools: usize,
+}
+
+/// Why a text is no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is longer than any record.
+    #[error("is {bytes} bytes long, more than the {MAX_RECORD_BYTES} of any record")]
+    TooLong {
+        /// So long.
+        bytes: usize,
+    },
+    /// It is from a newer program.
+    #[error("is in format {version}, and this program reads up to format {VERSION}; update it")]
+    Newer {
+        /// The version.
+        version: u32,
+    },
+    /// It makes no sense.
+    #[error("is no record: {0}")]
+    Corrupt(String),
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+impl Record {
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long. Figures are rounded to five digits; whoever decides does so
+    /// from what was told, its own part included, so that all decide from the same.
+    ///
+    /// # Errors
+    /// When there are too many pools.
+    pub fn text(&self) -> Result<String, TooLarge> {
+        if self.pools.len() > MAX_POOLS {
+            return Err(TooLarge { pools: self.pools.len() });
+        }
+        let mut told = self.clone();
+        told.pools.values_mut().for_each(PoolRecord::round);
+        // Maps with text keys and finite numbers do not fail.
+        Ok(serde_json::to_string(&told).unwrap_or_default())
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// Why it is none. Nothing of it is to be used then.
+    pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
+        if text.len() > MAX_RECORD_BYTES {
+            return Err(Unreadable::TooLong { bytes: text.len() });
+        }
+        let corrupt = |error: serde_json::Error| Unreadable::Corrupt(error.to_string());
+        let version = serde_json::from_slice::<Version>(text).map_err(corrupt)?.v;
+        if version > VERSION {
+            return Err(Unreadable::Newer { version });
+        }
+        let record: Self = serde_json::from_slice(text).map_err(corrupt)?;
+        match record.fault() {
+            Some(fault) => Err(Unreadable::Corrupt(fault)),
+            None => Ok(record),
+        }
+    }
+
+    fn fault(&self) -> Option<String> {
+        if self.v == 0 {
+            return Some("there is no format 0".into());
+        }
+        if self.pools.len() > MAX_POOLS {
+            return Some(format!("{} pools are more than {MAX_POOLS}", self.pools.len()));
+        }
+        if self.joined > self.period {
+            return Some("it joined after the period that it reports".into());
+        }
+        self.pools.iter().find_map(|(name, pool)| {
+            if name.is_empty() || name.len() > MAX_NAME {
+                return Some(format!("a pool's name has {} bytes", name.len()));
+            }
+            pool.fault().map(|fault| format!("pool {name:?}: {fault}"))
+        })
+    }
+}
+
+impl PoolRecord {
+    fn figures(&mut self) -> impl Iterator<Item = &mut f64> {
+        let sums = [
+            &mut self.tenants,
+            &mut self.active_weight,
+            &mut self.weight,
+            &mut self.used,
+            &mut self.completed,
+            &mut self.device_s,
+            &mut self.queued,
+        ];
+        let classes = self.classes.iter_mut().flat_map(|(_, tenants, need)| [tenants, need]);
+        sums.into_iter().chain(&mut self.needs).chain(classes)
+    }
+
+    fn round(&mut self) {
+        self.classes.truncate(MAX_FIGURES);
+        self.needs.truncate(MAX_FIGURES);
+        self.figures().for_each(|figure| *figure = rounded(*figure));
+    }
+
+    fn fault(&self) -> Option<String> {
+        let mut figures = self.clone();
+        let wrong = |figure: &mut f64| !(0.0..=MAX_FIGURE).contains(figure);
+        if let Some(figure) = figures.figures().find_map(|figure| wrong(figure).then_some(*figure)) {
+            return Some(format!("{figure} is out of range"));
+        }
+        if self.needs.len() > MAX_FIGURES || self.classes.len() > MAX_FIGURES {
+            return Some(format!("more than {MAX_FIGURES} figures of one kind"));
+        }
+        let in_order = self.classes.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        (!in_order).then(|| "its classes are out of order".into())
+    }
+}
+
+/// To [`DIGITS`] digits; what cannot be told becomes the nearest that can.
+fn rounded(figure: f64) -> f64 {
+    let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
+    format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)
+}

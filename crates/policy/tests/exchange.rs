@@ -1,0 +1,215 @@
+//! The exchange: its settings, and records read with suspicion.
+
+use std::collections::BTreeMap;
+
+use evenkeel_policy::Config;
+use evenkeel_policy::change::plan;
+use evenkeel_policy::config::Exchange;
+use evenkeel_policy::exchange::{MAX_POOLS, MAX_RECORD_BYTES, PoolRecord, Record, TooLarge, Unreadable, VERSION};
+use proptest::prelude::*;
+
+fn config(text: &str) -> Config {
+    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn complaints(text: &str) -> String {
+    Config::parse(text, "test").expect_err("refused").to_string()
+}
+
+/// A pool with every figure in use. `figure`: what each of them is.
+fn full(figure: f64) -> PoolRecord {
+    PoolRecord {
+        tenants: figure,
+        active_weight: figure,
+        weight: figure,
+        used: figure,
+        completed: figure,
+        device_s: figure,
+        queued: figure,
+        smallest_goal_us: Some(u64::MAX),
+        needs: vec![figure; 64],
+        classes: (0..64).map(|class| (class + 1_000, figure, figure)).collect(),
+    }
+}
+
+fn record(pools: BTreeMap<String, PoolRecord>) -> Record {
+    Record {
+        v: VERSION,
+        incarnation: u64::MAX,
+        period: u64::MAX,
+        joined: u64::MAX,
+        period_us: u64::MAX,
+        leaving: true,
+        pools,
+    }
+}
+
+#[test]
+fn settings_are_complete_and_checked_with_place_and_cure() {
+    assert_eq!(config("").exchange, Exchange::default());
+    let read =
+        config("[exchange]\netcd = [\"http://10.0.0.1:2379\", \"http://[fd00::1]:2379/\"]\nperiod = \"500ms\"\n")
+            .exchange;
+    assert_eq!(
+        read.etcd.iter().map(|e| (e.host(), e.port())).collect::<Vec<_>>(),
+        [("10.0.0.1", 2379), ("fd00::1", 2379)]
+    );
+    assert_eq!(read.etcd[1].to_string(), "http://[fd00::1]:2379");
+    assert_eq!((read.control().lease, read.lease_seconds()), (6, 3));
+    for (text, wanted) in [
+        ("[exchange]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
+        ("[exchange]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
+        ("[exchange]\netcd = [\"http://etcd\"]", "has no port"),
+        ("[exchange]\netcd = [\"http://:2379\"]", "no usable host name"),
+        ("[exchange]\netcd = [\"http://a b:2379\"]", "no usable host name"),
+        ("[exchange]\ngroup = \"a/b\"", "test:2:1: exchange.group: \"a/b\" is not a usable name"),
+        ("[exchange]\nhost = \"\"", "exchange.host: \"\" is not a usable name"),
+        ("[exchange]\nperiod = \"10ms\"", "exchange.period: 10ms is out of range; use \"100ms\" to \"1m\""),
+        ("[exchange]\nlease = \"1s\"", "exchange.lease: must be 2 to 600 periods of 1s"),
+        ("[exchange]\nperiods = \"1s\"", "did you mean \"period\"?"),
+    ] {
+        assert!(complaints(text).contains(wanted), "{text}: {}", complaints(text));
+    }
+}
+
+#[test]
+fn what_differs_between_hosts_takes_a_restart() {
+    let after = config("[exchange]\nhost = \"a\"\nlease = \"5s\"\n");
+    let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
+    assert!(refusal.contains("exchange.host") && refusal.contains("exchange.lease"), "{refusal}");
+    assert!(!refusal.contains("exchange.period"), "{refusal}");
+}
+
+#[test]
+fn the_largest_record_is_within_the_stated_bound() {
+    let name = |n: usize| format!("{n:a<64}");
+    // The longest figures there are with five digits.
+    let pools = (0..MAX_POOLS).map(|n| (name(n), full(1.2345e-300))).collect();
+    let text = record(pools).text().expect("not too many pools");
+    assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
+    assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
+    let pools = (0..=MAX_POOLS).map(|n| (name(n), PoolRecord::default())).collect();
+    assert_eq!(record(pools).text(), Err(TooLarge { pools: MAX_POOLS + 1 }));
+}
+
+#[test]
+fn a_usual_record_is_small() {
+    // Four tenants with goals on one pool: every scale has a need, each tenant a class of its own.
+    let needs = (0..25).map(|n| 137.318_274_6 / f64::from(n + 1)).collect();
+    let classes = vec![(9, 1.0, 0.271_828), (14, 1.0, 1.618_033), (23, 1.0, 7.283_185), (30, 1.0, 31.415_926)];
+    let pool = PoolRecord { needs, classes, completed: 4_711.0, device_s: 37.123_456, used: 37.123_456, ..full(4.0) };
+    let usual = Record {
+        incarnation: 1_795_329_373_123_456_789,
+        period: 1_795_329_373,
+        joined: 1_795_329_000,
+        period_us: 1_000_000,
+        leaving: false,
+        ..record(BTreeMap::from([("main".into(), pool)]))
+    };
+    let text = usual.text().expect("one pool");
+    assert!(text.len() < 620, "{} bytes: {text}", text.len());
+    println!("{} bytes", text.len());
+}
+
+#[test]
+fn what_cannot_be_a_record_is_told_apart() {
+    let parse = |text: &str| Record::parse(text.as_bytes());
+    let start = r#""incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
+    assert!(parse(&format!("{{\"v\":1,{start}}}")).is_ok(), "no pools is a record");
+    assert!(parse(&format!("{{\"v\":1,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
+    assert_eq!(parse("{\"v\":2,\"all\":\"different\"}"), Err(Unreadable::Newer { version: 2 }));
+    assert_eq!(parse(&" ".repeat(MAX_RECORD_BYTES + 1)), Err(Unreadable::TooLong { bytes: MAX_RECORD_BYTES + 1 }));
+    for text in [
+        "",
+        "null",
+        "{}",
+        "{\"v\":-1}",
+        &format!("{{\"v\":0,{start}}}"),
+        &format!("{{\"v\":1,{start}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"\":{{}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
+        "{\"v\":1,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
+    ] {
+        assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
+    }
+}
+
+#[test]
+fn impossible_figures_are_told_as_the_nearest_possible() {
+    let pool = PoolRecord {
+        used: f64::NAN,
+        queued: f64::INFINITY,
+        weight: -3.0,
+        completed: 1.0 / 3.0,
+        ..PoolRecord::default()
+    };
+    let text = record(BTreeMap::from([("main".into(), pool)])).text().expect("one pool");
+    let read = Record::parse(text.as_bytes()).expect("a record");
+    let main = &read.pools["main"];
+    assert_eq!((main.used, main.queued, main.weight, main.completed), (0.0, 1e15, 0.0, 0.333_33));
+}
+
+fn pool() -> impl Strategy<Value = PoolRecord> {
+    let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
+    (
+        proptest::collection::vec(figure(), 7),
+        proptest::option::of(any::<u64>()),
+        proptest::collection::vec(figure(), 0..80),
+        proptest::collection::btree_map(any::<u16>(), (figure(), figure()), 0..80),
+    )
+        .prop_map(|(sums, smallest_goal_us, needs, classes)| PoolRecord {
+            tenants: sums[0],
+            active_weight: sums[1],
+            weight: sums[2],
+            used: sums[3],
+            completed: sums[4],
+            device_s: sums[5],
+            queued: sums[6],
+            smallest_goal_us,
+            needs,
+            classes: classes.into_iter().map(|(class, (tenants, need))| (class, tenants, need)).collect(),
+        })
+}
+
+proptest! {
+    /// What is told can be read, and reading and telling it again changes nothing: all hosts see the same.
+    #[test]
+    fn every_record_can_be_read_and_told_again(
+        numbers: [u64; 3],
+        leaving: bool,
+        pools in proptest::collection::btree_map("[a-z0-9]{1,64}", pool(), 0..4),
+    ) {
+        let [incarnation, period, period_us] = numbers;
+        let record = Record { incarnation, period, joined: period / 2, period_us, leaving, ..record(pools) };
+        let text = record.text().expect("few pools");
+        let read = Record::parse(text.as_bytes()).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
+        prop_assert_eq!((read.incarnation, read.period, read.leaving), (incarnation, period, leaving));
+        prop_assert_eq!(read.text().expect("few pools"), text);
+    }
+
+    /// A text that was cut, changed or made up is refused or read within the bounds; nothing else happens.
+    #[test]
+    fn damaged_text_does_no_harm(
+        pools in proptest::collection::btree_map("[a-z]{1,8}", pool(), 0..3),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        cut in any::<prop::sample::Index>(),
+        noise in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut text = record(pools).text().expect("few pools").into_bytes();
+        for (place, byte) in damage {
+            let place = place.index(text.len());
+            text[place] = byte;
+        }
+        let cut = cut.index(text.len() + 1);
+        for text in [&text[..], &text[..cut], &noise] {
+            if let Ok(read) = Record::parse(text) {
+                prop_assert!(read.v == VERSION && read.joined <= read.period && read.pools.len() <= MAX_POOLS);
+                let finite = |pool: &PoolRecord| pool.needs.iter().all(|need| need.is_finite() && *need >= 0.0);
+                prop_assert!(read.pools.values().all(finite));
+            }
+        }
+    }
+}
