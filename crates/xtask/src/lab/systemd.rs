@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::guest::tool;
 use super::vm::Machine;
@@ -38,7 +39,13 @@ const MASKED: [&str; 10] = [
     "systemd-logind.service",
 ];
 const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nread_response_time = \"15ms\"\n";
+const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
+/// Where the unit's state folder and the default data folder put it.
+const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
+const PROGRAM: &str = "/usr/local/bin/evenkeel";
+/// Instead of the unit's 2 s, in which the look at what is left may come too late.
+const SLOW_RESTART: &str = "[Service]\nRestartSec=20s\n";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
@@ -118,11 +125,10 @@ pub(crate) fn guest(binary: &Path, units: &Path) -> Result<()> {
 }
 
 fn install(binary: &Path, units: &Path) -> Result<()> {
-    let write = |path: &str, text: &str| std::fs::write(path, text).with_context(|| format!("cannot write {path}"));
     for folder in [FOLDER, "/etc/evenkeel", "/usr/local/bin"] {
         std::fs::create_dir_all(folder)?;
     }
-    std::fs::copy(binary, "/usr/local/bin/evenkeel").context("cannot install the program")?;
+    std::fs::copy(binary, PROGRAM).context("cannot install the program")?;
     for entry in std::fs::read_dir(units)? {
         let unit = entry?;
         std::fs::copy(unit.path(), Path::new(FOLDER).join(unit.file_name()))?;
@@ -134,11 +140,9 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
     }
     write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
     // The kernel makes no user namespace below a changed root, which this machine's is.
-    let more = format!("{FOLDER}/{SERVE}.d");
-    std::fs::create_dir_all(&more)?;
-    write(&format!("{more}/lab.conf"), "[Service]\nPrivateUsers=no\n")?;
+    drop_in(SERVE, "[Service]\nPrivateUsers=no\n")?;
     write("/etc/evenkeel/guard.toml", GUARD_CONFIG)?;
-    write("/etc/evenkeel/evenkeel.toml", SERVE_CONFIG)?;
+    write(SERVE_FILE, SERVE_CONFIG)?;
     write("/etc/fstab", "")?;
     write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")?;
     tool("ip", &["link", "add", DEVICE, "type", "veth", "peer", "name", "lab1"])?;
@@ -146,6 +150,17 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
         tool("ip", &["link", "set", device, "up"])?;
     }
     Ok(())
+}
+
+fn write(path: &str, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
+}
+
+/// Settings of a unit that are the lab's own.
+fn drop_in(unit: &str, text: &str) -> Result<()> {
+    let folder = format!("{FOLDER}/{unit}.d");
+    std::fs::create_dir_all(&folder)?;
+    write(&format!("{folder}/lab.conf"), text)
 }
 
 /// systemd, as it is seen from outside its process namespace.
@@ -222,12 +237,22 @@ fn fed() -> Result<String> {
     Ok(detail)
 }
 
+/// The weight of the default tenant, as the server says.
+fn weight() -> Result<Option<u64>> {
+    let state = tool(PROGRAM, &["state", "--json", "--control", SERVE_CONTROL])?;
+    let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
+    Ok(state["pools"][0]["tenants"][0]["qos"]["weight"].as_u64())
+}
+
 fn reload() -> Result<String> {
-    let before = number(SERVE, "MainPID")?;
+    let (process, before) = (number(SERVE, "MainPID")?, weight()?);
+    ensure!(before == Some(1), "the default tenant has a weight of {before:?}");
+    write(SERVE_FILE, &format!("{SERVE_CONFIG}[tenants.default]\nweight = 3\n"))?;
     systemctl(&["reload", SERVE])?;
-    thread::sleep(Duration::from_secs(1));
-    ensure!(is_running(SERVE)? && number(SERVE, "MainPID")? == before, "the server did not stay");
-    Ok(String::new())
+    // The unit's signal is sent by then, and not yet followed.
+    let took = until("the new weight", PATIENCE, || Ok(weight()? == Some(3)))?;
+    ensure!(is_running(SERVE)? && number(SERVE, "MainPID")? == process, "the server did not stay");
+    Ok(format!("the file's new weight in force after {:.1} s", took.as_secs_f64()))
 }
 
 /// Stopped processes tell nothing, as hung ones do.
@@ -254,9 +279,13 @@ fn hang() -> Result<String> {
 
 /// `ExecStopPost=` puts back what nobody else can.
 fn kill() -> Result<String> {
+    let waits = || Ok(show(GUARD, "SubState")? == "auto-restart");
+    drop_in(GUARD, SLOW_RESTART)?;
+    systemctl(&["daemon-reload"])?;
     systemctl(&["kill", "--signal=KILL", "--kill-who=all", GUARD])?;
-    until("the end of the agent", PATIENCE, || Ok(show(GUARD, "SubState")? == "auto-restart"))?;
+    until("the end of the agent", PATIENCE, waits)?;
     let (result, left) = (show(GUARD, "Result")?, has_classes()?);
+    ensure!(waits()?, "the next agent came before it was seen what the last one left");
     ensure!(!left, "classes are left when everything has been put back (result {result})");
     until("another start", PATIENCE, || Ok(number(GUARD, "NRestarts")? == 2 && is_running(GUARD)?))?;
     ensure!(has_classes()?, "the new agent has no classes");
@@ -270,7 +299,7 @@ fn stop() -> Result<String> {
         ensure!(state == "inactive" && result == "success", "{unit} is {state}, result {result}");
     }
     ensure!(!has_classes()?, "classes are left");
-    let said = tool("/usr/local/bin/evenkeel", &["guard", "reset"])?;
+    let said = tool(PROGRAM, &["guard", "reset"])?;
     ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
     Ok(String::new())
 }
