@@ -732,6 +732,7 @@ impl<R> Pool<R> {
                     // Only live tenants have entries in the fifo: `leave` takes theirs out.
                     let _ = self.queue.push(queued_at, tenant.client, work, entry);
                 }
+                self.resume_promises(now);
             }
             Scheduler::None => {
                 for index in 0..self.tenants.len() as u32 {

@@ -149,6 +149,8 @@ pub(super) struct Promises {
     controller: Controller,
     next_tick: Instant,
     ticked_at: Instant,
+    /// Requests went first come, first served since then: what tenants got was not by their limits.
+    suspended: bool,
     samples: Vec<TenantSample>,
 }
 
@@ -339,7 +341,8 @@ impl<R> Pool<R> {
             let config = Config { interval: INTERVAL, ..Config::DEFAULT };
             let Ok(controller) = Controller::new(&config) else { return };
             let next_tick = now + INTERVAL;
-            self.promises = Some(Promises { controller, next_tick, ticked_at: now, samples: Vec::new() }.into());
+            self.promises =
+                Some(Promises { controller, next_tick, ticked_at: now, suspended: false, samples: Vec::new() }.into());
         }
         let Some(promises) = &mut self.promises else { return };
         if let Some(known) = tenant.promised.iter_mut().find(|promised| promised.scope == scope) {
@@ -420,6 +423,19 @@ impl<R> Pool<R> {
         tenant.promised = promised;
     }
 
+    /// Limits are in force again after requests went first come, first served, and who waits now waits for its own.
+    pub(super) fn resume_promises(&mut self, now: Instant) {
+        let Some(promises) = &mut self.promises else { return };
+        promises.suspended = true;
+        for index in 0..self.tenants.len() as u32 {
+            self.tenants[index as usize].promised.iter_mut().for_each(|promise| {
+                promise.wakes(now);
+                promise.idle = Duration::ZERO;
+            });
+            self.rest_promises(now, index);
+        }
+    }
+
     /// Measures and decides anew when it is time.
     #[inline]
     pub(super) fn tick_promises(&mut self, now: Instant) {
@@ -445,6 +461,7 @@ impl<R> Pool<R> {
             promises.next_tick = now + INTERVAL;
         }
         promises.samples.clear();
+        let suspended = core::mem::take(&mut promises.suspended);
         let per_second = |moved: u64| moved as f64 / length.as_secs_f64().max(1e-9);
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
             let mut promised = core::mem::take(&mut tenant.promised);
@@ -461,6 +478,7 @@ impl<R> Pool<R> {
                     Scope::Of(direction) => self.queue.take_beyond_limit_of(tenant.client, direction),
                 };
                 let (binding, in_force) = tenant.bound_by(promise, &got, beyond);
+                let in_force = if suspended { Some(InForce::default()) } else { in_force };
                 (promise.measured, promise.binding, promise.blocked) = (Some(got.measured), binding, tenant.blocked);
                 let hybrid = match promise.promised {
                     Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },

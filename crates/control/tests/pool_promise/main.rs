@@ -240,3 +240,35 @@ fn first_come_first_served_knows_no_promise() {
     let rate = written(&mut bench, 2, [tenant])[0];
     assert!(off(rate, PROMISE) < 0.02, "{rate}");
 }
+
+#[test]
+fn what_waited_first_come_first_served_waits_for_its_promise_afterwards() {
+    // One at a time, so that nothing is inside when one has left.
+    let one = Config { admission: Admission::Fixed { budget_bytes: u64::from(BLOCK) }, ..CONFIG };
+    for slow_part in [0.0, 0.3] {
+        let mut bench = Bench::new(1, slow_part);
+        let tenant = bench.join(qos(), of_all(PROMISE), 0, 8);
+        bench.run(3_000);
+        bench.pool.reconfigure(bench.now, Config { scheduler: Scheduler::None, ..one });
+        bench.set_depth(tenant, Kind::Write, 0);
+        // Enough for 40 s at what was promised. Some leave while others wait, and nobody comes any more.
+        (0..40 * PROMISE * 1_000_000 / u64::from(BLOCK)).for_each(|_| bench.submit(tenant, Kind::Write));
+        bench.run(200);
+        bench.pool.reconfigure(bench.now, one);
+        bench.run(1_000);
+        for tenth in 0..20 {
+            bench.run(100);
+            let (_, reason) = bench.state(tenant, Scope::All);
+            let idle = matches!(reason, Reason::Idle | Reason::AppLimited { .. });
+            assert!(!idle, "{slow_part} slow, after {tenth} tenths of a second: {reason:?}");
+            // Nor is anything taken back of what it got while it had no limit.
+            let taken = matches!(reason, Reason::GivingBack { .. });
+            assert!(!taken || slow_part > 0.0, "after {tenth} tenths of a second: {reason:?}");
+        }
+        let rate = written(&mut bench, 30, [tenant])[0];
+        assert!(off(rate, PROMISE) < 0.01, "{slow_part} slow: {rate}");
+        bench.run(10_000);
+        let (_, reason) = bench.state(tenant, Scope::All);
+        assert!(matches!(reason, Reason::Idle), "all done: {reason:?}");
+    }
+}
