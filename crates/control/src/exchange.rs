@@ -217,19 +217,20 @@ impl<C> Host<C> {
 #[derive(Clone, Debug)]
 pub struct Exchange<C> {
     config: Config,
-    own: String,
+    /// Our name and incarnation.
+    own: (String, u64),
     hosts: BTreeMap<String, Host<C>>,
     decided: Option<u64>,
 }
 
 impl<C: PartialEq> Exchange<C> {
-    /// Nothing known yet. `own` is the name of this host.
+    /// Nothing known yet. `own` is the name of this host, `incarnation` which life of it this is.
     ///
     /// # Errors
     /// When a setting is out of range.
-    pub fn new(config: Config, own: &str) -> Result<Self, InvalidConfig> {
+    pub fn new(config: Config, own: &str, incarnation: u64) -> Result<Self, InvalidConfig> {
         config.validate()?;
-        Ok(Self { config, own: own.to_owned(), hosts: BTreeMap::new(), decided: None })
+        Ok(Self { config, own: (own.to_owned(), incarnation), hosts: BTreeMap::new(), decided: None })
     }
 
     /// The settings.
@@ -323,7 +324,7 @@ impl<C: PartialEq> Exchange<C> {
 
     /// How this host stands.
     pub fn standing(&self, now: Instant) -> Standing {
-        let Some(own) = self.hosts.get(&self.own).and_then(|own| own.reports.last_key_value()) else {
+        let Some(own) = self.own().and_then(|own| own.reports.last_key_value()) else {
             return Standing::Lost;
         };
         let (&newest, report) = own;
@@ -337,6 +338,11 @@ impl<C: PartialEq> Exchange<C> {
             let steps = newest.saturating_sub(report.joined);
             Standing::Shared { ramp: ((steps as f64) / (self.config.ramp as f64)).min(1.0) }
         }
+    }
+
+    /// The last of our own reports that came back.
+    pub fn last_own(&self) -> Option<u64> {
+        self.own().map(Host::newest)
     }
 
     /// All hosts that are known, by name, with incarnation and presence.
@@ -353,6 +359,12 @@ impl<C: PartialEq> Exchange<C> {
             };
             Some((name.as_str(), host.incarnation, presence))
         })
+    }
+
+    /// Ourselves, as we come back to us; another process that goes by our name is somebody else.
+    fn own(&self) -> Option<&Host<C>> {
+        let (name, incarnation) = &self.own;
+        self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
     }
 
     /// Periods after its last report from which a host is out.
@@ -375,7 +387,7 @@ impl<C: PartialEq> Exchange<C> {
     /// Whether all that are waited for have reported a period, or a later one: nobody reports an earlier period after a
     /// later one. We ourselves are waited for always.
     fn complete(&self, period: u64) -> bool {
-        let own = self.hosts.get(&self.own).is_some_and(|own| own.newest() >= period);
+        let own = self.own().is_some_and(|own| own.newest() >= period);
         own && self.hosts.values().all(|host| host.newest() >= period || !self.expected(host, period))
     }
 

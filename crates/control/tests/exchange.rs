@@ -19,7 +19,7 @@ fn report(period: u64, content: u64) -> Report<u64> {
 }
 
 fn exchange(own: &str) -> Exchange<u64> {
-    Exchange::new(CONFIG, own).expect("valid")
+    Exchange::new(CONFIG, own, 1).expect("valid")
 }
 
 /// What a round says, without borrows.
@@ -82,8 +82,8 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
     for (lease, safe) in [(2, 1), (3, 1), (5, 2)] {
         let config = Config { lease, safe, ..CONFIG };
         // Clocks: ours is right, the other host's ahead of it by the most that is allowed, and it hears us for the last time.
-        let mut ours = Exchange::new(config, "a").expect("valid");
-        let mut other = Exchange::new(config, "b").expect("valid");
+        let mut ours = Exchange::new(config, "a", 1).expect("valid");
+        let mut other = Exchange::new(config, "b", 1).expect("valid");
         for host in [&mut ours, &mut other] {
             host.observe(at(START + 1, 0), "a", report(START, 0)).expect("taken in");
         }
@@ -155,6 +155,9 @@ fn of_two_processes_with_one_name_the_later_counts() {
     ours.observe(at(START + 1, 0), "b", of(7, START)).expect("a restart");
     assert_eq!(ours.observe(at(START + 2, 0), "b", of(5, START + 1)), Err(Fault::Duplicate { counts: 7 }));
     assert_eq!(told(&ours, START + 1).0, [("b".to_owned(), 1, 7)]);
+    // Another process under our own name does not show that we are heard.
+    ours.observe(at(START + 2, 0), "a", of(5, START + 1)).expect("taken in");
+    assert_eq!(ours.standing(at(START + 2, 0)), Standing::Lost);
     // A host whose clock was wrong at its last start is not shut out for ever.
     let later = START + CONFIG.lease + CONFIG.safe + 3;
     ours.observe(at(later + 1, 0), "b", of(5, later)).expect("the other one is long gone");
@@ -162,7 +165,7 @@ fn of_two_processes_with_one_name_the_later_counts() {
 
 #[test]
 fn what_cannot_be_is_reported_and_ignored() {
-    let mut ours = Exchange::new(Config { max_hosts: 2, ..CONFIG }, "a").expect("valid");
+    let mut ours = Exchange::new(Config { max_hosts: 2, ..CONFIG }, "a", 1).expect("valid");
     let now = at(START, 500);
     assert_eq!(ours.observe(now, "b", report(START + 2, 0)), Err(Fault::Future { ahead: 2 }));
     assert_eq!(ours.observe(now, "b", report(START - 6, 0)), Err(Fault::Late { behind: 6 }));
@@ -199,7 +202,7 @@ fn settings_out_of_range_are_named() {
         (Config { ramp: 0, ..CONFIG }, "ramp"),
         (Config { max_hosts: 0, ..CONFIG }, "max_hosts"),
     ] {
-        assert_eq!(Exchange::<u64>::new(config, "a").expect_err("refused").setting, setting);
+        assert_eq!(Exchange::<u64>::new(config, "a", 1).expect_err("refused").setting, setting);
     }
 }
 
@@ -308,7 +311,7 @@ proptest! {
     /// Whatever comes in, memory stays bounded, nothing is decided twice, and no clock makes it stop.
     #[test]
     fn anything_may_come_in(events in proptest::collection::vec((0u64..40, 0usize..5, 0u64..4, 0u64..50, 0u8..20), 0..300)) {
-        let mut ours = Exchange::new(Config { max_hosts: 3, ..CONFIG }, "a").expect("valid");
+        let mut ours = Exchange::new(Config { max_hosts: 3, ..CONFIG }, "a", 1).expect("valid");
         for (clock, host, incarnation, period, what) in events {
             let now = at(START + clock, 700);
             match what {

@@ -9,6 +9,7 @@ use tracing_subscriber::EnvFilter;
 mod config_cmd;
 mod control;
 mod demo;
+mod exchange;
 mod guard;
 mod http;
 mod load;

@@ -20,6 +20,7 @@ pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
+pub use crate::slots::Slots;
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
 
 /// The pool that exists even if the configuration names none.
@@ -258,6 +259,15 @@ pub struct Pool {
     pub offenders_above: Bytes,
     /// Bytes per second that the goal leaves to every tenant that wants them; at most `offenders_above`.
     pub at_least: Bytes,
+    /// How many requests tenants may have inside the device, so that their goals for response times are kept; together
+    /// with other hosts where there is an exchange.
+    pub slots: Slots,
+    /// Mean latency of the device that slots aim at; without this key half of the smallest goal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_latency: Option<Duration>,
+    /// All slots together, on all hosts: never more, and the total of "rwd" and "sfq_d".
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub slots_most: u32,
     /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub emulate: Option<Emulate>,
@@ -293,6 +303,9 @@ pub struct Tenant {
     pub class: Class,
     /// What goals for response times may do to it.
     pub standing: Standing,
+    /// What its mean response time over a second is to stay below, on pools with `slots`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_time: Option<Duration>,
     /// Connections from these addresses belong to this tenant, whatever the volume says.
     pub clients: Vec<Cidr>,
 }
@@ -440,6 +453,9 @@ impl Default for Pool {
             offenders: Offenders::Writers,
             offenders_above: goal::default_offenders_above(),
             at_least: goal::default_at_least(),
+            slots: Slots::None,
+            slots_latency: None,
+            slots_most: 4_096,
             emulate: None,
         }
     }
@@ -455,6 +471,7 @@ impl Default for Tenant {
             burst: Duration::from_millis(10),
             class: Class::Normal,
             standing: Standing::Ordinary,
+            response_time: None,
             clients: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`goal`] | goals for response times: how they are written and their decisions told |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
+//! | [`slots`] | slots of pools: how they are written and their decisions told |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
@@ -26,13 +27,14 @@ pub mod goal;
 pub mod hybrid;
 pub mod promise;
 mod rules;
+pub mod slots;
 pub mod ssd;
 pub mod state;
 pub mod units;
 pub mod workload;
 
 pub use config::Config;
-pub use rules::{Finding, Severity, findings, unknown};
+pub use rules::{Finding, Severity, findings, is_name, unknown};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../example.toml");

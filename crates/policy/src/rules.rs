@@ -123,8 +123,8 @@ fn exchange(exchange: &Exchange, out: &mut Findings) {
     );
 }
 
-/// Whether `name` can be a file name and a metric label.
-pub(crate) fn is_name(name: &str) -> bool {
+/// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
+pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
@@ -258,7 +258,35 @@ fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
         out.error(&at("emulate"), complaint);
     }
     goal(config, name, pool, out);
+    slots(config, name, pool, out);
     promises(config, name, pool, out);
+}
+
+/// Slots that can be given, and goals that are aimed at.
+fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+    let at = |key: &'static str| ["pools", name, key];
+    let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
+    let goal = ours.find(|(name, volume)| {
+        config.tenants.get(config.tenant_of(name, volume)).is_some_and(|tenant| tenant.response_time.is_some())
+    });
+    let Some(control) = config.control(pool).slots else {
+        if let Some((volume, _)) = goal {
+            out.warning(
+                &at("slots"),
+                format!("the tenant of volume {volume:?} has a response_time, and without slots nothing is done for it; use slots = \"needs\""),
+            );
+        }
+        return;
+    };
+    out.error_if(
+        pool.scheduler == Scheduler::None,
+        &at("slots"),
+        "need scheduler = \"mclock\": without it nobody can be held back",
+    );
+    if let Err(invalid) = control.validate() {
+        let key = if invalid.setting == "latency" { "slots_latency" } else { "slots_most" };
+        out.error(&at(key), format!("must be {}", invalid.must_be));
+    }
 }
 
 /// A goal that can be aimed at, and somebody to hold back for it.
@@ -348,6 +376,11 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         );
     }
     promise(tenant, out, &at("promise"));
+    out.error_if(
+        tenant.response_time.is_some_and(Duration::is_zero),
+        &at("response_time"),
+        "nothing takes no time; use for example \"50ms\"",
+    );
 }
 
 /// A promise that can be kept, and has an effect.

@@ -3,6 +3,8 @@
 //! Units are last in the names. Counters count from the start of the server. A rate or budget that is not set or
 //! not bounded is `null`.
 
+use std::collections::BTreeMap;
+
 use evenkeel_control::placement::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,60 @@ pub struct State {
     pub pools: Vec<PoolState>,
     /// Exports.
     pub volumes: Vec<VolumeState>,
+    /// The exchange with other hosts, if there is one.
+    #[serde(default)]
+    pub exchange: Option<ExchangeState>,
+}
+
+/// The exchange of statistics with other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ExchangeState {
+    /// The group of hosts.
+    pub group: String,
+    /// Name of this host in it.
+    pub host: String,
+    /// Length of a period.
+    pub period_s: f64,
+    /// `shared`: slots are decided from what all hosts report; `holding`: our own reports have not come back for a while,
+    /// the last decision stays in force; `lost`: this host is on its own.
+    pub standing: String,
+    /// The same as a sentence.
+    pub because: String,
+    /// How much of its share this host takes, 0 to 1; less than 1 only after it joined.
+    pub ramp: f64,
+    /// Changes reach us at present.
+    pub connected: bool,
+    /// The server they come from.
+    pub endpoint: Option<String>,
+    /// What keeps us from reading or writing at present.
+    pub error: Option<String>,
+    /// The last period that was decided.
+    pub round: Option<u64>,
+    /// Time since the end of the last period that we reported and saw come back.
+    pub age_s: Option<f64>,
+    /// Hosts that are known, this one included, by name.
+    pub hosts: Vec<HostState>,
+    /// Periods decided since the start.
+    pub rounds_total: u64,
+    /// Times that the exchange was lost since the start.
+    pub lost_total: u64,
+    /// Values of other hosts that were ignored, by reason.
+    pub ignored_total: BTreeMap<String, u64>,
+    /// Bytes sent to etcd.
+    pub sent_bytes_total: u64,
+    /// Bytes received from etcd.
+    pub received_bytes_total: u64,
+}
+
+/// A host of the exchange.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HostState {
+    /// Name.
+    pub name: String,
+    /// `present`, `silent` (its last report counts) or `out` (its share is the others').
+    pub presence: String,
+    /// Periods since its last report.
+    pub silent_periods: u64,
 }
 
 /// How connections are placed on workers.
@@ -87,10 +143,52 @@ pub struct PoolState {
     pub limit: LimitState,
     /// The goal for the response time of reads, if there is one.
     pub goal: Option<GoalState>,
+    /// How slots are shared out, if they are.
+    #[serde(default)]
+    pub slots: Option<SlotsState>,
     /// I/Os that have been inside the device for too long.
     pub overdue: Vec<OverdueIo>,
     /// Tenants with connections or a configuration.
     pub tenants: Vec<TenantState>,
+}
+
+/// How the slots of a device are shared out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SlotsState {
+    /// Name of the method.
+    pub method: String,
+    /// Together with other hosts; else this pool decides alone.
+    pub exchanged: bool,
+    /// All slots together, on all hosts; `null` = no bound.
+    pub total: Option<f64>,
+    /// All goals could be kept if they were so many times as large; up to 1 they are kept. `null` without goals, or where
+    /// ten times would not do.
+    pub tightness: Option<f64>,
+}
+
+/// What a tenant's goal for its response time needs, and what it gets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantSlotsState {
+    /// What its mean response time over a second is to stay below.
+    pub goal_ms: Option<f64>,
+    /// Slots that its goal needs.
+    pub need: f64,
+    /// Slots that it has; `null` = no bound.
+    pub granted: Option<f64>,
+    /// Slots that it used in the last period, in the mean.
+    pub used: f64,
+    /// Response time less time inside the device in the last period, in the mean; `null` = nothing completed.
+    pub queueing_delay_ms: Option<f64>,
+    /// Time inside the device, likewise.
+    pub device_latency_ms: Option<f64>,
+    /// Seconds in which something completed, since it has the goal.
+    pub windows_total: u64,
+    /// Of those, how many had a mean response time above the goal.
+    pub violated_total: u64,
+    /// Name of the reason why it has what it has.
+    pub reason: String,
+    /// The same as a sentence.
+    pub because: String,
 }
 
 /// Admission control and its newest decision.
@@ -195,6 +293,9 @@ pub struct TenantState {
     pub standing: String,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<HoldState>,
+    /// Its slots, on a pool that shares them out.
+    #[serde(default)]
+    pub slots: Option<TenantSlotsState>,
     /// The throughputs that it was promised: one for all that it does, or one for each direction.
     pub promises: Vec<PromiseState>,
     /// Connections at present.

@@ -27,8 +27,8 @@ fn full(figure: f64) -> PoolRecord {
         device_s: figure,
         queued: figure,
         smallest_goal_us: Some(u64::MAX),
-        needs: vec![figure; 64],
-        classes: (0..64).map(|class| (class + 1_000, figure, figure)).collect(),
+        needs: vec![figure; 25],
+        classes: (0..48).map(|class| (class, figure, figure)).collect(),
     }
 }
 
@@ -131,6 +131,8 @@ fn what_cannot_be_a_record_is_told_apart() {
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
+        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
         "{\"v\":1,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
     ] {
         assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
@@ -157,8 +159,8 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
     (
         proptest::collection::vec(figure(), 7),
         proptest::option::of(any::<u64>()),
-        proptest::collection::vec(figure(), 0..80),
-        proptest::collection::btree_map(any::<u16>(), (figure(), figure()), 0..80),
+        prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
+        proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
     )
         .prop_map(|(sums, smallest_goal_us, needs, classes)| PoolRecord {
             tenants: sums[0],
@@ -172,6 +174,22 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             needs,
             classes: classes.into_iter().map(|(class, (tenants, need))| (class, tenants, need)).collect(),
         })
+}
+
+#[test]
+fn a_summary_comes_back_as_it_was_told() {
+    use evenkeel_control::Duration;
+    use evenkeel_control::slots::{Class, Summary};
+    let mut summary =
+        Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
+    (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
+    summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
+    (summary.classes[0], summary.classes[47]) =
+        (Class { workloads: 1.0, need: 0.5 }, Class { workloads: 2.0, need: 60.25 });
+    let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");
+    let read = Record::parse(text.as_bytes()).expect("a record");
+    assert_eq!(Summary::from(&read.pools["main"]), summary);
+    assert_eq!(Summary::from(&PoolRecord::from(&Summary::default())), Summary::default());
 }
 
 proptest! {

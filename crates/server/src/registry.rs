@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration as StdDuration;
 
-use evenkeel_control::pool::{Config as PoolConfig, Pool as PoolState};
+use evenkeel_control::pool::Pool as PoolState;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{self, Cache};
 
@@ -56,7 +56,7 @@ impl Registry {
             if known.is_none() {
                 next.pools.push(Arc::new(SharedPool {
                     name: name.clone(),
-                    state: Mutex::new(PoolState::new(PoolConfig::from(pool), clock::now(), seed)),
+                    state: Mutex::new(PoolState::new(config.control(pool), clock::now(), seed)),
                     overdue_after_ns: AtomicU64::new(pool.stall_report_after.0.as_nanos()),
                 }));
                 next.tenants.push(HashMap::new());
@@ -132,7 +132,7 @@ impl Registry {
             if let Some(pool) = config.pools.get(&shared.name)
                 && self.config.pools.get(&shared.name) != Some(pool)
             {
-                state.reconfigure(now, PoolConfig::from(pool));
+                state.reconfigure(now, config.control(pool));
                 shared.overdue_after_ns.store(pool.stall_report_after.0.as_nanos(), Ordering::Relaxed);
                 if let (Some(device), Some(Ok(params))) =
                     (&next.devices[index], pool.emulate.as_ref().map(config::Emulate::params))
@@ -147,12 +147,14 @@ impl Registry {
                         let id = state.join(now, tenant.into());
                         state.set_standing(id, tenant.standing.into());
                         state.set_promises(now, id, &tenant.promise.goals());
+                        state.set_response_goal(id, tenant.response_time.map(Into::into));
                         tenants.insert(Arc::from(name.as_str()), id);
                     }
                     Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
                         state.set_qos(now, id, tenant.into());
                         state.set_standing(id, tenant.standing.into());
                         state.set_promises(now, id, &tenant.promise.goals());
+                        state.set_response_goal(id, tenant.response_time.map(Into::into));
                     }
                     Some(_) => {}
                 }

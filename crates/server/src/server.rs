@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
+use evenkeel_control::slots::Summary;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
 use evenkeel_policy::config::{Backend, Emulate, Engine, Volume as VolumeConfig, Workers};
@@ -301,6 +302,39 @@ impl Server {
         }
         settings.emulate = Some(emulate);
         self.switch(&mut registry, &config).map(drop)
+    }
+
+    /// What the tenants of each pool whose slots are shared out did since the last call, for the hosts that share it; ends
+    /// the period where they have a say.
+    pub fn slot_summaries(&self) -> Vec<(String, Summary)> {
+        let snapshot = self.shared.snapshot();
+        let told = snapshot.pools.iter().filter_map(|pool| {
+            let mut state = pool.lock();
+            let now = crate::clock::now();
+            state.tick_controllers(now);
+            Some((pool.name.clone(), state.take_summary(now)?))
+        });
+        told.collect()
+    }
+
+    /// Shares out the slots of every pool that `group` knows, by what all hosts together did in one period. `ramp`: how much
+    /// of its part this host takes, 0 to 1.
+    pub fn decide_slots(&self, group: impl Fn(&str) -> Option<Summary>, ramp: f64) {
+        for pool in &self.shared.snapshot().pools {
+            let Some(summary) = group(&pool.name) else { continue };
+            let mut state = pool.lock();
+            state.share_slots(true);
+            state.set_slot_ramp(ramp);
+            state.decide_slots(crate::clock::now(), &summary);
+        }
+        // Who has more slots now may have something waiting.
+        self.shared.post(0, Message::Visit);
+    }
+
+    /// No other host has a say any more: each pool finds out for itself what its device can take.
+    pub fn decide_slots_alone(&self) {
+        self.shared.snapshot().pools.iter().for_each(|pool| pool.lock().share_slots(false));
+        self.shared.post(0, Message::Visit);
     }
 
     /// Moves connections to other workers while they serve: the `n`th connection of each worker to the worker `n` places on.

@@ -8,13 +8,14 @@ use std::time::Duration as StdDuration;
 use evenkeel_control::admission::Admission;
 use evenkeel_control::limits::{LimitSet, Owner};
 use evenkeel_control::pool::goal::{Record, View};
+use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Standing};
 use evenkeel_policy::goal;
 use evenkeel_policy::state::{
-    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState, State, TenantState,
-    VolumeState, WorkerState,
+    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState, SlotsState, State,
+    TenantSlotsState, TenantState, VolumeState, WorkerState,
 };
 
 use crate::backend::Backend;
@@ -57,6 +58,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
             because: evenkeel_policy::state::placement(&decision.reason),
             moves_total: shared.moves.load(Ordering::Relaxed),
         },
+        exchange: None,
         version: env!("CARGO_PKG_VERSION").into(),
         uptime_s: uptime.as_secs_f64(),
         engine: engine.name().into(),
@@ -98,6 +100,12 @@ fn pool(
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
         goal: state.goal().map(|view| goal(&view, uptime)),
+        slots: state.slots().map(|view| SlotsState {
+            method: view.config.method.name().into(),
+            exchanged: view.exchanged,
+            total: view.total,
+            tightness: view.tightness,
+        }),
         ..PoolState::default()
     };
     drop(state);
@@ -126,6 +134,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
     let (standing, hold) = (Standing::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let promises = view.promises().map(|promise| evenkeel_policy::promise::state(&promise, at)).collect();
@@ -136,6 +145,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
         limit,
         standing: standing.name().into(),
         hold,
+        slots,
         promises,
         connections: connections.into(),
         queued_requests: queued,
@@ -178,6 +188,24 @@ fn goal(view: &View<'_>, uptime: StdDuration) -> GoalState {
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
         decision: view.decision.map(decision),
         decisions: view.records.iter().map(decision).collect(),
+    }
+}
+
+fn slots(granted: &Granted) -> TenantSlotsState {
+    let report = &granted.report;
+    let ms = |seconds: f64| seconds * 1e3;
+    let (device, response) = (report.device_latency_s(), report.response_time_s());
+    TenantSlotsState {
+        goal_ms: granted.goal.map(|goal| goal.as_millis_f64()),
+        need: granted.need,
+        granted: granted.share,
+        used: report.used(),
+        queueing_delay_ms: response.zip(device).map(|(response, device)| ms(response - device).max(0.0)),
+        device_latency_ms: device.map(ms),
+        windows_total: granted.windows,
+        violated_total: granted.violated,
+        reason: granted.reason.map_or("", |reason| reason.name()).into(),
+        because: granted.reason.as_ref().map_or_else(String::new, evenkeel_policy::slots::sentence),
     }
 }
 

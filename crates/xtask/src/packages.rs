@@ -10,7 +10,7 @@ use crate::process;
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program that a test runs, and the package that has it.
-const NEEDED: [(&str, &str); 16] = [
+const NEEDED: [(&str, &str); 18] = [
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("qemu-nbd", "qemu-utils"),
@@ -26,6 +26,8 @@ const NEEDED: [(&str, &str); 16] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
     ("nft", "nftables"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
     // The program is not used; its package brings the library of the initiator that the lab drives.
     ("iscsi-perf", "libiscsi-bin"),
 ];

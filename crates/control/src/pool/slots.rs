@@ -116,6 +116,8 @@ pub(super) struct Slots {
     window_began: Instant,
     /// Whether other hosts have a say.
     exchanged: bool,
+    /// How much of their shares tenants get, from none (their least) to 1.
+    ramp: f64,
     /// Bound on the requests of all tenants together.
     together: u64,
     /// What to tell other hosts.
@@ -141,6 +143,8 @@ pub struct View<'a> {
     pub total: Option<f64>,
     /// By how much all goals could be scaled and still be kept; `None` without goals, or where ten times would not do.
     pub tightness: Option<f64>,
+    /// Whether other hosts have a say.
+    pub exchanged: bool,
 }
 
 impl<R> Pool<R> {
@@ -154,23 +158,42 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Whether the device is shared with pools of other hosts, whose figures [`Pool::decide_slots`] will bring. Without one
-    /// the pool decides alone.
+    /// Whether the device is shared with pools of other hosts, whose figures [`Pool::decide_slots`] will bring. Periods then
+    /// end when [`Pool::take_summary`] is called.
+    ///
+    /// Without, the pool decides alone, at first as if it knew nothing: what the group had together is not its own, and it
+    /// takes no more than the latency that it measures lets it take. Fixed totals and their shares stay as they are.
     pub fn share_slots(&mut self, exchanged: bool) {
-        if let Some(slots) = &mut self.slots {
-            slots.exchanged = exchanged;
+        let Some(slots) = &mut self.slots else { return };
+        let alone = slots.exchanged && !exchanged;
+        slots.exchanged = exchanged;
+        if alone {
+            slots.ramp = 1.0;
+            slots.controller.begin_anew();
         }
     }
 
-    /// What the tenants did in the last period, for the other hosts; once for each period.
-    pub fn take_summary(&mut self) -> Option<Summary> {
+    /// How much of their shares tenants get, 0 (as little as everyone has) to 1: a host that joins takes its part in steps,
+    /// while the others make room.
+    pub fn set_slot_ramp(&mut self, ramp: f64) {
+        if let Some(slots) = &mut self.slots {
+            slots.ramp = ramp.clamp(0.0, 1.0);
+        }
+    }
+
+    /// What the tenants did in the last period, for the other hosts; once for each period. Where other hosts have a say, the
+    /// period ends now.
+    pub fn take_summary(&mut self, now: Instant) -> Option<Summary> {
+        if self.slots.as_ref()?.exchanged {
+            self.end_period(now);
+        }
         self.slots.as_mut()?.untold.take()
     }
 
     /// The slot controller, for a look at its state.
     pub fn slots(&self) -> Option<View<'_>> {
         let slots = self.slots.as_deref()?;
-        Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness })
+        Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness, exchanged: slots.exchanged })
     }
 
     /// Begins, changes or ends with the pool's settings.
@@ -187,6 +210,7 @@ impl<R> Pool<R> {
                 next_tick: now + config.period,
                 window_began: now,
                 exchanged: self.slots.as_ref().is_some_and(|slots| slots.exchanged),
+                ramp: 1.0,
                 together: u64::MAX,
                 untold: None,
                 total: None,
@@ -207,7 +231,7 @@ impl<R> Pool<R> {
     /// Measures anew when it is time, and decides if nobody else has a say.
     #[inline]
     pub(super) fn tick_slots(&mut self, now: Instant) {
-        if self.slots.as_ref().is_some_and(|slots| now >= slots.next_tick) {
+        if now >= self.slots_due() {
             self.end_period(now);
         }
     }
@@ -215,7 +239,8 @@ impl<R> Pool<R> {
     /// When that is next.
     #[inline]
     pub(super) fn slots_due(&self) -> Instant {
-        self.slots.as_ref().map_or(Instant::FAR_FUTURE, |slots| slots.next_tick)
+        let own = self.slots.as_ref().filter(|slots| !slots.exchanged);
+        own.map_or(Instant::FAR_FUTURE, |slots| slots.next_tick)
     }
 
     fn end_period(&mut self, now: Instant) {
@@ -246,7 +271,7 @@ impl<R> Pool<R> {
         }
         let summary = slots.controller.observe(&slots.workloads);
         let alone = (!slots.exchanged).then(|| summary.clone());
-        slots.untold = slots.exchanged.then(|| summary.clone());
+        slots.untold = Some(summary.clone());
         self.slots = Some(slots);
         if let Some(summary) = alone {
             self.decide_slots(now, &summary);
@@ -268,8 +293,10 @@ impl<R> Pool<R> {
                 continue;
             }
             let granted = &mut tenant.granted;
-            granted.slots = share.slots.map(|slots| granted.round(slots));
-            (granted.share, granted.need, granted.reason) = (share.slots, share.need, Some(share.reason));
+            let ramp = slots.ramp;
+            let share_now = share.slots.map(|slots| (slots * ramp).max(slots.min(1.0)));
+            granted.slots = share_now.map(|slots| granted.round(slots));
+            (granted.share, granted.need, granted.reason) = (share_now, share.need, Some(share.reason));
             let slots = granted.slots;
             tenant.slots.set(Owner::Slots, slots);
             self.apply_slots(now, index);

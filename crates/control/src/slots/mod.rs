@@ -198,6 +198,15 @@ impl Controller {
         &self.config
     }
 
+    /// Forgets how many slots the group has together: the host is on its own from now on, and finds out anew how many the
+    /// device can take, from the least. What is known of its workloads stays, and so do fixed totals.
+    pub fn begin_anew(&mut self) {
+        if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
+            self.total = self.config.least;
+            self.latency_s = None;
+        }
+    }
+
     /// What the workloads of this host did in a period; who is missing is gone. Answers what to tell the other hosts.
     /// O(n) where the order is that of the call before.
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {

@@ -8,7 +8,10 @@ use axum::extract;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use evenkeel_policy::state::{LatencyState, PoolState, PromiseState, State, TenantState, VolumeState, WorkerState};
+use evenkeel_policy::state::{
+    ExchangeState, LatencyState, PoolState, PromiseState, State, TenantSlotsState, TenantState, VolumeState,
+    WorkerState,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -176,6 +179,30 @@ const POOL: &[Metric<PoolState>] = &[
     }),
 ];
 
+const EXCHANGE: &[Metric<ExchangeState>] = &[
+    metric("exchange_connected", "1 while changes come from etcd.", None, |e| gauge(u64::from(e.connected))),
+    metric("exchange_lost", "1 while this host is on its own.", None, |e| gauge(u64::from(e.standing == "lost"))),
+    metric("exchange_losses", "Times that the exchange was lost.", None, |e| counter(e.lost_total)),
+    metric("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(Figure::Gauge(e.ramp))),
+    metric("exchange_age", "Since the end of the last period that was reported and came back.", SECONDS, |e| {
+        e.age_s.map(Figure::Gauge)
+    }),
+    metric("exchange_rounds", "Periods decided.", None, |e| counter(e.rounds_total)),
+    metric("exchange_sent", "Sent to etcd.", BYTES, |e| counter(e.sent_bytes_total)),
+    metric("exchange_received", "Received from etcd.", BYTES, |e| counter(e.received_bytes_total)),
+];
+
+const SLOTS: &[Metric<TenantSlotsState>] = &[
+    metric("tenant_goal", "What the mean response time is to stay below; absent = no goal.", SECONDS, |s| {
+        s.goal_ms.map(|ms| Figure::Gauge(ms / 1e3))
+    }),
+    metric("tenant_needed_slots", "Slots that the goal needs.", None, |s| Some(Figure::Gauge(s.need))),
+    metric("tenant_granted_slots", "Slots granted; absent = no bound.", None, |s| s.granted.map(Figure::Gauge)),
+    metric("tenant_used_slots", "Slots used in the last period, in the mean.", None, |s| Some(Figure::Gauge(s.used))),
+    metric("tenant_goal_windows", "Seconds in which the goal was judged.", None, |s| counter(s.windows_total)),
+    metric("tenant_goal_violations", "Of those, how many violated it.", None, |s| counter(s.violated_total)),
+];
+
 const TENANT: &[Metric<TenantState>] = &[
     metric("tenant_connections", "Connections at present.", None, |t| gauge(t.connections)),
     metric("tenant_queued_requests", "Requests waiting.", None, |t| gauge(t.queued_requests)),
@@ -248,11 +275,27 @@ impl Collector for Snapshot {
         each(&mut encoder, POOL, &state.pools, |pool| vec![("pool", pool.name.clone())])?;
         let volume = |volume: &VolumeState| vec![("volume", volume.name.clone()), ("pool", volume.pool.clone())];
         each(&mut encoder, VOLUME, &state.volumes, volume)?;
+        self.exchange(&mut encoder)?;
         self.tenants(&mut encoder)
     }
 }
 
 impl Snapshot {
+    fn exchange(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(exchange) = &self.0.exchange else { return Ok(()) };
+        each(encoder, EXCHANGE, [exchange], |_| Vec::new())?;
+        let hosts = ["present", "silent", "out"].map(|presence| {
+            let count = exchange.hosts.iter().filter(|host| host.presence == presence).count();
+            (vec![("presence", presence.to_owned())], Figure::Gauge(count as f64))
+        });
+        family(encoder, "exchange_hosts", "Hosts of the group, this one included.", None, hosts.into())?;
+        let ignored = exchange
+            .ignored_total
+            .iter()
+            .map(|(reason, &count)| (vec![("reason", reason.clone())], Figure::Counter(count as f64)));
+        family(encoder, "exchange_ignored", "Values of other hosts that were ignored.", None, ignored.collect())
+    }
+
     fn tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let of = |pool: &'_ PoolState, tenant: &TenantState| {
             vec![("pool", pool.name.clone()), ("tenant", tenant.name.clone())]
@@ -261,6 +304,11 @@ impl Snapshot {
         for metric in TENANT {
             let sample = |(pool, tenant)| Some((of(pool, tenant), (metric.figure)(tenant)?));
             family(encoder, metric.name, metric.help, metric.unit.as_ref(), all().filter_map(sample).collect())?;
+        }
+        for metric in SLOTS {
+            let samples =
+                all().filter_map(|(pool, tenant)| Some((of(pool, tenant), (metric.figure)(tenant.slots.as_ref()?)?)));
+            family(encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
         }
         for metric in PROMISE {
             let samples = all().flat_map(|(pool, tenant)| {

@@ -1,7 +1,7 @@
 //! The running server as its operators change it: one change at a time, checked before it takes effect.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Errors;
@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::source::{self, Source};
+use crate::exchange;
 
 /// Why a request to change something was turned down. Nothing has changed then.
 #[derive(Debug, Serialize)]
@@ -60,11 +61,13 @@ pub(crate) struct Manager {
     source: Source,
     /// Held while a change is made, so that changes come one after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
+    /// The exchange with other hosts, if this one takes part in it.
+    exchange: OnceLock<exchange::Handle>,
 }
 
 impl Manager {
     pub(crate) fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
-        Self { server, source, fixed_volumes: Mutex::new(fixed_volumes) }
+        Self { server, source, fixed_volumes: Mutex::new(fixed_volumes), exchange: OnceLock::new() }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -72,7 +75,20 @@ impl Manager {
     }
 
     pub(crate) fn state(&self) -> State {
-        self.server.state()
+        State { exchange: self.exchange.get().map(exchange::Handle::state), ..self.server.state() }
+    }
+
+    /// This server takes part in an exchange, from its start to its end.
+    pub(crate) fn exchange_with(&self, exchange: exchange::Handle) {
+        // It is started once.
+        let _ = self.exchange.set(exchange);
+    }
+
+    /// Says good-bye to other hosts, if there are any.
+    pub(crate) fn leave_exchange(&self) {
+        if let Some(exchange) = self.exchange.get() {
+            exchange.stop();
+        }
     }
 
     pub(crate) fn config(&self) -> Arc<Config> {

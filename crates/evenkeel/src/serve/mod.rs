@@ -19,6 +19,7 @@ use evenkeel_server::{Server, Start};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::exchange::{self, ServedPools};
 use crate::output;
 
 mod banner;
@@ -74,11 +75,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     let signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
 
+    let exchange = &loaded.config.exchange;
+    let exchange = (!exchange.etcd.is_empty()).then(|| exchange::Settings::of_this_host(exchange)).transpose()?;
     let start = Start { inherited: std::mem::take(&mut sockets.nbd), seed: seed() };
     let server = Server::start(loaded.config, start).map_err(explain_start)?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     crate::http::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
+    if let Some(settings) = exchange {
+        manager.exchange_with(exchange::start(settings, ServedPools(Arc::clone(&manager)))?);
+    }
 
     let uris = manager.server().listening().to_vec();
     output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
@@ -202,6 +208,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
                 systemd::notify(Condition::Stopping);
                 let (manager, handle) = (Arc::clone(manager), handle.clone());
                 stopping = Some(thread::spawn(move || {
+                    manager.leave_exchange();
                     let stopped = manager.server().shutdown();
                     handle.close();
                     stopped

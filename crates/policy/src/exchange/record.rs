@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_control::Duration;
+use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
 /// The format written here. A reader ignores newer ones; whoever changes the meaning of a field counts it up.
@@ -9,9 +11,7 @@ pub const VERSION: u32 = 1;
 /// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
 /// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
-pub const MAX_RECORD_BYTES: usize = 96 << 10;
-/// Figures of one kind in a pool.
-const MAX_FIGURES: usize = 64;
+pub const MAX_RECORD_BYTES: usize = 80 << 10;
 /// Nothing that is counted here is larger.
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name, as in the configuration.
@@ -176,8 +176,6 @@ impl PoolRecord {
     }
 
     fn round(&mut self) {
-        self.classes.truncate(MAX_FIGURES);
-        self.needs.truncate(MAX_FIGURES);
         self.figures().for_each(|figure| *figure = rounded(*figure));
     }
 
@@ -187,11 +185,58 @@ impl PoolRecord {
         if let Some(figure) = figures.figures().find_map(|figure| wrong(figure).then_some(*figure)) {
             return Some(format!("{figure} is out of range"));
         }
-        if self.needs.len() > MAX_FIGURES || self.classes.len() > MAX_FIGURES {
-            return Some(format!("more than {MAX_FIGURES} figures of one kind"));
+        if ![0, SCALES].contains(&self.needs.len()) {
+            return Some(format!("{} needs instead of {SCALES}", self.needs.len()));
+        }
+        if self.classes.iter().any(|(class, ..)| usize::from(*class) >= CLASSES) {
+            return Some(format!("a class beyond the {CLASSES} that there are"));
         }
         let in_order = self.classes.windows(2).all(|pair| pair[0].0 < pair[1].0);
         (!in_order).then(|| "its classes are out of order".into())
+    }
+}
+
+impl From<&Summary> for PoolRecord {
+    fn from(summary: &Summary) -> Self {
+        let used = |class: &Class| *class != Class::default();
+        let classes = (0u16..).zip(&summary.classes).filter(|(_, class)| used(class));
+        Self {
+            tenants: summary.workloads,
+            active_weight: summary.active_weight,
+            weight: summary.weight,
+            used: summary.used,
+            completed: summary.completed,
+            device_s: summary.device_s,
+            queued: summary.queued,
+            smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
+            needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
+            classes: classes.map(|(place, class)| (place, class.workloads, class.need)).collect(),
+        }
+    }
+}
+
+impl From<&PoolRecord> for Summary {
+    fn from(record: &PoolRecord) -> Self {
+        let mut summary = Self {
+            workloads: record.tenants,
+            active_weight: record.active_weight,
+            weight: record.weight,
+            used: record.used,
+            completed: record.completed,
+            device_s: record.device_s,
+            queued: record.queued,
+            smallest_goal: record.smallest_goal_us.map(Duration::from_micros),
+            ..Self::default()
+        };
+        for (need, told) in summary.needs.iter_mut().zip(&record.needs) {
+            *need = *told;
+        }
+        for &(place, workloads, need) in &record.classes {
+            if let Some(class) = summary.classes.get_mut(usize::from(place)) {
+                *class = Class { workloads, need };
+            }
+        }
+        summary
     }
 }
 

@@ -1,0 +1,271 @@
+//! etcd by its own JSON gateway: what the exchange needs of it and no more.
+//!
+//! A client with gRPC would bring a protocol compiler or generated code and an HTTP/2 stack for six calls. The gateway is
+//! part of every etcd since 3.4 under `/v3/`, and HTTP/1.1 is in the program already, for its own API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_policy::config::Endpoint;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::json;
+
+mod base64;
+mod http;
+
+use http::{Connection, Lines, Refusal, unlike};
+pub(crate) use http::{Error, Traffic};
+
+/// Keys of one snapshot; a group is far smaller.
+const MAX_KEYS: u32 = 1_024;
+
+/// A connection to one etcd server.
+pub(crate) struct Client(Connection);
+
+/// What became of a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The key is ours; the revision at which it was made tells it from later ones.
+    Ours(i64),
+    /// It was made by somebody, at that revision, and holds that.
+    Taken(i64, Vec<u8>),
+}
+
+/// What happened to a key.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It has this value now.
+    Put(String, Vec<u8>),
+    /// It is gone.
+    Deleted(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Header {
+    #[serde(deserialize_with = "number")]
+    revision: i64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Pair {
+    key: String,
+    value: String,
+    #[serde(deserialize_with = "number")]
+    create_revision: i64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Range {
+    header: Header,
+    kvs: Vec<Pair>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Operation {
+    response_range: Option<Range>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Transaction {
+    header: Header,
+    succeeded: bool,
+    responses: Vec<Operation>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Lease {
+    #[serde(rename = "ID", deserialize_with = "number")]
+    id: i64,
+    #[serde(rename = "TTL", deserialize_with = "number")]
+    ttl: i64,
+}
+
+/// An answer of a stream.
+#[derive(Debug, Deserialize)]
+struct Streamed<T> {
+    result: Option<T>,
+    error: Option<Refusal>,
+}
+
+impl<T> Streamed<T> {
+    fn result(self, endpoint: &Endpoint) -> Result<T, Error> {
+        match (self.result, self.error) {
+            (_, Some(refusal)) => Err(refusal.at(endpoint)),
+            (Some(result), None) => Ok(result),
+            (None, None) => Err(unlike(endpoint, &"neither result nor error")),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Watched {
+    created: bool,
+    canceled: bool,
+    #[serde(deserialize_with = "number")]
+    compact_revision: i64,
+    cancel_reason: String,
+    events: Vec<Event>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Event {
+    /// Left out for PUT.
+    r#type: String,
+    kv: Pair,
+}
+
+/// etcd writes 64-bit numbers as text.
+fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Number(i64),
+    }
+    match Written::deserialize(deserializer)? {
+        Written::Number(number) => Ok(number),
+        Written::Text(text) => text.parse().map_err(de::Error::custom),
+    }
+}
+
+impl Client {
+    /// Connects. This and every request takes `patience` at most.
+    pub(crate) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
+        Connection::open(endpoint, patience, traffic).await.map(Self)
+    }
+
+    /// A lease that ends `seconds` after it was last kept alive; its number.
+    pub(crate) async fn grant(&mut self, seconds: u64) -> Result<i64, Error> {
+        let lease: Lease = self.0.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() })).await?;
+        if lease.id == 0 {
+            return Err(unlike(self.0.endpoint(), &"a lease without a number"));
+        }
+        Ok(lease.id)
+    }
+
+    /// Keeps a lease alive; whether it still was.
+    pub(crate) async fn keep_alive(&mut self, lease: i64) -> Result<bool, Error> {
+        let kept: Streamed<Lease> = self.0.call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() })).await?;
+        Ok(kept.result(self.0.endpoint())?.ttl > 0)
+    }
+
+    /// Ends a lease, and its keys with it.
+    pub(crate) async fn revoke(&mut self, lease: i64) -> Result<(), Error> {
+        self.0.call("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).await.map(|_: serde_json::Value| ())
+    }
+
+    /// Makes a key if there is none.
+    pub(crate) async fn claim(&mut self, key: &str, value: &[u8], lease: i64) -> Result<Claim, Error> {
+        let made = self.put_if(key, value, lease, 0).await?;
+        if made.succeeded {
+            return Ok(Claim::Ours(made.header.revision));
+        }
+        let ranges = made.responses.into_iter().filter_map(|operation| operation.response_range);
+        let holder = ranges.flat_map(|range| range.kvs).next();
+        let holder = holder.ok_or_else(|| unlike(self.0.endpoint(), &"a key that is there and is not"))?;
+        Ok(Claim::Taken(holder.create_revision, self.bytes(&holder.value)?))
+    }
+
+    /// Writes a key that was made at `revision`; whether it is still that one.
+    pub(crate) async fn replace(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<bool, Error> {
+        self.put_if(key, value, lease, revision).await.map(|done| done.succeeded)
+    }
+
+    async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, made_at: i64) -> Result<Transaction, Error> {
+        let (key, value) = (base64::encode(key.as_bytes()), base64::encode(value));
+        let question = json!({
+            "compare": [{ "target": "CREATE", "result": "EQUAL", "key": key, "create_revision": made_at.to_string() }],
+            "success": [{ "request_put": { "key": key, "value": value, "lease": lease.to_string() } }],
+            "failure": [{ "request_range": { "key": key } }],
+        });
+        self.0.call("/v3/kv/txn", &question).await
+    }
+
+    /// All keys that begin with `prefix`, and then every change to them.
+    pub(crate) async fn follow(mut self, prefix: &str) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
+        let (from, to) = (base64::encode(prefix.as_bytes()), base64::encode(&after(prefix)));
+        let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
+        let range: Range = self.0.call("/v3/kv/range", &question).await?;
+        let all: Result<Vec<_>, Error> =
+            range.kvs.iter().map(|pair| Ok((self.text(&pair.key)?, self.bytes(&pair.value)?))).collect();
+        let all = all?;
+        let next = range.header.revision + 1;
+        let question =
+            json!({ "create_request": { "key": from, "range_end": to, "start_revision": next.to_string() } });
+        let lines = self.0.stream("/v3/watch", &question).await?;
+        Ok((all, Watch { lines, next }))
+    }
+
+    fn bytes(&self, text: &str) -> Result<Vec<u8>, Error> {
+        bytes(self.0.endpoint(), text)
+    }
+
+    fn text(&self, text: &str) -> Result<String, Error> {
+        text_of(self.0.endpoint(), text)
+    }
+}
+
+/// Changes as they happen.
+pub(crate) struct Watch {
+    lines: Lines,
+    /// The revision from which changes are wanted.
+    next: i64,
+}
+
+impl Watch {
+    /// The next changes; waits for as long as it takes. Loses nothing when it is dropped while it waits.
+    pub(crate) async fn next(&mut self) -> Result<Vec<Change>, Error> {
+        loop {
+            let streamed: Streamed<Watched> = self.lines.next().await?;
+            let endpoint = self.lines.endpoint();
+            let watched = streamed.result(endpoint)?;
+            if watched.compact_revision > 0 {
+                return Err(Error::Compacted { endpoint: endpoint.clone(), revision: self.next });
+            }
+            if watched.canceled {
+                let message = format!("it no longer watches for us ({})", watched.cancel_reason);
+                return Err(Error::Refused { endpoint: endpoint.clone(), code: 0, message });
+            }
+            if watched.created && watched.events.is_empty() {
+                continue;
+            }
+            let change = |event: &Event| {
+                let key = text_of(endpoint, &event.kv.key)?;
+                if event.r#type == "DELETE" {
+                    return Ok(Change::Deleted(key));
+                }
+                Ok(Change::Put(key, bytes(endpoint, &event.kv.value)?))
+            };
+            return watched.events.iter().map(change).collect();
+        }
+    }
+}
+
+fn bytes(endpoint: &Endpoint, text: &str) -> Result<Vec<u8>, Error> {
+    base64::decode(text).ok_or_else(|| unlike(endpoint, &"no base64 where it should be"))
+}
+
+fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {
+    String::from_utf8(bytes(endpoint, text)?).map_err(|error| unlike(endpoint, &error))
+}
+
+/// The first key behind all that begin with `prefix`.
+fn after(prefix: &str) -> Vec<u8> {
+    let mut key = prefix.as_bytes().to_vec();
+    while let Some(last) = key.pop() {
+        if last < u8::MAX {
+            key.push(last + 1);
+            return key;
+        }
+    }
+    // All keys.
+    vec![0]
+}

@@ -1,0 +1,56 @@
+//! Values of other hosts that are ignored: counted, and said, but not over and over.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::exchange::Fault;
+use evenkeel_control::{Duration, Instant};
+
+/// The same about the same host is said again after so long.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Hosts and kinds that are remembered for that.
+const REMEMBERED: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    counts: BTreeMap<String, u64>,
+    said: BTreeMap<(String, &'static str), Instant>,
+}
+
+impl Faults {
+    /// Counts, by kind.
+    pub(super) fn counts(&self) -> &BTreeMap<String, u64> {
+        &self.counts
+    }
+
+    pub(super) fn note(&mut self, now: Instant, host: &str, kind: &'static str, what: &str) {
+        *self.counts.entry(kind.to_owned()).or_default() += 1;
+        let key = (host.to_owned(), kind);
+        if self.said.get(&key).is_some_and(|&before| now.since(before) < AGAIN_AFTER && now >= before) {
+            return;
+        }
+        if self.said.len() >= REMEMBERED {
+            self.said.clear();
+        }
+        self.said.insert(key, now);
+        tracing::warn!("exchange: ignored: host {host:?} {what}");
+    }
+}
+
+/// Name and sentence of a fault.
+pub(super) fn told(fault: &Fault) -> (&'static str, String) {
+    match fault {
+        Fault::Future { ahead } => {
+            ("future", format!("reports what is {ahead} periods ahead of our clock; set the clocks of both (NTP)"))
+        }
+        Fault::Late { behind } => {
+            ("late", format!("reports what is {behind} periods behind our clock; set the clocks of both (NTP)"))
+        }
+        Fault::Duplicate { .. } => (
+            "duplicate",
+            "is reported by two processes; the one that started later counts, give the other a name with exchange.host"
+                .into(),
+        ),
+        Fault::Conflict => ("conflict", "has said two things about one period".into()),
+        Fault::TooMany { max } => ("too_many", format!("is one more than the {max} that are kept track of")),
+    }
+}

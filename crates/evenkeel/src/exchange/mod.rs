@@ -1,0 +1,394 @@
+//! The exchange of statistics with other hosts, on a thread of its own: reports out, reports of all in, decisions.
+//!
+//! What it all means is decided in [`evenkeel_control::exchange`]; here are the clock, etcd, and the log.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use evenkeel_control::exchange::{Exchange, Presence, Report, Round, Standing};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config;
+use evenkeel_policy::exchange::{PoolRecord, Record, Unreadable, VERSION};
+use evenkeel_policy::state::{ExchangeState, HostState};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+mod etcd;
+mod faults;
+mod pools;
+mod publish;
+#[cfg(test)]
+mod tests;
+mod watcher;
+
+use etcd::Traffic;
+use faults::Faults;
+pub(crate) use pools::ServedPools;
+
+/// What hosts tell each other: figures by pool.
+pub(crate) type Pools = BTreeMap<String, PoolRecord>;
+
+/// Changes that wait to be looked at; the sender waits when there are more.
+const EVENTS: usize = 1_024;
+/// How long good-bye may take.
+const GOOD_BYE: StdDuration = StdDuration::from_secs(2);
+
+/// Who reports and decides: the pools of this host.
+pub(crate) trait Member: Send + 'static {
+    /// What the tenants of this host did since the last call.
+    fn report(&mut self) -> Pools;
+    /// All hosts' reports of one period. `ramp`: how much of its share this host takes, 0 to 1.
+    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64);
+    /// The exchange is lost: this host is on its own until the next call of [`Member::decide`].
+    fn alone(&mut self);
+}
+
+/// How this host takes part.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) exchange: config::Exchange,
+    /// Name of this host.
+    pub(crate) host: String,
+    /// Which life of it: later starts have larger numbers.
+    pub(crate) incarnation: u64,
+    /// Wall-clock time since 1970.
+    pub(crate) clock: fn() -> Instant,
+}
+
+impl Settings {
+    /// Of this system.
+    ///
+    /// # Errors
+    /// When the system's host name is none that can be used and no other was given.
+    pub(crate) fn of_this_host(exchange: &config::Exchange) -> anyhow::Result<Self> {
+        let host = match &exchange.host {
+            Some(host) => host.clone(),
+            None => {
+                let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                if !evenkeel_policy::is_name(&name) {
+                    return Err(anyhow!(
+                        "the system's host name {name:?} cannot be used in the exchange; set exchange.host in the configuration"
+                    ));
+                }
+                name
+            }
+        };
+        Ok(Self { exchange: exchange.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
+    }
+
+    /// Where hosts of the group have their keys.
+    fn prefix(&self) -> String {
+        format!("evenkeel/{}/hosts/", self.exchange.group)
+    }
+
+    fn period(&self) -> StdDuration {
+        self.exchange.period.into()
+    }
+
+    /// How long etcd may take for one request: a value that comes later than the next one is of no use.
+    fn patience(&self) -> StdDuration {
+        self.period().clamp(StdDuration::from_millis(500), StdDuration::from_secs(2))
+    }
+}
+
+/// Wall-clock time since 1970.
+fn wall_clock() -> Instant {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Instant::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// The exchange while it runs.
+pub(crate) struct Handle {
+    state: Arc<Mutex<ExchangeState>>,
+    stop: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
+}
+
+impl Handle {
+    /// How it goes.
+    pub(crate) fn state(&self) -> ExchangeState {
+        lock(&self.state).clone()
+    }
+
+    /// Says good-bye to the others, so that they take over the share of this host at once.
+    pub(crate) fn stop(&self) {
+        if let Some((stop, thread)) = lock(&self.stop).take() {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes part from now on.
+///
+/// # Errors
+/// When a setting is out of range or no thread can be started.
+pub(crate) fn start(settings: Settings, member: impl Member) -> anyhow::Result<Handle> {
+    let state = Arc::new(Mutex::new(ExchangeState {
+        group: settings.exchange.group.clone(),
+        host: settings.host.clone(),
+        period_s: settings.period().as_secs_f64(),
+        standing: "lost".into(),
+        because: "nothing has been heard from etcd yet".into(),
+        ..ExchangeState::default()
+    }));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .build()
+        .context("cannot start the exchange")?;
+    let (stop, stopped) = oneshot::channel();
+    let driver = Driver::new(settings, member, Arc::clone(&state))?;
+    let run = move || {
+        runtime.block_on(driver.run(stopped));
+        // A name that is looked up meanwhile keeps nobody waiting.
+        runtime.shutdown_background();
+    };
+    let thread =
+        thread::Builder::new().name("evenkeel-exchange".into()).spawn(run).context("cannot start the exchange")?;
+    Ok(Handle { state, stop: Mutex::new(Some((stop, thread))) })
+}
+
+/// What the tasks beside the driver tell it.
+enum Event {
+    /// Changes come from this server from now on; these are all values at present.
+    Watching { endpoint: String, all: Vec<(String, Vec<u8>)> },
+    /// A host said something.
+    Said { host: String, value: Vec<u8> },
+    /// The key of a host is gone: its lease has ended.
+    Ended { host: String },
+    /// Changes do not come any more.
+    Unwatched { why: String },
+    /// Our value was written.
+    Written,
+    /// Our value was not written.
+    Unwritten { why: String },
+}
+
+struct Driver<M> {
+    settings: Settings,
+    member: M,
+    exchange: Exchange<Pools>,
+    state: Arc<Mutex<ExchangeState>>,
+    traffic: Arc<Traffic>,
+    faults: Faults,
+    /// The last period that was reported.
+    reported: u64,
+    /// The period in which we joined or came back.
+    joined: u64,
+    standing: Standing,
+    /// What keeps us from watching and writing.
+    troubles: [Option<String>; 2],
+}
+
+impl<M: Member> Driver<M> {
+    fn new(settings: Settings, member: M, state: Arc<Mutex<ExchangeState>>) -> anyhow::Result<Self> {
+        let exchange = Exchange::new(settings.exchange.control(), &settings.host, settings.incarnation)
+            .map_err(|e| anyhow!("exchange: {e}"))?;
+        let present = exchange.config().period_at((settings.clock)());
+        Ok(Self {
+            // The period that is under way is the first to be reported, when it is over.
+            reported: present.saturating_sub(1),
+            joined: present,
+            settings,
+            member,
+            exchange,
+            state,
+            traffic: Arc::default(),
+            faults: Faults::default(),
+            standing: Standing::Lost,
+            troubles: [None, None],
+        })
+    }
+
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+        let (events, mut happened) = mpsc::channel(EVENTS);
+        let (outgoing, to_publish) = watch::channel(None);
+        let watcher = tokio::spawn(watcher::run(self.settings.clone(), Arc::clone(&self.traffic), events.clone()));
+        let publisher =
+            tokio::spawn(publish::run(self.settings.clone(), Arc::clone(&self.traffic), events, to_publish));
+        self.member.alone();
+        loop {
+            let now = (self.settings.clock)();
+            if let Some(report) = self.report(now) {
+                outgoing.send_replace(Some(report));
+            }
+            self.decide(now);
+            self.publish_state(now);
+            let wake =
+                self.exchange.config().due(self.exchange.config().period_at(now)).min(self.exchange.deadline(now));
+            // No less than a millisecond: whatever the clock does, others get their turn.
+            let pause = StdDuration::from(wake.since(now)).max(StdDuration::from_millis(1));
+            tokio::select! {
+                event = happened.recv() => if let Some(event) = event { self.take_in(event) },
+                () = sleep(pause) => {}
+                _ = &mut stopped => break,
+            }
+            // What has piled up is looked at before anything is decided.
+            while let Ok(event) = happened.try_recv() {
+                self.take_in(event);
+            }
+        }
+        watcher.abort();
+        // Room for what the publisher still says.
+        happened.close();
+        let period = self.exchange.config().period_at((self.settings.clock)());
+        outgoing.send_replace(self.record(period, Pools::new(), true));
+        let _ = timeout(GOOD_BYE, publisher).await;
+    }
+
+    /// Our report of the period that has just ended, once.
+    fn report(&mut self, now: Instant) -> Option<publish::Outgoing> {
+        let present = self.exchange.config().period_at(now);
+        let ended = present.checked_sub(1)?;
+        // The clock may have been set back.
+        if self.reported == ended || (self.reported > ended && self.reported <= present) {
+            return None;
+        }
+        self.reported = ended;
+        if self.standing == Standing::Lost {
+            self.joined = ended;
+        }
+        let pools = self.member.report();
+        self.record(ended, pools, false)
+    }
+
+    fn record(&self, period: u64, pools: Pools, leaving: bool) -> Option<publish::Outgoing> {
+        let period_us = self.exchange.config().period.as_nanos() / 1_000;
+        let (incarnation, joined) = (self.settings.incarnation, self.joined.min(period));
+        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, pools };
+        match record.text() {
+            Ok(text) => Some(publish::Outgoing { text, leaving }),
+            Err(error) => {
+                tracing::error!("exchange: {error}");
+                None
+            }
+        }
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Watching { endpoint, all } => {
+                let missing: Vec<String> = {
+                    let known = self.exchange.hosts((self.settings.clock)());
+                    let gone = known.filter(|(host, ..)| !all.iter().any(|(other, _)| other == host));
+                    gone.map(|(host, ..)| host.to_owned()).collect()
+                };
+                missing.iter().for_each(|host| self.exchange.lease_ended(host));
+                all.iter().for_each(|(host, value)| self.heard(host, value));
+                tracing::info!("exchange: connected to {endpoint}");
+                let mut state = lock(&self.state);
+                (state.connected, state.endpoint) = (true, Some(endpoint));
+                self.troubles[0] = None;
+            }
+            Event::Said { host, value } => self.heard(&host, &value),
+            Event::Ended { host } => self.exchange.lease_ended(&host),
+            Event::Unwatched { why } => {
+                let mut state = lock(&self.state);
+                (state.connected, state.endpoint) = (false, None);
+                drop(state);
+                self.trouble(0, why);
+            }
+            Event::Written => self.troubles[1] = None,
+            Event::Unwritten { why } => self.trouble(1, why),
+        }
+    }
+
+    /// Says what is wrong when it begins to be.
+    fn trouble(&mut self, which: usize, why: String) {
+        if self.troubles[which].is_none() {
+            tracing::warn!("exchange: {why}");
+        }
+        self.troubles[which] = Some(why);
+    }
+
+    fn heard(&mut self, host: &str, value: &[u8]) {
+        let now = (self.settings.clock)();
+        if !evenkeel_policy::is_name(host) {
+            return self.faults.note(now, host, "corrupt", "is no name of a host");
+        }
+        let record = match Record::parse(value) {
+            Ok(record) => record,
+            Err(fault) => {
+                let kind = if matches!(fault, Unreadable::Newer { .. }) { "newer" } else { "corrupt" };
+                return self.faults.note(now, host, kind, &format!("its value {fault}"));
+            }
+        };
+        let ours = self.exchange.config().period;
+        let theirs = Duration::from_micros(record.period_us);
+        if theirs != ours {
+            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set exchange.period alike on all hosts");
+            return self.faults.note(now, host, "period", &what);
+        }
+        let Record { incarnation, period, joined, leaving, pools, .. } = record;
+        let report = Report { incarnation, period, joined, leaving, content: pools };
+        if let Err(fault) = self.exchange.observe(now, host, report) {
+            let (kind, what) = faults::told(&fault);
+            self.faults.note(now, host, kind, &what);
+        }
+    }
+
+    fn decide(&mut self, now: Instant) {
+        while let Some(period) = self.exchange.poll(now) {
+            if let Standing::Shared { ramp } = self.exchange.standing(now) {
+                self.member.decide(&self.exchange.round(period), ramp);
+            }
+            let mut state = lock(&self.state);
+            (state.round, state.rounds_total) = (Some(period), state.rounds_total + 1);
+        }
+        let standing = self.exchange.standing(now);
+        let lost = |standing: &Standing| *standing == Standing::Lost;
+        match (lost(&self.standing), lost(&standing)) {
+            (false, true) => {
+                let why = self.troubles.iter().flatten().next().map_or("our reports do not come back", String::as_str);
+                tracing::warn!(
+                    "exchange lost: {why}; this host is on its own: safe minimum, control by its own latency"
+                );
+                self.member.alone();
+                lock(&self.state).lost_total += 1;
+            }
+            (true, false) => tracing::info!("exchange: slots are shared out between hosts"),
+            _ => {}
+        }
+        self.standing = standing;
+    }
+
+    fn publish_state(&mut self, now: Instant) {
+        let mut state = lock(&self.state);
+        let (standing, because, ramp) = match self.standing {
+            Standing::Shared { ramp } if ramp < 1.0 => {
+                ("shared", format!("this host has joined and takes {:.0} % of its share", 100.0 * ramp), ramp)
+            }
+            Standing::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
+            Standing::Holding { silent } => (
+                "holding",
+                format!("our reports have not come back for {silent} periods; the last decision stays"),
+                1.0,
+            ),
+            Standing::Lost => ("lost", "our reports do not come back: this host is on its own".into(), 0.0),
+        };
+        (state.standing, state.because, state.ramp) = (standing.into(), because, ramp);
+        state.error = self.troubles.iter().flatten().next().cloned();
+        let hosts = self.exchange.hosts(now).map(|(name, _, presence)| {
+            let (presence, silent_periods) = match presence {
+                Presence::Present => ("present", 0),
+                Presence::Silent(periods) => ("silent", periods),
+                Presence::Out(periods) => ("out", periods),
+            };
+            HostState { name: name.to_owned(), presence: presence.into(), silent_periods }
+        });
+        state.hosts = hosts.collect();
+        state.age_s =
+            self.exchange.last_own().map(|period| now.since(self.exchange.config().due(period)).as_secs_f64());
+        state.ignored_total.clone_from(self.faults.counts());
+        state.sent_bytes_total = self.traffic.sent.load(Ordering::Relaxed);
+        state.received_bytes_total = self.traffic.received.load(Ordering::Relaxed);
+    }
+}

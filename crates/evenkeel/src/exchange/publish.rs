@@ -1,0 +1,165 @@
+//! What this host says: one key, which lives as long as its lease, and which no second process of that name can write.
+
+use std::sync::Arc;
+
+use evenkeel_policy::exchange::Record;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::watch::Receiver;
+
+use super::etcd::{Claim, Client, Error, Traffic};
+use super::{Event, Settings};
+
+/// A value on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    pub(super) text: String,
+    /// It is the last one.
+    pub(super) leaving: bool,
+}
+
+/// Publishes whatever is newest until the last one.
+pub(super) async fn run(
+    settings: Settings,
+    traffic: Arc<Traffic>,
+    events: Sender<Event>,
+    mut outgoing: Receiver<Option<Outgoing>>,
+) {
+    let key = settings.prefix() + &settings.host;
+    let mut publisher = Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, made_at: None };
+    while outgoing.changed().await.is_ok() {
+        let Some(Outgoing { text, leaving }) = outgoing.borrow_and_update().clone() else { continue };
+        let event = match publisher.publish(&text).await {
+            Ok(()) => Event::Written,
+            Err(Unwritten::Error(error)) => Event::Unwritten { why: error.to_string() },
+            Err(Unwritten::Taken(why)) => Event::Unwritten { why },
+        };
+        if leaving {
+            publisher.leave().await;
+            return;
+        }
+        // Nobody hears it: the last one follows.
+        let _ = events.send(event).await;
+    }
+}
+
+enum Unwritten {
+    Error(Error),
+    /// Another process has our key.
+    Taken(String),
+}
+
+impl From<Error> for Unwritten {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+struct Publisher {
+    settings: Settings,
+    key: String,
+    traffic: Arc<Traffic>,
+    /// Which server is next.
+    endpoint: usize,
+    client: Option<Client>,
+    lease: Option<i64>,
+    /// When our key was made; `None`: it is not ours yet.
+    made_at: Option<i64>,
+}
+
+impl Publisher {
+    /// Writes our value; tries each server once.
+    async fn publish(&mut self, text: &str) -> Result<(), Unwritten> {
+        let servers = self.settings.exchange.etcd.len();
+        let mut last = None;
+        for _ in 0..servers {
+            match self.write(text).await {
+                Ok(()) => return Ok(()),
+                Err(Unwritten::Taken(why)) => return Err(Unwritten::Taken(why)),
+                Err(Unwritten::Error(error)) => {
+                    self.client = None;
+                    self.endpoint = (self.endpoint + 1) % servers;
+                    last = Some(error);
+                }
+            }
+        }
+        last.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Writes our value with one server, taking the key first if it is not ours.
+    async fn write(&mut self, text: &str) -> Result<(), Unwritten> {
+        match self.try_to_write(text).await {
+            // The lease has ended since we last looked, and the key with it: both anew.
+            Err(Unwritten::Error(error)) if error.is_not_found() => {
+                (self.lease, self.made_at) = (None, None);
+                self.try_to_write(text).await
+            }
+            done => done,
+        }
+    }
+
+    async fn try_to_write(&mut self, text: &str) -> Result<(), Unwritten> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => {
+                let endpoint = &self.settings.exchange.etcd[self.endpoint];
+                Client::open(endpoint, self.settings.patience(), &self.traffic).await?
+            }
+        };
+        let lease = match self.lease {
+            Some(lease) => lease,
+            None => client.grant(self.settings.exchange.lease_seconds()).await?,
+        };
+        self.lease = Some(lease);
+        let written = match self.made_at {
+            Some(made_at) => client.replace(&self.key, text.as_bytes(), lease, made_at).await?,
+            None => false,
+        };
+        if !written {
+            self.made_at = None;
+            match client.claim(&self.key, text.as_bytes(), lease).await? {
+                Claim::Ours(made_at) => self.made_at = Some(made_at),
+                Claim::Taken(made_at, value) => self.take_over(&mut client, text, lease, made_at, &value).await?,
+            }
+        }
+        if !client.keep_alive(lease).await? {
+            // What was written will go with it; the next value gets a new one.
+            self.lease = None;
+        }
+        self.client = Some(client);
+        Ok(())
+    }
+
+    /// A key that is there although we did not know of it: ours, if only the answer was lost, or that of another process.
+    async fn take_over(
+        &mut self,
+        client: &mut Client,
+        text: &str,
+        lease: i64,
+        made_at: i64,
+        value: &[u8],
+    ) -> Result<(), Unwritten> {
+        let holder = Record::parse(value).map(|record| record.incarnation);
+        if holder == Ok(self.settings.incarnation) {
+            if client.replace(&self.key, text.as_bytes(), lease, made_at).await? {
+                self.made_at = Some(made_at);
+            }
+            return Ok(());
+        }
+        // Without this the lease that we hold in reserve would end.
+        client.keep_alive(lease).await?;
+        Err(Unwritten::Taken(format!(
+            "another process is host {:?} of group {:?}: its key ends within {} s if it is an earlier life of this one, else give one of the two another name with exchange.host",
+            self.settings.host,
+            self.settings.exchange.group,
+            self.settings.exchange.lease_seconds()
+        )))
+    }
+
+    /// Gives our key up.
+    async fn leave(&mut self) {
+        if let (Some(mut client), Some(lease)) = (self.client.take(), self.lease.take()) {
+            // If it fails, the lease ends by itself.
+            let _ = client.revoke(lease).await;
+        }
+    }
+}

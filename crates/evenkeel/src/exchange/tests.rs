@@ -1,0 +1,407 @@
+//! Hosts that exchange through a real etcd, which is stopped, killed, restarted and compacted under them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::sleep;
+use std::time::{Duration as StdDuration, Instant as StdInstant};
+
+use evenkeel_control::exchange::Round;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Exchange;
+use evenkeel_policy::exchange::PoolRecord;
+use evenkeel_policy::units::Duration as Time;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Handle, Member, Pools, Settings, lock, start, wall_clock};
+
+/// Short, so that the tests are; etcd's own shortest lease is two seconds.
+const PERIOD: Time = Time::from_millis(400);
+const LEASE: Time = Time::from_millis(1_600);
+/// How long anything may take; a bound for broken runs.
+const PATIENCE: StdDuration = StdDuration::from_secs(30);
+
+/// An etcd of its own, in a folder that disappears with it.
+struct Etcd {
+    folder: PathBuf,
+    port: u16,
+    peer: u16,
+    child: Child,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+impl Etcd {
+    /// `None` when etcd is not installed; the test is reported as skipped then.
+    fn start(test: &str) -> Option<Self> {
+        if Command::new("etcd").arg("--version").output().is_err() {
+            eprintln!("{test}: skipped, etcd not found");
+            if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+                use std::io::Write;
+                let mut log =
+                    fs::OpenOptions::new().create(true).append(true).open(path).expect("the log of skipped tests");
+                writeln!(log, "{test}: etcd not found").expect("written");
+            }
+            return None;
+        }
+        let (port, peer) = (free_port(), free_port());
+        let folder = std::env::temp_dir().join(format!("evenkeel-etcd-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let child = Self::spawn(&folder, port, peer);
+        let etcd = Self { folder, port, peer, child };
+        etcd.await_health();
+        Some(etcd)
+    }
+
+    fn spawn(folder: &std::path::Path, port: u16, peer: u16) -> Child {
+        let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        Command::new("etcd")
+            .arg("--data-dir")
+            .arg(folder.join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .arg("--initial-cluster")
+            .arg(format!("default={peer}"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log)
+            .spawn()
+            .expect("etcd starts")
+    }
+
+    fn await_health(&self) {
+        wait("etcd is healthy", || self.ctl(&["endpoint", "health"]).is_some());
+    }
+
+    /// What `etcdctl` prints, if it succeeds.
+    fn ctl(&self, arguments: &[&str]) -> Option<String> {
+        let endpoint = format!("--endpoints=http://127.0.0.1:{}", self.port);
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args([&endpoint, "--command-timeout=3s"])
+            .args(arguments)
+            .output()
+            .expect("etcdctl runs");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, signal).expect("a signal");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    fn restart(&mut self) {
+        self.child = Self::spawn(&self.folder, self.port, self.peer);
+    }
+
+    fn settings(&self, host: &str, clock: fn() -> Instant) -> Settings {
+        let exchange = Exchange {
+            etcd: vec![format!("http://127.0.0.1:{}", self.port).parse().expect("an address")],
+            host: Some(host.into()),
+            period: PERIOD,
+            lease: LEASE,
+            ..Exchange::default()
+        };
+        Settings { exchange, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
+    }
+
+    fn host(&self, name: &str) -> Host {
+        self.host_with_clock(name, wall_clock)
+    }
+
+    fn host_with_clock(&self, name: &str, clock: fn() -> Instant) -> Host {
+        let told = Arc::<Mutex<Told>>::default();
+        let member = Recorder { told: Arc::clone(&told), reports: 0 };
+        Host { told, handle: start(self.settings(name, clock), member).expect("it starts") }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Who took part in a round, how old what they said was, and what it was.
+type Members = Vec<(String, u64, f64)>;
+
+/// What a host was told.
+#[derive(Debug, Default)]
+struct Told {
+    rounds: BTreeMap<u64, Members>,
+    /// It is on its own.
+    alone: bool,
+    /// How much of its share it was to take, round by round.
+    ramps: Vec<f64>,
+}
+
+struct Recorder {
+    told: Arc<Mutex<Told>>,
+    reports: u64,
+}
+
+impl Member for Recorder {
+    fn report(&mut self) -> Pools {
+        self.reports += 1;
+        BTreeMap::from([("main".into(), PoolRecord { used: self.reports as f64, ..PoolRecord::default() })])
+    }
+
+    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64) {
+        let members = round.members.iter();
+        let members = members.map(|member| (member.host.to_owned(), member.age, member.report.content["main"].used));
+        let mut told = lock(&self.told);
+        let again = told.rounds.insert(round.period, members.collect());
+        assert!(again.is_none(), "period {} was decided twice", round.period);
+        told.alone = false;
+        told.ramps.push(ramp);
+    }
+
+    fn alone(&mut self) {
+        lock(&self.told).alone = true;
+    }
+}
+
+struct Host {
+    told: Arc<Mutex<Told>>,
+    handle: Handle,
+}
+
+impl Host {
+    fn rounds(&self) -> BTreeMap<u64, Members> {
+        lock(&self.told).rounds.clone()
+    }
+
+    fn is_alone(&self) -> bool {
+        lock(&self.told).alone
+    }
+
+    /// Names of those in the newest round.
+    fn sees(&self) -> Vec<String> {
+        let rounds = self.rounds();
+        let newest = rounds.last_key_value().map(|(_, members)| members.as_slice()).unwrap_or_default();
+        newest.iter().map(|(host, ..)| host.clone()).collect()
+    }
+
+    fn last_round(&self) -> u64 {
+        self.rounds().last_key_value().map_or(0, |(period, _)| *period)
+    }
+
+    fn standing(&self) -> String {
+        self.handle.state().standing
+    }
+
+    fn error(&self) -> String {
+        self.handle.state().error.unwrap_or_default()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.handle.stop();
+    }
+}
+
+/// Waits until something holds; how long it took.
+fn wait(what: &str, mut holds: impl FnMut() -> bool) -> StdDuration {
+    let begun = StdInstant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "this does not come true: {what}");
+        sleep(StdDuration::from_millis(20));
+    }
+    begun.elapsed()
+}
+
+fn all_see(hosts: &[&Host], names: &[&str]) -> StdDuration {
+    wait(&format!("all see {names:?}"), || hosts.iter().all(|host| !host.is_alone() && host.sees() == names))
+}
+
+/// Waits for rounds in which all that take part reported, and which are then the same on all hosts. On a machine that is
+/// busy with other tests, a report may come late to one of them.
+fn wait_for_same_rounds(hosts: &[&Host], since: u64) {
+    let complete = |members: &Members| members.len() == hosts.len() && members.iter().all(|(_, age, _)| *age == 0);
+    wait("they decide together", || {
+        let rounds: Vec<_> = hosts.iter().map(|host| host.rounds()).collect();
+        let everywhere = |period: u64| rounds.iter().all(|rounds| rounds.get(&period).is_some_and(complete));
+        let shared: Vec<_> = rounds[0].iter().filter(|(period, _)| **period > since && everywhere(**period)).collect();
+        for (period, members) in &shared {
+            rounds.iter().for_each(|other| assert_eq!(other[*period], **members, "{period}"));
+        }
+        shared.len() >= 8
+    });
+}
+
+#[test]
+fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once() {
+    let Some(etcd) = Etcd::start("three_hosts_decide_from_the_same_reports") else { return };
+    let hosts = ["a", "b", "c"].map(|name| etcd.host(name));
+    let [a, b, c] = &hosts;
+    all_see(&[a, b, c], &["a", "b", "c"]);
+    let found = [a, b, c].map(Host::last_round).into_iter().max().unwrap_or(0) + 2;
+    wait_for_same_rounds(&[a, b, c], found);
+    wait("all is well", || a.standing() == "shared" && a.handle.state().hosts.len() == 3);
+    let state = a.handle.state();
+    assert!(state.connected, "{state:?}");
+    assert!(state.sent_bytes_total > 0 && state.received_bytes_total > state.sent_bytes_total, "{state:?}");
+    assert_eq!(state.ignored_total, BTreeMap::new());
+    let ramps = lock(&a.told).ramps.clone();
+    assert!(ramps[0] < 1.0 && ramps.contains(&1.0), "{ramps:?}");
+
+    c.handle.stop();
+    let took = all_see(&[a, b], &["a", "b"]);
+    println!("gone after {took:?}");
+    assert_eq!(
+        etcd.ctl(&["get", "--prefix", "--keys-only", "evenkeel/main/hosts/"]).map(|keys| keys.contains("/c")),
+        Some(false)
+    );
+}
+
+#[test]
+fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
+    let Some(mut etcd) = Etcd::start("an_etcd_that_is_killed") else { return };
+    let hosts = ["a", "b"].map(|name| etcd.host(name));
+    let [a, b] = &hosts;
+    all_see(&[a, b], &["a", "b"]);
+
+    etcd.kill();
+    wait("both know that they are alone", || a.is_alone() && b.is_alone());
+    assert_eq!(a.standing(), "lost");
+    assert!(a.error().contains("http://127.0.0.1"), "{}", a.error());
+    etcd.restart();
+    all_see(&[a, b], &["a", "b"]);
+    wait("nothing is wrong any more", || a.handle.state().error.is_none() && a.standing() == "shared");
+
+    // Connections stay open, and nothing comes: as in a partition.
+    etcd.signal(Signal::STOP);
+    wait("both know that they are alone", || a.is_alone() && b.is_alone());
+    etcd.signal(Signal::CONT);
+    all_see(&[a, b], &["a", "b"]);
+    assert!(a.handle.state().lost_total >= 2 && b.handle.state().lost_total >= 2);
+
+    // A new etcd in its place, which knows neither keys nor leases, and counts revisions from the start.
+    etcd.kill();
+    fs::remove_dir_all(etcd.folder.join("data")).expect("its data");
+    etcd.restart();
+    etcd.await_health();
+    let before = a.last_round();
+    wait("they go on", || a.last_round() > before + 5);
+    all_see(&[a, b], &["a", "b"]);
+}
+
+#[test]
+fn keys_leases_and_history_may_go_while_hosts_use_them() {
+    let Some(etcd) = Etcd::start("keys_leases_and_history_may_go") else { return };
+    let hosts = ["a", "b"].map(|name| etcd.host(name));
+    let [a, b] = &hosts;
+    all_see(&[a, b], &["a", "b"]);
+    let revision = || {
+        let json = etcd.ctl(&["get", "-w", "json", "nothing"]).expect("an answer");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        json["header"]["revision"].as_i64().expect("a revision").to_string()
+    };
+    // History is compacted away while one does not read.
+    etcd.ctl(&["compaction", &revision()]).expect("compacted");
+    etcd.ctl(&["del", "--prefix", "evenkeel/main/hosts/"]).expect("deleted");
+    let before = a.last_round();
+    wait("they go on", || a.last_round() > before + 8 && b.last_round() > before + 8);
+    all_see(&[a, b], &["a", "b"]);
+    let leases = etcd.ctl(&["lease", "list"]).expect("leases");
+    for lease in leases.lines().skip(1) {
+        etcd.ctl(&["lease", "revoke", lease]).expect("revoked");
+    }
+    let before = a.last_round();
+    wait("they go on", || a.last_round() > before + 8 && b.last_round() > before + 8);
+    all_see(&[a, b], &["a", "b"]);
+}
+
+#[test]
+fn what_nobody_can_read_is_reported_and_ignored() {
+    let Some(etcd) = Etcd::start("what_nobody_can_read") else { return };
+    let a = etcd.host("a");
+    all_see(&[&a], &["a"]);
+    let newer = "{\"v\":99}";
+    for (key, value) in [
+        ("b", "{"),
+        ("c", newer),
+        ("d e", newer),
+        ("f", "{\"v\":1,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
+    ] {
+        etcd.ctl(&["put", &format!("evenkeel/main/hosts/{key}"), value]).expect("written");
+    }
+    let counts = || a.handle.state().ignored_total;
+    wait("all are noticed", || ["corrupt", "newer", "period"].iter().all(|kind| counts().contains_key(*kind)));
+    assert_eq!(counts(), BTreeMap::from([("corrupt".into(), 2), ("newer".into(), 1), ("period".into(), 1)]));
+    let before = a.last_round();
+    wait("it goes on", || a.last_round() > before + 5);
+    wait("on its own terms", || a.sees() == ["a"] && a.standing() == "shared");
+}
+
+#[test]
+fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
+    let Some(etcd) = Etcd::start("of_two_hosts_with_one_name") else { return };
+    let (a, b) = (etcd.host("a"), etcd.host("b"));
+    all_see(&[&a, &b], &["a", "b"]);
+    let second = etcd.host("b");
+    wait("it says so", || second.error().contains("another process is host \"b\""));
+    let before = a.last_round();
+    wait("the others go on", || a.last_round() > before + 15);
+    assert!(second.is_alone() && second.error().contains("exchange.host"));
+    wait("the first one takes part", || a.sees() == ["a", "b"] && b.standing() == "shared");
+    // The first one goes: the second one takes its place.
+    b.handle.stop();
+    all_see(&[&a, &second], &["a", "b"]);
+    wait("nothing is wrong", || second.error().is_empty());
+}
+
+#[test]
+fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
+    let Some(etcd) = Etcd::start("a_host_that_dies") else { return };
+    let a = etcd.host("a");
+    // A process of its own would be killed; here one whose value stays although it never reports again does.
+    let lease = etcd.ctl(&["lease", "grant", "2"]).expect("a lease");
+    let lease = lease.split_whitespace().nth(1).expect("its number").to_owned();
+    all_see(&[&a], &["a"]);
+    let period = wall_clock().as_nanos() / Duration::from(PERIOD).as_nanos();
+    let value = format!(
+        "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
+    );
+    etcd.ctl(&["put", &format!("--lease={lease}"), "evenkeel/main/hosts/dead", &value]).expect("written");
+    all_see(&[&a], &["a", "dead"]);
+    let took = wait("it is out", || a.sees() == ["a"]);
+    assert!(took < StdDuration::from_secs(8), "lease, one period and a decision later: {took:?}");
+    let host = a.handle.state().hosts.into_iter().find(|host| host.name == "dead").expect("still known");
+    assert_eq!(host.presence, "out");
+    let dead = etcd.host("dead");
+    all_see(&[&a, &dead], &["a", "dead"]);
+}
+
+#[test]
+fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
+    fn behind() -> Instant {
+        Instant::from_nanos(wall_clock().as_nanos() - 400_000_000)
+    }
+    fn far_ahead() -> Instant {
+        wall_clock() + Duration::from_secs(60)
+    }
+    let Some(etcd) = Etcd::start("a_clock_that_is_a_period_behind") else { return };
+    let (a, b) = (etcd.host("a"), etcd.host_with_clock("b", behind));
+    all_see(&[&a, &b], &["a", "b"]);
+    let found = a.last_round().max(b.last_round()) + 2;
+    wait_for_same_rounds(&[&a, &b], found);
+    let far = etcd.host_with_clock("far", far_ahead);
+    wait("it is noticed", || a.handle.state().ignored_total.contains_key("future"));
+    wait("on both sides", || far.handle.state().ignored_total.contains_key("late"));
+    wait("the others go on", || a.sees() == ["a", "b"]);
+}

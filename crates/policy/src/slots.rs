@@ -1,0 +1,87 @@
+//! Slots: how they are written, and how their decisions are told.
+
+use evenkeel_control::Duration as ControlDuration;
+use evenkeel_control::slots::{self as control, Reason};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Pool};
+
+/// How the slots of a device are shared out between its tenants, on all hosts that share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Slots {
+    /// Nobody has a bound.
+    #[default]
+    None,
+    /// A fixed total by weight.
+    Rwd,
+    /// A window for each tenant that follows the device's latency.
+    Parda,
+    /// A fixed total for all together.
+    SfqD,
+    /// By need, smallest first, as published.
+    Drg,
+    /// By need: all goals with equal margins while that can be done.
+    Needs,
+}
+
+impl Slots {
+    fn method(self) -> control::Method {
+        match self {
+            Self::None => control::Method::None,
+            Self::Rwd => control::Method::Rwd,
+            Self::Parda => control::Method::Parda,
+            Self::SfqD => control::Method::SfqD,
+            Self::Drg => control::Method::Drg,
+            Self::Needs => control::Method::Needs,
+        }
+    }
+}
+
+/// Slots of a pool, if anybody has a bound. `period`: how often other hosts report, if there are any.
+fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
+    if pool.slots == Slots::None {
+        return None;
+    }
+    let ours = control::Config::NEEDS;
+    let most = f64::from(pool.slots_most);
+    let published = || control::Config::published(pool.slots.method(), ControlDuration::ZERO, most).period;
+    Some(control::Config {
+        method: pool.slots.method(),
+        period: period.unwrap_or_else(|| if pool.slots == Slots::Needs { ours.period } else { published() }),
+        latency: pool.slots_latency.map(Into::into),
+        least: ours.least.min(most),
+        most,
+    })
+}
+
+impl Config {
+    /// A pool as its state machine wants it.
+    pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
+        let period = (!self.exchange.etcd.is_empty()).then(|| self.exchange.period.into());
+        evenkeel_control::pool::Config { slots: of(pool, period), ..pool.into() }
+    }
+}
+
+/// Why a tenant has the slots that it has, as a sentence.
+pub fn sentence(reason: &Reason) -> String {
+    match reason {
+        Reason::Unbounded => "the method sets no bound".into(),
+        Reason::ByWeight => "its share of the total by weight".into(),
+        Reason::Idle => "it asks for nothing at present".into(),
+        Reason::EqualMargin { tightness } => {
+            format!("all goals are kept, and could be kept if they were {:.0} % of what they are", 100.0 * tightness)
+        }
+        Reason::Kept => "as much as its goal needs; not all goals can be kept".into(),
+        Reason::Infeasible { feasible_at: Some(scale) } => {
+            format!(
+                "its goal cannot be kept beside the others; all could be kept if they were {scale:.1} times as large"
+            )
+        }
+        Reason::Infeasible { feasible_at: None } => {
+            "its goal cannot be kept beside the others, and not even ten times as large".into()
+        }
+        Reason::ByLatency => "it follows the latency of the device".into(),
+    }
+}
