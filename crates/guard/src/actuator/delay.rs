@@ -155,8 +155,10 @@ impl Plan {
             let (name, found) = (&device.name, &device.found);
             let what = match self.settings.actuator {
                 Actuator::Netem => format!("htb with {classes} delay classes"),
-                Actuator::Edt => "fq and a BPF program".to_owned(),
-                Actuator::Auto => format!("fq and a BPF program, or else htb with {classes} delay classes,"),
+                Actuator::Edt => "htb with a class of fq and a BPF program".to_owned(),
+                Actuator::Auto => {
+                    format!("htb with a class of fq and a BPF program, or else with {classes} delay classes,")
+                }
             };
             steps.push(match device.ours {
                 true => format!("{name}: replace what an earlier run left by {what}"),
@@ -185,7 +187,7 @@ impl Plan {
         for knob in &knobs {
             journal.intend(knob, None, None)?;
         }
-        let made = self.make(&qdiscs, journal, &mut knobs);
+        let made = self.remove_old_filters().and_then(|()| self.make(&qdiscs, journal, &mut knobs));
         knobs.sort_unstable();
         match made {
             Ok(means) => {
@@ -198,6 +200,15 @@ impl Plan {
                 Err(e)
             }
         }
+    }
+
+    /// Those of an agent whose journal is another one, or lost: they hold nobody any more, and every packet pays for them.
+    fn remove_old_filters(&self) -> Result<(), Error> {
+        for device in &self.devices {
+            // Whose `clsact` it is nobody knows; without filters it does nothing.
+            remove_filter(&device.name, false)?;
+        }
+        Ok(())
     }
 
     /// What is noted in the journal on the way comes to `knobs`.
@@ -267,20 +278,22 @@ impl Plan {
 }
 
 fn make_classes(qdiscs: &Qdiscs, device: u32, settings: &Settings) -> Result<(), Error> {
-    qdiscs.create(device, settings.step, settings.classes()).map_err(|refused| match (refused.error, refused.what) {
+    qdiscs.create(device, settings.step, settings.classes()).map_err(no_classes)
+}
+
+fn no_classes(refused: qdisc::Refused) -> Error {
+    match (refused.error, refused.what) {
         (Errno::NOENT, "netem") => Error::Missing { what: "netem", module: "sch_netem" },
+        (Errno::NOENT, "fq") => Error::Missing { what: "fq", module: "sch_fq" },
         (Errno::NOENT, _) => Error::Missing { what: "htb", module: "sch_htb" },
         (e, _) => Error::kernel("make delay classes", e),
-    })
+    }
 }
 
 /// The program first: where the kernel cannot have it nothing has been changed.
 fn make_departures(qdiscs: &Qdiscs, device: &DevicePlan, edt: &mut Edt) -> Result<(), Error> {
     edt.attach(device.index).map_err(|e| not_attached(&device.name, e))?;
-    qdiscs.create_departures(device.index).map_err(|e| match e {
-        Errno::NOENT => Error::Missing { what: "fq", module: "sch_fq" },
-        e => Error::kernel("make fq the queueing discipline", e),
-    })
+    qdiscs.create_departures(device.index).map_err(no_classes)
 }
 
 fn not_attached(device: &str, why: NotAttached) -> Error {
@@ -418,7 +431,7 @@ impl PacketDelay {
             match &mut self.means {
                 Means::Netem { .. } => make_classes(&self.qdiscs, index, &self.settings)?,
                 Means::Edt(_) if index == device.index => {
-                    self.qdiscs.create_departures(index).map_err(|e| Error::kernel("make fq anew", e))?;
+                    self.qdiscs.create_departures(index).map_err(no_classes)?;
                 }
                 Means::Edt(edt) => {
                     edt.forget(device.index);
@@ -470,11 +483,7 @@ impl PacketDelay {
         let mut drops = 0;
         for device in &self.devices {
             let all = self.qdiscs.list(device.index).map_err(|e| Error::kernel("list queueing disciplines", e))?;
-            drops += all
-                .iter()
-                .filter(|q| q.kind == "netem" || (q.kind == "fq" && q.is_ours()))
-                .map(|q| q.drops)
-                .sum::<u64>();
+            drops += all.iter().filter(|q| q.keeps_packets()).map(|q| q.drops).sum::<u64>();
         }
         Ok(drops)
     }

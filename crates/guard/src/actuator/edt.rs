@@ -1,7 +1,8 @@
 //! Earliest departure times: a program sets when each packet may leave, and `fq` keeps it until then.
 //!
 //! ```text
-//!  packet to a client ──▶ BPF program: whose is it, held until when? ──▶ departure = max(now, departure) + delay ──▶ fq ──▶ device
+//!  packet to a client ──▶ BPF program: is it to wait? ──▶ departure = max(now, departure) + delay ──▶ HTB class: fq ──▶ device
+//!                             └─ no ────────────────────────────────────────────────────────────▶ past the class ──▶
 //! ```
 //!
 //! Delays are exact to the nanosecond and need no classes. A hold is an element of a hash map with its expiry, which the
@@ -9,8 +10,8 @@
 //! that ends with this process, or where the kernel has none (before 6.6) by a [filter](super::filter).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
-//! first packet is due. So packets that are not to wait, of a client that is held, must not queue behind those that do: they
-//! go by the priority that `fq` sends at once.
+//! first packet is due, and it takes time to sort what it gets. So packets that are not to wait go past it: it is in a class of
+//! HTB, as delays are, for which the program marks those that wait.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 
 use super::filter::{Filters, Refused};
 use super::hold::{Client, Hold, Holds, LINGER, Packets};
+use super::qdisc::DEPARTURES_ID;
 use crate::bpf::{
     Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
 };
@@ -53,8 +55,8 @@ const KEY: i16 = -88;
 
 /// Others may look at the packet, too.
 const NEXT: i32 = -1;
-/// fq sends packets of this priority (TC_PRIO_CONTROL) before all others, at once.
-const AT_ONCE: i32 = 7;
+/// The priority by which HTB knows what is to wait.
+const WAITS: i32 = DEPARTURES_ID as i32;
 const PROTOCOL_TCP: i32 = 6;
 /// What stands for a length of 0, which only segments too long for the field have.
 const LONG: i32 = 65_535;
@@ -83,7 +85,7 @@ fn in_memory(n: u16) -> i32 {
 /// TCP header is, then the time.
 fn program(holds: &Map, ports: &[u16]) -> Assembler {
     let mut p = Assembler::default();
-    let [v6, tcp, known, found, acks, hold, pass, at_once] = std::array::from_fn(|_| p.label());
+    let [v6, tcp, known, found, acks, hold, pass] = std::array::from_fn(|_| p.label());
     let [v4_length, v6_length, payload, later] = std::array::from_fn(|_| p.label());
     p.set(R6, R1);
     p.store(Size::Double, R10, KEY, 0);
@@ -172,15 +174,13 @@ fn program(holds: &Map, ports: &[u16]) -> Assembler {
     p.jump_when(When::Equal, R0, ALL, hold);
     p.jump_when(When::Equal, R0, ACKNOWLEDGEMENTS, acks);
     p.jump_when(When::Equal, R7, 1, hold);
-    p.jump(at_once);
-    p.place(acks);
-    p.jump_when(When::Equal, R7, 0, hold);
-    p.place(at_once);
-    p.set(R0, AT_ONCE);
-    p.store(Size::Word, R6, PRIORITY, R0);
     p.jump(pass);
+    p.place(acks);
+    p.jump_when(When::Unequal, R7, 0, pass);
 
     p.place(hold);
+    p.set(R0, WAITS);
+    p.store(Size::Word, R6, PRIORITY, R0);
     p.load(Size::Double, R1, R6, DEPARTURE);
     p.jump_when(When::AtLeast, R1, R9, later);
     p.set(R1, R9);

@@ -150,9 +150,12 @@ impl Filters {
 
     /// Takes our filter away, and with it `clsact` if nothing else hangs on it and it was ours to make.
     pub(crate) fn remove(&self, device: u32, made_clsact: bool) -> Result<bool, Errno> {
+        if !self.has_clsact(device)? {
+            return Ok(false);
+        }
         let had = self.detach(device)?;
         let empty = || Ok(self.list(device, EGRESS)?.is_empty() && self.list(device, INGRESS)?.is_empty());
-        if made_clsact && self.has_clsact(device)? && empty()? {
+        if made_clsact && empty()? {
             let mut batch = Batch::default();
             batch.message(DELETE_QDISC, ACK, |w| header(w, device, CLSACT, CLSACT_PARENT, 0));
             return Ok(gone(self.socket.transact(&batch, 0))? || had);

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Classes are made once. A tick changes the maps only, over netlink and without starting a process. Where the kernel has
-//! them, a BPF program and `fq` do the same without classes (`edt.rs`).
+//! them, a BPF program and `fq` do the same with one class for all delays (`edt.rs`).
 
 mod delay;
 mod edt;

@@ -1,5 +1,5 @@
 //! Delay classes: HTB as a classifier that never limits, and under each of its classes a netem that holds packets for
-//! a fixed time.
+//! a fixed time; or one class with `fq`, which holds each packet until its departure time.
 //!
 //! Unclassified packets go past all classes, straight to the device.
 
@@ -55,9 +55,14 @@ impl Qdisc {
         self.handle == 0
     }
 
-    /// Made by us.
+    /// A root made by us. `fq` as the root is an earlier version's.
     pub(crate) fn is_ours(&self) -> bool {
         self.handle == MAJOR && matches!(self.kind.as_str(), "htb" | "fq")
+    }
+
+    /// Packets wait there, on a device whose root is ours.
+    pub(crate) fn keeps_packets(&self) -> bool {
+        matches!(self.kind.as_str(), "netem" | "fq")
     }
 
     /// As `tc` prints it, for example `htb 1:`.
@@ -67,9 +72,14 @@ impl Qdisc {
 }
 
 /// HTB's number of a delay class, as the packet's priority names it; class `n` waits `n` steps.
-pub(crate) fn class_id(class: u32) -> u32 {
+pub(crate) const fn class_id(class: u32) -> u32 {
     MAJOR | class
 }
+
+/// The one class in which packets wait for their departure times.
+const DEPARTURES: u32 = 1;
+/// Its number.
+pub(crate) const DEPARTURES_ID: u32 = class_id(DEPARTURES);
 
 /// The kernel's struct tcmsg.
 pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, information: u32) {
@@ -131,7 +141,7 @@ fn write_departures(batch: &mut Batch, device: u32) {
     const PACKETS_OF_A_FLOW: u16 = 2;
     const PACING: u16 = 5;
     batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, MAJOR, ROOT, 0);
+        header(w, device, 0, DEPARTURES_ID, 0);
         w.text(KIND, "fq");
         w.nest(OPTIONS, |w| {
             w.bytes(PACKETS, &LIMIT.to_ne_bytes());
@@ -225,25 +235,25 @@ impl Qdiscs {
     /// Makes our root and `classes` delay classes, each `step` longer than the one before.
     pub(crate) fn create(&self, device: u32, step: Duration, classes: u32) -> Result<(), Refused> {
         debug_assert!(classes <= MAX_CLASSES);
-        let refused = |what| move |error| Refused { what, error };
-        let one = |write: &dyn Fn(&mut Batch)| {
-            let mut batch = Batch::default();
-            write(&mut batch);
-            self.socket.transact(&batch, 0)
-        };
-        one(&|batch| write_root(batch, device)).map_err(refused("htb"))?;
+        self.one("htb", |batch| write_root(batch, device))?;
         for class in 1..=classes {
-            one(&|batch| write_class(batch, device, class)).map_err(refused("htb"))?;
-            one(&|batch| write_delay(batch, device, class, step * class)).map_err(refused("netem"))?;
+            self.one("htb", |batch| write_class(batch, device, class))?;
+            self.one("netem", |batch| write_delay(batch, device, class, step * class))?;
         }
         Ok(())
     }
 
-    /// Makes a root that keeps packets until their departure time.
-    pub(crate) fn create_departures(&self, device: u32) -> Result<(), Errno> {
+    /// Makes our root and one class, [`DEPARTURES_ID`], in which packets are kept until their departure time.
+    pub(crate) fn create_departures(&self, device: u32) -> Result<(), Refused> {
+        self.one("htb", |batch| write_root(batch, device))?;
+        self.one("htb", |batch| write_class(batch, device, DEPARTURES))?;
+        self.one("fq", |batch| write_departures(batch, device))
+    }
+
+    fn one(&self, what: &'static str, write: impl FnOnce(&mut Batch)) -> Result<(), Refused> {
         let mut batch = Batch::default();
-        write_departures(&mut batch, device);
-        self.socket.transact(&batch, 0)
+        write(&mut batch);
+        self.socket.transact(&batch, 0).map_err(|error| Refused { what, error })
     }
 
     /// Removes our root with all under it, once nothing waits there any more; whatever else is there stays. The kernel's
@@ -253,7 +263,7 @@ impl Qdiscs {
             return Ok(false);
         }
         let started = Instant::now();
-        let holds = |q: &Qdisc| (q.kind == "netem" || q.kind == "fq" && q.is_ours()) && q.waiting > 0;
+        let holds = |q: &Qdisc| q.keeps_packets() && q.waiting > 0;
         while self.list(device)?.iter().any(holds) && started.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(DRAIN_POLL);
         }
@@ -285,6 +295,19 @@ mod tests {
         let options = attribute(attributes, OPTIONS).unwrap();
         assert_eq!(options[4..8], 100_000u32.to_ne_bytes(), "limit");
         assert_eq!(attribute(&options[24..], 10).unwrap(), 1_500_000i64.to_ne_bytes(), "latency in nanoseconds");
+    }
+
+    #[test]
+    fn departure_times_have_a_class_as_delays_have() {
+        let mut batch = Batch::default();
+        write_departures(&mut batch, 7);
+        let bytes = batch.bytes();
+        assert_eq!(bytes[24..28], [0; 4], "the kernel picks the number");
+        assert_eq!(bytes[28..32], 0x7ee1_0001u32.to_ne_bytes(), "parent");
+        let attributes = &bytes[36..];
+        assert_eq!(attribute(attributes, KIND).map(text), Some("fq"));
+        let options = attribute(attributes, OPTIONS).unwrap();
+        assert_eq!(attribute(options, 5).unwrap(), [0; 4], "no pacing");
     }
 
     #[test]
