@@ -144,6 +144,10 @@ fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Chan
         ("pool", old.pool != new.pool),
         ("backend", old.backend != new.backend),
         ("path", old.path != new.path),
+        ("uri", old.uri != new.uri),
+        ("connections", old.connections != new.connections),
+        ("reconnect_timeout", old.reconnect_timeout != new.reconnect_timeout),
+        ("unflushed", old.unflushed != new.unflushed),
         ("read_only", old.read_only != new.read_only),
         ("cache", old.cache != new.cache),
     ];

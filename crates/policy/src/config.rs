@@ -22,6 +22,7 @@ use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
 pub use crate::slots::Slots;
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
+use crate::uri::Target;
 
 /// The pool that exists even if the configuration names none.
 pub const DEFAULT_POOL: &str = "main";
@@ -349,6 +350,16 @@ pub struct Volume {
     /// File or block device; default for a file `<data_dir>/<name>.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// Export of another NBD server, for `backend = "nbd"`: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uri: Option<Target>,
+    /// Connections to that server; more than one only if it keeps them coherent (CAN_MULTI_CONN).
+    #[schemars(range(min = 1, max = 64))]
+    pub connections: u32,
+    /// How long requests wait while that server is away; then they fail, and new ones fail at once until it is back.
+    pub reconnect_timeout: Duration,
+    /// What becomes of writes which that server has acknowledged, but not flushed, when a connection to it breaks.
+    pub unflushed: Unflushed,
     /// Size; needed for memory, emulate and a file that does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
@@ -373,6 +384,8 @@ pub enum Backend {
     Block,
     /// Memory behind the pool's emulated device.
     Emulate,
+    /// An export of another NBD server.
+    Nbd,
 }
 
 impl Backend {
@@ -383,8 +396,25 @@ impl Backend {
             Self::File => "file",
             Self::Block => "block",
             Self::Emulate => "emulate",
+            Self::Nbd => "nbd",
         }
     }
+
+    /// Whether the back end has the size it has, so that the configuration says none.
+    pub const fn has_its_size(self) -> bool {
+        matches!(self, Self::Block | Self::Nbd)
+    }
+}
+
+/// What becomes of acknowledged, unflushed writes when a connection to a remote server breaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unflushed {
+    /// The server may have been started anew without them: from then on every flush fails, until the volume is opened anew.
+    #[default]
+    Lost,
+    /// The operator knows that the server keeps them whatever happens to it.
+    Kept,
 }
 
 /// Whether I/O goes around the page cache.
@@ -484,6 +514,10 @@ impl Default for Volume {
             tenant: None,
             backend: Backend::File,
             path: None,
+            uri: None,
+            connections: 1,
+            reconnect_timeout: Duration::from_secs(30),
+            unflushed: Unflushed::Lost,
             size: None,
             read_only: false,
             cache: Cache::Direct,
@@ -508,7 +542,7 @@ impl Config {
     /// The file or device behind a volume; `None` for back ends without one.
     pub fn path_of(&self, name: &str, volume: &Volume) -> Option<PathBuf> {
         match volume.backend {
-            Backend::Memory | Backend::Emulate => None,
+            Backend::Memory | Backend::Emulate | Backend::Nbd => None,
             Backend::File => {
                 Some(volume.path.clone().unwrap_or_else(|| self.server.data_dir.join(format!("{name}.img"))))
             }

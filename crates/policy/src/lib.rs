@@ -10,6 +10,7 @@
 //! | [`goal`] | goals for response times: how they are written and their decisions told |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`slots`] | slots of pools: how they are written and their decisions told |
+//! | [`uri`] | NBD servers and their exports, likewise |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
@@ -31,6 +32,7 @@ pub mod slots;
 pub mod ssd;
 pub mod state;
 pub mod units;
+pub mod uri;
 pub mod workload;
 
 pub use config::Config;

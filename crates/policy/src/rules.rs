@@ -7,6 +7,7 @@ use crate::config::{
     Backend, Config, DEFAULT_VOLUME, Exchange, Pool, Promise, Scheduler, Server, Status, Tenant, Volume, Workers,
 };
 use crate::units::{Bytes, Duration, Rates};
+use crate::uri::Target;
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
 const MAX_NAME: usize = 64;
@@ -22,6 +23,10 @@ const MAX_CONNECTIONS: u32 = 1 << 20;
 const MAX_DESCRIPTION: usize = 4096;
 /// Room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
+/// More connections to one server than bring anything.
+const MAX_REMOTE_CONNECTIONS: u32 = 64;
+/// How long requests may wait for a remote server: TCP also counts it as gone when it has acknowledged nothing for so long.
+const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
@@ -460,8 +465,9 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     {
         out.error(&at("tenant"), unknown_name("tenant", tenant, config.tenants.keys()));
     }
+    remote(name, volume, out);
     match (volume.backend, &volume.path) {
-        (Backend::Memory | Backend::Emulate, Some(_)) => {
+        (Backend::Memory | Backend::Emulate | Backend::Nbd, Some(_)) => {
             out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
         }
         (Backend::Block, None) => {
@@ -474,6 +480,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
             out.error(&at("backend"), format!("backend {backend:?} needs a size, for example size = \"1GiB\""));
         }
         (Backend::Block, Some(_)) => out.error(&at("size"), "a block device has the size it has; remove this key"),
+        (Backend::Nbd, Some(_)) => out.error(&at("size"), "a remote export has the size it has; remove this key"),
         (_, Some(Bytes(0))) => out.error(&at("size"), "must be greater than 0"),
         (_, Some(size)) if i64::try_from(size.0).is_err() => {
             out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"));
@@ -488,11 +495,49 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     }
 }
 
+/// What another server exports.
+fn remote(name: &str, volume: &Volume, out: &mut Findings) {
+    let at = |key: &'static str| ["volumes", name, key];
+    match (volume.backend, &volume.uri) {
+        (Backend::Nbd, None) => {
+            out.error(&at("backend"), "backend \"nbd\" needs a uri, for example uri = \"nbd://192.0.2.1:10809/disk0\"");
+        }
+        (Backend::Nbd, Some(_)) => {}
+        (other, Some(_)) => {
+            out.error(
+                &at("uri"),
+                format!("backend {:?} has no uri; remove it, or use backend = \"nbd\"", other.name()),
+            );
+        }
+        (_, None) => {}
+    }
+    out.error_if(
+        !(1..=MAX_REMOTE_CONNECTIONS).contains(&volume.connections),
+        &at("connections"),
+        &format!("{} is out of range; use 1 to {MAX_REMOTE_CONNECTIONS}", volume.connections),
+    );
+    let [shortest, longest] = RECONNECT_TIMEOUT;
+    out.error_if(
+        !(shortest..=longest).contains(&volume.reconnect_timeout),
+        &at("reconnect_timeout"),
+        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", volume.reconnect_timeout),
+    );
+}
+
 /// No two volumes on one file or device, and no socket in the place of one.
 fn shared_paths(config: &Config, out: &mut Findings) {
     let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    let mut exports: BTreeMap<&Target, &str> = BTreeMap::new();
     for (name, volume) in &config.volumes {
+        if let Some(uri) = &volume.uri
+            && let Some(other) = exports.insert(uri, name)
+        {
+            out.error(
+                &["volumes", name, "uri"],
+                format!("{uri} already holds volume {other:?}; give each volume its own export"),
+            );
+        }
         let Some(path) = config.path_of(name, volume) else { continue };
         if path == control || sockets.contains(&path) {
             out.error(

@@ -483,7 +483,7 @@ pub struct VolumeState {
     pub tenant: String,
     /// The pool it is on.
     pub pool: String,
-    /// `memory`, `file`, `block` or `emulate`.
+    /// `memory`, `file`, `block`, `emulate` or `nbd`.
     pub backend: String,
     /// File or device, if there is one.
     pub path: Option<String>,
@@ -497,6 +497,36 @@ pub struct VolumeState {
     pub flags: Vec<String>,
     /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
     pub error: Option<String>,
+    /// The server behind it, for `nbd`.
+    #[serde(default)]
+    pub remote: Option<RemoteState>,
+}
+
+/// The remote server behind a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemoteState {
+    /// Where it is.
+    pub uri: String,
+    /// Whether there is a connection to it.
+    pub connected: bool,
+    /// Connections at present.
+    pub connections: u64,
+    /// As many are wanted.
+    pub connections_wanted: u64,
+    /// Connections made since the start in place of ones that broke.
+    pub reconnects_total: u64,
+    /// Requests sent again after the connection broke on which they had been sent.
+    pub resent_total: u64,
+    /// Requests sent and not answered.
+    pub in_flight_requests: u64,
+    /// Requests that wait to be sent.
+    pub waiting_requests: u64,
+    /// For how long there has been no connection; `null` while there is one.
+    pub away_ms: Option<u64>,
+    /// Writes were acknowledged since the last flush of their connection.
+    pub unflushed: bool,
+    /// Why the last connection broke, or could not be made. Stays after it could.
+    pub last_error: Option<String>,
 }
 
 impl From<&evenkeel_control::histogram::Histogram> for LatencyState {

@@ -34,6 +34,16 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
+    /// The server behind a volume cannot be used.
+    #[error("volume \"{volume}\": cannot use {uri}: {why}. Start that server, or correct the uri of the volume")]
+    Remote {
+        /// The volume.
+        volume: String,
+        /// Where the server should be.
+        uri: String,
+        /// What is wrong.
+        why: String,
+    },
     /// io_uring was asked for by name, and the kernel refuses it.
     #[error(
         "the kernel refuses io_uring ({0}); use --engine auto or --engine epoll, or allow it (sysctl kernel.io_uring_disabled=0; container profiles often forbid it)"

@@ -9,6 +9,7 @@
 mod backend;
 mod buffer;
 mod clock;
+pub mod dial;
 mod engine;
 mod error;
 mod listen;

@@ -13,6 +13,7 @@ use crate::backend::Backend;
 use crate::backend::emulate::Device;
 use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
+use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
 use crate::settle::{side_by_side, within};
@@ -221,6 +222,12 @@ fn open_volume(
             let (memory, size) = memory()?;
             (Backend::Emulate(memory, device), size)
         }
+        config::Backend::Nbd => {
+            let remote = Remote::open(name, volume, read_only)?;
+            let promised = remote.promised();
+            let (read_only, size) = (promised.is_read_only(), promised.size);
+            return Ok(Volume::new(id, name, pool, read_only, Backend::Remote(remote), size));
+        }
         config::Backend::File | config::Backend::Block => {
             let block = volume.backend == config::Backend::Block;
             let path = config.path_of(name, volume);
@@ -288,10 +295,17 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
 
 /// Makes a volume's data durable.
 pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
-    let Backend::File(file) = &volume.backend else { return Ok(()) };
     if volume.read_only {
         return Ok(());
     }
+    let file = match &volume.backend {
+        Backend::File(file) => file,
+        Backend::Remote(remote) => {
+            let fail = |why| Error::Remote { volume: volume.name.clone(), uri: remote.uri().to_owned(), why };
+            return remote.sync().map_err(fail);
+        }
+        Backend::Memory(_) | Backend::Emulate(..) => return Ok(()),
+    };
     let synced = volume.sync(volume.ask_for_sync());
     synced.map_err(|errno| Error::Volume { path: file.path().to_owned(), action: "sync", cause: errno.into() })
 }

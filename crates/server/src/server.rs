@@ -11,7 +11,7 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 use evenkeel_control::slots::Summary;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
-use evenkeel_policy::config::{Backend, Emulate, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::config::{Emulate, Engine, Volume as VolumeConfig, Workers};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::Bytes;
 
@@ -64,9 +64,9 @@ pub struct Server {
     stopped: AtomicBool,
 }
 
-/// Ends the process when a worker panics. Requests it had taken up would never be answered, and new connections
+/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered, and new connections
 /// would still be sent to it; a service manager that starts the process anew does better.
-struct AbortOnPanic;
+pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
@@ -265,7 +265,7 @@ impl Server {
         let mut config = Config::clone(&registry.config);
         match config.volumes.get_mut(name) {
             // A block device has the size it has, and the configuration says none: nothing is written by this.
-            Some(settings) if settings.backend == Backend::Block => {
+            Some(settings) if settings.backend.has_its_size() => {
                 let device = Arc::clone(&volume);
                 within(registry.patience, name, move || device.lengthen(size.0))?;
                 volume.set_size(size.0);

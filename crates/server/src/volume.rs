@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use evenkeel_control::units::{Kind, Work};
+use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 
 use crate::backend::Backend;
@@ -12,9 +13,9 @@ use crate::error::Error;
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
-pub(crate) const MIN_BLOCK: u32 = 1;
+const MIN_BLOCK: u32 = 1;
 /// Request size that is served best.
-pub(crate) const PREFERRED_BLOCK: u32 = 4096;
+const PREFERRED_BLOCK: u32 = 4096;
 /// Largest payload of one request in bytes: the protocol's recommended bound.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
 
@@ -75,6 +76,11 @@ impl Volume {
                 memory.grow(size).map_err(|cause| Error::System { action: "grow a volume in memory", cause })?;
                 Ok(self.size())
             }
+            Backend::Remote(remote) => Err(Error::Remote {
+                volume: self.name.clone(),
+                uri: remote.uri().to_owned(),
+                why: "a remote export has the size that it had when the volume was opened; to serve more, open the volume anew".into(),
+            }),
             Backend::File(file) => {
                 let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
                 file.grow(size).map_err(fail)
@@ -108,6 +114,7 @@ impl Volume {
             Command::Flush => Work { kind: Kind::Flush, bytes: 0 },
             Command::WriteZeroes if self.writes_zeros(flags) => Self::write_of(length),
             Command::Cache if matches!(&self.backend, Backend::File(file) if file.reads_ahead()) => read(),
+            Command::Cache if matches!(&self.backend, Backend::Remote(_)) => read(),
             _ => Work { kind: Kind::Meta, bytes: 0 },
         }
     }
@@ -122,13 +129,17 @@ impl Volume {
         match &self.backend {
             Backend::Memory(_) | Backend::Emulate(..) => !punch,
             // Fast or not at all.
-            Backend::File(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
+            Backend::File(_) | Backend::Remote(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
             Backend::File(file) => file.writes_zeros(punch),
+            Backend::Remote(remote) => !punch && !remote.promised().zeroes_fast(),
         }
     }
 
     /// What a client is told about the volume.
     pub(crate) fn flags(&self) -> TransmissionFlags {
+        if let Backend::Remote(remote) = &self.backend {
+            return remote.promised().flags(self.read_only);
+        }
         let mut flags = TransmissionFlags::HAS_FLAGS
             | TransmissionFlags::SEND_FLUSH
             | TransmissionFlags::SEND_FUA
@@ -187,15 +198,35 @@ impl Volume {
         self.sync_failed.store(true, Ordering::Release);
     }
 
-    /// Whether a sync has ever failed.
+    /// Whether a sync has ever failed, or a remote server may have lost what it had acknowledged.
     #[inline]
     pub(crate) fn is_sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::Acquire)
+        self.sync_failed.load(Ordering::Acquire) || matches!(&self.backend, Backend::Remote(remote) if remote.is_lost())
     }
 
     /// Why it failed.
     pub(crate) fn sync_error(&self) -> Option<String> {
+        if let Backend::Remote(remote) = &self.backend {
+            return remote.loss();
+        }
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What a request must obey.
+    pub(crate) fn limits(&self) -> Limits {
+        let (min_block, max_payload) = match &self.backend {
+            Backend::Remote(remote) => (remote.promised().min_block, remote.promised().max_payload),
+            _ => (MIN_BLOCK, MAX_PAYLOAD),
+        };
+        Limits { size: self.size(), read_only: self.read_only, min_block, max_payload }
+    }
+
+    /// Request size that is served best, in bytes.
+    pub(crate) fn preferred_block(&self) -> u32 {
+        match &self.backend {
+            Backend::Remote(remote) => remote.promised().preferred_block,
+            _ => PREFERRED_BLOCK,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use evenkeel_policy::check::check_file;
 use evenkeel_policy::config::{Server, Workers};
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
+use evenkeel_policy::uri::Target;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -146,12 +147,15 @@ pub(crate) struct Create {
     /// The tenant of its connections [default: the tenant named like it, else `default`]
     #[arg(long)]
     tenant: Option<String>,
-    /// What holds the data: file, block, memory, emulate [default: file]
+    /// What holds the data: file, block, memory, emulate, nbd [default: file]
     #[arg(long)]
     backend: Option<String>,
     /// File or block device [default for a file: DATA_DIR/NAME.img]
     #[arg(long)]
     path: Option<PathBuf>,
+    /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
+    #[arg(long)]
+    uri: Option<Target>,
     /// Whether I/O goes around the page cache: direct, buffered [default: direct]
     #[arg(long)]
     cache: Option<String>,
@@ -188,6 +192,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
                 ("tenant", create.tenant.map(Value::from)),
                 ("backend", create.backend.map(Value::from)),
                 ("path", path.map(|path| json!(path))),
+                ("uri", create.uri.map(|uri| json!(uri))),
                 ("cache", create.cache.map(Value::from)),
                 ("description", create.description.map(Value::from)),
                 ("read_only", create.read_only.then_some(Value::from(true))),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::state::{LatencyState, LimitState, PoolState, State, TenantState};
+use evenkeel_policy::state::{LatencyState, LimitState, PoolState, RemoteState, State, TenantState};
 use evenkeel_policy::units::{Bytes, Rates};
 
 /// Left-aligned first column, right-aligned others.
@@ -161,7 +161,7 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
     ]
 }
 
-/// One line for each volume, and one more for each that failed.
+/// One line for each volume, and one more for each that failed or is on another server.
 pub(super) fn volumes(state: &State) -> String {
     let row = |volume: &evenkeel_policy::state::VolumeState| {
         vec![
@@ -172,7 +172,12 @@ pub(super) fn volumes(state: &State) -> String {
             volume.tenant.clone(),
             volume.connections.to_string(),
             if volume.read_only { "ro" } else { "rw" }.into(),
-            volume.path.clone().unwrap_or_else(|| "-".into()),
+            volume
+                .path
+                .as_ref()
+                .or(volume.remote.as_ref().map(|remote| &remote.uri))
+                .cloned()
+                .unwrap_or_else(|| "-".into()),
         ]
     };
     let rows: Vec<_> = state.volumes.iter().map(row).collect();
@@ -181,6 +186,33 @@ pub(super) fn volumes(state: &State) -> String {
         if let Some(error) = &volume.error {
             let _ = writeln!(text, "  FAILED: volume {}: {error}", volume.name);
         }
+        if let Some(remote) = &volume.remote {
+            let _ = writeln!(text, "  {}: {}", volume.name, self::remote(remote));
+        }
+    }
+    text
+}
+
+/// How the server behind a volume does.
+fn remote(remote: &RemoteState) -> String {
+    let mut text = match remote.away_ms {
+        Some(ms) if !remote.connected => format!("AWAY for {:.1} s", ms as f64 / 1e3),
+        _ if !remote.connected => "AWAY".into(),
+        _ => format!("{} of {} connections", remote.connections, remote.connections_wanted),
+    };
+    let _ = write!(text, ", {} in flight, {} waiting", remote.in_flight_requests, remote.waiting_requests);
+    if remote.unflushed {
+        text += ", not all flushed";
+    }
+    if remote.reconnects_total > 0 {
+        let _ = write!(
+            text,
+            ", reconnected {} times, {} requests sent again",
+            remote.reconnects_total, remote.resent_total
+        );
+    }
+    if let Some(error) = &remote.last_error {
+        let _ = write!(text, "; last error: {error}");
     }
     text
 }
@@ -213,7 +245,15 @@ mod tests {
             error: Some("disk died".into()),
             ..VolumeState::default()
         };
-        let text = state(&State { pools: vec![pool], volumes: vec![volume], ..State::default() });
+        let remote = RemoteState {
+            uri: "nbd://far:10809/disk".into(),
+            away_ms: Some(2500),
+            reconnects_total: 3,
+            last_error: Some("gone".into()),
+            ..RemoteState::default()
+        };
+        let far = VolumeState { name: "far".into(), remote: Some(remote), ..VolumeState::default() };
+        let text = state(&State { pools: vec![pool], volumes: vec![volume, far], ..State::default() });
         for part in [
             "database",
             "400 IOPS (by response)",
@@ -222,6 +262,8 @@ mod tests {
             "why: target met",
             "1GiB",
             "FAILED: volume disk0: disk died",
+            "nbd://far:10809/disk",
+            "far: AWAY for 2.5 s, 0 in flight, 0 waiting, reconnected 3 times, 0 requests sent again; last error: gone",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }

@@ -265,6 +265,25 @@ const VOLUME: &[Metric<VolumeState>] = &[
     metric("volume_failed", "1 after a failed flush: data may be lost.", None, |v| gauge(u64::from(v.error.is_some()))),
 ];
 
+/// Of volumes on another server.
+const REMOTE: &[Metric<VolumeState>] = &[
+    metric("remote_connections", "Connections to the server behind the volume; 0 = it is away.", None, |v| {
+        v.remote.as_ref().and_then(|remote| gauge(remote.connections))
+    }),
+    metric("remote_reconnects", "Connections made in place of ones that broke.", None, |v| {
+        v.remote.as_ref().and_then(|remote| counter(remote.reconnects_total))
+    }),
+    metric("remote_resent_requests", "Requests sent again after their connection broke.", None, |v| {
+        v.remote.as_ref().and_then(|remote| counter(remote.resent_total))
+    }),
+    metric("remote_in_flight_requests", "Requests sent and not answered.", None, |v| {
+        v.remote.as_ref().and_then(|remote| gauge(remote.in_flight_requests))
+    }),
+    metric("remote_waiting_requests", "Requests that wait to be sent.", None, |v| {
+        v.remote.as_ref().and_then(|remote| gauge(remote.waiting_requests))
+    }),
+];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = &self.0;
@@ -276,6 +295,7 @@ impl Collector for Snapshot {
         let volume = |volume: &VolumeState| vec![("volume", volume.name.clone()), ("pool", volume.pool.clone())];
         each(&mut encoder, VOLUME, &state.volumes, volume)?;
         self.exchange(&mut encoder)?;
+        each(&mut encoder, REMOTE, &state.volumes, volume)?;
         self.tenants(&mut encoder)
     }
 }

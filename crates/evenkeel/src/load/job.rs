@@ -6,11 +6,11 @@ use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
+use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
 use serde::Deserialize;
 
 use super::content::SECTOR;
-use super::uri::Target;
 
 /// The most connections of one job.
 const MAX_CONNECTIONS: u32 = 65_536;

@@ -2,19 +2,18 @@
 //!
 //! | module | question |
 //! |---|---|
-//! | [`job`], [`uri`] | what was asked for? |
+//! | [`job`] | what was asked for? |
 //! | [`stream`] | which requests, in which order? |
 //! | [`pace`] | when is each due? |
 //! | [`content`], [`model`], [`region`] | what may each block hold? |
 //! | [`mod@journal`] | what must survive a power cut? |
-//! | [`connect`], [`connection`], [`send`], [`worker`] | sockets and threads |
+//! | [`connection`], [`send`], [`worker`] | sockets and threads |
 //! | [`measure`], [`mod@run`], [`report`] | what came of it? |
 //!
 //! One thread serves a group of connections. Requests that are due together leave in one
 //! send, answers are parsed in place out of one large receive, and what a batch can share
 //! (clock reading, system call) it shares, so that the server is the bottleneck.
 
-mod connect;
 mod connection;
 mod content;
 pub(crate) mod job;
@@ -27,7 +26,6 @@ mod report;
 mod run;
 mod send;
 mod stream;
-mod uri;
 mod worker;
 
 use std::io::IsTerminal;
@@ -36,6 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, bail, ensure};
+use evenkeel_policy::uri::Target;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use job::{Job, JobOptions};
@@ -121,7 +120,7 @@ fn jobs(args: &Args, seed: u64) -> anyhow::Result<Vec<Job>> {
         (None, None) => bail!("give a URI or --jobs FILE"),
     };
     let several = listed.len() > 1;
-    let with_seed = |(index, (name, target, options)): (usize, (String, uri::Target, JobOptions))| {
+    let with_seed = |(index, (name, target, options)): (usize, (String, Target, JobOptions))| {
         // A single job uses the seed as it is, so that its content can be checked later.
         let seed = if several { content::mix(seed ^ index as u64) } else { seed };
         options.job(&name, target, seed, cores).with_context(|| format!("job `{name}`"))

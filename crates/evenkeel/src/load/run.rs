@@ -10,8 +10,8 @@ use anyhow::{Context, bail, ensure};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::TransmissionFlags;
+use evenkeel_server::dial;
 
-use super::connect::connect;
 use super::connection::Connection;
 use super::content::Content;
 use super::job::Job;
@@ -147,7 +147,8 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
         if stop.load(Ordering::Relaxed) {
             bail!("interrupted while connecting");
         }
-        let made = connect(&job.target, job.framing).with_context(|| format!("connection {}", index + 1))?;
+        let made = dial::connect(&job.target, job.framing, false)
+            .with_context(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
         if let Some((_, first)) = sockets.first() {
             ensure!(first.size == made.1.size, "the export changed its size between two connections");
         }

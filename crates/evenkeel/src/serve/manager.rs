@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Errors;
-use evenkeel_policy::config::{Backend, Volume};
+use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Error, Server};
@@ -130,7 +130,7 @@ impl Manager {
         let mut config = Config::clone(&self.config());
         match config.volumes.get_mut(name) {
             // The size of a device is nowhere written down.
-            Some(volume) if volume.backend == Backend::Block => {}
+            Some(volume) if volume.backend.has_its_size() => {}
             Some(volume) => {
                 self.refuse_fixed(&change, name, "set its size")?;
                 volume.size = Some(size);

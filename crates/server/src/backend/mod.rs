@@ -4,12 +4,14 @@ pub(crate) mod emulate;
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod overlap;
+pub(crate) mod remote;
 
 use std::sync::Arc;
 
 use emulate::Device;
 use file::File;
 use memory::Memory;
+use remote::Remote;
 
 /// A run of bytes that is either allocated or a hole that reads as zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(crate) enum Backend {
     Memory(Memory),
     /// In a file or on a block device.
     File(File),
+    /// Where another NBD server has them.
+    Remote(Remote),
     /// In memory, as late as a modelled device would answer.
     Emulate(Memory, Arc<Device>),
 }

@@ -1,4 +1,4 @@
-//! How other threads reach a worker.
+//! How other threads reach a worker, or another thread that waits with epoll.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,37 +36,36 @@ pub(crate) enum Message {
     Stop,
 }
 
-/// A worker's queue of messages and the descriptor that wakes it.
-pub(crate) struct Mailbox {
-    queue: Mutex<Queue>,
+/// A thread's queue of messages and the descriptor that wakes it.
+pub(crate) struct Mailbox<M = Message> {
+    queue: Mutex<Queue<M>>,
     /// Set while a wake-up is under way, so that a burst of messages costs one system call.
     woken: AtomicBool,
     event: OwnedFd,
 }
 
-#[derive(Default)]
-struct Queue {
-    messages: Vec<Message>,
+struct Queue<M> {
+    messages: Vec<M>,
     /// Whether somebody reads it.
     open: bool,
 }
 
-impl Mailbox {
+impl<M> Mailbox<M> {
     /// An empty mailbox, which nobody reads yet.
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Self {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue { messages: Vec::new(), open: false }),
             woken: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
         })
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, Queue<M>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker reads it from now on.
+    /// Its thread reads it from now on.
     pub(crate) fn open(&self) {
         self.queue().open = true;
     }
@@ -82,7 +81,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// The message, if nobody would read it.
-    pub(crate) fn post(&self, message: Message) -> Result<(), Message> {
+    pub(crate) fn post(&self, message: M) -> Result<(), M> {
         let mut queue = self.queue();
         if !queue.open {
             return Err(message);
@@ -94,7 +93,7 @@ impl Mailbox {
     }
 
     /// Leaves all messages, in order, under one lock and one wake-up; none if nobody would read them.
-    pub(crate) fn post_all(&self, messages: &mut Vec<Message>) {
+    pub(crate) fn post_all(&self, messages: &mut Vec<M>) {
         let mut queue = self.queue();
         if queue.open {
             queue.messages.append(messages);
@@ -104,7 +103,7 @@ impl Mailbox {
     }
 
     /// Tells the worker that something it waits for is done. It does not end before.
-    pub(crate) fn report(&self, message: Message) {
+    pub(crate) fn report(&self, message: M) {
         let kept = self.post(message);
         debug_assert!(kept.is_ok(), "a worker has ended that waits for an operation");
     }
@@ -117,7 +116,7 @@ impl Mailbox {
     }
 
     /// Takes everything out into `into`, which must be empty. Owner only.
-    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+    pub(crate) fn take(&self, into: &mut Vec<M>) {
         debug_assert!(into.is_empty());
         // In this order: a wake-up that is consumed here stands for messages that are taken below,
         // and one for messages that come later is still to be sent.

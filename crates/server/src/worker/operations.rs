@@ -1,4 +1,4 @@
-//! Operations inside a file or a modelled device.
+//! Operations inside a file, another server or a modelled device.
 
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -105,8 +105,8 @@ impl Operations {
 }
 
 impl Worker {
-    /// Starts a request on a volume in a file.
-    pub(super) fn start_file_operation(&mut self, mut operation: Operation) {
+    /// Starts a request on a volume in a file or on another server.
+    pub(super) fn start_operation(&mut self, mut operation: Operation) {
         let request = &operation.request;
         let needs_sync = request.command == Command::Flush || request.is_durable();
         if needs_sync && operation.volume.is_sync_failed() {
@@ -142,9 +142,12 @@ impl Worker {
         self.hand_out(token, io);
     }
 
-    /// Hands a step of an operation to the ring or to a thread.
+    /// Hands a step of an operation to the ring, to a thread, or to the driver of another server.
     fn hand_out(&mut self, token: u32, io: FileIo) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        if let Backend::Remote(remote) = &operation.volume.backend {
+            return remote.submit(io, token, &self.mailbox);
+        }
         if let (Some(ring), Backend::File(file)) = (&mut self.ring, &operation.volume.backend)
             && ring.push(token, &io, file)
         {
@@ -302,7 +305,11 @@ impl Operation {
                 let (len, offset) = (len as u32 - moved, offset + u64::from(moved));
                 // Only past the page cache: through it, a failure would use up the one report
                 // of lost data that the next flush relies on. A sync follows instead.
-                let direct = matches!(&self.volume.backend, Backend::File(file) if file.is_direct(ptr, offset, len));
+                let direct = match &self.volume.backend {
+                    Backend::File(file) => file.is_direct(ptr, offset, len),
+                    Backend::Remote(remote) => remote.promised().has_fua(),
+                    Backend::Memory(_) | Backend::Emulate(..) => false,
+                };
                 let durable = request.is_durable();
                 self.unsynced |= durable && !direct;
                 FileIo::Write { ptr, len, offset, durable: durable && direct }
@@ -342,10 +349,15 @@ impl Operation {
             let error = std::io::Error::from_raw_os_error(-code);
             // A failed sync was recorded where it failed. Of a durable write the part that makes it durable
             // may have failed, and with it what others wrote; want of space comes from before that part.
-            if durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
+            // The driver of a remote server keeps that record itself: it alone knows whether the server was asked.
+            let in_file = matches!(self.volume.backend, Backend::File(_));
+            if in_file && durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
                 self.volume.sync_has_failed(&error);
             }
-            tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
+            // What failed because nobody is there was told once; thousands may follow.
+            if !matches!(&self.volume.backend, Backend::Remote(remote) if remote.is_away()) {
+                tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
+            }
             let gone = -code == libc::ENOSPC
                 && matches!(&self.volume.backend, Backend::File(file) if file.is_cut_short(self.volume.size()));
             // A client may wait for space; for a device that is gone it would wait for ever.

@@ -147,7 +147,9 @@ impl Worker {
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
                 device.submit(io, token, &self.mailbox);
             }
-            Backend::File(_) => self.start_file_operation(Operation::new(pool, volume, request, ticket, now)),
+            Backend::File(_) | Backend::Remote(_) => {
+                self.start_operation(Operation::new(pool, volume, request, ticket, now));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::Instant;
-use evenkeel_nbd::server::{Directory, Export, Limits, Session, Status, reply, request};
+use evenkeel_nbd::server::{Directory, Export, Session, Status, reply, request};
 use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
 
@@ -16,7 +16,7 @@ use crate::backend::Backend;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::shared::Snapshot;
-use crate::volume::{MAX_PAYLOAD, MIN_BLOCK, PREFERRED_BLOCK, Volume};
+use crate::volume::Volume;
 
 /// Times a connection is read in a row before others get their turn.
 const READS_IN_A_ROW: usize = 4;
@@ -35,14 +35,15 @@ pub(super) enum Lost {
 }
 
 fn export_of<'a>(config: &'a Config, volume: &'a Volume) -> Export<'a> {
+    let limits = volume.limits();
     Export {
         name: &volume.name,
         description: config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
-        size: volume.size(),
+        size: limits.size,
         flags: volume.flags(),
-        min_block: MIN_BLOCK,
-        preferred_block: PREFERRED_BLOCK,
-        max_payload: MAX_PAYLOAD,
+        min_block: limits.min_block,
+        preferred_block: volume.preferred_block(),
+        max_payload: limits.max_payload,
     }
 }
 
@@ -212,9 +213,8 @@ impl Worker {
             return Err(Lost::Gone);
         };
         volume.connections.fetch_add(1, Ordering::Relaxed);
-        let limits =
-            Limits { size: volume.size(), read_only: volume.read_only, min_block: MIN_BLOCK, max_payload: MAX_PAYLOAD };
-        let reads_need_buffers = matches!(volume.backend, Backend::File(_));
+        let limits = volume.limits();
+        let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_));
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
         connection.phase = Phase::Attached(Box::new(Attached {
             session,

@@ -1,0 +1,568 @@
+//! The thread of a remote volume: hands jobs to connections, answers to workers, and makes connections anew.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::client::Connected;
+use evenkeel_nbd::wire::{Errno, Framing, TransmissionFlags};
+use rustix::event::{Timespec, epoll};
+
+use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
+use super::{Job, Outbox, Promised, ReplyTo, Settings, Status, transport};
+use crate::backend::Extent;
+use crate::clock;
+use crate::dial::{self, DialError};
+use crate::engine::{FileIo, IoResult};
+use crate::server::AbortOnPanic;
+use crate::worker::mailbox::Mailbox;
+
+/// The pause before the second attempt to connect, and the longest between two; each is twice the one before.
+const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+/// The inbox, among the events; connections report serial number and place.
+const INBOX_EVENT: u64 = u64::MAX;
+/// Events taken with one system call: all connections and the inbox.
+const EVENTS: usize = 65;
+
+/// What the driver is told.
+pub(super) enum Event {
+    /// Do this, and tell of it.
+    Job(FileIo, ReplyTo),
+    /// What came of an attempt to connect for this place.
+    Dialed(usize, Result<(OwnedFd, Connected), DialError>),
+    /// Nobody is left who could ask for anything.
+    Stop,
+}
+
+/// A place for a connection.
+#[derive(Default)]
+struct Place {
+    link: Option<Link>,
+    /// There was one before: the next one is a reconnection.
+    was_used: bool,
+}
+
+/// Flushes: one round at a time, on every connection that needs it. Whoever asks during a round shares the next.
+#[derive(Default)]
+struct Flushes {
+    waiting: Vec<ReplyTo>,
+    round: Option<Round>,
+    last_id: u64,
+}
+
+struct Round {
+    id: u64,
+    waiters: Vec<ReplyTo>,
+    /// Connections that have not answered.
+    pending: usize,
+    /// What connections that are gone had acknowledged is covered, too.
+    carried: bool,
+}
+
+/// The state of the thread.
+pub(super) struct Driver {
+    settings: Settings,
+    promised: Promised,
+    inbox: Arc<Mailbox<Event>>,
+    status: Arc<Status>,
+    epoll: OwnedFd,
+    places: Vec<Place>,
+    serial: u32,
+    /// Jobs that are to be sent, in order of arrival.
+    waiting: VecDeque<Job>,
+    order: u64,
+    flushes: Flushes,
+    /// A connection that is gone had acknowledged what no flush has covered since, and the server is trusted with it.
+    carried: bool,
+    is_dialing: bool,
+    dial_at: Instant,
+    backoff: Duration,
+    /// Since when nothing was answered, for want of a connection.
+    away_since: Option<Instant>,
+    /// It has been away for too long: what comes fails at once.
+    has_given_up: bool,
+    /// The last complaint about connecting, not to be repeated in the log.
+    complained: String,
+    scratch: Vec<u8>,
+    outbox: Outbox,
+    has_stopped: bool,
+}
+
+impl Driver {
+    /// A driver with its first connection.
+    pub(super) fn new(
+        settings: Settings,
+        promised: Promised,
+        inbox: Arc<Mailbox<Event>>,
+        status: Arc<Status>,
+        (fd, connected): (OwnedFd, &Connected),
+    ) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, inbox.event(), epoll::EventData::new_u64(INBOX_EVENT), epoll::EventFlags::IN)?;
+        let places = std::iter::repeat_with(Place::default).take(settings.connections).collect();
+        let mut driver = Self {
+            settings,
+            promised,
+            inbox,
+            status,
+            epoll,
+            places,
+            serial: 0,
+            waiting: VecDeque::new(),
+            order: 0,
+            flushes: Flushes::default(),
+            carried: false,
+            is_dialing: false,
+            dial_at: Instant::ZERO,
+            backoff: Duration::ZERO,
+            away_since: None,
+            has_given_up: false,
+            complained: String::new(),
+            scratch: vec![0; SCRATCH],
+            outbox: Outbox::default(),
+            has_stopped: false,
+        };
+        driver.connected(0, fd, connected)?;
+        Ok(driver)
+    }
+
+    /// Drives the connections until told to stop.
+    pub(super) fn run(mut self) {
+        let alive = AbortOnPanic;
+        let mut events = Vec::with_capacity(EVENTS);
+        let mut inbox = Vec::new();
+        while !self.has_stopped {
+            self.wait(&mut events);
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    INBOX_EVENT => self.on_inbox(&mut inbox),
+                    data => self.on_link((data as u32) as usize, (data >> 32) as u32, event.flags),
+                }
+            }
+            let now = clock::now();
+            self.give_up_if_away(now);
+            self.dial_if_due(now);
+            self.hand_out();
+            self.send();
+            // First: whoever gets an answer and then asks how things are sees what led to it.
+            self.publish();
+            self.outbox.post();
+        }
+        for place in &mut self.places {
+            if let Some(link) = &mut place.link {
+                link.disconnect();
+            }
+        }
+        std::mem::forget(alive);
+    }
+
+    fn wait(&self, events: &mut Vec<epoll::Event>) {
+        let now = clock::now();
+        let mut until = Instant::FAR_FUTURE;
+        if !self.is_dialing && self.vacancy().is_some() {
+            until = until.min(self.dial_at);
+        }
+        if let Some(since) = self.away_since.filter(|_| !self.has_given_up && !self.is_connected()) {
+            until = until.min(since + self.settings.reconnect_timeout);
+        }
+        let timeout = (until < Instant::FAR_FUTURE).then(|| {
+            let nanos = until.since(now).as_nanos();
+            Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as _ }
+        });
+        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout.as_ref());
+        if let Err(error) = waited
+            && error != rustix::io::Errno::INTR
+        {
+            // Nothing sensible is left to do, but spinning at full speed would make it worse.
+            tracing::error!(volume = self.settings.volume, %error, "waiting for events failed");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.places.iter().any(|place| place.link.is_some())
+    }
+
+    /// A place without a connection.
+    fn vacancy(&self) -> Option<usize> {
+        self.places.iter().position(|place| place.link.is_none())
+    }
+
+    fn on_inbox(&mut self, inbox: &mut Vec<Event>) {
+        self.inbox.take(inbox);
+        for event in inbox.drain(..) {
+            match event {
+                Event::Job(FileIo::Sync { .. }, to) => self.ask_for_flush(to),
+                Event::Job(io, to) => {
+                    let order = self.order;
+                    self.order += 1;
+                    let job = Job { io, to, done: 0, order, lost_at: None };
+                    if self.has_given_up {
+                        self.answer(job.to, IoResult::Code(-libc::EIO));
+                    } else {
+                        self.waiting.push_back(job);
+                    }
+                }
+                Event::Dialed(place, result) => self.dialed(place, result),
+                Event::Stop => self.has_stopped = true,
+            }
+        }
+    }
+
+    fn answer(&mut self, to: ReplyTo, result: IoResult) {
+        self.outbox.put(to, result);
+    }
+
+    fn ask_for_flush(&mut self, to: ReplyTo) {
+        let nothing = || {
+            let dirty = self.places.iter().filter_map(|place| place.link.as_ref()).any(Link::is_dirty);
+            !dirty && !self.carried
+        };
+        // A stop asks for no more than what is needed; without FLUSH there is nothing to ask for.
+        let is_stop = matches!(to, ReplyTo::Thread(_));
+        if self.status.is_lost.load(Ordering::Relaxed) || (self.has_given_up && !(is_stop && nothing())) {
+            self.answer(to, IoResult::Code(-libc::EIO));
+        } else if !self.promised.has(TransmissionFlags::SEND_FLUSH) || (is_stop && nothing()) {
+            self.answer(to, IoResult::Code(0));
+        } else {
+            self.flushes.waiting.push(to);
+        }
+    }
+
+    /// Hands what waits to the connections.
+    fn hand_out(&mut self) {
+        while let Some(job) = self.waiting.front() {
+            let open = self.places.iter_mut().filter_map(|place| place.link.as_mut());
+            let Some(link) = open.filter(|link| link.in_flight() < DEPTH).min_by_key(|link| link.in_flight()) else {
+                break;
+            };
+            if let FileIo::Extents { len, .. } = job.io
+                && !link.has_extents()
+            {
+                // It does not tell: all of it may be data.
+                let extents = vec![Extent { len, hole: false }];
+                if let Some(job) = self.waiting.pop_front() {
+                    self.answer(job.to, IoResult::Extents(extents));
+                }
+                continue;
+            }
+            if let Some(job) = self.waiting.pop_front() {
+                link.queue(job, &self.promised);
+            }
+        }
+        self.begin_round();
+    }
+
+    /// Starts a round of flushes if somebody waits for one.
+    fn begin_round(&mut self) {
+        if self.flushes.round.is_some() || self.flushes.waiting.is_empty() || !self.is_connected() {
+            return;
+        }
+        self.flushes.last_id += 1;
+        let (id, mut pending) = (self.flushes.last_id, 0);
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()).filter(|link| link.is_dirty()) {
+            link.queue_flush(id);
+            pending += 1;
+        }
+        if pending == 0 {
+            // Something else than we may have written.
+            let links = self.places.iter_mut().filter_map(|place| place.link.as_mut());
+            if let Some(link) = links.min_by_key(|link| link.in_flight()) {
+                link.queue_flush(id);
+                pending = 1;
+            }
+        }
+        let waiters = std::mem::take(&mut self.flushes.waiting);
+        self.flushes.round = Some(Round { id, waiters, pending, carried: self.carried });
+    }
+
+    fn send(&mut self) {
+        for index in 0..self.places.len() {
+            let Some(link) = &mut self.places[index].link else { continue };
+            let was_blocked = link.is_blocked;
+            match link.send() {
+                Ok(()) if link.is_blocked != was_blocked => self.watch(index),
+                Ok(()) => {}
+                Err(error) => self.lose(index, &Broken::Socket(error)),
+            }
+        }
+    }
+
+    /// Watches a socket for room only while it is full.
+    fn watch(&self, index: usize) {
+        let Some(link) = &self.places[index].link else { return };
+        let room = if link.is_blocked { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(u64::from(link.serial) << 32 | index as u64);
+        let _ = epoll::modify(&self.epoll, link.fd(), data, epoll::EventFlags::IN | room);
+    }
+
+    fn on_link(&mut self, index: usize, serial: u32, flags: epoll::EventFlags) {
+        // Reported in one batch with what lost it; its place may have a new user by now.
+        let place = self.places.get_mut(index).and_then(|place| place.link.as_mut());
+        let Some(link) = place.filter(|link| link.serial == serial) else { return };
+        // Room is used at the end of the round.
+        if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+            return;
+        }
+        let mut answers = Vec::new();
+        let received = link.receive(&mut self.scratch, &mut answers);
+        let mut broken = received.err();
+        if !answers.is_empty() && link.has_answered {
+            self.away_since = None;
+        }
+        for answer in answers {
+            if self.answered(answer) {
+                broken.get_or_insert(Broken::ShuttingDown);
+            }
+        }
+        if let Some(broken) = broken {
+            self.lose(index, &broken);
+        }
+    }
+
+    /// Deals with an answer; whether the server said that it is about to end.
+    fn answered(&mut self, answer: Answer) -> bool {
+        let Answer { flight, length, result } = answer;
+        let is_ending = result.as_ref().is_err_and(|&errno| errno == Errno::Shutdown);
+        match flight {
+            Flight::Flush { .. } if is_ending => self.abort_round(),
+            Flight::Flush { round, .. } => self.flushed(round, result.err()),
+            Flight::Job(job) if is_ending => self.requeue(job),
+            Flight::Job(job) => self.job_answered(job, length, result),
+        }
+        is_ending
+    }
+
+    fn job_answered(&mut self, mut job: Job, length: u64, result: Result<Vec<Extent>, Errno>) {
+        let result = match (result, job.io) {
+            (Ok(_), FileIo::Read { len, .. } | FileIo::Write { len, .. }) => IoResult::Code(len as i32),
+            (Ok(extents), FileIo::Extents { .. }) => IoResult::Extents(extents),
+            (Ok(_), FileIo::Trim { len, .. } | FileIo::Zero { len, .. } | FileIo::Cache { len, .. }) => {
+                job.done += length;
+                if job.done < len {
+                    self.waiting.push_front(job);
+                    return;
+                }
+                IoResult::Code(0)
+            }
+            (Ok(_), FileIo::Sync { .. }) => IoResult::Code(0),
+            (Err(errno), io) => {
+                // What makes it durable may have failed, and with it the server's one report on what others wrote.
+                if errno == Errno::Io && matches!(io, FileIo::Write { durable: true, .. }) {
+                    self.lost("the server failed a write that was to be durable".into());
+                }
+                let fast = matches!(io, FileIo::Zero { may_write, .. } if self.promised.tries_fast(may_write));
+                IoResult::Code(-code_of(errno, fast))
+            }
+        };
+        self.answer(job.to, result);
+    }
+
+    /// A connection has flushed, or failed to.
+    fn flushed(&mut self, id: u64, error: Option<Errno>) {
+        if let Some(errno) = error {
+            self.lost(format!("the server answered a flush with an error: {errno}"));
+        }
+        let Some(round) = self.flushes.round.as_mut().filter(|round| round.id == id) else { return };
+        round.pending = round.pending.saturating_sub(1);
+        if round.pending > 0 && error.is_none() {
+            return;
+        }
+        self.carried &= !round.carried || error.is_some();
+        let code = if self.status.is_lost.load(Ordering::Relaxed) { -libc::EIO } else { 0 };
+        for waiter in self.flushes.round.take().into_iter().flat_map(|round| round.waiters) {
+            self.answer(waiter, IoResult::Code(code));
+        }
+        if code < 0 {
+            self.fail_flushes();
+        }
+    }
+
+    /// Nobody knows what a round of flushes has come to: its waiters wait for another one.
+    fn abort_round(&mut self) {
+        if let Some(round) = self.flushes.round.take() {
+            self.flushes.waiting.splice(0..0, round.waiters);
+        }
+    }
+
+    /// Fails whoever waits for a flush.
+    fn fail_flushes(&mut self) {
+        self.abort_round();
+        for waiter in std::mem::take(&mut self.flushes.waiting) {
+            self.answer(waiter, IoResult::Code(-libc::EIO));
+        }
+    }
+
+    /// Acknowledged writes may be lost.
+    fn lost(&mut self, why: String) {
+        self.status.lose(&self.settings.volume, why);
+    }
+
+    /// Puts a job back that was in flight on a connection which broke, unless it has been tried for too long.
+    fn requeue(&mut self, mut job: Job) {
+        let now = clock::now();
+        let since = *job.lost_at.get_or_insert(now);
+        if now.since(since) >= self.settings.reconnect_timeout || self.has_given_up {
+            self.answer(job.to, IoResult::Code(-libc::EIO));
+            return;
+        }
+        self.status.resent.fetch_add(1, Ordering::Relaxed);
+        let at = self.waiting.partition_point(|other| other.order < job.order);
+        self.waiting.insert(at, job);
+    }
+
+    /// A connection is of no further use.
+    fn lose(&mut self, index: usize, why: &Broken) {
+        let Some(link) = self.places[index].link.take() else { return };
+        let (volume, uri) = (&self.settings.volume, &self.settings.target);
+        let why = why.to_string();
+        tracing::warn!(volume, %uri, %why, in_flight = link.in_flight(), "a connection to the remote server is lost");
+        self.status.error(&why);
+        if link.is_dirty() {
+            if self.settings.keeps_unflushed {
+                self.carried = true;
+            } else {
+                self.lost(format!("a connection to {uri} broke ({why}) with writes that were not flushed"));
+            }
+        }
+        let now = clock::now();
+        // One that did well for a while is missed at once; with one that was no use there is no hurry.
+        self.backoff = match (link.has_answered, now.since(link.since) >= LONGEST_BACKOFF) {
+            (true, true) => Duration::ZERO,
+            (true, false) => SHORTEST_BACKOFF,
+            (false, _) => (self.backoff + self.backoff).clamp(SHORTEST_BACKOFF, LONGEST_BACKOFF),
+        };
+        self.dial_at = now + self.backoff;
+        for flight in link.into_flights() {
+            match flight {
+                Flight::Job(job) => self.requeue(job),
+                Flight::Flush { .. } => self.abort_round(),
+            }
+        }
+        if self.status.is_lost.load(Ordering::Relaxed) {
+            self.fail_flushes();
+        }
+        if !self.is_connected() {
+            self.away_since.get_or_insert(now);
+        }
+    }
+
+    /// Fails what waits when the server has been away for too long.
+    fn give_up_if_away(&mut self, now: Instant) {
+        let timeout = self.settings.reconnect_timeout;
+        let too_long = self.away_since.is_some_and(|since| now.since(since) >= timeout);
+        if !too_long || self.is_connected() || self.has_given_up {
+            return;
+        }
+        self.has_given_up = true;
+        let (volume, uri) = (&self.settings.volume, &self.settings.target);
+        let waiting = self.waiting.len() + self.flushes.waiting.len();
+        tracing::error!(
+            volume, %uri, waiting, seconds = timeout.as_secs_f64(),
+            "the remote server has been away for too long: what waits fails, and what comes fails at once, until it is back"
+        );
+        for job in std::mem::take(&mut self.waiting) {
+            self.answer(job.to, IoResult::Code(-libc::EIO));
+        }
+        self.fail_flushes();
+    }
+
+    fn dial_if_due(&mut self, now: Instant) {
+        let Some(place) = self.vacancy().filter(|_| !self.is_dialing && now >= self.dial_at) else { return };
+        let (target, inbox) = (self.settings.target.clone(), Arc::clone(&self.inbox));
+        let spawned = std::thread::Builder::new().name("evenkeel-dial".into()).spawn(move || {
+            let made = dial::connect(&target, Framing::Extended, true);
+            // Without a driver the socket closes here.
+            let _ = inbox.post(Event::Dialed(place, made));
+        });
+        match spawned {
+            Ok(_) => self.is_dialing = true,
+            Err(error) => self.could_not_connect(&format!("cannot start a thread: {error}")),
+        }
+    }
+
+    fn dialed(&mut self, place: usize, result: Result<(OwnedFd, Connected), DialError>) {
+        self.is_dialing = false;
+        let (fd, connected) = match result {
+            Ok(made) => made,
+            Err(error) => return self.could_not_connect(&error.to_string()),
+        };
+        if let Err(why) = self.promised.fits(&connected, self.settings.connections) {
+            return self.could_not_connect(&why);
+        }
+        if connected.size > self.promised.size + u64::from(self.promised.min_block) {
+            tracing::info!(
+                volume = self.settings.volume,
+                size = connected.size,
+                served = self.promised.size,
+                "the remote export is larger than it was; open the volume anew to serve all of it"
+            );
+        }
+        let again = self.places[place].was_used;
+        if let Err(error) = self.connected(place, fd, &connected) {
+            return self.could_not_connect(&error.to_string());
+        }
+        if again {
+            self.status.reconnects.fetch_add(1, Ordering::Relaxed);
+            let (volume, uri) = (&self.settings.volume, &self.settings.target);
+            tracing::info!(volume, %uri, waiting = self.waiting.len(), "connected to the remote server again");
+        }
+    }
+
+    fn could_not_connect(&mut self, why: &str) {
+        self.status.error(why);
+        self.backoff = (self.backoff + self.backoff).clamp(SHORTEST_BACKOFF, LONGEST_BACKOFF);
+        self.dial_at = clock::now() + self.backoff;
+        if self.complained != why {
+            let (volume, uri) = (&self.settings.volume, &self.settings.target);
+            tracing::warn!(volume, %uri, why, "cannot connect to the remote server; it is tried again");
+            self.complained = why.to_owned();
+        }
+    }
+
+    /// Takes a connection up.
+    fn connected(&mut self, index: usize, fd: OwnedFd, connected: &Connected) -> rustix::io::Result<()> {
+        self.serial = self.serial.wrapping_add(1);
+        // The event of the inbox is never mistaken for one of a connection: no place has that number.
+        let transport = transport(fd, &self.settings.target, self.settings.reconnect_timeout);
+        let link = Link::new(transport, connected, self.serial);
+        let data = epoll::EventData::new_u64(u64::from(link.serial) << 32 | index as u64);
+        epoll::add(&self.epoll, link.fd(), data, epoll::EventFlags::IN)?;
+        self.places[index] = Place { link: Some(link), was_used: true };
+        self.has_given_up = false;
+        self.complained.clear();
+        if self.waiting.is_empty() && self.flushes.waiting.is_empty() {
+            // Nothing is there to prove that it works; what comes is new.
+            self.away_since = None;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Shows what others may know.
+    fn publish(&self) {
+        let status = &self.status;
+        let links = || self.places.iter().filter_map(|place| place.link.as_ref());
+        let set = |figure: &std::sync::atomic::AtomicU64, to: u64| figure.store(to, Ordering::Relaxed);
+        status.connections.store(links().count() as u32, Ordering::Relaxed);
+        set(&status.in_flight, links().map(|link| link.in_flight() as u64).sum());
+        set(&status.waiting, (self.waiting.len() + self.flushes.waiting.len()) as u64);
+        set(&status.away_since_ns, self.away_since.map_or(0, Instant::as_nanos));
+        status.unflushed.store(self.carried || links().any(Link::is_dirty), Ordering::Relaxed);
+    }
+}
+
+/// How the system names what the server said. Everything without a name of its own is an I/O error; that a zeroing
+/// cannot be fast is news only where that was asked.
+fn code_of(errno: Errno, fast: bool) -> i32 {
+    match errno {
+        Errno::Perm => libc::EPERM,
+        Errno::NoMem => libc::ENOMEM,
+        Errno::NoSpace => libc::ENOSPC,
+        Errno::NotSupported if fast => libc::EOPNOTSUPP,
+        Errno::NotSupported | Errno::Io | Errno::Invalid | Errno::Overflow | Errno::Shutdown => libc::EIO,
+    }
+}

@@ -1,0 +1,398 @@
+//! One connection to a remote server: requests on their way out, those in flight, and the parser of what comes back.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use evenkeel_control::Instant;
+use evenkeel_nbd::client::{Connected, Expect, MAX_CARRY, MAX_REQUEST, Replies, Request, Sink, Violation};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing, STATE_HOLE, STATE_ZERO};
+
+use super::{Job, Promised};
+use crate::backend::Extent;
+use crate::clock;
+use crate::engine::FileIo;
+use crate::worker::transport::Transport;
+
+/// Requests in flight on one connection at most. More wait here, where they can still go to another one; a server that
+/// is slow needs no more to be busy.
+pub(super) const DEPTH: usize = 256;
+/// The longest trim, zeroing or question for extents in one request, in bytes; compact headers carry no 4 GiB.
+const MAX_RANGE: u64 = 1 << 31;
+/// Extents of one reply that are kept; the client asks again for what comes after them.
+const MAX_EXTENTS: usize = 1024;
+/// Pieces handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
+const MAX_PIECES: usize = 128;
+/// Bytes received with one system call.
+pub(super) const SCRATCH: usize = 256 << 10;
+/// Times a connection is read in a row before others get their turn.
+const READS_IN_A_ROW: usize = 4;
+
+const _: () = assert!(SCRATCH > MAX_CARRY);
+
+/// What is in flight.
+pub(super) enum Flight {
+    /// A job, or a piece of it.
+    Job(Job),
+    /// A flush of what this connection has acknowledged up to here.
+    Flush {
+        /// Value of [`Link::acknowledged`] when it was sent.
+        covers: u64,
+        /// The round that it belongs to.
+        round: u64,
+    },
+}
+
+struct Slot {
+    cookie: u64,
+    command: Command,
+    offset: u64,
+    length: u64,
+    extents: Vec<Extent>,
+    /// Bytes that they cover.
+    told: u64,
+    flight: Flight,
+}
+
+/// What came of a request.
+pub(super) struct Answer {
+    /// Which.
+    pub(super) flight: Flight,
+    /// Bytes that it was about.
+    pub(super) length: u64,
+    /// What came of it.
+    pub(super) result: Result<Vec<Extent>, Errno>,
+}
+
+/// The requests in flight. A cookie is the index of its slot, and above it a serial number, so that an answer given
+/// twice is noticed.
+#[derive(Default)]
+struct Slots {
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    serial: u32,
+}
+
+impl Slots {
+    fn get(&self, cookie: u64) -> Option<&Slot> {
+        self.slots.get(cookie as u32 as usize)?.as_ref().filter(|slot| slot.cookie == cookie)
+    }
+
+    fn get_mut(&mut self, cookie: u64) -> Option<&mut Slot> {
+        self.slots.get_mut(cookie as u32 as usize)?.as_mut().filter(|slot| slot.cookie == cookie)
+    }
+}
+
+/// Bytes to send: a header, and the payload of a write where it is.
+struct Outgoing {
+    header: [u8; MAX_REQUEST],
+    header_len: usize,
+    payload: *const u8,
+    payload_len: usize,
+}
+
+/// A connection in transmission.
+pub(super) struct Link {
+    transport: Transport,
+    /// Told apart from earlier users of its place.
+    pub(super) serial: u32,
+    /// When it was made.
+    pub(super) since: Instant,
+    framing: Framing,
+    has_context: bool,
+    replies: Replies,
+    carry: Vec<u8>,
+    slots: Slots,
+    out: VecDeque<Outgoing>,
+    /// Bytes of the first of them that have been sent.
+    sent: usize,
+    /// The socket was full and is watched for room.
+    pub(super) is_blocked: bool,
+    /// Writes, trims and zeroings acknowledged without being durable, and how many of them a flush has covered since.
+    acknowledged: u64,
+    flushed: u64,
+    /// Whether anything was ever answered, except that the server is shutting down.
+    pub(super) has_answered: bool,
+}
+
+// SAFETY: the pointers of `out` and of the jobs in flight come with the duty to finish the operation; see `FileIo`.
+unsafe impl Send for Link {}
+
+impl Link {
+    /// A connection that is through with the handshake.
+    pub(super) fn new(transport: Transport, connected: &Connected, serial: u32) -> Self {
+        Self {
+            transport,
+            serial,
+            since: clock::now(),
+            framing: connected.framing,
+            has_context: connected.context.is_some(),
+            replies: Replies::new(connected.framing, connected.context),
+            carry: Vec::new(),
+            slots: Slots::default(),
+            out: VecDeque::new(),
+            sent: 0,
+            is_blocked: false,
+            acknowledged: 0,
+            flushed: 0,
+            has_answered: false,
+        }
+    }
+
+    /// The socket.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.transport.fd()
+    }
+
+    /// Requests sent, or about to be, and not answered.
+    pub(super) fn in_flight(&self) -> usize {
+        self.slots.slots.len() - self.slots.free.len()
+    }
+
+    /// Whether something was acknowledged that no flush has covered.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.acknowledged > self.flushed
+    }
+
+    /// Whether it can tell what is allocated.
+    pub(super) fn has_extents(&self) -> bool {
+        self.has_context
+    }
+
+    /// Queues a job, or as much of it as goes into one request.
+    pub(super) fn queue(&mut self, job: Job, promised: &Promised) {
+        let (mut payload, mut flags) = ((std::ptr::null(), 0), CommandFlags::NONE);
+        let (command, offset, length) = match job.io {
+            FileIo::Read { offset, len, .. } => (Command::Read, offset, u64::from(len)),
+            FileIo::Write { ptr, len, offset, durable } => {
+                payload = (ptr, len as usize);
+                flags |= if durable { CommandFlags::FUA } else { CommandFlags::NONE };
+                (Command::Write, offset, u64::from(len))
+            }
+            FileIo::Trim { offset, len } => (Command::Trim, offset, len),
+            FileIo::Zero { offset, len, punch, may_write } => {
+                flags |= if punch { CommandFlags::NONE } else { CommandFlags::NO_HOLE };
+                flags |= if promised.tries_fast(may_write) { CommandFlags::FAST_ZERO } else { CommandFlags::NONE };
+                (Command::WriteZeroes, offset, len)
+            }
+            FileIo::Cache { offset, len } => (Command::Cache, offset, len),
+            FileIo::Extents { offset, len, .. } => (Command::BlockStatus, offset, len),
+            // The driver's own affair.
+            FileIo::Sync { .. } => (Command::Flush, 0, 0),
+        };
+        let (offset, length) = match command {
+            Command::Read | Command::Write | Command::Flush => (offset, length),
+            _ => (offset + job.done, (length - job.done).min(MAX_RANGE)),
+        };
+        self.push(command, flags, offset, length, payload, Flight::Job(job));
+    }
+
+    /// Queues a flush of all that this connection has acknowledged, for this round.
+    pub(super) fn queue_flush(&mut self, round: u64) {
+        let flight = Flight::Flush { covers: self.acknowledged, round };
+        self.push(Command::Flush, CommandFlags::NONE, 0, 0, (std::ptr::null(), 0), flight);
+    }
+
+    fn push(
+        &mut self,
+        command: Command,
+        flags: CommandFlags,
+        offset: u64,
+        length: u64,
+        (payload, payload_len): (*const u8, usize),
+        flight: Flight,
+    ) {
+        let slots = &mut self.slots;
+        let index = slots.free.pop().unwrap_or_else(|| {
+            slots.slots.push(None);
+            slots.slots.len() as u32 - 1
+        });
+        slots.serial = slots.serial.wrapping_add(1).max(1);
+        let cookie = u64::from(slots.serial) << 32 | u64::from(index);
+        slots.slots[index as usize] =
+            Some(Slot { cookie, command, offset, length, extents: Vec::new(), told: 0, flight });
+        let mut header = [0; MAX_REQUEST];
+        let header_len = Request { cookie, command, flags, offset, length }.encode_into(self.framing, &mut header);
+        self.out.push_back(Outgoing { header, header_len, payload, payload_len });
+    }
+
+    /// Sends what is queued, as much as the socket takes.
+    ///
+    /// # Errors
+    /// Why the connection is lost.
+    pub(super) fn send(&mut self) -> io::Result<()> {
+        self.is_blocked = false;
+        while !self.out.is_empty() {
+            let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_PIECES];
+            let (mut count, mut skip) = (0, self.sent);
+            for outgoing in &self.out {
+                if count + 2 > MAX_PIECES {
+                    break;
+                }
+                let parts = [(outgoing.header.as_ptr(), outgoing.header_len), (outgoing.payload, outgoing.payload_len)];
+                for (ptr, len) in parts {
+                    let skipped = skip.min(len);
+                    skip -= skipped;
+                    if len > skipped {
+                        // SAFETY: `skipped` bytes into `len`.
+                        let base = unsafe { ptr.add(skipped) };
+                        iov[count] = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len - skipped };
+                        count += 1;
+                    }
+                }
+            }
+            // SAFETY: headers are in `out`, and a payload is valid until its job is reported done.
+            match unsafe { self.transport.send(&iov[..count]) } {
+                Ok(sent) => self.consume(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_blocked = true;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.sent += bytes;
+        while let Some(first) = self.out.front() {
+            let length = first.header_len + first.payload_len;
+            if self.sent < length {
+                break;
+            }
+            self.sent -= length;
+            self.out.pop_front();
+        }
+    }
+
+    /// Takes in what has arrived; appends what was answered to `answers`.
+    ///
+    /// # Errors
+    /// Why the connection is of no further use.
+    pub(super) fn receive(&mut self, scratch: &mut [u8], answers: &mut Vec<Answer>) -> Result<(), Broken> {
+        for _ in 0..READS_IN_A_ROW {
+            let carried = self.carry.len();
+            scratch[..carried].copy_from_slice(&self.carry);
+            let received = match self.transport.receive(&mut [], &mut scratch[carried..]) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(Broken::Socket(error)),
+            };
+            let filled = carried + received;
+            let before = answers.len();
+            let mut sink = Answers { slots: &mut self.slots, answers };
+            let parsed = self.replies.parse(&scratch[..filled], &mut sink);
+            // What was answered before a server broke the protocol counts.
+            for answer in &answers[before..] {
+                // Good-bye is no answer.
+                self.has_answered |= !matches!(answer.result, Err(Errno::Shutdown));
+                match (&answer.flight, &answer.result) {
+                    (Flight::Job(job), Ok(_)) if job.leaves_something_to_flush() => self.acknowledged += 1,
+                    (Flight::Flush { covers, .. }, Ok(_)) => self.flushed = self.flushed.max(*covers),
+                    _ => {}
+                }
+            }
+            let consumed = parsed.map_err(Broken::Violation)?;
+            self.carry.clear();
+            self.carry.extend_from_slice(&scratch[consumed..filled]);
+            if filled < scratch.len() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// All that was in flight, when the connection is lost.
+    pub(super) fn into_flights(self) -> impl Iterator<Item = Flight> {
+        self.slots.slots.into_iter().flatten().map(|slot| slot.flight)
+    }
+
+    /// Says good-bye, if nothing else is on its way. There is no answer to it.
+    pub(super) fn disconnect(&mut self) {
+        if self.out.is_empty() {
+            let request =
+                Request { cookie: 0, command: Command::Disconnect, flags: CommandFlags::NONE, offset: 0, length: 0 };
+            let mut header = [0; MAX_REQUEST];
+            let header_len = request.encode_into(self.framing, &mut header);
+            self.out.push_back(Outgoing { header, header_len, payload: std::ptr::null(), payload_len: 0 });
+            // The server may be gone, or not listening: then it will notice the end of the connection.
+            let _ = self.send();
+        }
+    }
+}
+
+/// Why a connection is of no further use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the server closed the connection")]
+    Closed,
+    #[error("the connection broke: {0}")]
+    Socket(io::Error),
+    #[error("{0}")]
+    Violation(Violation),
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}
+
+/// Where the answers of one batch go.
+struct Answers<'a> {
+    slots: &'a mut Slots,
+    answers: &'a mut Vec<Answer>,
+}
+
+impl Answers<'_> {
+    /// Fills in a part of what a read asked for.
+    fn place(&mut self, cookie: u64, offset: u64, length: u64, fill: impl FnOnce(&mut [u8])) {
+        let Some(slot) = self.slots.get_mut(cookie) else { return };
+        let Flight::Job(Job { io: FileIo::Read { ptr, len, .. }, .. }) = slot.flight else { return };
+        // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done, and nobody else uses them.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(ptr, len as usize) };
+        let start = offset.wrapping_sub(slot.offset) as usize;
+        // The parser has held it against what was asked.
+        if let Some(part) = start.checked_add(length as usize).and_then(|end| buffer.get_mut(start..end)) {
+            fill(part);
+        }
+    }
+}
+
+impl Sink for Answers<'_> {
+    #[inline]
+    fn expect(&self, cookie: u64) -> Option<Expect> {
+        let slot = self.slots.get(cookie)?;
+        Some(Expect { command: slot.command, offset: slot.offset, length: slot.length, unfragmented: false })
+    }
+
+    #[inline]
+    fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]) {
+        self.place(cookie, offset, bytes.len() as u64, |part| part.copy_from_slice(bytes));
+    }
+
+    fn hole(&mut self, cookie: u64, offset: u64, length: u64) {
+        self.place(cookie, offset, length, |part| part.fill(0));
+    }
+
+    fn extent(&mut self, cookie: u64, _context: u32, length: u64, status: u64) {
+        let Some(slot) = self.slots.get_mut(cookie) else { return };
+        // What is allocated or may hold anything is shown as data: that is never wrong.
+        let both = u64::from(STATE_HOLE | STATE_ZERO);
+        let hole = status & both == both;
+        let len = length.min(slot.length - slot.told);
+        slot.told += len;
+        let has_room = slot.extents.len() < MAX_EXTENTS;
+        match slot.extents.last_mut() {
+            Some(last) if last.hole == hole => last.len += len,
+            _ if len > 0 && has_room => slot.extents.push(Extent { len, hole }),
+            // A gap would move what follows.
+            _ => slot.told = slot.length,
+        }
+    }
+
+    fn done(&mut self, cookie: u64, result: Result<(), Errno>) {
+        let index = cookie as u32;
+        let Some(slot) = self.slots.slots.get_mut(index as usize).and_then(Option::take) else { return };
+        self.slots.free.push(index);
+        self.answers.push(Answer { flight: slot.flight, length: slot.length, result: result.map(|()| slot.extents) });
+    }
+}

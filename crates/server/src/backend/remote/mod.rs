@@ -1,0 +1,403 @@
+//! A volume that another NBD server exports.
+//!
+//! ```text
+//!  workers ── jobs ──▶ inbox ──▶ driver (one thread, epoll) ──▶ links (connections) ──▶ server
+//!     ◀── IoDone, in batches ──────┘      ▲ sockets, hands shaken
+//!                                         └── a thread for each attempt to connect
+//! ```
+//!
+//! A job that was in flight on a connection that broke is sent again: every command that is used is idempotent, and
+//! what a client has not been answered is ordered against nothing else it has asked. It may thus be carried out twice,
+//! the second time after a later overlapping one that was under way with it, which no client can tell from the order
+//! in which the server might have carried them out anyway.
+//!
+//! Durability is never claimed that is not there. Every connection counts what it has acknowledged and what a flush *on
+//! this very connection* has covered since; a flush of the volume is one on each connection that has something
+//! uncovered. When such a connection breaks, the server may have been started anew without it, and every flush fails
+//! from then on, unless the operator says that it keeps what it has acknowledged.
+
+mod driver;
+mod link;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::client::Connected;
+use evenkeel_nbd::wire::{Framing, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
+use evenkeel_policy::config;
+use evenkeel_policy::state::RemoteState;
+use evenkeel_policy::uri::{Address, Target};
+
+use crate::clock;
+use crate::dial;
+use crate::engine::{FileIo, IoResult};
+use crate::error::Error;
+use crate::volume::MAX_PAYLOAD;
+use crate::worker::mailbox::{Mailbox, Message};
+use crate::worker::transport::Transport;
+use driver::{Driver, Event};
+
+/// How a remote volume is to be used.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// Name of the volume, for the log.
+    pub(crate) volume: String,
+    /// Where it is.
+    pub(crate) target: Target,
+    /// Connections that are wanted.
+    pub(crate) connections: usize,
+    /// How long requests wait while the server is away.
+    pub(crate) reconnect_timeout: Duration,
+    /// Whether the server keeps what it has acknowledged whatever happens to it.
+    pub(crate) keeps_unflushed: bool,
+}
+
+/// What clients were told about the export, and what it must therefore offer as long as it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Promised {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// What it can do.
+    pub(crate) flags: TransmissionFlags,
+    /// Requests must be multiples of so many bytes.
+    pub(crate) min_block: u32,
+    /// Requests should be multiples of so many bytes.
+    pub(crate) preferred_block: u32,
+    /// The largest read or write in bytes.
+    pub(crate) max_payload: u32,
+}
+
+impl Promised {
+    /// What is used of an export.
+    ///
+    /// # Errors
+    /// Why it cannot be served.
+    fn of(connected: &Connected) -> Result<Self, String> {
+        let min_block = connected.min_block;
+        let size = connected.size / u64::from(min_block) * u64::from(min_block);
+        let max_payload = connected.max_payload.min(MAX_PAYLOAD) / min_block * min_block;
+        if size == 0 || i64::try_from(size).is_err() {
+            return Err(format!("its size of {} bytes cannot be served", connected.size));
+        }
+        if max_payload < MIN_UNFRAGMENTED {
+            return Err(format!("it takes at most {max_payload} bytes in one request, too few to serve"));
+        }
+        let preferred_block = connected.preferred_block.clamp(min_block.max(PORTABLE_MIN_BLOCK), max_payload);
+        let unknown = connected.flags.without(TransmissionFlags::ALL);
+        Ok(Self { size, flags: connected.flags.without(unknown), min_block, preferred_block, max_payload })
+    }
+
+    fn has(&self, flag: TransmissionFlags) -> bool {
+        self.flags.contains(flag)
+    }
+
+    /// Whether writes are refused.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.has(TransmissionFlags::READ_ONLY)
+    }
+
+    /// Whether writes can be made durable one by one.
+    pub(crate) fn has_fua(&self) -> bool {
+        self.has(TransmissionFlags::SEND_FUA)
+    }
+
+    /// Whether the server says when a zeroing would mean writing zeros.
+    pub(crate) fn zeroes_fast(&self) -> bool {
+        self.has(TransmissionFlags::SEND_FAST_ZERO)
+    }
+
+    /// Whether a zeroing is first tried without writing zeros.
+    fn tries_fast(&self, may_write: bool) -> bool {
+        !may_write && self.zeroes_fast()
+    }
+
+    /// What of it our own clients may use. One connection to it at a time, or coherent ones: a flush covers all of them.
+    pub(crate) fn flags(&self, read_only: bool) -> TransmissionFlags {
+        use TransmissionFlags as Has;
+        let flush = self.has(Has::SEND_FLUSH);
+        let mut flags = Has::HAS_FLAGS | Has::SEND_DF | Has::CAN_MULTI_CONN;
+        let mut offer = |flag, offered: bool| flags |= if offered { flag } else { Has::NONE };
+        offer(Has::SEND_FLUSH, flush);
+        // Without FUA a write is followed by a flush.
+        offer(Has::SEND_FUA, flush || self.has(Has::SEND_FUA));
+        offer(Has::READ_ONLY, read_only);
+        for flag in [Has::ROTATIONAL, Has::SEND_CACHE] {
+            offer(flag, self.has(flag));
+        }
+        let zeroes = self.has(Has::SEND_WRITE_ZEROES);
+        offer(Has::SEND_TRIM, !read_only && self.has(Has::SEND_TRIM));
+        offer(Has::SEND_WRITE_ZEROES, !read_only && zeroes);
+        offer(Has::SEND_FAST_ZERO, !read_only && zeroes && self.has(Has::SEND_FAST_ZERO));
+        flags
+    }
+
+    /// Whether an export that answers now can stand in for the one that was promised.
+    ///
+    /// # Errors
+    /// Why not.
+    fn fits(&self, now: &Connected, connections: usize) -> Result<(), String> {
+        use TransmissionFlags as Has;
+        if now.size < self.size {
+            return Err(format!("the export has {} bytes, and clients were told {}", now.size, self.size));
+        }
+        if now.flags.contains(Has::READ_ONLY) && !self.is_read_only() {
+            return Err("the export has become read-only".into());
+        }
+        if now.min_block > self.min_block || now.max_payload < self.max_payload {
+            return Err(format!(
+                "the export takes multiples of {} bytes up to {}, and clients were told {} up to {}",
+                now.min_block, now.max_payload, self.min_block, self.max_payload
+            ));
+        }
+        let needed = [
+            (Has::SEND_FLUSH, "flush"),
+            (Has::SEND_FUA, "FUA"),
+            (Has::SEND_TRIM, "trim"),
+            (Has::SEND_WRITE_ZEROES, "write zeroes"),
+            (Has::SEND_FAST_ZERO, "fast zeroes"),
+            (Has::SEND_CACHE, "cache"),
+        ];
+        if let Some((_, what)) = needed.iter().find(|(flag, _)| self.has(*flag) && !now.flags.contains(*flag)) {
+            return Err(format!("the export no longer supports {what}"));
+        }
+        if connections > 1 && !now.flags.contains(Has::CAN_MULTI_CONN) {
+            return Err("the server no longer keeps several connections coherent".into());
+        }
+        Ok(())
+    }
+}
+
+/// An operation with the address that its result goes to.
+pub(crate) struct Job {
+    /// What to do.
+    io: FileIo,
+    /// Who waits for it.
+    to: ReplyTo,
+    /// Bytes of a range that earlier requests have dealt with.
+    done: u64,
+    /// Place in the order of arrival.
+    order: u64,
+    /// When the connection first broke on which it had been sent.
+    lost_at: Option<Instant>,
+}
+
+impl Job {
+    /// Whether it has changed something that is not durable by itself.
+    fn leaves_something_to_flush(&self) -> bool {
+        matches!(self.io, FileIo::Write { durable: false, .. } | FileIo::Trim { .. } | FileIo::Zero { .. })
+    }
+}
+
+/// Who waits for an operation.
+pub(crate) enum ReplyTo {
+    /// A worker, under this token.
+    Worker(Arc<Mailbox>, u32),
+    /// A thread that waits for a flush; 0 or minus the errno.
+    Thread(Sender<i32>),
+}
+
+/// What others may know about the driver.
+#[derive(Default)]
+struct Status {
+    connections: AtomicU32,
+    reconnects: AtomicU64,
+    resent: AtomicU64,
+    in_flight: AtomicU64,
+    waiting: AtomicU64,
+    unflushed: AtomicBool,
+    /// Since when there is no connection; 0 while there is one.
+    away_since_ns: AtomicU64,
+    last_error: Mutex<Option<String>>,
+    is_lost: AtomicBool,
+    loss: Mutex<Option<String>>,
+}
+
+impl Status {
+    fn error(&self, why: &str) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+    }
+
+    /// Acknowledged writes may be lost: no flush succeeds any more.
+    fn lose(&self, volume: &str, why: String) {
+        let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
+        if loss.is_none() {
+            tracing::error!(volume, %why, "written data may be lost; every further flush is answered with an error until the volume is opened anew");
+            *loss = Some(why);
+        }
+        self.is_lost.store(true, Ordering::Release);
+    }
+}
+
+/// An export of another server, with a thread that drives the connections to it. The thread ends with the value.
+pub(crate) struct Remote {
+    promised: Promised,
+    uri: String,
+    connections: usize,
+    inbox: Arc<Mailbox<Event>>,
+    status: Arc<Status>,
+}
+
+impl Remote {
+    /// Connects, learns what the export can do, and starts the thread.
+    ///
+    /// # Errors
+    /// When the server is not there, has no such export, or exports what cannot be served.
+    pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool) -> Result<Self, Error> {
+        let target = volume.uri.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a uri")))?;
+        let fail = |why: String| Error::Remote { volume: name.to_owned(), uri: target.to_string(), why };
+        let (fd, connected) =
+            dial::connect(&target, Framing::Extended, true).map_err(|error| fail(error.to_string()))?;
+        let mut promised = Promised::of(&connected).map_err(fail)?;
+        if promised.size < connected.size {
+            tracing::warn!(
+                volume = name,
+                size = connected.size,
+                served = promised.size,
+                "the remote export ends within a block; the rest cannot be read or written"
+            );
+        }
+        if read_only {
+            promised.flags |= TransmissionFlags::READ_ONLY;
+        }
+        let mut connections = volume.connections as usize;
+        if connections > 1 && !connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
+            tracing::warn!(
+                volume = name,
+                "the remote server does not say that it keeps several connections coherent (CAN_MULTI_CONN); one is used"
+            );
+            connections = 1;
+        }
+        let system = |cause: rustix::io::Errno| Error::System { action: "watch a remote volume", cause: cause.into() };
+        let inbox = Arc::new(Mailbox::new().map_err(system)?);
+        let status = Arc::<Status>::default();
+        let uri = target.to_string();
+        let settings = Settings {
+            volume: name.to_owned(),
+            target,
+            connections,
+            reconnect_timeout: volume.reconnect_timeout.0,
+            keeps_unflushed: volume.unflushed == config::Unflushed::Kept,
+        };
+        let driver = Driver::new(settings, promised, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));
+        let driver = driver.map_err(system)?;
+        inbox.open();
+        let spawned = std::thread::Builder::new().name("evenkeel-remote".into()).spawn(move || driver.run());
+        spawned.map_err(|cause| Error::System { action: "start a thread for a remote volume", cause })?;
+        Ok(Self { promised, uri, connections, inbox, status })
+    }
+
+    /// What clients are told of it.
+    pub(crate) fn promised(&self) -> &Promised {
+        &self.promised
+    }
+
+    /// Hands an operation over; `reply_to` hears of its end under `token`.
+    pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Mailbox>) {
+        self.inbox.report(Event::Job(io, ReplyTo::Worker(Arc::clone(reply_to), token)));
+    }
+
+    /// Makes everything durable that was acknowledged, if there is anything. Blocks while the server takes its time.
+    ///
+    /// # Errors
+    /// When that failed, or acknowledged writes may be lost already.
+    pub(crate) fn sync(&self) -> Result<(), String> {
+        if let Some(loss) = self.loss() {
+            return Err(loss);
+        }
+        let (done, result) = mpsc::channel();
+        self.inbox.report(Event::Job(FileIo::Sync { turn: 0 }, ReplyTo::Thread(done)));
+        match result.recv() {
+            Ok(0) => Ok(()),
+            Ok(_) | Err(_) => Err(self.loss().unwrap_or_else(|| "the server could not be asked to flush".into())),
+        }
+    }
+
+    /// Whether acknowledged writes may be lost.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.status.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Why.
+    pub(crate) fn loss(&self) -> Option<String> {
+        self.status.loss.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether there is no connection at present.
+    pub(crate) fn is_away(&self) -> bool {
+        self.status.connections.load(Ordering::Relaxed) == 0
+    }
+
+    /// Where it is.
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// What is going on, for the API.
+    pub(crate) fn state(&self) -> RemoteState {
+        let status = &self.status;
+        let number = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        let connections = status.connections.load(Ordering::Relaxed);
+        let away_since = Some(number(&status.away_since_ns)).filter(|&since| since > 0 && connections == 0);
+        RemoteState {
+            uri: self.uri.clone(),
+            connected: connections > 0,
+            connections: connections.into(),
+            connections_wanted: self.connections as u64,
+            reconnects_total: number(&status.reconnects),
+            resent_total: number(&status.resent),
+            in_flight_requests: number(&status.in_flight),
+            waiting_requests: number(&status.waiting),
+            away_ms: away_since.map(|since| clock::now().as_nanos().saturating_sub(since) / 1_000_000),
+            unflushed: status.unflushed.load(Ordering::Relaxed),
+            last_error: status.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.inbox.post(Event::Stop);
+    }
+}
+
+/// Takes a socket over; a peer that acknowledges nothing for `patience` counts as gone.
+fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> Transport {
+    match target.address {
+        Address::Tcp(..) => Transport::tcp(fd, patience.into()),
+        Address::Unix(_) => Transport::unix(fd),
+    }
+}
+
+/// Collects what is to be told to workers, for one lock and one wake-up each.
+#[derive(Default)]
+struct Outbox(Vec<(Arc<Mailbox>, Vec<Message>)>);
+
+impl Outbox {
+    fn put(&mut self, to: ReplyTo, result: IoResult) {
+        let (mailbox, token) = match to {
+            ReplyTo::Worker(mailbox, token) => (mailbox, token),
+            ReplyTo::Thread(waiter) => {
+                let code = if let IoResult::Code(code) = result { code } else { 0 };
+                // Whoever asked may have given up.
+                let _ = waiter.send(code);
+                return;
+            }
+        };
+        let message = Message::IoDone(token, result);
+        match self.0.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &mailbox)) {
+            Some((_, messages)) => messages.push(message),
+            None => self.0.push((mailbox, vec![message])),
+        }
+    }
+
+    fn post(&mut self) {
+        for (mailbox, messages) in &mut self.0 {
+            if !messages.is_empty() {
+                mailbox.post_all(messages);
+            }
+        }
+    }
+}

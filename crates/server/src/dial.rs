@@ -1,0 +1,156 @@
+//! Reaches an NBD server and shakes hands, as its client.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use evenkeel_nbd::client::{Connected, Goal, Handshake, MAX_OPTION_REPLY, Outcome, Refusal, Violation, Wanted};
+use evenkeel_nbd::wire::Framing;
+use evenkeel_policy::uri::{Address, Target};
+
+/// How long a server may take to accept a connection, and then for the whole handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What kept a connection from being made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// The name of the host has no address.
+    #[error("cannot find the host `{host}`: {cause}")]
+    Host {
+        /// The name.
+        host: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Nobody accepts connections there.
+    #[error("{0}")]
+    Connect(io::Error),
+    /// The server was silent for too long.
+    #[error("the server did not finish the handshake within {} s", .0.as_secs())]
+    Late(Duration),
+    /// The connection ended early.
+    #[error("the connection broke during the handshake: {0}")]
+    Broken(io::Error),
+    /// The server hung up.
+    #[error("the server closed the connection during the handshake")]
+    Closed,
+    /// What the server sent is not NBD as specified.
+    #[error("{0}")]
+    Violation(Violation),
+    /// The server said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The server sent more than belongs to the handshake.
+    #[error("the server sent data before the first request")]
+    Premature,
+}
+
+trait Socket: Read + Write {
+    fn set_timeout(&self, left: Duration) -> io::Result<()>;
+    fn set_nonblocking(&self) -> io::Result<()>;
+}
+
+macro_rules! socket {
+    ($type:ident) => {
+        impl Socket for $type {
+            fn set_timeout(&self, left: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(left))?;
+                self.set_write_timeout(Some(left))
+            }
+
+            fn set_nonblocking(&self) -> io::Result<()> {
+                $type::set_nonblocking(self, true)
+            }
+        }
+    };
+}
+
+socket!(TcpStream);
+socket!(UnixStream);
+
+/// Connects to the target and negotiates, with `framing` at best and, if `base_allocation`, for block status; blocks for
+/// at most 20 s, or 10 s more for each further address of the host. The socket comes back nonblocking.
+///
+/// # Errors
+/// What kept the connection from being made.
+pub fn connect(target: &Target, framing: Framing, base_allocation: bool) -> Result<(OwnedFd, Connected), DialError> {
+    let wanted = Wanted { export: target.export.clone(), goal: Goal::Go, framing, base_allocation };
+    match &target.address {
+        Address::Tcp(host, port) => {
+            let stream = tcp(host, *port)?;
+            shake_hands(stream, wanted)
+        }
+        Address::Unix(path) => shake_hands(UnixStream::connect(path).map_err(DialError::Connect)?, wanted),
+    }
+}
+
+fn tcp(host: &str, port: u16) -> Result<TcpStream, DialError> {
+    let unknown = |cause| DialError::Host { host: host.to_owned(), cause };
+    let addresses = (host, port).to_socket_addrs().map_err(unknown)?;
+    let mut last = unknown(io::Error::other("it has no address"));
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => {
+                // A batch leaves in one send; waiting for more would only delay it.
+                stream.set_nodelay(true).map_err(DialError::Connect)?;
+                return Ok(stream);
+            }
+            Err(error) => last = DialError::Connect(error),
+        }
+    }
+    Err(last)
+}
+
+fn shake_hands<S: Socket>(mut stream: S, wanted: Wanted) -> Result<(OwnedFd, Connected), DialError>
+where
+    OwnedFd: From<S>,
+{
+    let until = Instant::now() + PATIENCE;
+    let mut handshake = Handshake::new(wanted);
+    let mut input = vec![0; MAX_OPTION_REPLY + 64];
+    let (mut filled, mut out) = (0, Vec::new());
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // A timeout of zero would mean none.
+        if left.is_zero() {
+            return Err(DialError::Late(PATIENCE));
+        }
+        stream.set_timeout(left).map_err(DialError::Broken)?;
+        let received = match stream.read(&mut input[filled..]) {
+            Ok(0) => return Err(DialError::Closed),
+            Ok(received) => received,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(broken(error)),
+        };
+        filled += received;
+        let step = handshake.advance(&input[..filled], &mut out).map_err(DialError::Violation)?;
+        input.copy_within(step.consumed..filled, 0);
+        filled -= step.consumed;
+        if !out.is_empty() {
+            stream.write_all(&out).map_err(broken)?;
+            out.clear();
+        }
+        match step.outcome {
+            None => {}
+            Some(Outcome::Connected(_)) if filled > 0 => return Err(DialError::Premature),
+            Some(Outcome::Connected(connected)) => {
+                stream.set_nonblocking().map_err(DialError::Broken)?;
+                return Ok((stream.into(), connected));
+            }
+            Some(Outcome::Refused(refusal)) => return Err(DialError::Refused(refusal)),
+            // Neither was asked for.
+            Some(Outcome::Described(_) | Outcome::Listed(_)) => return Err(DialError::Closed),
+        }
+    }
+}
+
+fn broken(error: io::Error) -> DialError {
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        DialError::Late(PATIENCE)
+    } else {
+        DialError::Broken(error)
+    }
+}

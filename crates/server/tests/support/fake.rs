@@ -1,0 +1,294 @@
+//! An NBD server in this process that does what a test tells it, request by request.
+#![allow(unreachable_pub, reason = "as the rest of the support")]
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Session, Status, reply, request};
+use evenkeel_nbd::wire::{Command, Errno, Extent, Framing, MAX_PAYLOAD, Request, TransmissionFlags};
+
+/// What the fake exports, under any name.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    pub size: u64,
+    pub flags: TransmissionFlags,
+    pub min_block: u32,
+    pub max_payload: u32,
+    pub framing: Framing,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self {
+            size: 4 << 20,
+            flags: TransmissionFlags::ALL.without(TransmissionFlags::READ_ONLY).without(TransmissionFlags::ROTATIONAL),
+            min_block: 1,
+            max_payload: MAX_PAYLOAD,
+            framing: Framing::Extended,
+        }
+    }
+}
+
+impl Directory for Shown {
+    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
+        f(&Export {
+            name: "fake",
+            description: "",
+            size: self.size,
+            flags: self.flags,
+            min_block: self.min_block,
+            preferred_block: self.min_block.max(4096),
+            max_payload: self.max_payload,
+        });
+    }
+
+    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
+        if name != "none" {
+            self.visit(f);
+        }
+        name != "none"
+    }
+}
+
+/// How one request is dealt with.
+#[derive(Clone, Debug)]
+pub enum Act {
+    /// As it should be.
+    Serve,
+    /// Carried out, and not answered; the connection ends.
+    ServeAndHangUp,
+    /// Neither.
+    Ignore,
+    /// Answered with this error.
+    Fail(Errno),
+    /// Answered with these bytes.
+    Send(Vec<u8>),
+    /// Not answered; the connection ends.
+    HangUp,
+}
+
+/// What a request was, for whoever decides and for the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// Connections before this one.
+    pub connection: usize,
+    /// Requests before this one on the connection.
+    pub nth: usize,
+    pub request: Request,
+    pub framing: Framing,
+}
+
+type Behaviour = dyn Fn(&Seen) -> Act + Send + Sync;
+
+struct Shared {
+    shown: Mutex<Shown>,
+    disk: Mutex<Vec<u8>>,
+    log: Mutex<Vec<Seen>>,
+    streams: Mutex<Vec<UnixStream>>,
+    closed: AtomicBool,
+    behaviour: Box<Behaviour>,
+}
+
+/// A fake server on a Unix socket.
+pub struct Fake {
+    path: PathBuf,
+    shared: Arc<Shared>,
+}
+
+impl Fake {
+    /// A server in `folder` that deals with requests as `behaviour` says.
+    pub fn start(folder: &Path, shown: Shown, behaviour: impl Fn(&Seen) -> Act + Send + Sync + 'static) -> Self {
+        let path = folder.join("fake.sock");
+        let shared = Arc::new(Shared {
+            // Ranges of more are answered and not kept.
+            disk: Mutex::new(vec![0; shown.size.min(64 << 20) as usize]),
+            shown: Mutex::new(shown),
+            log: Mutex::default(),
+            streams: Mutex::default(),
+            closed: AtomicBool::new(false),
+            behaviour: Box::new(behaviour),
+        });
+        let fake = Self { path, shared };
+        fake.listen();
+        fake
+    }
+
+    fn listen(&self) {
+        let listener = UnixListener::bind(&self.path).unwrap();
+        let shared = Arc::clone(&self.shared);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let stream = stream.unwrap();
+                if shared.closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                let connection = {
+                    let mut streams = shared.streams.lock().unwrap();
+                    streams.push(stream.try_clone().unwrap());
+                    streams.len() - 1
+                };
+                let shared = Arc::clone(&shared);
+                // A client that leaves is the end of its thread, not of the test.
+                std::thread::spawn(move || serve(stream, connection, &shared));
+            }
+        });
+    }
+
+    /// A volume that it holds, with further settings.
+    pub fn volume(&self, settings: &str) -> String {
+        format!(
+            "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbd+unix:///disk?socket={}\"\n{settings}",
+            self.path.display()
+        )
+    }
+
+    /// What it exports to connections that come later.
+    pub fn show(&self, shown: Shown) {
+        *self.shared.shown.lock().unwrap() = shown;
+    }
+
+    /// Ends all connections, and accepts no more until [`Fake::come_back`].
+    pub fn go_away(&self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts, which then ends; what connects in between is not answered.
+        let _ = UnixStream::connect(&self.path);
+        std::fs::remove_file(&self.path).unwrap();
+        self.hang_up();
+    }
+
+    pub fn come_back(&self) {
+        self.shared.closed.store(false, Ordering::SeqCst);
+        self.listen();
+    }
+
+    /// Ends all connections.
+    pub fn hang_up(&self) {
+        for stream in self.shared.streams.lock().unwrap().iter() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Ends one connection.
+    pub fn hang_up_on(&self, connection: usize) {
+        let _ = self.shared.streams.lock().unwrap()[connection].shutdown(std::net::Shutdown::Both);
+    }
+
+    /// All requests so far.
+    pub fn log(&self) -> Vec<Seen> {
+        self.shared.log.lock().unwrap().clone()
+    }
+
+    /// Those with this command.
+    pub fn seen(&self, command: Command) -> Vec<Seen> {
+        self.log().into_iter().filter(|seen| seen.request.command == command).collect()
+    }
+
+    /// A part of what it holds.
+    pub fn content(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.shared.disk.lock().unwrap()[offset..offset + length].to_vec()
+    }
+}
+
+fn negotiate(stream: &mut UnixStream, shown: &Shown) -> io::Result<(Session, Vec<u8>)> {
+    let offer = Offer { structured: shown.framing.has_chunks(), extended: shown.framing.is_extended() };
+    let mut handshake = Handshake::new(offer);
+    let (mut out, mut input) = (Vec::new(), Vec::new());
+    handshake.greet(&mut out);
+    loop {
+        stream.write_all(&out)?;
+        out.clear();
+        let mut piece = [0; 4096];
+        let received = stream.read(&mut piece)?;
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        input.extend_from_slice(&piece[..received]);
+        loop {
+            let step = handshake.advance(&input, shown, &mut out).map_err(io::Error::other)?;
+            input.drain(..step.consumed);
+            match step.status {
+                Status::Transmission(session) => {
+                    stream.write_all(&out)?;
+                    return Ok((session, input));
+                }
+                Status::More if step.consumed > 0 => {}
+                Status::More => break,
+                Status::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+    }
+}
+
+fn serve(mut stream: UnixStream, connection: usize, shared: &Shared) -> io::Result<()> {
+    let shown = *shared.shown.lock().unwrap();
+    let (session, mut input) = negotiate(&mut stream, &shown)?;
+    let framing = session.framing;
+    let mut nth = 0;
+    loop {
+        while let Some((request, used)) = request::parse(&input, session.extended()).map_err(io::Error::other)? {
+            let end = used + request.payload_len(session.extended()) as usize;
+            if input.len() < end {
+                break;
+            }
+            if request.command == Command::Disconnect {
+                return Ok(());
+            }
+            let seen = Seen { connection, nth, request, framing };
+            nth += 1;
+            let act = (shared.behaviour)(&seen);
+            let payload: Vec<u8> = input.drain(..end).skip(used).collect();
+            let answer = match &act {
+                Act::Serve | Act::ServeAndHangUp => answer(shared, &request, framing, &payload),
+                Act::Fail(errno) => reply::error(framing, request.cookie, request.offset, *errno).as_slice().to_vec(),
+                Act::Send(bytes) => bytes.clone(),
+                Act::Ignore | Act::HangUp => Vec::new(),
+            };
+            // Once it is here, it was carried out.
+            shared.log.lock().unwrap().push(seen);
+            match act {
+                Act::HangUp | Act::ServeAndHangUp => return stream.shutdown(std::net::Shutdown::Both),
+                _ => stream.write_all(&answer)?,
+            }
+        }
+        let mut piece = vec![0; 64 << 10];
+        let received = stream.read(&mut piece)?;
+        if received == 0 {
+            return Ok(());
+        }
+        input.extend_from_slice(&piece[..received]);
+    }
+}
+
+/// Carries a request out; the answer.
+fn answer(shared: &Shared, request: &Request, framing: Framing, payload: &[u8]) -> Vec<u8> {
+    let (cookie, offset, length) = (request.cookie, request.offset, request.length);
+    let mut disk = shared.disk.lock().unwrap();
+    let range = || offset as usize..(offset + length) as usize;
+    match request.command {
+        Command::Read => {
+            let mut answer = reply::read(framing, cookie, offset, length as u32).as_slice().to_vec();
+            answer.extend_from_slice(&disk[range()]);
+            return answer;
+        }
+        Command::Write => disk[range()].copy_from_slice(payload),
+        Command::Trim | Command::WriteZeroes => {
+            let bytes = disk.len() as u64;
+            disk[offset.min(bytes) as usize..(offset + length).min(bytes) as usize].fill(0);
+        }
+        Command::BlockStatus => {
+            // Data up to the middle of the export, a hole after it.
+            let half = shared.shown.lock().unwrap().size / 2;
+            let data = half.saturating_sub(offset).min(length);
+            let extents = [Extent { length: data, status: 0 }, Extent { length: length - data, status: 3 }];
+            let mut answer = Vec::new();
+            let extents = extents.into_iter().filter(|extent| extent.length > 0);
+            reply::block_status(framing, cookie, offset, length, false, extents, &mut answer);
+            return answer;
+        }
+        _ => {}
+    }
+    reply::ok(framing, cookie, offset).as_slice().to_vec()
+}
