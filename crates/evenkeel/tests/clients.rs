@@ -13,3 +13,5 @@ mod libnbd;
 mod lifecycle;
 #[path = "clients/qemu.rs"]
 mod qemu;
+#[path = "clients/remote.rs"]
+mod remote;

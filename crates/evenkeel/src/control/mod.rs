@@ -114,7 +114,7 @@ pub(crate) enum VolumeCommand {
         connect: Connect,
     },
     /// Create a volume and serve it, now and after a restart
-    Create(Create),
+    Create(Box<Create>),
     /// Make a volume longer; clients see it when they reconnect
     Grow {
         /// Name of the volume

@@ -13,7 +13,7 @@ on_both_engines! {
 
 /// Runs jobs that verify with CRC-32C and succeed; the totals of all jobs.
 #[track_caller]
-fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
+pub(crate) fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
     let uri = format!("--uri={uri}");
     let mut words = vec!["fio", "--name=verify", "--ioengine=nbd", &uri, "--thread", "--iodepth=16"];
     words.extend(["--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--verify_state_save=0"]);
@@ -29,7 +29,7 @@ fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
 }
 
 /// Bytes written, and read in order to verify them.
-fn bytes(job: &Value) -> (u64, u64) {
+pub(crate) fn bytes(job: &Value) -> (u64, u64) {
     let count = |op: &str| job[op]["io_bytes"].as_u64().expect("a number");
     (count("write"), count("read"))
 }

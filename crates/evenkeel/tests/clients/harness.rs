@@ -80,6 +80,11 @@ impl Case {
         Self { folder, engine }
     }
 
+    /// Another folder, for another server on the same engine.
+    pub(crate) fn beside(&self) -> Self {
+        Self::in_new_folder(self.engine)
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
