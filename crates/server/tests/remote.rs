@@ -640,3 +640,83 @@ fn a_removed_volume_lets_its_connections_go() {
     let grown = pair.test.server.grow_volume("far", evenkeel_policy::units::Bytes(8 << 20));
     assert!(grown.is_err_and(|error| error.to_string().contains("open the volume anew")));
 }
+
+/// A generator of numbers that depend on the seed alone.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[test]
+fn whatever_crashes_when_what_is_flushed_is_there() {
+    const BLOCKS: u64 = 32;
+    let (mut kept, mut lost) = (0, 0);
+    for seed in 1..=12u64 {
+        let connections = 1 + seed % 3;
+        let random = Mutex::new(Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        let behaviour = move |_: &Seen| match random.lock().unwrap().below(48) {
+            0 => Act::Crash,
+            1 => Act::HangUp,
+            2 => Act::ServeAndHangUp,
+            _ => Act::Serve,
+        };
+        let shown = Shown { size: BLOCKS * 512, ..Shown::default() };
+        let settings = format!("connections = {connections}\n");
+        let pair = Pair::new(&format!("crashes-{seed}"), shown, &settings, behaviour);
+        let text = pair.fake.volume(&settings);
+        let volume = evenkeel_policy::Config::parse(&text, "test").unwrap().volumes.remove("far").unwrap();
+        let mut client = pair.client();
+        let mut random = Random(seed);
+        // What each block was last acknowledged to hold, if that is known.
+        let mut acknowledged = vec![None; BLOCKS as usize];
+        for generation in 0..60 {
+            let first = random.below(BLOCKS - 4);
+            let writes: Vec<_> = (first..first + 1 + random.below(4))
+                .map(|block| {
+                    let durable = if random.below(8) == 0 { CommandFlags::FUA } else { CommandFlags::NONE };
+                    let content = pattern(block, generation, 512);
+                    (block, content.clone(), client.send(Command::Write, durable, block * 512, 512, &content))
+                })
+                .collect();
+            for (block, content, cookie) in writes {
+                // One that was to be durable fails when writes before it were lost.
+                acknowledged[block as usize] = client.wait(cookie).is_ok().then_some(content);
+            }
+            if random.below(3) > 0 {
+                continue;
+            }
+            match client.flush() {
+                Ok(()) => {
+                    kept += 1;
+                    for (block, content) in acknowledged.iter().enumerate() {
+                        let durable = pair.fake.durable(block * 512, 512);
+                        assert!(
+                            content.as_ref().is_none_or(|content| *content == durable),
+                            "seed {seed}: {block} is lost"
+                        );
+                    }
+                }
+                Err(errno) => {
+                    lost += 1;
+                    assert_eq!(errno, Errno::Io);
+                    assert!(pair.volume().error.is_some(), "it is lost for good");
+                    client.disconnect();
+                    pair.test.server.remove_volume("far").unwrap();
+                    let until = std::time::Instant::now() + support::PATIENCE;
+                    while let Err(error) = pair.test.server.create_volume("far", volume.clone()) {
+                        assert!(std::time::Instant::now() < until, "{error}");
+                    }
+                    client = pair.client();
+                    acknowledged.fill(None);
+                }
+            }
+        }
+    }
+    assert!(kept > 50 && lost > 20, "{kept} flushes succeeded, {lost} failed");
+}

@@ -4,11 +4,11 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Session, Status, reply, request};
-use evenkeel_nbd::wire::{Command, Errno, Extent, Framing, MAX_PAYLOAD, Request, TransmissionFlags};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, MAX_PAYLOAD, Request, TransmissionFlags};
 
 /// What the fake exports, under any name.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,9 @@ pub enum Act {
     Send(Vec<u8>),
     /// Not answered; the connection ends.
     HangUp,
+    /// The server loses all that was not flushed and starts anew. This connection ends at once, the others when they
+    /// are used next.
+    Crash,
 }
 
 /// What a request was, for whoever decides and for the log.
@@ -81,11 +84,19 @@ pub struct Seen {
     pub framing: Framing,
 }
 
+struct Disk {
+    now: Vec<u8>,
+    /// What a crash leaves.
+    durable: Vec<u8>,
+}
+
 type Behaviour = dyn Fn(&Seen) -> Act + Send + Sync;
 
 struct Shared {
     shown: Mutex<Shown>,
-    disk: Mutex<Vec<u8>>,
+    disk: Mutex<Disk>,
+    /// Connections before this one are to a server that has crashed since.
+    dead_below: AtomicUsize,
     log: Mutex<Vec<Seen>>,
     streams: Mutex<Vec<UnixStream>>,
     closed: AtomicBool,
@@ -104,7 +115,11 @@ impl Fake {
         let path = folder.join("fake.sock");
         let shared = Arc::new(Shared {
             // Ranges of more are answered and not kept.
-            disk: Mutex::new(vec![0; shown.size.min(64 << 20) as usize]),
+            disk: Mutex::new({
+                let empty = vec![0; shown.size.min(64 << 20) as usize];
+                Disk { now: empty.clone(), durable: empty }
+            }),
+            dead_below: AtomicUsize::new(0),
             shown: Mutex::new(shown),
             log: Mutex::default(),
             streams: Mutex::default(),
@@ -188,7 +203,12 @@ impl Fake {
 
     /// A part of what it holds.
     pub fn content(&self, offset: usize, length: usize) -> Vec<u8> {
-        self.shared.disk.lock().unwrap()[offset..offset + length].to_vec()
+        self.shared.disk.lock().unwrap().now[offset..offset + length].to_vec()
+    }
+
+    /// A part of what a crash would leave.
+    pub fn durable(&self, offset: usize, length: usize) -> Vec<u8> {
+        self.shared.disk.lock().unwrap().durable[offset..offset + length].to_vec()
     }
 }
 
@@ -238,18 +258,25 @@ fn serve(mut stream: UnixStream, connection: usize, shared: &Shared) -> io::Resu
             }
             let seen = Seen { connection, nth, request, framing };
             nth += 1;
-            let act = (shared.behaviour)(&seen);
+            let is_dead = connection < shared.dead_below.load(Ordering::SeqCst);
+            let act = if is_dead { Act::HangUp } else { (shared.behaviour)(&seen) };
             let payload: Vec<u8> = input.drain(..end).skip(used).collect();
             let answer = match &act {
                 Act::Serve | Act::ServeAndHangUp => answer(shared, &request, framing, &payload),
                 Act::Fail(errno) => reply::error(framing, request.cookie, request.offset, *errno).as_slice().to_vec(),
                 Act::Send(bytes) => bytes.clone(),
+                Act::Crash => {
+                    let mut disk = shared.disk.lock().unwrap();
+                    disk.now = disk.durable.clone();
+                    shared.dead_below.store(shared.streams.lock().unwrap().len(), Ordering::SeqCst);
+                    Vec::new()
+                }
                 Act::Ignore | Act::HangUp => Vec::new(),
             };
             // Once it is here, it was carried out.
             shared.log.lock().unwrap().push(seen);
             match act {
-                Act::HangUp | Act::ServeAndHangUp => return stream.shutdown(std::net::Shutdown::Both),
+                Act::HangUp | Act::ServeAndHangUp | Act::Crash => return stream.shutdown(std::net::Shutdown::Both),
                 _ => stream.write_all(&answer)?,
             }
         }
@@ -266,17 +293,24 @@ fn serve(mut stream: UnixStream, connection: usize, shared: &Shared) -> io::Resu
 fn answer(shared: &Shared, request: &Request, framing: Framing, payload: &[u8]) -> Vec<u8> {
     let (cookie, offset, length) = (request.cookie, request.offset, request.length);
     let mut disk = shared.disk.lock().unwrap();
+    let Disk { now, durable } = &mut *disk;
     let range = || offset as usize..(offset + length) as usize;
     match request.command {
         Command::Read => {
             let mut answer = reply::read(framing, cookie, offset, length as u32).as_slice().to_vec();
-            answer.extend_from_slice(&disk[range()]);
+            answer.extend_from_slice(&now[range()]);
             return answer;
         }
-        Command::Write => disk[range()].copy_from_slice(payload),
+        Command::Write => {
+            now[range()].copy_from_slice(payload);
+            if request.flags.contains(CommandFlags::FUA) {
+                durable[range()].copy_from_slice(payload);
+            }
+        }
+        Command::Flush => durable.copy_from_slice(now),
         Command::Trim | Command::WriteZeroes => {
-            let bytes = disk.len() as u64;
-            disk[offset.min(bytes) as usize..(offset + length).min(bytes) as usize].fill(0);
+            let bytes = now.len() as u64;
+            now[offset.min(bytes) as usize..(offset + length).min(bytes) as usize].fill(0);
         }
         Command::BlockStatus => {
             // Data up to the middle of the export, a hole after it.
