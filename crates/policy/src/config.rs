@@ -350,7 +350,7 @@ pub struct Volume {
     /// File or block device; default for a file `<data_dir>/<name>.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Export of another NBD server, for `backend = "nbd"`: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH.
+    /// Export of another NBD server, for `backend = "nbd"`: `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<Target>,
     /// Connections to that server; more than one only if it keeps them coherent (CAN_MULTI_CONN).
