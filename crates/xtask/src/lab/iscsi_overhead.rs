@@ -89,7 +89,7 @@ fn fast() -> Result<[f64; 2]> {
 /// the agent while nobody is.
 pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
     const ROUNDS: usize = 2;
-    const ARMS: [&str; 8] = [
+    const ARMS: [&str; 9] = [
         "nothing",
         "a queue of the plainest kind",
         "another held by classes",
@@ -98,6 +98,7 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
         "agent with departure times",
         "agent that only watches",
         "the agent's root without the agent",
+        "fq as the root",
     ];
     /// Arms in which nobody is held and the agent could hold.
     const IDLE: std::ops::Range<usize> = 4..6;
@@ -108,9 +109,13 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
             let found = match arm {
                 0 => fast()?,
                 // The bridge has none, which a network card always has: what any would cost is part of what ours costs.
-                1 | 7 => {
-                    let kind = if arm == 1 { "pfifo" } else { "htb" };
-                    tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", kind])?;
+                1 | 7 | 8 => {
+                    let kind: &[&str] = match arm {
+                        1 => &["pfifo"],
+                        7 => &["htb"],
+                        _ => &["fq", "nopacing", "limit", "100000", "flow_limit", "100000"],
+                    };
+                    tool("tc", &[&["qdisc", "add", "dev", "br0", "root", "handle", "1:"], kind].concat())?;
                     let found = fast()?;
                     tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
                     found
