@@ -425,3 +425,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_volume_on_another_server_says_where() {
+    let far = |settings: &str| format!("[volumes.far]\nbackend = \"nbd\"\n{settings}");
+    let uri = "uri = \"nbd://[2001:db8::1]/disk%200\"\n";
+    let config = parse(&far(&format!("{uri}connections = 4\nunflushed = \"kept\"\nreconnect_timeout = \"5s\"\n")));
+    let volume = &config.volumes["far"];
+    assert_eq!(volume.uri.as_ref().map(ToString::to_string).as_deref(), Some("nbd://[2001:db8::1]:10809/disk%200"));
+    assert_eq!((volume.connections, volume.reconnect_timeout.to_string().as_str()), (4, "5s"));
+    assert_eq!(config.path_of("far", volume), None);
+    let wrong = |text: &str, key: &str, why: &str| {
+        let found = errors(text);
+        let fits = |problem: &&Problem| problem.key == key && problem.message.contains(why);
+        assert!(found.iter().find(fits).is_some_and(|problem| problem.position.is_some()), "{key}, {why}: {found:#?}");
+    };
+    wrong(&far(""), "volumes.far.backend", "needs a uri");
+    wrong(&far("uri = \"far:10809\"\n"), "volumes.far.uri", "not an NBD URI");
+    wrong(&far("uri = \"nbds://far/\"\n"), "volumes.far.uri", "TLS");
+    for (setting, key, why) in [
+        ("connections = 0\n", "connections", "1 to 64"),
+        ("connections = 65\n", "connections", "1 to 64"),
+        ("reconnect_timeout = \"10ms\"\n", "reconnect_timeout", "\"1s\" to \"1h\""),
+        ("size = 4096\n", "size", "remove this key"),
+        ("path = \"/x\"\n", "path", "has no path"),
+        ("unflushed = \"gone\"\n", "unflushed", "lost"),
+    ] {
+        wrong(&far(&format!("{uri}{setting}")), &format!("volumes.far.{key}"), why);
+    }
+    wrong(&format!("[volumes.a]\nsize = 4096\n{uri}"), "volumes.a.uri", "backend \"file\" has no uri");
+    let twice = format!("{}[volumes.other]\nbackend = \"nbd\"\n{uri}", far(uri));
+    wrong(&twice, "volumes.other.uri", "already holds volume \"far\"");
+}

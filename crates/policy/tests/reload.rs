@@ -44,6 +44,16 @@ fn promises_pools_and_volumes_change_live() {
 }
 
 #[test]
+fn a_volume_on_another_server_stays_as_it_is() {
+    let far = |settings: &str| config(&format!("[volumes.far]\nbackend = \"nbd\"\n{settings}"));
+    let before = far("uri = \"nbd://a/\"\n");
+    let after = "uri = \"nbd://b/\"\nconnections = 2\nreconnect_timeout = \"5s\"\nunflushed = \"kept\"\n";
+    let refused = plan(&before, &far(after)).expect_err("it must be opened anew");
+    let keys = ["uri", "connections", "reconnect_timeout", "unflushed"].map(|key| format!("volumes.far.{key}"));
+    assert_eq!(refused.0, keys);
+}
+
+#[test]
 fn what_needs_a_restart_is_refused_with_the_whole_list() {
     let after = "[server]\nlisten = [\"127.0.0.1:1\"]\nread_only = true\n[pools.fast]\n[pools.main.emulate]\n\
                  [volumes.a]\nsize = \"4KiB\"\ncache = \"buffered\"\n[volumes.b]\nsize = \"1MiB\"\nbackend = \"memory\"\n";

@@ -178,6 +178,12 @@ fn what_cannot_be_served_is_refused_by_name() {
     let nobody = "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbd+unix:///disk?socket=/nonexistent/socket\"\n";
     let error = refusal("nobody", nobody).to_string();
     assert!(error.contains("No such file") && error.contains("Start that server, or correct the uri"), "{error}");
+    let folder = Scratch::new("greeting-fake");
+    let (path, wrong) = (folder.path().join("wrong.sock"), b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || std::io::Write::write_all(&mut listener.accept().unwrap().0, wrong).unwrap());
+    let error = refusal("greeting", &nobody.replace("/nonexistent/socket", &path.display().to_string())).to_string();
+    assert!(error.contains("not an NBD server"), "{error}");
     let folder = Scratch::new("none-fake");
     let fake = Fake::start(folder.path(), Shown::default(), |_| Act::Serve);
     let error = refusal("none", &fake.volume("").replace("/disk?", "/none?")).to_string();

@@ -100,6 +100,8 @@ const problems = state => {
   const found = [];
   if (state.draining) found.push("The server is stopping.");
   state.volumes.filter(volume => volume.error).forEach(volume => found.push("Volume " + volume.name + ": " + volume.error));
+  state.volumes.filter(volume => volume.remote && !volume.remote.connected).forEach(volume => found.push("Volume "
+    + volume.name + ": " + volume.remote.uri + " is away: " + (volume.remote.last_error || "no connection")));
   state.pools.forEach(pool => pool.overdue.forEach(io => found.push("Pool " + pool.name + ": " + io.kind + " of "
     + bytes(io.length_bytes) + " at " + io.offset_bytes + " of volume " + io.volume + " has been inside the device for "
     + io.age_s.toFixed(0) + " s")));
