@@ -43,6 +43,8 @@ pub(crate) enum Step {
     Iscsi,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
+    /// Goals for response times across hosts in network namespaces.
+    Slots,
     /// Failing disks in a virtual machine.
     SyncFailure,
     /// The units under systemd in a virtual machine.
@@ -62,6 +64,7 @@ impl Step {
                 | Self::Hybrid
                 | Self::Iscsi
                 | Self::NbdClient
+                | Self::Slots
                 | Self::SyncFailure
                 | Self::Systemd
         )
@@ -185,6 +188,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Step::Hybrid => lab_step(lab::Name::Hybrid, args.keep),
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
+        Step::Slots => match lab::without_slots() {
+            Some(why) => Ok(Tally::one_skipped("lab slots", why)),
+            None => lab::run_in_test(lab::Name::Slots, args.keep),
+        },
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),
         Step::Systemd => match lab::without_systemd() {
             Some(why) => Ok(Tally::one_skipped("lab systemd", why)),

@@ -23,6 +23,7 @@ mod log_writes;
 mod nbd_client;
 mod pattern;
 mod replay;
+mod slots;
 mod sync_failure;
 mod systemd;
 mod vm;
@@ -51,6 +52,8 @@ pub(crate) enum Name {
     Iscsi,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
+    /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
+    Slots,
     /// Takes the device away under load and looks for flushes that hide it.
     SyncFailure,
     /// Starts, hangs, kills and stops the units under systemd.
@@ -65,6 +68,7 @@ impl Name {
             Self::Hybrid => "hybrid",
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
+            Self::Slots => "slots",
             Self::SyncFailure => "sync-failure",
             Self::Systemd => "systemd",
         }
@@ -145,7 +149,8 @@ impl Lab {
 
 /// `cargo xtask lab`; the result is whether every check held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    if let Some(reason) = unavailable() {
+    let reason = if matches!(args.name, Name::Slots) { without_slots() } else { unavailable() };
+    if let Some(reason) = reason {
         anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
     }
     let tally = run_lab(args)?;
@@ -173,6 +178,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Hybrid => hybrid::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
+        Name::Slots => slots::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
         Name::Systemd => systemd::run(&mut lab, &options),
     };
@@ -192,6 +198,11 @@ fn run_lab(args: Args) -> Result<Tally> {
 /// Why the labs cannot run on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
     vm::missing()
+}
+
+/// Why the lab of slots cannot run on this machine, if so.
+pub(crate) fn without_slots() -> Option<String> {
+    slots::missing()
 }
 
 /// Why the lab of services cannot run on this machine, if so.

@@ -1,0 +1,137 @@
+//! `evenkeel serve` on several hosts that share slots through a real etcd.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+#[allow(dead_code)]
+#[path = "serve/server.rs"]
+mod server;
+
+use server::{EVENKEEL, Folder, Server, http};
+
+/// How long anything may take; a bound for broken runs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Etcd(Child);
+
+impl Etcd {
+    fn start(folder: &Path, port: u16) -> Self {
+        let peer = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(folder.join("etcd"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.arg("--initial-cluster").arg(format!("default={peer}"));
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd starts"))
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "this does not come true: {what}");
+        sleep(Duration::from_millis(100));
+    }
+}
+
+fn host(folder: &Folder, name: &str, port: u16) -> Server {
+    let config = format!(
+        "[pools.main]\nadmission = \"none\"\nslots = \"needs\"\n[pools.main.emulate]\niops = 500\n\
+         [tenants.{name}]\nresponse_time = \"200ms\"\n[volumes.{name}]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
+         [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
+    );
+    let file = folder.join("evenkeel.toml");
+    fs::write(&file, config).expect("written");
+    Server::start(folder, &["--config", &file.display().to_string()])
+}
+
+fn presence(state: &Value) -> Vec<(&str, &str)> {
+    let hosts = state["exchange"]["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    hosts.iter().filter_map(|host| Some((host["name"].as_str()?, host["presence"].as_str()?))).collect()
+}
+
+fn shares(state: &Value) -> bool {
+    state["exchange"]["standing"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
+}
+
+#[test]
+fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        println!("SKIPPED: exchange: etcd not found");
+        if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+            use std::io::Write;
+            let file = fs::OpenOptions::new().create(true).append(true).open(path);
+            writeln!(file.expect("the log of skipped tests"), "exchange::hosts_share_slots: etcd not found")
+                .expect("written");
+        }
+        return;
+    }
+    let folders = [Folder::new(), Folder::new(), Folder::new()];
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    let etcd = Etcd::start(folders[2].path(), port);
+    let (a, b) = (host(&folders[0], "a", port), host(&folders[1], "b", port));
+    wait("both take part", || [&a, &b].iter().all(|host| shares(&host.state())));
+    wait("both see both", || {
+        [&a, &b].iter().all(|host| presence(&host.state()) == [("a", "present"), ("b", "present")])
+    });
+
+    // One of them has something to do; the other hears of it, and both count the same slots.
+    let mut load = Command::new(EVENKEEL)
+        .args(["load", a.uri(), "--op", "read", "--queue-depth", "64", "--duration", "60s"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the load starts");
+    let total = |host: &Server| host.state()["pools"][0]["slots"]["total"].as_f64().unwrap_or(0.0);
+    wait("the group has slots for it", || total(&a) > 8.0 && total(&b) > 8.0);
+    let tenant = |state: &Value| {
+        let tenants = state["pools"][0]["tenants"].as_array().expect("tenants").clone();
+        tenants.into_iter().find(|tenant| tenant["name"] == "a").expect("tenant a")["slots"].clone()
+    };
+    wait("its goal is judged", || tenant(&a.state())["windows_total"].as_u64() > Some(2));
+    let slots = tenant(&a.state());
+    assert_eq!(slots["goal_ms"], 200.0);
+    assert!(slots["granted"].as_f64() > Some(1.0) && slots["used"].as_f64() > Some(0.0), "{slots}");
+
+    let metrics = http(a.status(), "GET", "/metrics", &[], "").body;
+    for metric in [
+        "evenkeel_exchange_connected 1",
+        "evenkeel_exchange_hosts{presence=\"present\"} 2",
+        "evenkeel_tenant_needed_slots{",
+    ] {
+        assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
+    }
+
+    // Without etcd each is on its own, and goes on serving.
+    drop(etcd);
+    wait("both are on their own", || {
+        [&a, &b].iter().all(|host| host.state()["exchange"]["standing"] == "lost" && !shares(&host.state()))
+    });
+    let done = |host: &Server| tenant(&host.state())["windows_total"].as_u64();
+    let before = done(&a);
+    wait("it is served", || done(&a) > before.map(|windows| windows + 2));
+    let _etcd = Etcd::start(folders[2].path(), port);
+    wait("both take part again", || [&a, &b].iter().all(|host| shares(&host.state())));
+
+    // One dies without a word, and is out; the other stops in order.
+    b.signal("KILL");
+    wait("it is out", || presence(&a.state()) == [("a", "present"), ("b", "out")]);
+    assert!(load.try_wait().expect("a child").is_none(), "the load ran through all of it");
+    let _ = load.kill();
+    let _ = load.wait();
+    a.stop();
+}

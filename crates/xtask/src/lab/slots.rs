@@ -1,0 +1,381 @@
+//! Goals for response times across hosts: an array, three hosts in network namespaces in front of it, a real etcd.
+//!
+//! No virtual machine: everything runs on this one, each host behind a link of its own.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::{Lab, Options};
+use crate::process::{self, Running};
+use crate::scratch::Scratch;
+
+/// What the array does; a goal of it is far above what it takes to answer one request.
+const ARRAY_IOPS: u32 = 1_000;
+const GOAL: Duration = Duration::from_millis(250);
+/// The first needs 600 requests a second for its goal, whatever it had before: with a rate of its own, fio makes up for what
+/// it could not send, and what goals are judged by is then its backlog.
+const HOSTS: [Host; 3] = [
+    Host { name: "db", load: &["--iodepth=150"], goal: true },
+    Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], goal: true },
+    Host { name: "batch", load: &["--iodepth=200"], goal: false },
+];
+/// Fixed shares are these by three: enough for the array, and too few for who needs more than a third of it.
+const SLOTS_MOST: u32 = 300;
+const WINDOW: Duration = Duration::from_secs(1);
+/// Until goals are to be kept again after something has happened: 5 s, and the window in which that is.
+const REGAINED: Duration = Duration::from_secs(6);
+/// Windows in a row that show that they are.
+const IN_A_ROW: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Host {
+    name: &'static str,
+    load: &'static [&'static str],
+    goal: bool,
+}
+
+/// Why the lab cannot run on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    let absent =
+        ["ip", "nft", "etcd", "etcdctl", "fio", "curl"].into_iter().find(|p| process::find_program(p).is_none());
+    if let Some(program) = absent {
+        return Some(format!("{program} is not installed"));
+    }
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    (unsafe { libc::geteuid() } != 0).then(|| "network namespaces need root".to_owned())
+}
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    if let Some(why) = missing() {
+        bail!("slots cannot be tried here: {why}");
+    }
+    let mut scratch = Scratch::new("slots")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let mut stage = Stage::new(&scratch, options)?;
+    stage.set_method("none")?;
+    let without = stage.windows(8)?;
+    lab.check("goals_are_missed_without_control", missed(&without, 0) >= 4, &told(&without));
+    stage.set_method("rwd")?;
+    thread::sleep(3 * WINDOW);
+    let fixed = stage.windows(8)?;
+    lab.check("and_with_fixed_shares", missed(&fixed, 0) >= 4, &told(&fixed));
+    stage.set_method("needs")?;
+    stage.until_kept(PATIENCE)?;
+    let kept = stage.windows(10)?;
+    lab.check("and_kept_by_need", missed(&kept, 0) <= 1 && missed(&kept, 1) <= 1, &told(&kept));
+
+    stage.etcd = None;
+    stage.wait_for("all are on their own", |stage| stage.standings().iter().all(|standing| standing == "lost"))?;
+    thread::sleep(2 * WINDOW);
+    stage.start_etcd()?;
+    stage.wait_for("all share again", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
+    let took = stage.until_kept(PATIENCE)?;
+    lab.check("etcd_may_die_and_come_back", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+
+    // A host dies with all that is on it.
+    stage.clients[2] = None;
+    stage.hosts[2] = None;
+    let took = stage.until_kept(PATIENCE)?;
+    lab.check("a_host_may_die", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+    stage.start_host(2)?;
+    stage.wait_for("it is back", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
+    let took = stage.until_kept(PATIENCE)?;
+    lab.check("and_come_back", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+
+    stage.cut_off(2)?;
+    stage.wait_for("it knows that it is on its own", |stage| stage.standings()[2] == "lost")?;
+    let took = stage.until_kept(PATIENCE)?;
+    lab.check(
+        "a_host_may_be_cut_off_from_the_others",
+        took <= REGAINED,
+        &format!("kept again after {:.1} s", took.as_secs_f64()),
+    );
+    stage.reconnect()?;
+    stage.wait_for("it is back", |stage| stage.standings()[2] == "shared")?;
+    let took = stage.until_kept(PATIENCE)?;
+    lab.check("and_find_them_again", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+
+    let mut failed = Vec::new();
+    for (client, host) in stage.clients.iter_mut().zip(&HOSTS) {
+        if client.as_mut().map(Running::ended).transpose()?.flatten().is_some() {
+            failed.push(host.name);
+        }
+    }
+    lab.check("no_client_saw_an_error", failed.is_empty(), &format!("clients that ended: {failed:?}"));
+    Ok(())
+}
+
+/// Mean response times of the hosts with goals, by window.
+type Windows = Vec<Vec<Duration>>;
+
+fn missed(windows: &Windows, host: usize) -> usize {
+    windows.iter().filter(|means| means[host] > GOAL).count()
+}
+
+fn told(windows: &Windows) -> String {
+    let of = |host: usize| {
+        let means: Vec<String> = windows.iter().map(|means| means[host].as_millis().to_string()).collect();
+        format!("{}: {} ms", HOSTS[host].name, means.join(" "))
+    };
+    (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(of).collect::<Vec<_>>().join("; ")
+}
+
+/// Everything that runs; gone with the value.
+struct Stage {
+    folder: PathBuf,
+    binary: PathBuf,
+    etcd: Option<Running>,
+    hosts: Vec<Option<Running>>,
+    clients: Vec<Option<Running>>,
+    _array: Running,
+    spaces: Spaces,
+}
+
+/// The array's network namespace, and one for each host.
+struct Spaces(String);
+
+impl Spaces {
+    fn of(&self, host: Option<usize>) -> String {
+        host.map_or_else(|| format!("{}-array", self.0), |host| format!("{}-{}", self.0, HOSTS[host].name))
+    }
+
+    fn make() -> Result<Self> {
+        let spaces = Self(format!("evl{}", std::process::id()));
+        let array = spaces.of(None);
+        ip(&["netns", "add", &array])?;
+        ip(&["-n", &array, "link", "set", "lo", "up"])?;
+        for (host, Host { name, .. }) in HOSTS.iter().enumerate() {
+            let (space, link) = (spaces.of(Some(host)), format!("to-{name}"));
+            ip(&["netns", "add", &space])?;
+            ip(&["-n", &space, "link", "add", "array", "type", "veth", "peer", "name", &link, "netns", &array])?;
+            for (space, link, end) in [(&array, link.as_str(), 1), (&space, "array", 2)] {
+                ip(&["-n", space, "address", "add", &format!("10.99.{host}.{end}/24"), "dev", link])?;
+                ip(&["-n", space, "link", "set", link, "up"])?;
+            }
+        }
+        Ok(spaces)
+    }
+
+    /// A program inside.
+    fn command(&self, host: Option<usize>, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.of(host), program]).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        for host in (0..HOSTS.len()).map(Some).chain([None]) {
+            let _ = ip(&["netns", "delete", &self.of(host)]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<()> {
+    process::output(Command::new("ip").args(arguments)).map(drop)
+}
+
+impl Stage {
+    fn new(scratch: &Scratch, options: &Options) -> Result<Self> {
+        let (folder, spaces) = (scratch.path().to_owned(), Spaces::make()?);
+        let volumes: String = HOSTS
+            .iter()
+            .map(|host| format!("[volumes.{}]\nbackend = \"emulate\"\nsize = \"64MiB\"\n", host.name))
+            .collect();
+        let config = format!(
+            "[server]\nlisten = [\"0.0.0.0:10809\"]\nstatus = \"off\"\ndata_dir = {:?}\n\
+             [pools.main]\nscheduler = \"none\"\nadmission = \"none\"\n[pools.main.emulate]\niops = {ARRAY_IOPS}\n\
+             read_latency = \"1ms\"\n{volumes}",
+            folder.join("array")
+        );
+        std::fs::write(folder.join("array.toml"), config)?;
+        let array = serve(&folder, &options.binary, &spaces, None, "array")?;
+        let none = || HOSTS.iter().map(|_| None).collect();
+        let mut stage = Self {
+            folder,
+            binary: options.binary.clone(),
+            etcd: None,
+            hosts: none(),
+            clients: none(),
+            _array: array,
+            spaces,
+        };
+        stage.start_etcd()?;
+        (0..HOSTS.len()).try_for_each(|host| stage.start_host(host))?;
+        stage.wait_for("all share", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
+        Ok(stage)
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let (client, peer) = ("http://0.0.0.0:2379", "http://127.0.0.1:2380");
+        let mut command = self.spaces.command(None, "etcd");
+        command.arg("--data-dir").arg(self.folder.join("etcd"));
+        command.args(["--listen-client-urls", client, "--advertise-client-urls", "http://127.0.0.1:2379"]);
+        command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
+        command.arg("--initial-cluster").arg(format!("default={peer}"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.folder.join("etcd.log"))?;
+        self.etcd = Some(Running::spawn(command.stdout(log.try_clone()?).stderr(log))?);
+        Ok(())
+    }
+
+    fn start_host(&mut self, host: usize) -> Result<()> {
+        let Host { name, load, goal } = &HOSTS[host];
+        let goal = if *goal { format!("response_time = \"{}ms\"\n", GOAL.as_millis()) } else { String::new() };
+        let config = format!(
+            "[server]\nlisten = []\nstatus = \"off\"\nworkers = 1\ndata_dir = {:?}\n\
+             [pools.array]\nadmission = \"none\"\nslots = \"needs\"\nslots_most = {SLOTS_MOST}\n\
+             [tenants.{name}]\n{goal}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
+             uri = \"nbd://10.99.{host}.1:10809/{name}\"\n\
+             [exchange]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\
+             period = \"500ms\"\nlease = \"2s\"\n",
+            self.folder.join(name)
+        );
+        std::fs::write(self.folder.join(format!("{name}.toml")), config)?;
+        self.hosts[host] = Some(serve(&self.folder, &self.binary, &self.spaces, Some(host), name)?);
+        let socket = self.folder.join(name).join("nbd.sock");
+        let mut client = process::program("fio");
+        client
+            .args([&format!("--name={name}"), "--ioengine=nbd", "--rw=randread", "--bs=4k", "--size=64m"])
+            .arg(format!("--uri=nbd+unix:///{name}?socket={}", socket.display()))
+            .args(["--time_based", "--runtime=600"])
+            .args(*load)
+            .arg(format!("--output={}", self.folder.join(format!("{name}.fio")).display()));
+        self.clients[host] = Some(Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()))?);
+        Ok(())
+    }
+
+    /// What a host's API answers to a request on its control socket.
+    fn api(&self, host: usize, arguments: &[&str]) -> Result<Value> {
+        let socket = self.folder.join(HOSTS[host].name).join("control.sock");
+        let mut command = process::program("curl");
+        command.args(["--silent", "--show-error", "--fail-with-body", "--max-time", "5", "--unix-socket"]).arg(socket);
+        Ok(serde_json::from_str(&process::output(command.args(arguments))?)?)
+    }
+
+    fn state(&self, host: usize) -> Result<Value> {
+        self.api(host, &["http://evenkeel/api/v1/state"])
+    }
+
+    fn set_method(&self, method: &str) -> Result<()> {
+        for host in 0..HOSTS.len() {
+            let patch = format!("{{\"slots\": \"{method}\"}}");
+            let json = "Content-Type: application/json";
+            let url = "http://evenkeel/api/v1/pools/array";
+            self.api(host, &["--request", "PATCH", "--header", json, "--data", &patch, url])?;
+        }
+        Ok(())
+    }
+
+    /// How each host stands in the exchange; empty for one that does not run.
+    fn standings(&self) -> Vec<String> {
+        let standing = |host| {
+            let state = self.state(host).ok()?;
+            Some(state["exchange"]["standing"].as_str()?.to_owned())
+        };
+        (0..HOSTS.len()).map(|host| standing(host).unwrap_or_default()).collect()
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !holds(self) {
+            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.standings());
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Requests and the sum of their response times in seconds, for each host with a goal.
+    fn counts(&self) -> Result<Vec<(u64, f64)>> {
+        let count = |host: usize| {
+            let state = self.state(host)?;
+            let pools = state["pools"].as_array().context("pools")?;
+            let tenants = pools.iter().filter_map(|pool| pool["tenants"].as_array()).flatten();
+            let mut ours = tenants.filter(|tenant| tenant["name"] == HOSTS[host].name);
+            let times = ours.find_map(|tenant| {
+                let times = &tenant["response_time"];
+                times["count"].as_u64().filter(|&count| count > 0).zip(times["sum_s"].as_f64())
+            });
+            Ok(times.unwrap_or((0, 0.0)))
+        };
+        (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(count).collect()
+    }
+
+    /// The mean response time of each host with a goal, over the next window. Who was not served waited for all of it.
+    fn window(&self) -> Result<Vec<Duration>> {
+        let before = self.counts()?;
+        thread::sleep(WINDOW);
+        let after = self.counts()?;
+        let mean = |((before, sum_before), (after, sum)): (&(u64, f64), &(u64, f64))| match after - before {
+            0 => WINDOW,
+            count => Duration::from_secs_f64(((sum - sum_before) / count as f64).max(0.0)),
+        };
+        Ok(before.iter().zip(&after).map(mean).collect())
+    }
+
+    fn windows(&self, count: usize) -> Result<Windows> {
+        (0..count).map(|_| self.window()).collect()
+    }
+
+    /// Waits until all goals are kept in several windows in a row; when the first of them began.
+    fn until_kept(&self, patience: Duration) -> Result<Duration> {
+        let (begun, mut since, mut row) = (Instant::now(), Duration::ZERO, 0);
+        let mut seen = Vec::new();
+        while row < IN_A_ROW {
+            let start = begun.elapsed();
+            ensure!(start < patience, "goals are not kept: {}", told(&seen));
+            let means = self.window()?;
+            if means.iter().all(|mean| *mean <= GOAL) {
+                since = if row == 0 { start } else { since };
+                row += 1;
+            } else {
+                row = 0;
+            }
+            seen.push(means);
+        }
+        Ok(since)
+    }
+
+    /// Nothing passes any more between a host and etcd; its data do.
+    fn cut_off(&self, host: usize) -> Result<()> {
+        let rule = format!("ip saddr 10.99.{host}.2 tcp dport 2379 drop");
+        let rules = format!("table ip lab {{\nchain in {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}");
+        process::output(self.spaces.command(None, "nft").arg(rules)).map(drop)
+    }
+
+    fn reconnect(&self) -> Result<()> {
+        process::output(self.spaces.command(None, "nft").args(["delete", "table", "ip", "lab"])).map(drop)
+    }
+}
+
+/// Starts a server and waits until clients can connect.
+fn serve(
+    folder: &std::path::Path,
+    binary: &std::path::Path,
+    spaces: &Spaces,
+    host: Option<usize>,
+    name: &str,
+) -> Result<Running> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
+    let mut command = spaces.command(host, &binary.display().to_string());
+    command.arg("serve").arg("--config").arg(folder.join(format!("{name}.toml")));
+    let mut server = Running::spawn(command.stdout(log.try_clone()?).stderr(log))?;
+    let socket = folder.join(name).join("nbd.sock");
+    let begun = Instant::now();
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        ensure!(
+            server.ended()?.is_none() && begun.elapsed() < PATIENCE,
+            "the server of {name} does not start; see its log"
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(server)
+}
