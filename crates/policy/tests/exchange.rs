@@ -25,6 +25,7 @@ fn full(figure: f64) -> PoolRecord {
         used: figure,
         completed: figure,
         device_s: figure,
+        device_part: figure,
         queued: figure,
         smallest_goal_us: Some(u64::MAX),
         needs: vec![figure; 25],
@@ -157,7 +158,7 @@ fn impossible_figures_are_told_as_the_nearest_possible() {
 fn pool() -> impl Strategy<Value = PoolRecord> {
     let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
     (
-        proptest::collection::vec(figure(), 7),
+        proptest::collection::vec(figure(), 8),
         proptest::option::of(any::<u64>()),
         prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
         proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
@@ -170,6 +171,7 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             completed: sums[4],
             device_s: sums[5],
             queued: sums[6],
+            device_part: sums[7],
             smallest_goal_us,
             needs,
             classes: classes.into_iter().map(|(class, (tenants, need))| (class, tenants, need)).collect(),
@@ -183,6 +185,7 @@ fn a_summary_comes_back_as_it_was_told() {
     let mut summary =
         Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
     (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
+    summary.device_part = 0.75;
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
     (summary.classes[0], summary.classes[47]) =
         (Class { workloads: 1.0, need: 0.5 }, Class { workloads: 2.0, need: 60.25 });

@@ -40,6 +40,7 @@ pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 
 /// The part of the smallest goal that the device may take where no latency is configured.
 const PART_OF_GOAL: f64 = 0.5;
+const MOST_OF_GOAL: f64 = 0.7;
 /// Latency that is aimed at where nothing has a goal and none is configured.
 const WITHOUT_GOALS_S: f64 = 0.02;
 /// Everyone may have this many out, while there are that many for everyone.
@@ -47,11 +48,16 @@ const LEAST: f64 = 1.0;
 /// A workload without a goal of its own counts as if it had the smallest one times this.
 const WITHOUT_GOAL: f64 = 10.0;
 /// Weight of the newest period in what is remembered of arrivals and latency.
-const NEWEST: f64 = 0.3;
+const NEWEST: f64 = 0.5;
 /// γ of PARDA: weight of the newest period in a window.
 const PARDA_GAIN: f64 = 0.2;
 /// β of PARDA for a workload of average weight, in slots.
 const PARDA_STEP: f64 = 4.0;
+/// How far the total goes in a period towards what the device's latency asks.
+const UP: f64 = 0.5;
+const DOWN: f64 = 0.2;
+/// Slots hold the workloads back where at least this part of them is in use.
+const BOUND: f64 = 0.7;
 /// Periods for which needs are calculated ahead.
 const HORIZON_PERIODS: f64 = 2.0;
 
@@ -269,14 +275,13 @@ impl Controller {
         }));
     }
 
-    /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β) for each.
+    /// A window each, by the latency that all see together.
     fn parda(&mut self, group: &Summary) {
-        let factor = self.latency_s.map_or(1.0, |latency| self.target_s / latency.max(1e-9));
+        let (target_s, most) = (self.target_s, self.config.most);
+        let latency_s = self.latency_s.unwrap_or(target_s);
         let mean_weight = if group.workloads > 0.0 { group.active_weight / group.workloads } else { 1.0 };
-        for known in self.known.iter_mut().filter(|known| !known.workload.report.is_idle()) {
-            let step = PARDA_STEP * known.workload.weight / mean_weight;
-            let next = (1.0 - PARDA_GAIN) * known.window + PARDA_GAIN * (factor * known.window + step);
-            known.window = next.clamp(LEAST, self.config.most);
+        for known in &mut self.known {
+            known.follow_latency(target_s, latency_s, mean_weight, most);
         }
         self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
     }
@@ -294,8 +299,12 @@ impl Controller {
             let rate = need::published(&known.workload.report, goal.as_secs_f64(), target_s, window_s);
             rate.map_or(f64::INFINITY, |rate| rate * target_s)
         };
-        let claims: Vec<Claim> =
-            self.known.iter().map(|known| Claim { need: need(known), weight: known.workload.weight }).collect();
+        let claim = |known: &Known| {
+            let report = &known.workload.report;
+            let use_for = report.arrival_rate() + report.queued as f64 / window_s;
+            Claim { need: need(known), weight: known.workload.weight, use_for }
+        };
+        let claims: Vec<Claim> = self.known.iter().map(claim).collect();
         let mut slots = split::smallest_first(&claims, self.total, LEAST).into_iter();
         let tightness = None;
         self.share(|known| {
@@ -306,12 +315,24 @@ impl Controller {
     }
 
     fn needs(&mut self, group: &Summary) {
-        // While the device has less to do than it may, its latency says nothing of what more slots would do.
-        let bound = group.queued > 0.0 && group.used >= 0.5 * self.total;
-        if let Some(latency) = group.device_latency_s()
-            && (bound || latency > self.target_s)
-        {
-            self.total = fast::total(group.used, self.target_s, latency, self.config.least, self.config.most);
+        // Little's law tells what the latency will be while those inside have not all come out yet. While the device has less
+        // to do than it may, that says nothing of what more slots would do.
+        let period_s = self.config.period.as_secs_f64();
+        if group.completed > 0.0 {
+            let by_latency = self.target_s / (group.used * period_s / group.completed).max(1e-9);
+            let factor = match self.config.latency {
+                None if group.device_part > 0.0 => {
+                    let part = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
+                    part / group.device_part
+                }
+                _ => by_latency,
+            };
+            let total = (group.used * factor).clamp(self.config.least, self.config.most);
+            if total < self.total {
+                self.total += DOWN * (total - self.total);
+            } else if group.queued > 0.0 && group.used >= BOUND * self.total {
+                self.total += UP * (total - self.total);
+            }
         }
         // Everyone has the least; what is left is shared by need.
         let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
@@ -369,6 +390,9 @@ impl Controller {
             own.completed += report.completed as f64;
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;
+            if let Some(goal) = workload.goal {
+                own.device_part = own.device_part.max(known.latency_s / goal.as_secs_f64().max(1e-9));
+            }
             own.smallest_goal = match (own.smallest_goal, workload.goal) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -391,7 +415,9 @@ impl Known {
     /// After another period.
     fn after(before: Option<&Self>, workload: &Workload, least: f64) -> Self {
         let report = &workload.report;
-        let (arrivals, latency) = (report.arrival_rate(), report.device_latency_s());
+        let arrivals = report.arrival_rate();
+        // By Little's law: what is inside tells of its latency before it comes out.
+        let latency = (report.completed > 0).then(|| report.inside.as_secs_f64() / report.completed as f64);
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
             return Self { workload: *workload, arrivals, spread: 0.0, latency_s, window: least };
@@ -408,6 +434,17 @@ impl Known {
             },
             window: before.window,
         }
+    }
+
+    /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β), β by weight, unless idle.
+    fn follow_latency(&mut self, target_s: f64, latency_s: f64, mean_weight: f64, most: f64) {
+        if self.workload.report.is_idle() {
+            return;
+        }
+        let factor = if latency_s > 0.0 { (target_s / latency_s).min(1e6) } else { 1.0 };
+        let step = PARDA_STEP * self.workload.weight / mean_weight;
+        let next = (1.0 - PARDA_GAIN) * self.window + PARDA_GAIN * (factor * self.window + step);
+        self.window = next.clamp(LEAST, most);
     }
 
     /// Slots needed to keep the goal times `scale`. Not increasing in `scale`.

@@ -7,13 +7,15 @@ use alloc::vec::Vec;
 pub(super) struct Claim {
     /// What is asked; infinite for a goal that cannot be kept.
     pub need: f64,
-    /// What it is worth, and the share of what is left (above 0).
+    /// What it is worth (above 0).
     pub weight: f64,
+    /// What it can use of what is left, relative to the others (0 or more).
+    pub use_for: f64,
 }
 
 /// Shares `total` so that the claims that are met weigh as much as can be, as far as taking the smallest for their weight
-/// first finds it (for equal weights that is the best); everyone gets `least`, and what is left goes to all by weight.
-/// O(n log n).
+/// first finds it (for equal weights that is the best); everyone gets `least`, and what is left goes where it can be used:
+/// to those that could not be met if there are some. O(n log n).
 pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f64> {
     let least = least.min(total / claims.len().max(1) as f64);
     let mut order: Vec<usize> = (0..claims.len()).collect();
@@ -32,9 +34,10 @@ pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f6
     }
     // Those that could not be met come before those that have all they need.
     let takers: Vec<usize> = if unmet.is_empty() { (0..claims.len()).collect() } else { unmet };
-    let weight: f64 = takers.iter().map(|&place| claims[place].weight).sum();
+    let uses: f64 = takers.iter().map(|&place| claims[place].use_for).sum();
+    let equal = 1.0 / takers.len().max(1) as f64;
     for place in takers {
-        slots[place] += left * claims[place].weight / weight;
+        slots[place] += left * if uses > 0.0 { claims[place].use_for / uses } else { equal };
     }
     slots
 }

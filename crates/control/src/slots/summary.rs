@@ -63,6 +63,8 @@ pub struct Summary {
     pub completed: f64,
     /// Their time inside the device, in seconds, added up.
     pub device_s: f64,
+    /// The largest part of a goal that the device takes: its latency for a workload over that workload's goal.
+    pub device_part: f64,
     /// Requests waiting at hosts.
     pub queued: f64,
     /// The smallest goal of a workload that is not idle.
@@ -82,6 +84,7 @@ impl Default for Summary {
             used: 0.0,
             completed: 0.0,
             device_s: 0.0,
+            device_part: 0.0,
             queued: 0.0,
             smallest_goal: None,
             needs: [0.0; SCALES],
@@ -99,6 +102,7 @@ impl Summary {
         self.used += other.used;
         self.completed += other.completed;
         self.device_s += other.device_s;
+        self.device_part = self.device_part.max(other.device_part);
         self.queued += other.queued;
         self.smallest_goal = match (self.smallest_goal, other.smallest_goal) {
             (Some(a), Some(b)) => Some(a.min(b)),

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -32,6 +32,8 @@ enum Experiment {
     Saat,
     /// Connections of a storage cluster on worker threads: the Ceph messenger paper, every placement against round robin
     Messenger,
+    /// Response-time goals of hosts that share an array: the DRG paper, four workloads and two sets of goals
+    Drg,
 }
 
 /// Arguments of `evenkeel reproduce`.
@@ -51,7 +53,8 @@ pub(crate) struct Args {
     /// Write a page with plots, which needs nothing from elsewhere
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// For saat: MSR Cambridge files (usr_0.csv), or folders of them, that tenants replay instead of what was invented
+    /// Recorded traces, or folders of them, that are replayed instead of what was invented: for saat MSR Cambridge files
+    /// (usr_0.csv), for drg files called like web... or wsrch... and tpcc...
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
     /// Runs at a time; one for each core if not given
@@ -110,8 +113,8 @@ fn threads(args: &Args) -> usize {
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let options = Options { seed: args.seed, quick: args.quick };
     anyhow::ensure!(
-        args.traces.is_empty() || args.experiment == Experiment::Saat,
-        "--traces is for saat: the tenants of other experiments are not recorded"
+        args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
+        "--traces is for saat and drg: the tenants of other experiments are not recorded"
     );
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
@@ -135,6 +138,9 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
         Experiment::Messenger => {
             messenger::run(&options, &mut |name, runs| each(args, stop, name, runs, messenger::world::simulate))?
         }
+        Experiment::Drg => drg::run(&options, &traces::of_drg(&args.traces)?, &mut |name, runs| {
+            each(args, stop, name, runs, drg::world::simulate)
+        })?,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{Report, Row, Section, drg, iscsi, messenger, saat};
 
 use crate::report::short;
 
@@ -25,6 +25,12 @@ evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --
             "
 baseline: round robin. faithful: the genetic algorithm as published, every 5 s.
 evenkeel: descent, every second, mean over seeds ± 95 % confidence. Others: --json and --report.
+"
+        }
+        drg::NAME => {
+            "
+baseline: RW(D), weights after the goals. faithful: DRG as published, every second.
+evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
 "
         }
         _ => {

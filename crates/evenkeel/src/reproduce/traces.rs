@@ -1,4 +1,4 @@
-//! Recorded traces for `evenkeel reproduce saat`.
+//! Recorded traces for `evenkeel reproduce saat` and `drg`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
+use evenkeel_sim::experiment::drg;
 use evenkeel_sim::experiment::saat::Traces;
 use evenkeel_sim::experiment::saat::recorded::{MAX_REQUESTS, Recorded, name_of};
-use evenkeel_sim::workload::trace::{Format, Options, Reader};
+use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 
 /// Reads files and folders of the MSR Cambridge format; of a folder the files that are called like a trace of the paper.
 ///
@@ -59,6 +60,42 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     }
     ensure!(recorded.reads().is_some(), "trace {name} must have reads and writes: each is promised its part");
     Ok(Arc::new(recorded))
+}
+
+/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's.
+///
+/// # Errors
+/// What cannot be read, or is called like neither.
+pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
+    let mut traces = drg::Traces::default();
+    for path in paths {
+        let mut files = vec![path.clone()];
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
+            files =
+                entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| of_file(file).is_some()).collect();
+            files.sort();
+            ensure!(!files.is_empty(), "{} has no file that is called like web or wsrch, or like tpcc", path.display());
+        }
+        for file in files {
+            let Some(is_web) = of_file(&file) else {
+                bail!("{} is called like neither trace: name it web... or wsrch..., or tpcc...", file.display());
+            };
+            let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            let reader = Reader::new(BufReader::new(opened), file.display().to_string(), Options::default());
+            let records: Vec<Record> = reader.take(MAX_REQUESTS as usize).collect::<Result<_, _>>()?;
+            ensure!(!records.is_empty(), "{} has no requests", file.display());
+            *(if is_web { &mut traces.web } else { &mut traces.tpcc }) = Some(records.into());
+        }
+    }
+    Ok(traces)
+}
+
+/// Whether a file is called like the web trace (or like the other one).
+fn of_file(file: &Path) -> Option<bool> {
+    let name = file.file_name()?.to_str()?.to_ascii_lowercase();
+    let is_web = ["web", "wsrch"].iter().any(|start| name.starts_with(start));
+    (is_web || name.starts_with("tpcc")).then_some(is_web)
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ pub struct PoolRecord {
     pub completed: f64,
     /// Their time inside the device in seconds, added up.
     pub device_s: f64,
+    /// The largest part of a goal that the device takes.
+    pub device_part: f64,
     /// Requests waiting at the host.
     pub queued: f64,
     /// The smallest goal for a response time of a tenant that is not idle.
@@ -169,6 +171,7 @@ impl PoolRecord {
             &mut self.used,
             &mut self.completed,
             &mut self.device_s,
+            &mut self.device_part,
             &mut self.queued,
         ];
         let classes = self.classes.iter_mut().flat_map(|(_, tenants, need)| [tenants, need]);
@@ -207,6 +210,7 @@ impl From<&Summary> for PoolRecord {
             used: summary.used,
             completed: summary.completed,
             device_s: summary.device_s,
+            device_part: summary.device_part,
             queued: summary.queued,
             smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
@@ -224,6 +228,7 @@ impl From<&PoolRecord> for Summary {
             used: record.used,
             completed: record.completed,
             device_s: record.device_s,
+            device_part: record.device_part,
             queued: record.queued,
             smallest_goal: record.smallest_goal_us.map(Duration::from_micros),
             ..Self::default()

@@ -14,6 +14,7 @@
 mod batch;
 pub mod bufferbloat;
 mod digest;
+pub mod drg;
 pub mod iscsi;
 pub mod messenger;
 pub mod oracle;

@@ -1,0 +1,196 @@
+//! Slots of a pool: what it reports, and what it does with the answer.
+
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_control::limits::Owner;
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::slots::{self, Method};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const PERIOD: Duration = Duration::from_millis(100);
+const WORK: Work = Work { kind: Kind::Read, bytes: 4096 };
+
+fn config(slots: Option<slots::Config>) -> Config {
+    Config {
+        scheduler: Scheduler::Mclock,
+        admission: Admission::None,
+        base_cost_bytes: 0,
+        cost: CostModel { base_bytes: 4096, write_percent: 100 },
+        limit: Rates::UNSET,
+        limit_burst: Duration::from_millis(10),
+        goal: None,
+        slots,
+    }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(ms)
+}
+
+/// A device that serves one request in so many milliseconds, first come, first served.
+struct Bench {
+    pool: Pool<u64>,
+    inside: Vec<(u64, Ticket)>,
+    service_ms: u64,
+    free_at: u64,
+    now: u64,
+}
+
+impl Bench {
+    fn new(config: Config, service_ms: u64) -> Self {
+        Self { pool: Pool::new(config, at(0), 1), inside: Vec::new(), service_ms, free_at: 0, now: 0 }
+    }
+
+    fn dispatch(&mut self) {
+        while let Next::Run(_, ticket) = self.pool.dispatch(at(self.now)) {
+            self.free_at = self.free_at.max(self.now) + self.service_ms;
+            self.inside.push((self.free_at, ticket));
+        }
+    }
+
+    /// A millisecond in which each of `arrivals` sends a request.
+    fn step(&mut self, arrivals: &[TenantId]) {
+        self.now += 1;
+        while self.inside.first().is_some_and(|(done, _)| *done <= self.now) {
+            let (_, ticket) = self.inside.remove(0);
+            self.pool.complete(at(self.now), ticket, Outcome::Done);
+        }
+        for &tenant in arrivals {
+            self.pool.submit(at(self.now), tenant, WORK, 0).expect("a tenant");
+        }
+        self.dispatch();
+    }
+}
+
+#[test]
+fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
+    let slots = slots::Config { most: 64.0, ..slots::Config::NEEDS };
+    for (slots, breaks) in [(None, true), (Some(slots), false)] {
+        let mut bench =
+            Bench::new(config(slots.or(Some(slots::Config { method: Method::None, ..slots::Config::NEEDS }))), 2);
+        let tight = bench.pool.join(at(0), Qos::default());
+        let loose = bench.pool.join(at(0), Qos::default());
+        bench.pool.set_response_goal(tight, Some(Duration::from_millis(100)));
+        bench.pool.set_response_goal(loose, Some(Duration::from_millis(2_000)));
+        // 500 requests a second are served; 50 come from one, and bursts of 1,000 from the other.
+        for ms in 0..20_000u64 {
+            let mut arrivals = Vec::new();
+            if ms % 20 == 0 {
+                arrivals.push(tight);
+            }
+            if ms % 4_000 == 0 {
+                arrivals.extend([loose; 600]);
+            }
+            bench.step(&arrivals);
+        }
+        let granted = bench.pool.tenant(tight).expect("a tenant").granted;
+        assert!(granted.windows >= 19, "{} seconds were judged", granted.windows);
+        assert_eq!(granted.violated > 2, breaks, "{} of {} {:?}", granted.violated, granted.windows, granted.reason);
+        let held = bench.pool.tenant(loose).expect("a tenant").slots.binding().map(|(owner, _)| owner);
+        assert_eq!(held, (!breaks).then_some(Owner::Slots));
+    }
+}
+
+#[test]
+fn sfq_d_bounds_all_tenants_together() {
+    let slots = slots::Config::published(Method::SfqD, PERIOD, 8.0);
+    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), 2);
+    let tenants: Vec<TenantId> = (0..3).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    for _ in 0..1_000 {
+        bench.step(&tenants);
+        // What went in before the first decision has come out.
+        if bench.now > 800 {
+            assert!(bench.pool.in_flight() <= 8, "{} at {} ms", bench.pool.in_flight(), bench.now);
+        }
+    }
+    assert_eq!(bench.pool.in_flight(), 8);
+}
+
+#[test]
+fn a_share_below_one_slot_is_a_slot_for_part_of_the_time() {
+    // Eight tenants, two slots in all.
+    let slots = slots::Config { least: 1.0, ..slots::Config::published(Method::Rwd, PERIOD, 2.0) };
+    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), 5);
+    let tenants: Vec<TenantId> = (0..8).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    for ms in 0..40_000 {
+        bench.step(if ms % 40 == 0 { &tenants } else { &[] });
+    }
+    let served: Vec<u64> = tenants.iter().map(|&id| bench.pool.tenant(id).expect("a tenant").stats.reads).collect();
+    let (least, most) = (served.iter().min().copied().unwrap_or(0), served.iter().max().copied().unwrap_or(0));
+    assert!(least > 100 && most <= least + least / 5, "{served:?}");
+}
+
+#[test]
+fn the_end_of_the_controller_ends_its_bounds() {
+    let slots = slots::Config { method: Method::Rwd, most: 4.0, ..slots::Config::NEEDS };
+    let mut bench = Bench::new(config(Some(slots)), 2);
+    let tenant = bench.pool.join(at(0), Qos::default());
+    for _ in 0..1_000 {
+        bench.step(&[tenant; 2]);
+    }
+    assert_eq!(bench.pool.in_flight(), 4);
+    bench.pool.reconfigure(at(bench.now), config(None));
+    bench.dispatch();
+    assert_eq!(bench.pool.queued(), 0, "nothing holds them back any more");
+    assert!(bench.pool.slots().is_none() && bench.pool.tenant(tenant).expect("a tenant").slots.binding().is_none());
+}
+
+proptest! {
+    /// What is reported is what a plain account of all requests says, whatever becomes of them.
+    #[test]
+    fn reports_are_true(script in prop::collection::vec((0u8..5, 1u64..40), 1..400)) {
+        let settings = slots::Config { method: Method::Rwd, least: 3.0, most: 3.0, ..slots::Config::NEEDS };
+        let mut pool: Pool<u64> = Pool::new(config(Some(settings)), at(0), 1);
+        let id = pool.join(at(0), Qos::default());
+        let (mut now, mut next_period) = (0u64, 100u64);
+        // Of all requests: when they came, went in, came out, or were dropped.
+        let (mut waiting, mut inside): (Vec<u64>, Vec<(u64, Ticket)>) = (Vec::new(), Vec::new());
+        let (mut arrived, mut completed, mut device_ms, mut response_ms, mut area_ms) = (0u64, 0u64, 0u64, 0u64, 0u64);
+        for (what, ms) in script {
+            for _ in 0..ms {
+                now += 1;
+                area_ms += inside.len() as u64;
+                if now == next_period {
+                    pool.tick_controllers(at(now));
+                    let report = pool.tenant(id).expect("a tenant").granted.report;
+                    prop_assert_eq!((report.arrived, report.completed), (arrived, completed));
+                    prop_assert_eq!(report.queued, waiting.len() as u64);
+                    prop_assert_eq!(report.waited, Duration::from_millis(waiting.iter().map(|since| now - since).sum()));
+                    prop_assert_eq!(report.inside, Duration::from_millis(area_ms));
+                    prop_assert_eq!(report.device_time, Duration::from_millis(device_ms));
+                    prop_assert_eq!(report.response_time, Duration::from_millis(response_ms));
+                    (arrived, completed, device_ms, response_ms, area_ms) = (0, 0, 0, 0, 0);
+                    next_period += 100;
+                }
+            }
+            match what {
+                0 | 1 => {
+                    pool.submit(at(now), id, WORK, now).expect("a tenant");
+                    waiting.push(now);
+                    arrived += 1;
+                }
+                2 | 3 => match pool.dispatch_wanted(at(now), |_| what == 2) {
+                    Ok(Next::Run(since, ticket)) => {
+                        waiting.remove(0);
+                        inside.push((since, ticket));
+                    }
+                    Ok(_) => {}
+                    Err(_) => {
+                        waiting.remove(0);
+                    }
+                },
+                _ => {
+                    if !inside.is_empty() {
+                        let (since, ticket) = inside.remove(inside.len() / 2);
+                        device_ms += now - ticket.admitted_at().as_nanos() / 1_000_000;
+                        response_ms += now - since;
+                        completed += 1;
+                        pool.complete(at(now), ticket, Outcome::Done);
+                    }
+                }
+            }
+        }
+    }
+}

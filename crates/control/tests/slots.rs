@@ -1,0 +1,197 @@
+//! Slots: what the methods promise, for any workloads.
+
+use evenkeel_control::Duration;
+use evenkeel_control::slots::{Config, Controller, Method, Reason, Report, Summary, Workload, WorkloadId};
+use proptest::prelude::*;
+
+fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64) -> Report {
+    let length = Duration::from_millis(100);
+    let inside = Duration::from_nanos((used * 1e8) as u64);
+    // By Little's law.
+    let completed = (used * 100.0 / latency_ms.max(1) as f64) as u64;
+    Report {
+        length,
+        arrived,
+        completed,
+        bytes: completed * 4096,
+        queued,
+        waited: Duration::from_millis(waited_ms * queued),
+        inside,
+        device_time: Duration::from_millis(latency_ms * completed),
+        response_time: Duration::from_millis((latency_ms + waited_ms) * completed),
+    }
+}
+
+fn workload(id: u64, goal_ms: u64, weight: f64, report: Report) -> Workload {
+    let goal = (goal_ms > 0).then(|| Duration::from_millis(goal_ms));
+    Workload { id: WorkloadId(id), goal, weight, promised_iops: 0.0, report }
+}
+
+prop_compose! {
+    fn any_workload()(
+        id in 0u64..1000, goal in prop_oneof![Just(0u64), 5u64..2000], weight in 1u32..1000,
+        arrived in 0u64..5000, queued in 0u64..5000, waited in 0u64..3000, used in 0.0f64..500.0, latency in 1u64..500,
+    ) -> Workload {
+        workload(id, goal, f64::from(weight), report(arrived, queued, waited, used, latency))
+    }
+}
+
+fn any_workloads() -> impl Strategy<Value = Vec<Workload>> {
+    prop::collection::vec(any_workload(), 1..40).prop_map(|mut all| {
+        all.sort_by_key(|workload| workload.id);
+        all.dedup_by_key(|workload| workload.id);
+        all
+    })
+}
+
+fn controller(method: Method) -> Controller {
+    let config = match method {
+        Method::Needs => Config::NEEDS,
+        _ => Config::published(method, Duration::from_millis(100), 256.0),
+    };
+    Controller::new(&config).expect("settings that make sense")
+}
+
+/// Runs a few periods that are all alike.
+fn settled(controller: &mut Controller, workloads: &[Workload], periods: usize) -> (Option<f64>, Vec<(f64, Reason)>) {
+    let mut last = (None, Vec::new());
+    for _ in 0..periods {
+        let summary = controller.observe(workloads).clone();
+        let plan = controller.tick(&summary);
+        last = (
+            plan.total,
+            plan.shares.iter().map(|share| (share.slots.unwrap_or(f64::INFINITY), share.reason)).collect(),
+        );
+    }
+    last
+}
+
+proptest! {
+    #[test]
+    fn shares_add_up_to_the_total_and_starve_nobody(workloads in any_workloads()) {
+        for method in [Method::Rwd, Method::Drg, Method::Needs] {
+            let (total, shares) = settled(&mut controller(method), &workloads, 3);
+            let total = total.expect("a total");
+            let active = workloads.iter().zip(&shares).filter(|(workload, _)| !workload.report.is_idle());
+            let sum: f64 = active.map(|(_, (slots, _))| slots).sum();
+            prop_assert!(sum <= total * (1.0 + 1e-9), "{}: {sum} of {total}", method.name());
+            for (slots, reason) in &shares {
+                prop_assert!(slots.is_finite() && *slots > 0.0, "{}: {slots} {reason:?}", method.name());
+            }
+        }
+    }
+
+    /// Wherever workloads run, and in whatever groups their hosts add them up, each gets the same.
+    #[test]
+    fn hosts_that_decide_for_themselves_decide_as_one(workloads in any_workloads(), cut in 0usize..40, periods in 1usize..5) {
+        let cut = cut.min(workloads.len());
+        let (here, there) = workloads.split_at(cut);
+        let (mut one, mut first, mut second) =
+            (controller(Method::Needs), controller(Method::Needs), controller(Method::Needs));
+        for _ in 0..periods {
+            let whole = one.observe(&workloads).clone();
+            let mut sum = Summary::default();
+            sum.add(first.observe(here));
+            sum.add(second.observe(there));
+            let plan = one.tick(&whole);
+            let (total, shares) = (plan.total, plan.shares.to_vec());
+            let (a, b) = (first.tick(&sum), second.tick(&sum));
+            prop_assert_eq!(a.total, b.total, "the same sum, the same total");
+            let (a, b) = (a.shares.to_vec(), b.shares.to_vec());
+            for (apart, together) in a.iter().chain(&b).zip(&shares) {
+                let (apart, together) = (apart.slots.unwrap_or(0.0), together.slots.unwrap_or(0.0));
+                prop_assert!((apart - together).abs() <= 1e-6 * (1.0 + together), "{apart} {together} of {total:?}");
+            }
+        }
+    }
+
+    /// What the published split does for equal weights: no other choice of claims to meet is larger.
+    #[test]
+    fn as_many_goals_as_can_be_are_kept(needs in prop::collection::vec(1u64..60, 1..9), total in 10f64..256.0) {
+        let workloads: Vec<Workload> = needs
+            .iter()
+            .enumerate()
+            .map(|(id, &need)| {
+                // Arrivals that the published equations turn into so many slots: a goal of twice the latency, none waiting.
+                let mut each = report(0, 0, 0, 10.0, 100);
+                each.length = Duration::from_secs(1);
+                each.arrived = need * 12;
+                workload(id as u64, 200, 1.0, each)
+            })
+            .collect();
+        let config = Config::published(Method::Drg, Duration::from_millis(100), total.max(4.0));
+        let mut controller = Controller::new(&config).expect("settings that make sense");
+        let summary = controller.observe(&workloads).clone();
+        let plan = controller.tick(&summary);
+        let total = plan.total.expect("a total");
+        let shares = plan.shares.to_vec();
+        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Kept)).count();
+        let least = 1f64.min(total / shares.len() as f64);
+        let best = (0u32..1 << shares.len())
+            .filter(|set| {
+                let chosen = |place: usize| set >> place & 1 == 1;
+                let sum: f64 = shares
+                    .iter()
+                    .enumerate()
+                    .map(|(place, share)| if chosen(place) { share.need.max(least) } else { least })
+                    .sum();
+                sum <= total + 1e-6
+            })
+            .map(u32::count_ones)
+            .max();
+        prop_assert!(best.is_some_and(|best| met >= best as usize), "{met} of {best:?}: {shares:?} in {total}");
+    }
+}
+
+#[test]
+fn while_all_goals_can_be_kept_margins_are_equal() {
+    // Both have a queue; the one with the tighter goal gets more for the same load.
+    let load = report(40, 20, 30, 20.0, 40);
+    let workloads = [workload(1, 200, 1.0, load), workload(2, 800, 1.0, load)];
+    let mut controller = controller(Method::Needs);
+    let (_, shares) = settled(&mut controller, &workloads, 30);
+    let (tight, loose) = (shares[0], shares[1]);
+    assert!(tight.0 > 1.5 * loose.0, "{shares:?}");
+    assert!(
+        matches!(tight.1, Reason::EqualMargin { .. }) && matches!(loose.1, Reason::EqualMargin { .. }),
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_kept_is_said_with_what_could() {
+    // Far more waits than the device can serve in time.
+    let heavy = report(2_000, 4_000, 900, 60.0, 100);
+    let light = report(10, 1, 5, 1.0, 50);
+    let workloads = [workload(1, 200, 1.0, heavy), workload(2, 200, 1.0, light)];
+    let (total, shares) = settled(&mut controller(Method::Needs), &workloads, 10);
+    let Reason::Infeasible { feasible_at } = shares[0].1 else { panic!("{shares:?}") };
+    assert!(feasible_at.is_none_or(|scale| scale > 1.0), "{feasible_at:?} of {total:?}");
+    assert!(matches!(shares[1].1, Reason::Kept), "the small need comes first: {shares:?}");
+}
+
+#[test]
+fn an_idle_device_is_not_granted_ever_more() {
+    let light = report(5, 0, 0, 0.5, 10);
+    for method in [Method::Drg, Method::Needs] {
+        let (total, _) = settled(&mut controller(method), &[workload(1, 200, 1.0, light)], 1_000);
+        assert!(total.is_some_and(|total| total <= 64.0), "{}: {total:?}", method.name());
+    }
+}
+
+#[test]
+fn nobody_at_all_is_no_trouble() {
+    for method in Method::ALL {
+        let mut controller = controller(method);
+        let summary = controller.observe(&[]).clone();
+        assert!(controller.tick(&summary).shares.is_empty());
+        let idle = [workload(7, 100, 1.0, Report { length: Duration::from_millis(100), ..Report::default() })];
+        let summary = controller.observe(&idle).clone();
+        let shares = controller.tick(&summary).shares.to_vec();
+        assert!(
+            shares.iter().all(|share| share.slots.is_none_or(|slots| slots > 0.0)),
+            "{}: {shares:?}",
+            method.name()
+        );
+    }
+}

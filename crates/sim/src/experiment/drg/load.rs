@@ -1,0 +1,134 @@
+//! What the workloads ask.
+//!
+//! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Where they are given they are replayed here, at
+//! chosen rates; else twins are invented after what the traces look like: their sizes, reads, and how much arrivals vary
+//! from one second to the next.
+
+use std::sync::Arc;
+
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::Io;
+
+use crate::workload::trace::Record;
+
+/// One of the two traces.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Habits {
+    /// Requests per second in the mean.
+    pub rate_per_s: f64,
+    /// How much that varies from one tenth of a second to the next beyond chance: standard deviation over mean.
+    pub varies: f64,
+    /// Part of it that lasts into the next tenth of a second.
+    pub lasts: f64,
+    /// Part of the requests that are reads.
+    pub reads: f64,
+    /// Sizes in KiB, and how often each.
+    pub sizes_kib: Vec<(u32, f64)>,
+}
+
+impl Habits {
+    /// WebSearch: 24,783 requests in 60 s, nearly all reads of 8 to 32 KiB. At 0.88 times its own pace of 413 a second.
+    pub fn web() -> Self {
+        Self {
+            rate_per_s: 365.0,
+            varies: 0.1,
+            lasts: 0.9,
+            reads: 0.9998,
+            sizes_kib: vec![(8, 0.602), (16, 0.122), (24, 0.078), (32, 0.198)],
+        }
+    }
+
+    /// TPC-C: 6,999 requests, 63 % reads, of 8 KiB; they were recorded within 0.14 s on a machine of today, so their pace is
+    /// chosen.
+    pub fn tpcc() -> Self {
+        Self { rate_per_s: 160.0, varies: 0.45, lasts: 0.9, reads: 0.626, sizes_kib: vec![(8, 0.985), (16, 0.015)] }
+    }
+}
+
+/// Where a workload's requests come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Invented.
+    Twin(Habits),
+    /// Recorded, replayed at the pace of the habits over and over.
+    Recorded(Habits, Arc<[Record]>),
+}
+
+/// Arrivals of one workload until `end`, in order of time: a function of the seed. Offsets are within `capacity`.
+pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+    match source {
+        Source::Twin(habits) => invented(habits, seed, end, capacity),
+        Source::Recorded(habits, records) => recorded(habits, records, seed, end, capacity),
+    }
+}
+
+/// A tenth of a second.
+const STEP_S: f64 = 0.1;
+
+fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+    let mut rng = SplitMix64::new(seed);
+    let mut arrivals = Vec::new();
+    let (mut at_s, mut step_ends, mut level) = (0.0, 0.0, 0.0);
+    let mut rate = habits.rate_per_s;
+    loop {
+        // The logarithm of the rate wanders around its mean.
+        while at_s >= step_ends {
+            level = habits.lasts * level + libm::sqrt(1.0 - habits.lasts * habits.lasts) * rng.next_normal();
+            let sigma = habits.varies;
+            rate = habits.rate_per_s * libm::exp(sigma * level - 0.5 * sigma * sigma);
+            step_ends += STEP_S;
+        }
+        let gap = -libm::log(1.0 - rng.next_f64()) / rate;
+        // Without memory: what is left of a gap at a new rate is a new gap.
+        if at_s + gap >= step_ends {
+            at_s = step_ends;
+            continue;
+        }
+        at_s += gap;
+        let at = Instant::from_nanos((at_s * 1e9) as u64);
+        if at >= end {
+            return arrivals;
+        }
+        let mut drawn = rng.next_f64();
+        let size = habits.sizes_kib.iter().find(|(_, part)| {
+            drawn -= part;
+            drawn <= 0.0
+        });
+        let bytes = size.or(habits.sizes_kib.last()).map_or(4096, |(kib, _)| kib * 1024);
+        let kind = if rng.next_f64() < habits.reads { Kind::Read } else { Kind::Write };
+        let blocks = (capacity - u64::from(bytes)) / 4096;
+        arrivals.push((at, Io { kind, offset: rng.next_below(blocks + 1) * 4096, bytes }));
+    }
+}
+
+fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+    let mut rng = SplitMix64::new(seed);
+    let count = records.len();
+    let (Some(first), Some(last)) = (records.first(), records.last()) else { return Vec::new() };
+    let length_s = last.at.since(first.at).as_secs_f64() * (count as f64 + 1.0) / count as f64;
+    let stretch = count as f64 / habits.rate_per_s / length_s.max(1e-9);
+    // Every workload and seed begins elsewhere in the trace, and has its data elsewhere.
+    let begin = rng.next_below(count as u64) as usize;
+    let shift = rng.next_below(capacity / 4096) * 4096;
+    let mut arrivals = Vec::new();
+    for n in 0.. {
+        let (round, place) = ((begin + n) / count, (begin + n) % count);
+        let record = &records[place];
+        let since = (round as f64 * length_s + record.at.since(first.at).as_secs_f64()
+            - records[begin].at.since(first.at).as_secs_f64())
+            * stretch;
+        let at = Instant::ZERO + Duration::from_nanos((since * 1e9) as u64);
+        if at >= end {
+            break;
+        }
+        // Devices of the trace lie one behind the other, and around the end.
+        let device = u64::from(record.device).wrapping_mul(0x9e37_79b9_7f4a_7c15) % capacity;
+        let place = (record.offset.wrapping_add(device).wrapping_add(shift)) % capacity;
+        let bytes = record.bytes.clamp(512, 1 << 20);
+        let offset = (place / 4096 * 4096).min(capacity - u64::from(bytes));
+        arrivals.push((at, Io { kind: record.kind, offset, bytes }));
+    }
+    arrivals
+}

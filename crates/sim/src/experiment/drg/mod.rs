@@ -1,0 +1,171 @@
+//! Response-time goals of hosts that share an array: the experiments of the DRG paper.
+//!
+//! L. Liu, L. Xu and D. Yang, *A Decentralized Resource Allocation Approach for Response-time Guarantees in Storage System*.
+//! The array is the model [`evenkeel_model::raid`] of eight disks as in the paper; what the paper leaves open (load, period,
+//! slots, how long) is chosen and said.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`load`] | what the workloads ask, invented or recorded |
+//! | [`world`] | hosts, their pools, the array, and what the hosts tell each other |
+//! | `judge` | rows and claims |
+
+mod judge;
+pub mod load;
+pub mod world;
+
+use std::sync::Arc;
+
+use evenkeel_control::slots::{Config, Method};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::device::DeviceParams;
+use evenkeel_model::disk::{DiskParams, Scheduling};
+use evenkeel_model::raid::Raid0Params;
+
+use super::{Options, Report};
+use crate::workload::trace::Record;
+use load::{Habits, Source};
+use world::{Outcome, Setup, Workload};
+
+/// Name on the command line and in results.
+pub const NAME: &str = "drg";
+
+/// Workloads of the paper.
+const NAMES: [&str; 4] = ["web0", "web1", "tpcc0", "tpcc1"];
+/// All slots of the methods with a fixed total, and the most that the published one hands out: what gives the array a latency
+/// of [`LATENCY`] when all workloads have more to do than it can serve.
+const TOTAL: f64 = 120.0;
+/// The latency of the device that the published method aims at: two fifths of the smallest goal.
+const LATENCY: Duration = Duration::from_millis(100);
+/// How long a run lasts, after so much that does not count.
+const SECONDS: u64 = 120;
+const LEAD: Duration = Duration::from_secs(10);
+/// When something happens, and for how long, in cases where something does.
+const EVENT: (u64, u64) = (40, 80);
+
+/// Recorded requests to replay instead of what was invented.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    /// For the web workloads.
+    pub web: Option<Arc<[Record]>>,
+    /// For the others.
+    pub tpcc: Option<Arc<[Record]>>,
+}
+
+/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
+pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    /// The paper's two sets of goals.
+    SloA,
+    SloB,
+    /// SLO_A with TPC-C twice as variable.
+    Bursts,
+    /// SLO_A; the host of tpcc1 joins in mid-run.
+    Join,
+    /// SLO_A; the host of tpcc1 is gone in mid-run.
+    Death,
+    /// SLO_A; hosts do not hear of each other for a third of the run.
+    Loss,
+    /// SLO_B with a quarter more to do: not all goals can be kept.
+    Infeasible,
+}
+
+impl Case {
+    const ALL: [Self; 7] =
+        [Self::SloA, Self::SloB, Self::Bursts, Self::Join, Self::Death, Self::Loss, Self::Infeasible];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SloA => "slo_a",
+            Self::SloB => "slo_b",
+            Self::Bursts => "burst",
+            Self::Join => "join",
+            Self::Death => "death",
+            Self::Loss => "loss",
+            Self::Infeasible => "infeasible",
+        }
+    }
+
+    /// Whether the paper has it.
+    const fn is_published(self) -> bool {
+        matches!(self, Self::SloA | Self::SloB)
+    }
+
+    /// Goals in milliseconds.
+    const fn goals(self) -> [u64; 4] {
+        match self {
+            Self::SloB | Self::Infeasible => [400, 400, 250, 250],
+            _ => [250, 250, 800, 800],
+        }
+    }
+
+    fn setup(self, method: Method, traces: &Traces) -> Setup {
+        let ours = method == Method::Needs;
+        let slots = if ours { Config::NEEDS } else { Config::published(method, LATENCY, TOTAL) };
+        let (event, end) = (Instant::ZERO + Duration::from_secs(EVENT.0), Instant::ZERO + Duration::from_secs(EVENT.1));
+        let workload = |place: usize| {
+            let web = place < 2;
+            let mut habits = if web { Habits::web() } else { Habits::tpcc() };
+            match self {
+                Self::Bursts if !web => habits.varies *= 2.0,
+                Self::Infeasible => habits.rate_per_s *= 1.25,
+                _ => {}
+            }
+            let recorded = if web { &traces.web } else { &traces.tpcc };
+            let goal = self.goals()[place];
+            Workload {
+                name: NAMES[place],
+                // The published method and those beside it are calculated in one place, with nobody to wait for.
+                host: if ours { place } else { 0 },
+                source: match recorded {
+                    Some(records) => Source::Recorded(habits, Arc::clone(records)),
+                    None => Source::Twin(habits),
+                },
+                goal: Duration::from_millis(goal),
+                // Shares after the goals: whoever is to be served faster gets more.
+                weight: (100_000 / goal) as u32,
+                from: if self == Self::Join && place == 3 { event } else { Instant::ZERO },
+                until: if self == Self::Death && place == 3 { event } else { Instant::FAR_FUTURE },
+            }
+        };
+        Setup {
+            device: array(),
+            capacity: 8 * (DiskParams::cheetah9lp().capacity_bytes >> 20 << 20),
+            workloads: (0..NAMES.len()).map(workload).collect(),
+            slots,
+            silence: (self == Self::Loss).then_some((event, end)),
+            lead: LEAD,
+            duration: Duration::from_secs(SECONDS),
+        }
+    }
+}
+
+/// RAID-0 of eight Cheetah 9LP, each choosing the nearest of what waits for it.
+fn array() -> DeviceParams {
+    let member = DiskParams { queue_depth: 64, scheduling: Scheduling::Sptf, ..DiskParams::cheetah9lp() };
+    DeviceParams::Raid0(Raid0Params {
+        members: 8,
+        stripe_bytes: 64 << 10,
+        member: Box::new(DeviceParams::Disk(member)),
+    })
+}
+
+/// Runs everything; workloads replay `traces` where there are some, and what was invented where there are none.
+///
+/// # Errors
+/// What `execute` answers.
+pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 10 }).collect();
+    let mut runs = Vec::new();
+    for case in Case::ALL {
+        for method in Method::ALL {
+            let setup = case.setup(method, traces);
+            runs.extend(seeds.iter().map(|&seed| (setup.clone(), seed)));
+        }
+    }
+    let outcomes = execute("cases", &runs)?;
+    Ok(judge::report(options, &outcomes, seeds.len(), traces))
+}

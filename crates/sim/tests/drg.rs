@@ -1,0 +1,53 @@
+//! The experiment of the DRG paper, with one seed.
+
+use evenkeel_sim::experiment::drg::world::{Outcome, Setup, simulate};
+use evenkeel_sim::experiment::drg::{self, Traces};
+use evenkeel_sim::experiment::{Options, Report};
+
+fn reproduce(seed: u64) -> (Report, Vec<(Setup, u64)>, Vec<Outcome>) {
+    let (mut all, mut outcomes) = (Vec::new(), Vec::new());
+    let options = Options { seed, quick: true };
+    let report = drg::run(&options, &Traces::default(), &mut |_, runs: &[(Setup, u64)]| {
+        let half = runs.len() / 2;
+        let each = |runs: &[(Setup, u64)]| runs.iter().map(|(setup, seed)| simulate(setup, *seed)).collect::<Vec<_>>();
+        let came = std::thread::scope(|scope| {
+            let first = scope.spawn(|| each(&runs[..half]));
+            let second = each(&runs[half..]);
+            let mut came = first.join().expect("no panic");
+            came.extend(second);
+            came
+        });
+        all = runs.to_vec();
+        outcomes = came.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, String>(outcomes.clone())
+    });
+    (report.expect("a report"), all, outcomes)
+}
+
+#[test]
+fn goals_that_a_static_share_misses_are_kept() {
+    let (report, runs, outcomes) = reproduce(20);
+    let row = |case: &str, metric: &str| {
+        let rows = || report.sections.iter().flat_map(|section| &section.rows);
+        rows().find(|row| row.case == case && row.full_metric() == metric).unwrap_or_else(|| panic!("{case} {metric}"))
+    };
+    let missed = |case: &str| row(case, "violations_percent");
+    let (mut starved, mut worst) = (0.0f64, 0.0f64);
+    for case in ["slo_a", "slo_b"] {
+        for name in ["web0", "web1", "tpcc0", "tpcc1"] {
+            let row = missed(&format!("{case}, {name}"));
+            let ours = row.evenkeel.expect("a figure");
+            assert!(ours <= 2.0, "{case}, {name}: {ours} %");
+            worst = worst.max(ours);
+            starved = starved.max(row.baseline.expect("a figure"));
+        }
+        let throughput = row(case, "throughput");
+        let (ours, rwd) = (throughput.evenkeel.expect("a figure"), throughput.baseline.expect("a figure"));
+        assert!(ours >= 0.99 * rwd, "{case}: {ours} requests a second, {rwd} under RW(D)");
+    }
+    assert!(starved >= 2.0 && starved > worst, "a static share starves someone: {starved} %, ours at worst {worst} %");
+    let kept = row("infeasible", "infeasible_workloads_kept");
+    assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
+    // The same seed, the same run.
+    assert_eq!(simulate(&runs[3].0, runs[3].1).as_ref(), Ok(&outcomes[3]));
+}
