@@ -288,6 +288,12 @@ fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
         &at("slots"),
         "need scheduler = \"mclock\": without it nobody can be held back",
     );
+    // Their totals are shared out among the tenants that one pool knows.
+    out.error_if(
+        !config.exchange.etcd.is_empty() && matches!(pool.slots, crate::slots::Slots::Drg | crate::slots::Slots::SfqD),
+        &at("slots"),
+        "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" and \"sfq_d\" know the tenants of one host only",
+    );
     if let Err(invalid) = control.validate() {
         let key = if invalid.setting == "latency" { "slots_latency" } else { "slots_most" };
         out.error(&at(key), format!("must be {}", invalid.must_be));

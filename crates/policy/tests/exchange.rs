@@ -234,3 +234,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn methods_that_know_one_host_only_are_refused_beside_others() {
+    for (slots, refused) in [("needs", false), ("rwd", false), ("parda", false), ("drg", true), ("sfq_d", true)] {
+        let pool = format!("[pools.main]\nslots = \"{slots}\"\n");
+        let exchange = "[exchange]\netcd = [\"http://127.0.0.1:2379\"]\n";
+        assert!(Config::parse(&pool, "test").is_ok(), "{slots} alone");
+        let both = Config::parse(&format!("{pool}{exchange}"), "test");
+        assert_eq!(both.is_err(), refused, "{slots}: {both:?}");
+        if let Err(errors) = both {
+            assert!(errors.to_string().contains("must be \"needs\""), "{errors}");
+        }
+    }
+}
