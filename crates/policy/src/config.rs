@@ -614,7 +614,7 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             limit: pool.limit.into(),
             limit_burst: pool.limit_burst.into(),
             goal: goal::of(pool),
-            slots: None,
+            slots: crate::slots::of(pool, None),
         }
     }
 }

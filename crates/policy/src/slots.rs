@@ -40,7 +40,7 @@ impl Slots {
 }
 
 /// Slots of a pool, if anybody has a bound. `period`: how often other hosts report, if there are any.
-fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
+pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
     if pool.slots == Slots::None {
         return None;
     }

@@ -87,7 +87,7 @@ prop_compose! {
             changes: vec![
                 (at(300), Change::Device(DeviceParams::Store(slow))),
                 (at(500), Change::Stall(Duration::from_millis(100))),
-                (at(700), Change::Tenant(0, changed, Goals::NONE)),
+                (at(700), Change::Tenant(0, changed, Goals::NONE, None)),
             ],
             warmup: Duration::from_millis(warmup),
             duration: Duration::from_millis(1_200),

@@ -83,7 +83,7 @@ pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
             };
             let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let reader = Reader::new(BufReader::new(opened), file.display().to_string(), Options::default());
-            let records: Vec<Record> = reader.take(MAX_REQUESTS as usize).collect::<Result<_, _>>()?;
+            let records: Vec<Record> = reader.take(MAX_REQUESTS).collect::<Result<_, _>>()?;
             ensure!(!records.is_empty(), "{} has no requests", file.display());
             *(if is_web { &mut traces.web } else { &mut traces.tpcc }) = Some(records.into());
         }

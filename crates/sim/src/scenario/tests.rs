@@ -114,7 +114,7 @@ tenants.a = { limit = { iops = 5 } }
     };
     assert_eq!((device(1).0, device(4)), (50_000_000, (50_000_000, 777)));
     assert!(matches!(changes[0].1, Change::Stall(length) if length == Duration::from_millis(20)));
-    assert!(matches!(changes[5].1, Change::Tenant(0, qos, Goals::NONE) if qos.limit.iops == 5));
+    assert!(matches!(changes[5].1, Change::Tenant(0, qos, Goals::NONE, None) if qos.limit.iops == 5));
     assert_eq!(scenario.marks.len(), 3);
     assert!(scenario.marks[0].1.contains("stall 20ms") && scenario.marks[0].1.contains("bandwidth"));
 }

@@ -70,12 +70,14 @@ pub struct Tenant {
     pub standing: Standing,
     /// The throughputs that it was promised, if any were.
     pub promise: Goals,
+    /// What its mean response time is to stay below, for the slots of the pool.
+    pub response_goal: Option<Duration>,
 }
 
 impl Tenant {
     /// A tenant with a promise and no particular standing.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: Goals::NONE }
+        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: Goals::NONE, response_goal: None }
     }
 }
 
@@ -102,7 +104,7 @@ pub enum Change {
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
     /// The tenant of this place has another promise from now on.
-    Tenant(usize, Qos, Goals),
+    Tenant(usize, Qos, Goals, Option<Duration>),
 }
 
 /// How far a run has come.
