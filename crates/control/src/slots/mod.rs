@@ -38,7 +38,7 @@ pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 
-/// The part of the smallest goal that the device may take where no latency is configured.
+/// The part of the tightest goal that the device may take where no latency is configured: at ease, and under pressure.
 const PART_OF_GOAL: f64 = 0.5;
 const MOST_OF_GOAL: f64 = 0.7;
 /// Latency that is aimed at where nothing has a goal and none is configured.
@@ -49,6 +49,8 @@ const LEAST: f64 = 1.0;
 const WITHOUT_GOAL: f64 = 10.0;
 /// Weight of the newest period in what is remembered of arrivals and latency.
 const NEWEST: f64 = 0.5;
+/// α of equation (4.1).
+const ALPHA: f64 = 0.002;
 /// γ of PARDA: weight of the newest period in a window.
 const PARDA_GAIN: f64 = 0.2;
 /// β of PARDA for a workload of average weight, in slots.
@@ -155,6 +157,9 @@ struct Known {
     spread: f64,
     /// Mean latency of the device for it, in seconds, lately.
     latency_s: f64,
+    /// The same of the last period alone, and of the one before.
+    raw_s: f64,
+    raw_before_s: f64,
     /// PARDA's window.
     window: f64,
 }
@@ -289,7 +294,7 @@ impl Controller {
     /// As published: the total by (4.2), split by need, smallest first, the rest handed out.
     fn drg(&mut self, group: &Summary) {
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
-        let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.latency_s));
+        let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
         if count > 0.0 {
             self.total = fast::total(group.used, self.target_s, sum / count, self.config.least, self.config.most);
         }
@@ -306,11 +311,10 @@ impl Controller {
         };
         let claims: Vec<Claim> = self.known.iter().map(claim).collect();
         let mut slots = split::smallest_first(&claims, self.total, LEAST).into_iter();
-        let tightness = None;
         self.share(|known| {
             let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
             let kept = slots + 1e-9 >= need;
-            (Some(slots), need, if kept { Reason::Kept } else { Reason::Infeasible { feasible_at: tightness } })
+            (Some(slots), need, if kept { Reason::Kept } else { Reason::Infeasible { feasible_at: None } })
         });
     }
 
@@ -420,7 +424,16 @@ impl Known {
         let latency = (report.completed > 0).then(|| report.inside.as_secs_f64() / report.completed as f64);
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
-            return Self { workload: *workload, arrivals, spread: 0.0, latency_s, window: least };
+            let raw_s = report.device_latency_s().unwrap_or(0.0);
+            return Self {
+                workload: *workload,
+                arrivals,
+                spread: 0.0,
+                latency_s,
+                raw_s,
+                raw_before_s: raw_s,
+                window: least,
+            };
         };
         let differs = (arrivals - before.arrivals).abs();
         Self {
@@ -432,8 +445,15 @@ impl Known {
                 Some(latency) => latency,
                 None => before.latency_s,
             },
+            raw_s: report.device_latency_s().unwrap_or(before.raw_s),
+            raw_before_s: before.raw_s,
             window: before.window,
         }
+    }
+
+    /// l' of equation (4.1): it mixes with the latency of the period before as it was measured, not as it was smoothed.
+    fn published_s(&self) -> f64 {
+        (1.0 - ALPHA) * self.raw_s + ALPHA * self.raw_before_s
     }
 
     /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β), β by weight, unless idle.
