@@ -24,7 +24,7 @@ use crate::admission::{self, Admission, Decision};
 use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
-use crate::response::{self, Standing};
+use crate::response::{self, Shape, Standing};
 use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
@@ -223,6 +223,8 @@ struct Tenant {
     promised: Vec<Promised>,
     tally: Tally,
     granted: Granted,
+    /// Of response times, while a goal for a percentile needs it.
+    shape: Option<Box<Shape>>,
 }
 
 impl Tenant {
@@ -334,6 +336,7 @@ impl<R> Pool<R> {
             promised: Vec::new(),
             tally: Tally::default(),
             granted: Granted::default(),
+            shape: None,
         };
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
@@ -592,6 +595,9 @@ impl<R> Pool<R> {
                 }
                 stats.device_latency.record(latency);
                 stats.response_time.record(now.since(ticket.queued_at));
+                if let Some(shape) = &mut tenant.shape {
+                    shape.record(now.since(ticket.queued_at));
+                }
             }
             Outcome::Failed => stats.errors += 1,
             Outcome::Cancelled => {}

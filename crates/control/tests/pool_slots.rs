@@ -3,6 +3,8 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::goal::Statistic;
+use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::slots::{self, Method};
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -72,8 +74,8 @@ fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
             Bench::new(config(slots.or(Some(slots::Config { method: Method::None, ..slots::Config::NEEDS }))), 2);
         let tight = bench.pool.join(at(0), Qos::default());
         let loose = bench.pool.join(at(0), Qos::default());
-        bench.pool.set_response_goal(tight, Some(Duration::from_millis(100)));
-        bench.pool.set_response_goal(loose, Some(Duration::from_millis(2_000)));
+        bench.pool.set_response_goal(tight, Some(ResponseGoal::mean(Duration::from_millis(100))));
+        bench.pool.set_response_goal(loose, Some(ResponseGoal::mean(Duration::from_millis(2_000))));
         // 500 requests a second are served; 50 come from one, and bursts of 1,000 from the other.
         for ms in 0..20_000u64 {
             let mut arrivals = Vec::new();
@@ -91,6 +93,50 @@ fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
         let held = bench.pool.tenant(loose).expect("a tenant").slots.binding().map(|(owner, _)| owner);
         assert_eq!(held, (!breaks).then_some(Owner::Slots));
     }
+}
+
+/// A goal for the 99th percentile leaves less room than the same goal for the mean, by as much as the percentile exceeds it.
+#[test]
+fn a_goal_for_a_percentile_is_a_shorter_one_for_the_mean() {
+    let goal = Duration::from_millis(100);
+    let mut runs = Vec::new();
+    for statistic in [Statistic::Mean, Statistic::Percentile(99.0)] {
+        let slots = slots::Config { most: 64.0, ..slots::Config::NEEDS };
+        let mut bench = Bench::new(config(Some(slots)), 2);
+        let tight = bench.pool.join(at(0), Qos::default());
+        let loose = bench.pool.join(at(0), Qos::default());
+        bench.pool.set_response_goal(tight, Some(ResponseGoal { time: goal, statistic }));
+        bench.pool.set_response_goal(loose, Some(ResponseGoal::mean(Duration::from_millis(4_000))));
+        let mut before = (Duration::ZERO, 0);
+        for ms in 0..30_000u64 {
+            let mut arrivals = Vec::new();
+            // Now and then a few at once, so that response times differ.
+            if ms % 25 == 0 {
+                arrivals.extend([tight; 1]);
+            }
+            if ms % 500 == 0 {
+                arrivals.extend([tight; 12]);
+            }
+            if ms % 3_000 == 0 {
+                arrivals.extend([loose; 800]);
+            }
+            bench.step(&arrivals);
+            if ms == 12_000 {
+                // The first burst came before the first decision, and is a part of the shape for a while.
+                let tenant = bench.pool.tenant(tight).expect("a tenant");
+                let response = &tenant.stats.response_time;
+                before = (response.sum(), response.count());
+            }
+        }
+        let tenant = bench.pool.tenant(tight).expect("a tenant");
+        let stats = &tenant.stats.response_time;
+        let mean_s = (stats.sum().as_secs_f64() - before.0.as_secs_f64()) / (stats.count() - before.1) as f64;
+        runs.push((mean_s, tenant.granted.times_mean));
+    }
+    let [(mean_s, one), (shorter_s, times)] = runs[..] else { panic!("two runs") };
+    assert_eq!(one, 1.0);
+    assert!(times > 1.3, "the percentile exceeds the mean: {runs:?}");
+    assert!(shorter_s < 0.9 * mean_s, "{runs:?}");
 }
 
 #[test]

@@ -304,9 +304,11 @@ pub struct Tenant {
     pub class: Class,
     /// What goals for response times may do to it.
     pub standing: Standing,
-    /// What its mean response time over a second is to stay below, on pools with `slots`.
+    /// What its response time over a second is to stay below, on pools with `slots`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_time: Option<Duration>,
+    /// Which figure of the response times that is for: "mean", or a percentile such as "p99".
+    pub response_time_statistic: Statistic,
     /// Connections from these addresses belong to this tenant, whatever the volume says.
     pub clients: Vec<Cidr>,
 }
@@ -502,6 +504,7 @@ impl Default for Tenant {
             class: Class::Normal,
             standing: Standing::Ordinary,
             response_time: None,
+            response_time_statistic: Statistic::Mean,
             clients: Vec::new(),
         }
     }

@@ -51,6 +51,9 @@ pub enum Statistic {
     Percentile(f64),
 }
 
+// What is read is a number.
+impl Eq for Statistic {}
+
 impl TryFrom<String> for Statistic {
     type Error = String;
 

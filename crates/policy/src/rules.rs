@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Exchange, Pool, Promise, Scheduler, Server, Status, Tenant, Volume, Workers,
+    Backend, Config, DEFAULT_VOLUME, Exchange, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume,
+    Workers,
 };
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
@@ -392,6 +393,9 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         &at("response_time"),
         "nothing takes no time; use for example \"50ms\"",
     );
+    if tenant.response_time.is_none() && tenant.response_time_statistic != Statistic::Mean {
+        out.warning(&at("response_time_statistic"), "has no effect without response_time");
+    }
 }
 
 /// A promise that can be kept, and has an effect.

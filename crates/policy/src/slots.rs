@@ -1,11 +1,12 @@
 //! Slots: how they are written, and how their decisions are told.
 
 use evenkeel_control::Duration as ControlDuration;
+use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::slots::{self as control, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Pool};
+use crate::config::{Config, Pool, Tenant};
 
 /// How the slots of a device are shared out between its tenants, on all hosts that share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +55,14 @@ pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control
         least: ours.least.min(most),
         most,
     })
+}
+
+impl Tenant {
+    /// Its goal as a pool wants it.
+    pub fn response_goal(&self) -> Option<ResponseGoal> {
+        let time = self.response_time?.into();
+        Some(ResponseGoal { time, statistic: self.response_time_statistic.into() })
+    }
 }
 
 impl Config {

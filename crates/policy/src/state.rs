@@ -169,8 +169,11 @@ pub struct SlotsState {
 /// What a tenant's goal for its response time needs, and what it gets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantSlotsState {
-    /// What its mean response time over a second is to stay below.
+    /// What its response time over a second is to stay below.
     pub goal_ms: Option<f64>,
+    /// Which figure of the response times that is for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub statistic: String,
     /// Slots that its goal needs.
     pub need: f64,
     /// Slots that it has; `null` = no bound.

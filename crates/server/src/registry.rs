@@ -148,14 +148,14 @@ impl Registry {
                         let id = state.join(now, tenant.into());
                         state.set_standing(id, tenant.standing.into());
                         state.set_promises(now, id, &tenant.promise.goals());
-                        state.set_response_goal(id, tenant.response_time.map(Into::into));
+                        state.set_response_goal(id, tenant.response_goal());
                         tenants.insert(Arc::from(name.as_str()), id);
                     }
                     Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
                         state.set_qos(now, id, tenant.into());
                         state.set_standing(id, tenant.standing.into());
                         state.set_promises(now, id, &tenant.promise.goals());
-                        state.set_response_goal(id, tenant.response_time.map(Into::into));
+                        state.set_response_goal(id, tenant.response_goal());
                     }
                     Some(_) => {}
                 }

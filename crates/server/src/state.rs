@@ -196,7 +196,8 @@ fn slots(granted: &Granted) -> TenantSlotsState {
     let ms = |seconds: f64| seconds * 1e3;
     let (device, response) = (report.device_latency_s(), report.response_time_s());
     TenantSlotsState {
-        goal_ms: granted.goal.map(|goal| goal.as_millis_f64()),
+        goal_ms: granted.goal.map(|goal| goal.time.as_millis_f64()),
+        statistic: granted.goal.map_or_else(String::new, |goal| goal::Statistic::from(goal.statistic).into()),
         need: granted.need,
         granted: granted.share,
         used: report.used(),

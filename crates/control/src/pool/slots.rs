@@ -7,14 +7,32 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::goal::Statistic;
 use super::{Pool, Scheduler, TenantId};
 use crate::limits::Owner;
+use crate::response::Shape;
 pub use crate::slots::Config;
 use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use crate::time::{Duration, Instant};
 
 /// Over how long a goal is judged.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// What the response time of a tenant is to stay below, as long as it has one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ResponseGoal {
+    /// Below this.
+    pub time: Duration,
+    /// Which figure of a second's response times.
+    pub statistic: Statistic,
+}
+
+impl ResponseGoal {
+    /// For the mean.
+    pub const fn mean(time: Duration) -> Self {
+        Self { time, statistic: Statistic::Mean }
+    }
+}
 
 /// What a tenant's requests do, so that what they did in a period is a difference of two readings. Sums of instants and of
 /// times inside may wrap around; differences do not mind.
@@ -84,8 +102,10 @@ struct Mark {
 /// A tenant's goal, and what became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
-    /// What its mean response time over a second is to stay below.
-    pub goal: Option<Duration>,
+    /// What its response time over a second is to stay below.
+    pub goal: Option<ResponseGoal>,
+    /// By how many times the goal's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
+    pub times_mean: f64,
     /// Requests that it may have inside until the next decision; `None`: no bound.
     pub slots: Option<u64>,
     /// The same as it was decided, before rounding.
@@ -98,7 +118,7 @@ pub struct Granted {
     pub report: Report,
     /// Seconds in which something completed, since it has the goal.
     pub windows: u64,
-    /// Of those, in how many the mean exceeded the goal.
+    /// Of those, in how many the figure exceeded the goal.
     pub violated: u64,
     mark: Mark,
     /// What rounding owes it.
@@ -148,13 +168,17 @@ pub struct View<'a> {
 }
 
 impl<R> Pool<R> {
-    /// What a tenant's mean response time over a second is to stay below; `None` for no goal.
-    pub fn set_response_goal(&mut self, id: TenantId, goal: Option<Duration>) {
+    /// What a tenant's response time over a second is to stay below; `None` for no goal.
+    pub fn set_response_goal(&mut self, id: TenantId, goal: Option<ResponseGoal>) {
         if let Some(tenant) = self.live_mut(id)
             && tenant.granted.goal != goal
         {
             let granted = &mut tenant.granted;
             (granted.goal, granted.windows, granted.violated, granted.window) = (goal, 0, 0, (0, Duration::ZERO));
+            let is_percentile = goal.is_some_and(|goal| goal.statistic != Statistic::Mean);
+            if is_percentile != tenant.shape.is_some() {
+                tenant.shape = is_percentile.then(|| Box::new(Shape::new(Instant::ZERO)));
+            }
         }
     }
 
@@ -263,7 +287,7 @@ impl<R> Pool<R> {
             }
             slots.workloads.push(Workload {
                 id: WorkloadId(u64::from(tenant.generation) << 32 | index),
-                goal: tenant.granted.goal,
+                goal: tenant.granted.mean_goal(),
                 weight: f64::from(tenant.qos.weight.max(1)),
                 promised_iops: tenant.qos.reservation.iops as f64,
                 report,
@@ -334,6 +358,16 @@ impl super::Tenant {
             device_time: less(after.device_time, before.device_time),
             response_time: less(after.response_time, before.response_time),
         };
+        self.granted.times_mean = 1.0;
+        if let (Some(shape), Some(ResponseGoal { statistic: Statistic::Percentile(percentile), .. })) =
+            (&mut self.shape, self.granted.goal)
+        {
+            shape.close_interval(now);
+            // As many times the mean as it was lately, whatever the mean is now.
+            let mean = Duration::from_secs(1);
+            let times = shape.percentile(mean, percentile / 100.0).map_or(1.0, Duration::as_secs_f64);
+            self.granted.times_mean = times.max(1e-3);
+        }
         let (completed, sum) = &mut self.granted.window;
         *completed += report.completed;
         *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.response_time.as_nanos()));
@@ -351,13 +385,20 @@ impl Granted {
         whole as u64
     }
 
+    /// The goal as one for the mean.
+    fn mean_goal(&self) -> Option<Duration> {
+        let goal = self.goal?;
+        Some(Duration::from_nanos((goal.time.as_nanos() as f64 / self.times_mean) as u64))
+    }
+
     fn judge(&mut self) {
         let (completed, sum) = core::mem::take(&mut self.window);
         if let Some(goal) = self.goal
             && completed > 0
         {
             self.windows += 1;
-            self.violated += u64::from(sum.as_nanos() / completed > goal.as_nanos());
+            let mean_s = sum.as_secs_f64() / completed as f64;
+            self.violated += u64::from(mean_s * self.times_mean > goal.time.as_secs_f64());
         }
     }
 }

@@ -151,7 +151,7 @@ impl Reader<'_> {
             qos: tenant.into(),
             standing: tenant.standing.into(),
             promise: tenant.promise.goals(),
-            response_goal: tenant.response_time.map(Into::into),
+            response_goal: tenant.response_goal(),
         });
         let clients = self.clients(&file.client, &names, end, open);
         let (changes, marks) = self.changes(file, device.as_ref(), end);
@@ -333,7 +333,7 @@ impl Reader<'_> {
                 if let Some(promise) = self.layered::<config::Tenant>(&stack) {
                     let one = BTreeMap::from([(name.clone(), promise.clone())]);
                     self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
-                    let goal = promise.response_time.map(Into::into);
+                    let goal = promise.response_goal();
                     changes.push((at, Change::Tenant(tenant, (&promise).into(), promise.promise.goals(), goal)));
                 }
                 words.push(ChangeForm::words(name, table));

@@ -20,6 +20,7 @@ use std::ops::ControlFlow;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::pool;
 use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::response::Standing;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
@@ -70,8 +71,8 @@ pub struct Tenant {
     pub standing: Standing,
     /// The throughputs that it was promised, if any were.
     pub promise: Goals,
-    /// What its mean response time is to stay below, for the slots of the pool.
-    pub response_goal: Option<Duration>,
+    /// What its response time is to stay below, for the slots of the pool.
+    pub response_goal: Option<ResponseGoal>,
 }
 
 impl Tenant {
@@ -104,7 +105,7 @@ pub enum Change {
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
     /// The tenant of this place has another promise from now on.
-    Tenant(usize, Qos, Goals, Option<Duration>),
+    Tenant(usize, Qos, Goals, Option<ResponseGoal>),
 }
 
 /// How far a run has come.

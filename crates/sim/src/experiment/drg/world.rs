@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_control::admission;
 use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::pool::{self, Next, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::slots::{self, Summary};
 use evenkeel_control::units::{Rates, Work};
@@ -151,7 +152,7 @@ impl<'a> World<'a> {
             let pool = &mut hosts[workload.host].pool;
             pool.share_slots(count > 1);
             let id = pool.join(Instant::ZERO, Qos { weight: workload.weight, ..Qos::default() });
-            pool.set_response_goal(id, Some(workload.goal));
+            pool.set_response_goal(id, Some(ResponseGoal::mean(workload.goal)));
             tenants.push(id);
             let until = workload.until.min(end);
             let all =
