@@ -173,8 +173,8 @@ impl Model {
         active.flat_map(|c| c.reservation_due().into_iter().chain(c.shares().then(|| c.limit_due()))).min()
     }
 
-    /// Who may be chosen at `now` (several where tags tie), and why.
-    fn candidates(&mut self, now: Fine) -> Vec<(ClientId, Phase)> {
+    /// Whoever may share by weight leaves behind what lies further back than the credit.
+    fn catch_up(&mut self, now: Fine) {
         for class in 0..2 {
             let floor = self.virtual_time[class];
             for client in &mut self.clients {
@@ -184,6 +184,11 @@ impl Model {
                 }
             }
         }
+    }
+
+    /// Who may be chosen at `now` (several where tags tie), and why.
+    fn candidates(&mut self, now: Fine) -> Vec<(ClientId, Phase)> {
+        self.catch_up(now);
         let (normal, background) = (self.ready(0, now).count(), self.ready(1, now).count());
         let class = usize::from(normal == 0 || (background > 0 && self.background_claim > 0));
         let least = self.ready(class, now).map(|c| c.start_tag).min();
@@ -393,6 +398,15 @@ impl Pair {
                 assert!(!admit && until > self.now());
                 let chosen = asked.map(|(id, _)| id);
                 assert!(candidates.iter().any(|&(id, _)| Some(id) == chosen), "{chosen:?} is none of {candidates:?}");
+                // Whoever was refused is next until then: nobody needs to ask before.
+                let last = until.as_nanos().saturating_sub(1).min(self.now + 1_000_000_000_000);
+                let mut asked_last = None;
+                let answer = self.queue.pull(Instant::from_nanos(last), |id, work| {
+                    asked_last = Some((id, *work));
+                    false
+                });
+                assert!(matches!(answer, Pull::Refused(_)), "{answer:?} at {last}");
+                assert_eq!(asked_last, asked, "chosen at {last}, before {until:?}");
                 None
             }
             Pull::Wait(until) => {
@@ -504,6 +518,7 @@ impl Pair {
 
     /// What holds after every step.
     fn check(&mut self) {
+        self.model.catch_up(Fine::from(self.now));
         let lengths: usize = self.model.clients.iter().map(|c| c.queue.len()).sum();
         assert_eq!(self.queue.len(), lengths);
         assert_eq!(self.queue.is_empty(), lengths == 0);

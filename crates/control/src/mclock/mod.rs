@@ -456,10 +456,13 @@ impl<R> Queue<R> {
 
     /// When something else may have to be chosen than a request of this client.
     fn next_change(&self, now: Instant, chosen: u32) -> Instant {
-        let reserved = self.reserved.peek().map(|(due, _)| due).filter(|&due| due > now.as_nanos());
+        let reserved = self.reserved.peek().map(|(due, _)| due);
+        // One that is served by weight ahead of reservations gives way once its own is due.
+        let own = self.reserved.key_of(chosen);
+        let reserved = reserved.into_iter().chain(own).filter(|&due| due > now.as_nanos());
         let held = self.held.peek().map(|(due, _)| due);
         let of_chosen = self.clients[chosen as usize].next_turn(now);
-        reserved.into_iter().chain(held).chain(of_chosen).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
+        reserved.chain(held).chain(of_chosen).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
     }
 
     /// The answer when nobody may be served now.
