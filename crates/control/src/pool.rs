@@ -89,6 +89,8 @@ pub struct Ticket {
     work: Work,
     cost: u64,
     queued_at: Instant,
+    /// Since when no limit of its tenant's own has held it back.
+    free_at: Instant,
     admitted_at: Instant,
 }
 
@@ -483,7 +485,7 @@ impl<R> Pool<R> {
             return Ok(Next::Wait(ready));
         }
         let base = u64::from(self.config.base_cost_bytes);
-        let (phase, work, queued_at, entry) = match self.config.scheduler {
+        let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let admission = &self.admission;
                 let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
@@ -496,7 +498,9 @@ impl<R> Pool<R> {
                     }
                 };
                 match pulled {
-                    Pull::Ready { phase, work, queued_at, payload, .. } => (Some(phase), work, queued_at, payload),
+                    Pull::Ready { phase, work, queued_at, free_at, payload, .. } => {
+                        (Some(phase), work, queued_at, free_at, payload)
+                    }
                     Pull::Refused(until) => {
                         return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.controllers_due())));
                     }
@@ -517,7 +521,7 @@ impl<R> Pool<R> {
                     tenant.tally.leaves(queued_at);
                     return Err(entry.request);
                 }
-                (None, work, queued_at, entry)
+                (None, work, queued_at, queued_at, entry)
             }
         };
         // At least 1: a cost of 0 marks what is exempt.
@@ -542,7 +546,8 @@ impl<R> Pool<R> {
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
         }
-        Ok(Next::Run(entry.request, Ticket { tenant: entry.tenant, work, cost, queued_at, admitted_at: now }))
+        let ticket = Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now };
+        Ok(Next::Run(entry.request, ticket))
     }
 
     /// A dispatched request has left the back end.
@@ -580,8 +585,10 @@ impl<R> Pool<R> {
         if let Some(goal) = &mut self.goal
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
         {
-            tenant.seen.read(now.since(ticket.queued_at));
-            goal.read(now.since(ticket.queued_at));
+            // Nobody else can mend what its own limit makes it wait.
+            let response_time = now.since(ticket.free_at);
+            tenant.seen.read(response_time);
+            goal.read(response_time);
         }
         let stats = &mut tenant.stats;
         match outcome {

@@ -155,6 +155,27 @@ fn the_reads_of_an_offender_do_not_count() {
 }
 
 #[test]
+fn what_a_read_waits_for_a_limit_of_its_own_tenant_does_not_count() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    // Half of what it asks.
+    let half = Qos { limit: Rates { iops: 50, bytes_per_s: 0 }, ..Qos::default() };
+    bench.pool.set_qos(at(0), bench.reader, half);
+    bench.run(3_000, 5);
+    let seen = bench.pool.tenant(bench.reader).unwrap().stats.response_time.max();
+    assert!(seen > Duration::from_secs(1), "it waits long: {seen:?}");
+    assert_eq!(
+        bench.pool.goal().unwrap().measured,
+        Some(Duration::from_millis(5)),
+        "the device has nothing to do with it"
+    );
+    assert_eq!(bench.hold_of(bench.writer), None);
+    // What the device takes counts as before.
+    bench.run(600, 40);
+    assert_eq!(bench.pool.goal().unwrap().measured, Some(Duration::from_millis(40)));
+    assert!(bench.hold_of(bench.writer).is_some());
+}
+
+#[test]
 fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.pool.set_standing(bench.writer, Standing::Never);

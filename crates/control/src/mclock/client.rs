@@ -239,6 +239,13 @@ impl Client {
         }
     }
 
+    /// When they let, or have let, the next request of one place pass, in ns.
+    #[inline]
+    pub(super) fn limit_due_in(&self, place: Place) -> u64 {
+        let shared = if self.limited { self.limit.ready_at().as_nanos() } else { 0 };
+        self.lanes.as_ref().map_or(shared, |lanes| shared.max(lanes.due(place)))
+    }
+
     #[cold]
     fn limit_due_among(&self, lanes: &Lanes) -> u64 {
         self.waiting().map(|(place, _)| lanes.due(place)).min().unwrap_or(0)

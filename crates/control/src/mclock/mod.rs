@@ -123,6 +123,8 @@ pub enum Pull<R> {
         work: Work,
         /// When it was pushed.
         queued_at: Instant,
+        /// Since when none of its client's limits has held it back: what it waited after that, it waited for others.
+        free_at: Instant,
         /// The request itself.
         payload: R,
     },
@@ -376,8 +378,10 @@ impl<R> Queue<R> {
             return Pull::Refused(self.next_change(now, choice.index));
         }
         let Some(payload) = self.requests.pop(fifo) else { return Pull::Idle };
+        // A reservation may pass a limit.
+        let free_at = Instant::from_nanos(client.limit_due_in(choice.place)).min(now).max(queued_at);
         self.charge(now, choice, &work, cost);
-        Pull::Ready { client: id, phase: choice.phase, work, queued_at, payload }
+        Pull::Ready { client: id, phase: choice.phase, work, queued_at, free_at, payload }
     }
 
     /// Requests queued.

@@ -245,6 +245,23 @@ fn a_refused_client_is_asked_again_when_another_direction_may_be_next() {
 }
 
 #[test]
+fn a_request_is_free_from_when_its_limits_let_it_pass() {
+    let (mut queue, client, now) = limited_writer();
+    let free_at = |pull| match pull {
+        Pull::Ready { payload, free_at, .. } => (payload, free_at),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(free_at(queue.pull(now, |_, _| true)), (1, now), "the limit lets one pass at once");
+    assert_eq!(queue.push(now, client, WORK, 3), Ok(()));
+    let later = now + Duration::from_millis(250);
+    assert_eq!(free_at(queue.pull(later, |_, _| true)), (3, now), "no limit on reads");
+    // The write had to wait for a tenth of a second after the first, and then for others.
+    let (name, free) = free_at(queue.pull(later, |_, _| true));
+    let due = now + Duration::from_millis(100);
+    assert!(name == 2 && free >= due && free.since(due) <= Duration::from_nanos(1), "{name} {free:?}");
+}
+
+#[test]
 fn service_by_weight_is_never_beyond_a_limit_whatever_the_order_of_the_clocks() {
     let (mut queue, client, now) = limited_writer();
     assert!(matches!(queue.pull(now, |_, _| true), Pull::Ready { payload: 1, .. }));
