@@ -32,20 +32,21 @@ fn goals_that_a_static_share_misses_are_kept() {
         rows().find(|row| row.case == case && row.full_metric() == metric).unwrap_or_else(|| panic!("{case} {metric}"))
     };
     let missed = |case: &str| row(case, "violations_percent");
-    let (mut starved, mut worst) = (0.0f64, 0.0f64);
+    let mut starved = 0.0f64;
     for case in ["slo_a", "slo_b"] {
         for name in ["web0", "web1", "tpcc0", "tpcc1"] {
             let row = missed(&format!("{case}, {name}"));
             let ours = row.evenkeel.expect("a figure");
-            assert!(ours <= 2.0, "{case}, {name}: {ours} %");
-            worst = worst.max(ours);
+            assert!(ours <= 0.0, "{case}, {name}: {ours} %");
+            let faithful = row.faithful.expect("a figure");
+            assert!(faithful <= 5.0, "{case}, {name}: {faithful} % under DRG");
             starved = starved.max(row.baseline.expect("a figure"));
         }
         let throughput = row(case, "throughput");
         let (ours, rwd) = (throughput.evenkeel.expect("a figure"), throughput.baseline.expect("a figure"));
         assert!(ours >= 0.99 * rwd, "{case}: {ours} requests a second, {rwd} under RW(D)");
     }
-    assert!(starved >= 2.0 && starved > worst, "a static share starves someone: {starved} %, ours at worst {worst} %");
+    assert!(starved >= 5.0, "a static share starves someone: {starved} %");
     let kept = row("infeasible", "infeasible_workloads_kept");
     assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
     // The same seed, the same run.
