@@ -1,7 +1,9 @@
 //! Slots: what the methods promise, for any workloads.
 
+use std::num::NonZeroU32;
+
 use evenkeel_control::Duration;
-use evenkeel_control::slots::{Config, Controller, Method, Reason, Report, Summary, Workload, WorkloadId};
+use evenkeel_control::slots::{Config, Controller, Depth, Method, Reason, Report, Summary, Workload, WorkloadId};
 use proptest::prelude::*;
 
 fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64) -> Report {
@@ -193,5 +195,51 @@ fn nobody_at_all_is_no_trouble() {
             "{}: {shares:?}",
             method.name()
         );
+    }
+}
+
+/// Queues of other lengths, numbers and bounds.
+fn depths() -> impl Strategy<Value = Depth> {
+    (1u32..64, 1u32..8, 1u32..1_024).prop_map(|(queues, least, most)| Depth {
+        queues: NonZeroU32::new(queues).unwrap(),
+        least,
+        most,
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_length_stays_within_its_bounds_and_near_to_the_slots(depth in depths(), now in 0u32..2_000, slots in -1.0f64..1e5) {
+        let longest = depth.most.max(depth.least);
+        let set = depth.change(now, slots).unwrap_or(now);
+        prop_assert!((depth.least..=longest).contains(&set));
+        let each = (slots / f64::from(depth.queues.get())).clamp(f64::from(depth.least), f64::from(longest));
+        prop_assert!((f64::from(set) - each).abs() <= (0.1 * f64::from(set)).max(0.75), "{set} for {each}");
+        // What has been set for these slots stays.
+        prop_assert_eq!(depth.change(set, slots), None);
+        prop_assert!(depth.change(now, slots) != Some(now));
+    }
+
+    #[test]
+    fn more_slots_are_no_shorter_queue(depth in depths(), slots in 0.0f64..1e5, more in 0.0f64..1e3) {
+        prop_assert!(depth.of(slots) <= depth.of(slots + more));
+    }
+
+    #[test]
+    fn slots_that_waver_change_nothing(depth in depths(), middle in 1.0f64..1e4, steps in prop::collection::vec(-1.0f64..1.0, 50)) {
+        let settled = depth.of(middle);
+        let queues = f64::from(depth.queues.get());
+        // A quarter of a request of each queue up and down, with a length to which the middle has led.
+        for step in steps {
+            prop_assert_eq!(depth.change(settled, middle + 0.25 * step * queues), None);
+        }
+    }
+
+    #[test]
+    fn no_bound_is_the_longest(depth in depths(), now in 0u32..2_000) {
+        let longest = depth.most.max(depth.least);
+        for slots in [f64::INFINITY, f64::NAN] {
+            prop_assert_eq!(depth.change(now, slots).unwrap_or(now), longest);
+        }
     }
 }

@@ -79,7 +79,10 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     let file = File::new("example", &text(&example.stdout));
     let checked = guard(&["config", "check", file.path()]);
     assert!(checked.status.success(), "{}", text(&checked.stderr));
-    assert_eq!(text(&checked.stdout), "usable: 1 resources with a goal, 1 hybrid devices with promises\n");
+    assert_eq!(
+        text(&checked.stdout),
+        "usable: 1 resources with a goal, 1 hybrid devices with promises, 1 arrays shared with other hosts\n"
+    );
 
     let file = File::new("fault", "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n");
     let refused = guard(&["config", "check", file.path()]);

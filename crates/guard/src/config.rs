@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
-use evenkeel_policy::config::Status;
+use evenkeel_policy::config::{Exchange, Status};
 use evenkeel_policy::document::Document;
+use evenkeel_policy::exchange::MAX_POOLS;
 pub use evenkeel_policy::goal::{Method, Statistic};
 use evenkeel_policy::goal::{default_at_least, default_offenders_above};
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
@@ -17,8 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuator::{Actuator, Packets};
 
+mod array;
 mod promise;
 
+pub use array::{ArrayConfig, ArrayVolume};
 pub use promise::{GoalConfig, HybridConfig, PromiseConfig, PromiseMethod};
 
 /// A configuration that shows every key with its default, commented.
@@ -40,6 +43,10 @@ pub struct Config {
     pub resources: BTreeMap<String, ResourceConfig>,
     /// Hybrid devices whose tenants were promised a throughput, by names of your own.
     pub hybrids: BTreeMap<String, HybridConfig>,
+    /// Arrays that this host shares with others, by the name that all hosts give them.
+    pub arrays: BTreeMap<String, ArrayConfig>,
+    /// How hosts that share arrays tell each other what they do.
+    pub exchange: Exchange,
 }
 
 /// The agent.
@@ -308,6 +315,21 @@ impl Config {
                 let path: Vec<&str> = ["hybrids", name].into_iter().chain(key).collect();
                 fault(&path, message);
             }
+        }
+        if self.arrays.len() > MAX_POOLS {
+            fault(&["arrays"], format!("are more than the {MAX_POOLS} that a host may tell others of"));
+        }
+        for (name, array) in &self.arrays {
+            for (key, message) in array.faults(name, guard.interval, &self.exchange) {
+                let path: Vec<&str> = ["arrays", name].into_iter().chain(key).collect();
+                fault(&path, message);
+            }
+        }
+        for (key, message) in self.exchange.faults() {
+            fault(&["exchange", key], message);
+        }
+        if !self.exchange.etcd.is_empty() && self.exchange.period < guard.interval {
+            fault(&["exchange", "period"], format!("must be at least guard.interval ({})", guard.interval));
         }
         faults.dedup();
         faults

@@ -25,6 +25,10 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     let pool = spelled.hybrids.get_mut("pool").expect("is there");
     (pool.slow, pool.fast, pool.slow_bytes_per_s) = (None, None, None);
     pool.tenants.get_mut("database").expect("is there").write = None;
+    let san = spelled.arrays.get_mut("san").expect("is there");
+    san.latency = None;
+    san.volumes.get_mut("database").expect("is there").ceiling = None;
+    (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
     assert_eq!(spelled, example);
     let expected = Guard { interfaces: vec!["eth0".into()], never: example.guard.never.clone(), ..Guard::default() };
     assert_eq!(example.guard, expected);
@@ -60,6 +64,19 @@ fn faults_name_file_line_key_and_cure() {
         ("[hybrids.a]\ndevice = \"dm-0\"\n", "hybrids.a.tenants: names nobody"),
         ("[hybrids.a]\ndevice = \"dm-0\"\nperiod = \"1ms\"\n", "hybrids.a.period: must be from 50 ms"),
         ("[hybrids.a]\ndevice = \"dm-0\"\nmax_raise = 0.5\n", "hybrids.a.max_raise: must be from 1"),
+        ("[arrays.a]\n", "arrays.a.volumes: names nothing"),
+        ("[arrays.\"a b\"]\n", "is no name of an array"),
+        ("[arrays.a]\nmethod = \"sfq_d\"\n", "arrays.a.method: must be \"needs\""),
+        ("[arrays.a]\nmethod = \"drg\"\n[exchange]\netcd = [\"http://a:1\"]\n", "arrays.a.method: must be"),
+        ("[arrays.a]\nperiod = \"10ms\"\n", "arrays.a.period: is 10ms"),
+        ("[guard]\ninterval = \"2s\"\ntimeout = \"9s\"\n[arrays.a]\n", "arrays.a.period: is 1s"),
+        ("[arrays.a]\nlatency = \"1us\"\n", "arrays.a.latency: must be from 10 us"),
+        ("[arrays.a]\nmost = 0\n", "arrays.a.most: must be"),
+        ("[arrays.a.volumes.v]\n", "the key `device` is missing"),
+        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nweight = 0.0\n", "arrays.a.volumes.v.weight: must be above 0"),
+        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nceiling = 0\n", "arrays.a.volumes.v.ceiling: must be at least 1"),
+        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nresponse_time = \"0\"\n", "arrays.a.volumes.v.response_time: must"),
+        ("[exchange]\nlease = \"1s\"\n", "exchange.lease: must be 2"),
     ];
     for (text, expected) in cases {
         let complaints = complaints(text);

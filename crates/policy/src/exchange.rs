@@ -7,11 +7,19 @@ use evenkeel_control::exchange as control;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rules::{is_name, unusable_name};
 use crate::units::{Duration, UnitError, as_text};
 
 mod record;
 
 pub use record::{MAX_POOLS, MAX_RECORD_BYTES, PoolRecord, Record, TooLarge, Unreadable, VERSION};
+
+/// No cluster has more members that serve clients.
+const MAX_ENDPOINTS: usize = 16;
+/// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
+const EXCHANGE_PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
+/// A host that is silent for longer is not coming back soon.
+const MAX_LEASE_PERIODS: u64 = 600;
 
 /// The exchange of statistics between hosts whose pools are one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +62,28 @@ impl Exchange {
     pub fn lease_seconds(&self) -> u64 {
         let lease: evenkeel_control::Duration = self.lease.into();
         lease.as_nanos().div_ceil(1_000_000_000).max(2)
+    }
+
+    /// What is wrong with it: keys of `[exchange]`, and what would be right.
+    pub fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        if self.etcd.len() > MAX_ENDPOINTS {
+            let message = format!("has {} addresses; {MAX_ENDPOINTS} of one cluster are enough", self.etcd.len());
+            faults.push(("etcd", message));
+        }
+        for (key, name) in [("group", Some(&self.group)), ("host", self.host.as_ref())] {
+            if let Some(name) = name.filter(|name| !is_name(name)) {
+                faults.push((key, unusable_name(name)));
+            }
+        }
+        let [shortest, longest] = EXCHANGE_PERIOD;
+        if !(shortest..=longest).contains(&self.period) {
+            faults.push(("period", format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", self.period)));
+        }
+        if !(2..=MAX_LEASE_PERIODS).contains(&self.control().lease) {
+            faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", self.period)));
+        }
+        faults
     }
 }
 

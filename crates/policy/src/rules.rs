@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Exchange, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume,
-    Workers,
+    Backend, Config, DEFAULT_VOLUME, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume, Workers,
 };
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
@@ -31,12 +30,6 @@ const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
-/// No cluster has more members that serve clients.
-const MAX_ENDPOINTS: usize = 16;
-/// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
-const EXCHANGE_PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
-/// A host that is silent for longer is not coming back soon.
-const MAX_LEASE_PERIODS: u64 = 600;
 
 /// Whether a finding keeps the configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,34 +92,8 @@ pub fn findings(config: &Config) -> Vec<Finding> {
         volume(config, name, settings, &mut out);
     }
     shared_paths(config, &mut out);
-    exchange(&config.exchange, &mut out);
+    config.exchange.faults().into_iter().for_each(|(key, message)| out.error(&["exchange", key], message));
     out.0
-}
-
-fn exchange(exchange: &Exchange, out: &mut Findings) {
-    let at = |key: &'static str| ["exchange", key];
-    out.error_if(
-        exchange.etcd.len() > MAX_ENDPOINTS,
-        &at("etcd"),
-        &format!("has {} addresses; {MAX_ENDPOINTS} of one cluster are enough", exchange.etcd.len()),
-    );
-    for (key, name) in [("group", Some(&exchange.group)), ("host", exchange.host.as_ref())] {
-        if let Some(name) = name.filter(|name| !is_name(name)) {
-            out.error(&at(key), unusable_name(name));
-        }
-    }
-    let [shortest, longest] = EXCHANGE_PERIOD;
-    out.error_if(
-        !(shortest..=longest).contains(&exchange.period),
-        &at("period"),
-        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", exchange.period),
-    );
-    let lease = exchange.control().lease;
-    out.error_if(
-        !(2..=MAX_LEASE_PERIODS).contains(&lease),
-        &at("lease"),
-        &format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", exchange.period),
-    );
 }
 
 /// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
@@ -136,7 +103,7 @@ pub fn is_name(name: &str) -> bool {
     starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
 }
 
-fn unusable_name(name: &str) -> String {
+pub(crate) fn unusable_name(name: &str) -> String {
     format!(
         "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
     )

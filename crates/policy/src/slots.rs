@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Pool, Tenant};
+use crate::units::Duration;
 
 /// How the slots of a device are shared out between its tenants, on all hosts that share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +29,13 @@ pub enum Slots {
 }
 
 impl Slots {
+    /// In the controller's words: decided once in `period`; `latency` and `most` as in the configuration of a pool.
+    pub fn control(self, period: ControlDuration, latency: Option<Duration>, most: u32) -> control::Config {
+        let (ours, most) = (control::Config::NEEDS, f64::from(most));
+        let (method, latency) = (self.method(), latency.map(Into::into));
+        control::Config { method, period, latency, least: ours.least.min(most), most }
+    }
+
     fn method(self) -> control::Method {
         match self {
             Self::None => control::Method::None,
@@ -45,16 +53,9 @@ pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control
     if pool.slots == Slots::None {
         return None;
     }
-    let ours = control::Config::NEEDS;
-    let most = f64::from(pool.slots_most);
-    let published = || control::Config::published(pool.slots.method(), ControlDuration::ZERO, most).period;
-    Some(control::Config {
-        method: pool.slots.method(),
-        period: period.unwrap_or_else(|| if pool.slots == Slots::Needs { ours.period } else { published() }),
-        latency: pool.slots_latency.map(Into::into),
-        least: ours.least.min(most),
-        most,
-    })
+    let published = || control::Config::published(pool.slots.method(), ControlDuration::ZERO, 0.0).period;
+    let own = if pool.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
+    Some(pool.slots.control(period.unwrap_or(own), pool.slots_latency, pool.slots_most))
 }
 
 impl Tenant {

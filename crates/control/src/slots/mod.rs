@@ -27,6 +27,7 @@ pub use crate::invalid::InvalidConfig;
 use crate::time::Duration;
 
 mod config;
+mod depth;
 mod fast;
 mod need;
 mod report;
@@ -34,6 +35,7 @@ mod split;
 mod summary;
 
 pub use config::{Config, Method};
+pub use depth::Depth;
 pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};

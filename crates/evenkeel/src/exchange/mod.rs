@@ -27,7 +27,7 @@ mod watcher;
 
 use etcd::Traffic;
 use faults::Faults;
-pub(crate) use pools::ServedPools;
+pub(crate) use pools::{ServedPools, sums};
 
 /// What hosts tell each other: figures by pool.
 pub(crate) type Pools = BTreeMap<String, PoolRecord>;

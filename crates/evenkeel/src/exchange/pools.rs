@@ -30,7 +30,7 @@ impl Member for ServedPools {
 }
 
 /// What all hosts did, by pool: added up in the order of their names, so that the sums are the same everywhere.
-fn sums<'a>(round: &Round<'a, Pools>) -> BTreeMap<&'a str, Summary> {
+pub(crate) fn sums<'a>(round: &Round<'a, Pools>) -> BTreeMap<&'a str, Summary> {
     let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
     for (name, record) in round.members.iter().flat_map(|member| &member.report.content) {
         sums.entry(name).or_default().add(&record.into());

@@ -27,7 +27,7 @@ impl Actor {
             return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
         }
         let holds = !config.guard.interfaces.is_empty() && !config.resources.is_empty();
-        if !holds && config.hybrids.is_empty() {
+        if !holds && config.hybrids.is_empty() && config.arrays.is_empty() {
             let why = "the configuration names no interfaces by which clients are reached, so nobody is held back";
             return Ok(Self::Watching(why.into()));
         }
@@ -52,7 +52,7 @@ impl Actor {
             Self::Acting(acting) => {
                 let actuator = match acting.actuator() {
                     None => {
-                        return "limits of groups are set in io.max and put back at the end; nobody's packets wait"
+                        return "limits of groups (io.max) and lengths of queues (sysfs) are set and put back at the end; nobody's packets wait"
                             .into();
                     }
                     Some(Actuator::Edt) if acting.ends_with_process() => "edt",
@@ -79,7 +79,7 @@ impl Actor {
         }
     }
 
-    /// Where limits of groups are noted before they are set; `None` if nothing is to be set.
+    /// Where limits of groups and lengths of queues are noted before they are set; `None` if nothing is to be set.
     pub(super) fn journal(&mut self) -> Option<&mut Journal> {
         match self {
             Self::Watching(_) => None,

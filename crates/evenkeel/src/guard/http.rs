@@ -8,6 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState, SlotsRecord};
 use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseRecord};
 use evenkeel_guard::agent::record::{self, ClientState, DeviceState, Record, ResourceState};
 use prometheus_client::collector::Collector;
@@ -16,7 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::run::{Shared, lock};
-use crate::http::metrics::{CONTENT_TYPE, Figure, Metric, each, family, metric};
+use crate::http::metrics::{CONTENT_TYPE, Figure, Metric, each, exchange, family, metric};
 
 type Agent = State<Arc<Mutex<Shared>>>;
 
@@ -28,6 +29,9 @@ pub(super) struct Decisions {
     /// About promised throughputs, newest first.
     #[serde(default)]
     pub(super) promises: Vec<PromiseRecord>,
+    /// About slots of arrays, newest first.
+    #[serde(default)]
+    pub(super) slots: Vec<SlotsRecord>,
 }
 
 #[derive(Deserialize)]
@@ -48,15 +52,20 @@ pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
 
 async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Response {
     let shared = lock(&agent);
-    let (agent, keeper) = (shared.agent(), shared.keeper());
-    let known: Vec<&str> = agent.resources().chain(keeper.names()).collect();
+    let (agent, keeper, arrays) = (shared.agent(), shared.keeper(), shared.arrays());
+    let known: Vec<&str> = agent.resources().chain(keeper.names()).chain(arrays.names()).collect();
     if let Some(name) = wanted.resource.as_ref().filter(|name| !known.contains(&name.as_str())) {
         let message = evenkeel_policy::unknown("resource", name, &known);
         let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
         return (StatusCode::NOT_FOUND, Json(serde_json::json!({ "error": error }))).into_response();
     }
     let (name, count) = (wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
-    Json(Decisions { decisions: agent.records(name, count), promises: keeper.records(name, count) }).into_response()
+    Json(Decisions {
+        decisions: agent.records(name, count),
+        promises: keeper.records(name, count),
+        slots: arrays.records(name, count),
+    })
+    .into_response()
 }
 
 /// 200 while measuring works.
@@ -142,6 +151,43 @@ const PROMISE: &[Metric<DirectionState>] = &[
     }),
 ];
 
+const ARRAY: &[Metric<ArrayState>] = &[
+    metric("array_slots", "All slots together, on all hosts; absent = no bound.", None, |a| {
+        a.total_slots.map(Figure::Gauge)
+    }),
+    metric("array_exchanged", "1 while other hosts have a say.", None, |a| {
+        Some(Figure::Gauge(f64::from(u8::from(a.exchanged))))
+    }),
+];
+
+const VOLUME: &[Metric<ArrayVolumeState>] = &[
+    metric("volume_goal", "What the mean response time is to stay below; absent = no goal.", SECONDS, |v| {
+        v.slots.goal_ms.and_then(seconds)
+    }),
+    metric("volume_response_time", "Mean of the last period; absent without requests.", SECONDS, |v| {
+        v.response_ms.and_then(seconds)
+    }),
+    metric("volume_device_latency", "Mean time inside the array, likewise.", SECONDS, |v| {
+        v.slots.device_latency_ms.and_then(seconds)
+    }),
+    metric("volume_needed_slots", "Slots that its goal needs.", None, |v| Some(Figure::Gauge(v.slots.need))),
+    metric("volume_granted_slots", "Slots that it has; absent = no bound.", None, |v| {
+        v.slots.granted.map(Figure::Gauge)
+    }),
+    metric("volume_used_slots", "Slots that it used, in the mean.", None, |v| Some(Figure::Gauge(v.slots.used))),
+    metric("volume_goal_windows", "Seconds judged.", None, |v| Some(Figure::Counter(v.slots.windows_total as f64))),
+    metric("volume_goal_violations", "Of those, above the goal.", None, |v| {
+        Some(Figure::Counter(v.slots.violated_total as f64))
+    }),
+];
+
+const QUEUE: &[Metric<QueueState>] = &[
+    metric("queue_length", "Requests that a disk may have inside, for each hardware queue.", None, |q| {
+        q.value.map(|value| Figure::Gauge(value.into()))
+    }),
+    metric("queue_changes", "Times that it was changed.", None, |q| Some(Figure::Counter(q.changes_total as f64))),
+];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = &self.0;
@@ -165,6 +211,7 @@ impl Collector for Snapshot {
             });
             family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
         }
+        self.arrays(&mut encoder)?;
         each(&mut encoder, HYBRID, &state.hybrids, |hybrid| vec![("hybrid", hybrid.name.clone())])?;
         for metric in PROMISE {
             let samples = state.hybrids.iter().flat_map(|hybrid| {
@@ -184,6 +231,36 @@ impl Collector for Snapshot {
                 })
             });
             family(&mut encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+        }
+        Ok(())
+    }
+}
+
+impl Snapshot {
+    fn arrays(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let state = &self.0;
+        if let Some(state) = &state.exchange {
+            exchange(encoder, state)?;
+        }
+        each(encoder, ARRAY, &state.arrays, |array| vec![("array", array.name.clone())])?;
+        let volumes = || state.arrays.iter().flat_map(|array| array.volumes.iter().map(move |volume| (array, volume)));
+        let labels = |array: &ArrayState, volume: &ArrayVolumeState| {
+            vec![("array", array.name.clone()), ("volume", volume.name.clone())]
+        };
+        for metric in VOLUME {
+            let samples =
+                volumes().filter_map(|(array, volume)| Some((labels(array, volume), (metric.figure)(volume)?)));
+            family(encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
+        }
+        for metric in QUEUE {
+            let samples = volumes().flat_map(|(array, volume)| {
+                volume.queues.iter().filter_map(move |queue| {
+                    let mut labels = labels(array, volume);
+                    labels.extend([("disk", queue.disk.clone()), ("setting", queue.setting.clone())]);
+                    Some((labels, (metric.figure)(queue)?))
+                })
+            });
+            family(encoder, metric.name, metric.help, metric.unit.as_ref(), samples.collect())?;
         }
         Ok(())
     }

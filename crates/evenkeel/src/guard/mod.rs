@@ -17,6 +17,7 @@ use crate::output;
 
 mod act;
 mod acting;
+mod exchange;
 mod hold;
 mod http;
 mod restore;
@@ -58,7 +59,7 @@ pub(crate) enum Command {
     },
     /// Tell why clients are or are not held back: the newest decisions, newest first
     Why {
-        /// The resource or hybrid device; all if left out
+        /// The resource, hybrid device or array; all if left out
         resource: Option<String>,
         /// How many decisions
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
@@ -132,11 +133,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Why { resource, count, json, connect } => {
             let asked = resource.as_ref().map_or_else(String::new, |name| path("&resource=", name));
             let decisions: http::Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
-            output::print(&if json {
-                in_json(&decisions)?
-            } else {
-                show::decisions(&decisions.decisions, &decisions.promises)
-            });
+            output::print(&if json { in_json(&decisions)? } else { show::decisions(&decisions) });
             Ok(())
         }
         Command::Hold(args) => hold::run(&args),
@@ -173,7 +170,9 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     };
     output::print(&format!("usable: {} resources with a goal", config.resources.len()));
     let hybrids = config.hybrids.len();
-    output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises\n") } else { "\n".into() });
+    output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises") } else { String::new() });
+    let arrays = config.arrays.len();
+    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts\n") } else { "\n".into() });
     Ok(())
 }
 

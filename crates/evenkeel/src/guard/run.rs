@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_guard::Agent;
+use evenkeel_guard::agent::array_files::Arrays;
 use evenkeel_guard::agent::promise_files::Keeper;
 use evenkeel_guard::agent::record::State;
 use evenkeel_guard::config::Config;
@@ -22,6 +23,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::act::Actor;
+use super::exchange::SharedArrays;
+use crate::exchange;
 use crate::output;
 use crate::serve::systemd::{self, Condition, Watchdog};
 
@@ -50,6 +53,8 @@ pub(crate) struct Args {
 pub(super) struct Shared {
     agent: Agent,
     keeper: Keeper,
+    arrays: Arrays,
+    exchange: Option<Arc<exchange::Handle>>,
     acting: bool,
     acting_reason: String,
     /// When the map that is in use was made, and after which time one ought to be there again.
@@ -74,12 +79,22 @@ impl Shared {
         &self.keeper
     }
 
+    pub(super) fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
+    pub(super) fn arrays_mut(&mut self) -> &mut Arrays {
+        &mut self.arrays
+    }
+
     pub(super) fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
             map_age_s: age.as_secs_f64(),
             acting: self.acting,
             hybrids: self.keeper.state(),
+            arrays: self.arrays.state(),
+            exchange: self.exchange.as_ref().map(|exchange| exchange.state()),
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
@@ -113,9 +128,9 @@ impl Shared {
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = super::read(&args.config)?;
-    if config.resources.is_empty() && config.hybrids.is_empty() {
+    if config.resources.is_empty() && config.hybrids.is_empty() && config.arrays.is_empty() {
         return Err(anyhow!(
-            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, or [hybrids.NAME] with tenants that were promised a throughput"
+            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, or [arrays.NAME] with volumes of an array that other hosts use too"
         ));
     }
     let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
@@ -136,11 +151,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut read_times = agent.wants_read_times().then(|| start_read_times(&agent, goals.len())).transpose()?;
     let keeper =
         Keeper::open(&config, &Roots::default(), Path::new(cgroup::ROOT)).context("promises cannot be kept")?;
-    let guarded: Vec<String> = goals.into_iter().chain(keeper.names().map(str::to_owned)).collect();
+    let arrays = Arrays::new(&config, &Roots::default())?;
+    let others = keeper.names().chain(arrays.names()).map(str::to_owned);
+    let guarded: Vec<String> = goals.into_iter().chain(others).collect();
     let mut actor = Actor::start(&config, args.dry_run)?;
     let shared = Shared {
         agent,
         keeper,
+        arrays,
+        exchange: None,
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
@@ -154,6 +173,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         crate::http::spawn_read_only(super::http::router(Arc::clone(&shared)), listener)
             .context("cannot serve the API")?;
     }
+
+    let exchange = start_exchange(&config, &shared)?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
@@ -177,7 +198,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     keep(&config, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
+    if let Some(exchange) = exchange {
+        exchange.stop();
+    }
     actor.stop()
+}
+
+/// Has the slots of arrays decided together with other hosts, where there are any.
+fn start_exchange(config: &Config, shared: &Arc<Mutex<Shared>>) -> anyhow::Result<Option<Arc<exchange::Handle>>> {
+    if config.arrays.is_empty() {
+        return Ok(None);
+    }
+    if config.exchange.etcd.is_empty() {
+        tracing::warn!(
+            "no [exchange] is configured: slots of arrays follow the latency that this host measures, without regard to the goals of others"
+        );
+        return Ok(None);
+    }
+    let settings = exchange::Settings::of_this_host(&config.exchange)?;
+    let handle = Arc::new(exchange::start(settings, SharedArrays(Arc::clone(shared)))?);
+    lock(shared).exchange = Some(Arc::clone(&handle));
+    Ok(Some(handle))
 }
 
 /// What measures at every tick.
@@ -265,6 +306,10 @@ fn keep(
         let failure = failure.or(ticked.and(timed).err().map(anyhow::Error::from));
         let acted = actor.hold(now, shared.agent.holds());
         for error in shared.keeper.tick(at, actor.journal()) {
+            shared.failed(&error.into());
+        }
+        let Shared { agent, arrays, .. } = &mut *shared;
+        for error in arrays.tick(at, agent.statistics(), actor.journal()) {
             shared.failed(&error.into());
         }
         if now >= snmp_due {

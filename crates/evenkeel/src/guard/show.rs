@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseRecord};
-use evenkeel_guard::agent::record::{ClientState, Record, State};
+use evenkeel_guard::agent::array_record::{ArrayState, QueueState, SlotsRecord};
+use evenkeel_guard::agent::promise_record::{DirectionState, HybridState};
+use evenkeel_guard::agent::record::{ClientState, State};
 use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::preflight::Preflight;
 
+use super::http::Decisions;
 use crate::control::table;
 
 fn or_dash(text: Option<&str>) -> String {
@@ -124,10 +126,56 @@ pub(super) fn state(state: &State) -> String {
     for hybrid in &state.hybrids {
         text += &promises(hybrid);
     }
+    if let Some(exchange) = &state.exchange {
+        let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
+        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.standing, exchange.because, hosts.join(", "));
+    }
+    for of in &state.arrays {
+        text += &array(of);
+    }
     for note in &state.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
     }
     text
+}
+
+/// An array and its volumes on this host.
+fn array(array: &ArrayState) -> String {
+    let mut text = String::new();
+    let total =
+        array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| format!("{all:.1} slots in all"));
+    let with = if array.exchanged { "decided with other hosts" } else { "decided by this host alone" };
+    let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", array.name, array.method, array.period_s);
+    let head = ["volume", "goal ms", "response ms", "in the array ms", "used", "needed", "slots", "queue", "because"];
+    let figure = |figure: Option<f64>| figure.map_or_else(|| "-".into(), |figure| format!("{figure:.1}"));
+    let rows = array.volumes.iter().map(|volume| {
+        let queues: Vec<String> = volume.queues.iter().map(queue).collect();
+        vec![
+            volume.name.clone(),
+            figure(volume.slots.goal_ms),
+            figure(volume.response_ms),
+            figure(volume.slots.device_latency_ms),
+            format!("{:.1}", volume.slots.used),
+            format!("{:.1}", volume.slots.need),
+            figure(volume.slots.granted),
+            queues.join(", "),
+            volume.slots.because.clone(),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    text += &table(&head, &rows);
+    for note in &array.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn queue(queue: &QueueState) -> String {
+    let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
+    match &queue.foreign {
+        Some(found) => format!("{} left alone, as somebody else set {found}", queue.disk),
+        None => format!("{} {} of {}", queue.disk, length(queue.value), length(queue.before)),
+    }
 }
 
 /// A hybrid device and its tenants.
@@ -192,8 +240,9 @@ fn client(client: &ClientState) -> Vec<String> {
     ]
 }
 
-/// Decisions, newest first: about clients of resources, then about tenants of hybrid devices.
-pub(super) fn decisions(records: &[Record], promises: &[PromiseRecord]) -> String {
+/// Decisions, newest first: about clients of resources, tenants of hybrid devices, and volumes of arrays.
+pub(super) fn decisions(all: &Decisions) -> String {
+    let Decisions { decisions: records, promises, slots } = all;
     let mut text = String::new();
     for record in records {
         let _ = writeln!(
@@ -221,8 +270,31 @@ pub(super) fn decisions(records: &[Record], promises: &[PromiseRecord]) -> Strin
             record.unit
         );
     }
-    if records.is_empty() && promises.is_empty() {
+    for record in slots {
+        text += &of_slots(record);
+    }
+    if records.is_empty() && promises.is_empty() && slots.is_empty() {
         text.push_str("nothing has been decided yet\n");
     }
     text
+}
+
+fn of_slots(record: &SlotsRecord) -> String {
+    let ms = |ms: Option<f64>| ms.map_or_else(|| "nothing".into(), |ms| format!("{ms:.2} ms"));
+    let slots = match (record.least_slots, record.most_slots) {
+        (Some(least), Some(most)) => format!("{least:.1} to {most:.1} slots"),
+        _ => "no bound".into(),
+    };
+    format!(
+        "{:.1} s to {:.1} s, {} of {}: {} ({} times, {slots}, decided {}; lately {} a request, {} of it in the array)\n",
+        record.from_s,
+        record.until_s,
+        record.volume,
+        record.array,
+        record.because,
+        record.times,
+        if record.exchanged { "with other hosts" } else { "alone" },
+        ms(record.response_ms),
+        ms(record.device_ms),
+    )
 }

@@ -294,28 +294,30 @@ impl Collector for Snapshot {
         each(&mut encoder, POOL, &state.pools, |pool| vec![("pool", pool.name.clone())])?;
         let volume = |volume: &VolumeState| vec![("volume", volume.name.clone()), ("pool", volume.pool.clone())];
         each(&mut encoder, VOLUME, &state.volumes, volume)?;
-        self.exchange(&mut encoder)?;
+        if let Some(state) = &state.exchange {
+            exchange(&mut encoder, state)?;
+        }
         each(&mut encoder, REMOTE, &state.volumes, volume)?;
         self.tenants(&mut encoder)
     }
 }
 
-impl Snapshot {
-    fn exchange(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(exchange) = &self.0.exchange else { return Ok(()) };
-        each(encoder, EXCHANGE, [exchange], |_| Vec::new())?;
-        let hosts = ["present", "silent", "out"].map(|presence| {
-            let count = exchange.hosts.iter().filter(|host| host.presence == presence).count();
-            (vec![("presence", presence.to_owned())], Figure::Gauge(count as f64))
-        });
-        family(encoder, "exchange_hosts", "Hosts of the group, this one included.", None, hosts.into())?;
-        let ignored = exchange
-            .ignored_total
-            .iter()
-            .map(|(reason, &count)| (vec![("reason", reason.clone())], Figure::Counter(count as f64)));
-        family(encoder, "exchange_ignored", "Values of other hosts that were ignored.", None, ignored.collect())
-    }
+/// How the exchange between hosts goes.
+pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, exchange: &ExchangeState) -> fmt::Result {
+    each(encoder, EXCHANGE, [exchange], |_| Vec::new())?;
+    let hosts = ["present", "silent", "out"].map(|presence| {
+        let count = exchange.hosts.iter().filter(|host| host.presence == presence).count();
+        (vec![("presence", presence.to_owned())], Figure::Gauge(count as f64))
+    });
+    family(encoder, "exchange_hosts", "Hosts of the group, this one included.", None, hosts.into())?;
+    let ignored = exchange
+        .ignored_total
+        .iter()
+        .map(|(reason, &count)| (vec![("reason", reason.clone())], Figure::Counter(count as f64)));
+    family(encoder, "exchange_ignored", "Values of other hosts that were ignored.", None, ignored.collect())
+}
 
+impl Snapshot {
     fn tenants(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let of = |pool: &'_ PoolState, tenant: &TenantState| {
             vec![("pool", pool.name.clone()), ("tenant", tenant.name.clone())]

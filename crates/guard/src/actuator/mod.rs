@@ -21,6 +21,7 @@ mod netlink;
 mod nft;
 mod only;
 mod qdisc;
+mod queue_length;
 mod table;
 
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
@@ -29,3 +30,4 @@ pub use error::Error;
 pub use file::{FileKnob, Written};
 pub(crate) use file::{read as read_file, write as write_file};
 pub use hold::{Actuator, Attach, Client, Hold, Holds, Packets};
+pub use queue_length::QueueLength;

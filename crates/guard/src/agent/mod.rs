@@ -21,6 +21,10 @@ use crate::sensor::initiators::Moved;
 use crate::sensor::retransmits::Segments;
 
 mod absent;
+pub mod array;
+pub mod array_files;
+pub mod array_record;
+pub mod meter;
 mod percentile;
 pub mod promise;
 pub mod promise_files;
@@ -204,6 +208,11 @@ impl Agent {
         &self.holds
     }
 
+    /// What every device did until the last tick.
+    pub fn statistics(&self) -> &Tracker {
+        &self.tracker
+    }
+
     /// What is known and decided at the last tick. `started` is the zero of the times in it.
     pub fn state(&self, started: Instant) -> State {
         let resent = self.resent.because().map(|message| Note { kind: "retransmits".into(), message });
@@ -220,6 +229,8 @@ impl Agent {
             map_age_s: 0.0,
             resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
             hybrids: Vec::new(),
+            arrays: Vec::new(),
+            exchange: None,
             notes: self.map.notes.iter().cloned().chain(resent).collect(),
         }
     }

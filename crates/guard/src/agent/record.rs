@@ -7,9 +7,11 @@ use std::net::IpAddr;
 
 use evenkeel_control::response::{ClientReason, Reason};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::state::ExchangeState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::array_record::ArrayState;
 use super::promise_record::HybridState;
 use crate::discovery::Note;
 
@@ -41,6 +43,12 @@ pub struct State {
     /// Hybrid devices whose tenants were promised a throughput.
     #[serde(default)]
     pub hybrids: Vec<HybridState>,
+    /// Arrays that this host shares with others.
+    #[serde(default)]
+    pub arrays: Vec<ArrayState>,
+    /// How the exchange with other hosts goes, if there is one.
+    #[serde(default)]
+    pub exchange: Option<ExchangeState>,
     /// What is uncertain about the map of clients and devices.
     pub notes: Vec<Note>,
 }

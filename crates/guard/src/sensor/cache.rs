@@ -309,7 +309,7 @@ pub fn find(roots: &Roots, topology: &Topology) -> Vec<HybridEntry> {
 }
 
 /// A block device's number, by a path in `/dev` (links are followed) or the kernel's name.
-fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
+pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
     let name = path.strip_prefix("/dev").unwrap_or(&path).to_str()?;
     // In sysfs a slash in a name is an exclamation mark.

@@ -6,6 +6,7 @@
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
 //! | [`diskstats`] | response time, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
+//! | [`queue`] | through which queues a device is reached, and what says how long they are |
 //! | [`retransmits`] | TCP segments sent again, for the whole host |
 //! | [`tracepoints`] | how long single reads take |
 //! | [`source`] | a file that stays open |
@@ -15,6 +16,7 @@ mod cache_dm;
 pub mod cgroup;
 pub mod diskstats;
 pub mod initiators;
+pub mod queue;
 pub mod retransmits;
 pub mod source;
 pub mod tracepoints;

@@ -1,0 +1,47 @@
+//! How slots become the length of a queue that is somebody else's: whole numbers, changed seldom.
+
+use core::num::NonZeroU32;
+
+/// A change below this part of the present length is not worth stopping the queue for a moment.
+const WORTH: f64 = 0.1;
+/// Nor is one below this: a length that is to be halfway between two whole numbers would change for ever.
+const WORTH_AT_LEAST: f64 = 0.75;
+
+/// What lengths a device's queues can have. A device has one, or several of one length each, which share its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// How many queues have this length.
+    pub queues: NonZeroU32,
+    /// Shortest length of each (at least 1).
+    pub least: u32,
+    /// Longest length of each; counts as `least` if it is smaller.
+    pub most: u32,
+}
+
+impl Depth {
+    /// The length of each queue that is nearest to so many slots in all, within the bounds. `f64::INFINITY`, or what is no
+    /// number, is no bound: the longest.
+    pub fn of(&self, slots: f64) -> u32 {
+        libm::round(self.each(slots)) as u32
+    }
+
+    /// To what length to change queues that have `now` each; `None` where that is not worth it. The same slots again never
+    /// change what they have led to; no bound always ends at the longest.
+    pub fn change(&self, now: u32, slots: f64) -> Option<u32> {
+        let (each, wanted) = (self.each(slots), self.of(slots));
+        let differs = (each - f64::from(now)).abs();
+        let out_of_bounds = !(self.least..=self.longest()).contains(&now);
+        let unbound = each >= f64::from(self.longest());
+        let worth = unbound || out_of_bounds || differs > (WORTH * f64::from(now)).max(WORTH_AT_LEAST);
+        (worth && wanted != now).then_some(wanted)
+    }
+
+    fn longest(&self) -> u32 {
+        self.most.max(self.least)
+    }
+
+    fn each(&self, slots: f64) -> f64 {
+        let slots = if slots.is_nan() { f64::INFINITY } else { slots };
+        (slots / f64::from(self.queues.get())).clamp(f64::from(self.least), f64::from(self.longest()))
+    }
+}

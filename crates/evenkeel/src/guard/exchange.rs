@@ -1,0 +1,27 @@
+//! The arrays of this host as they take part in the exchange with others.
+
+use std::sync::{Arc, Mutex};
+
+use evenkeel_control::exchange::Round;
+use evenkeel_policy::exchange::PoolRecord;
+
+use super::run::{Shared, lock};
+use crate::exchange::{Member, Pools, sums};
+
+/// Periods end and slots are decided between two ticks of the loop, which alone changes settings.
+pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
+
+impl Member for SharedArrays {
+    fn report(&mut self) -> Pools {
+        let summaries = lock(&self.0).arrays_mut().summaries();
+        summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
+    }
+
+    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64) {
+        lock(&self.0).arrays_mut().decide(&sums(round), ramp);
+    }
+
+    fn alone(&mut self) {
+        lock(&self.0).arrays_mut().alone();
+    }
+}

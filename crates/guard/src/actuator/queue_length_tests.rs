@@ -1,0 +1,141 @@
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use super::*;
+use crate::sensor::queue::Knob;
+
+/// A setting in a folder of its own, and a journal.
+struct Disk {
+    root: PathBuf,
+    journal: Journal,
+}
+
+impl Disk {
+    fn new(name: &str, value: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("evenkeel-queue-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let journal = Journal::open(root.join("journal")).unwrap();
+        let disk = Self { root, journal };
+        disk.put(value);
+        disk
+    }
+
+    fn path(&self) -> PathBuf {
+        self.root.join("queue_depth")
+    }
+
+    fn put(&self, value: &str) {
+        std::fs::write(self.path(), format!("{value}\n")).unwrap();
+    }
+
+    fn value(&self) -> String {
+        std::fs::read_to_string(self.path()).unwrap().trim().to_owned()
+    }
+
+    fn length(&self, knob: Knob, queues: u32) -> QueueLength {
+        let queues = NonZeroU32::new(queues).unwrap();
+        QueueLength::new(Queue { disk: "sda".into(), knob, path: self.path(), queues })
+    }
+
+    /// A look, and a change.
+    fn set(&mut self, length: &mut QueueLength, slots: f64) -> bool {
+        length.look().unwrap();
+        length.set(&mut self.journal, slots).unwrap()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn a_length_is_changed_when_it_is_worth_it_and_never_beyond_what_was_there() {
+    let mut disk = Disk::new("worth", "32");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    for (slots, changed, value) in [
+        (1_000.0, false, "32"),
+        (8.2, true, "8"),
+        (8.7, false, "8"),
+        (7.5, false, "8"),
+        (5.9, true, "6"),
+        (0.2, true, "1"),
+        (29.6, true, "30"),
+        (31.9, false, "30"),
+        (500.0, true, "32"),
+    ] {
+        assert_eq!((disk.set(&mut length, slots), disk.value()), (changed, value.to_owned()), "{slots} slots");
+    }
+    // It is as it was: nothing is left to be put back.
+    assert!(disk.journal.is_clear());
+    assert_eq!((length.before(), length.changes()), (Some(32), 5));
+}
+
+#[test]
+fn slots_are_shared_between_hardware_queues_of_four_requests_at_least() {
+    let mut disk = Disk::new("hardware", "128");
+    let mut length = disk.length(Knob::Requests, 4);
+    assert!(disk.set(&mut length, 64.0));
+    assert_eq!((disk.value().as_str(), length.places()), ("16", 64));
+    assert!(disk.set(&mut length, 3.0));
+    assert_eq!((disk.value().as_str(), length.places()), ("4", 16));
+}
+
+#[test]
+fn what_was_there_before_is_put_back_whoever_does_it() {
+    let mut disk = Disk::new("back", "32");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    for slots in [20.0, 4.0, 9.0] {
+        assert!(disk.set(&mut length, slots));
+    }
+    drop(length);
+    disk.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!(disk.value(), "32");
+}
+
+#[test]
+fn what_somebody_else_sets_is_left_alone_while_it_is_so() {
+    let mut disk = Disk::new("foreign", "32");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    assert!(disk.set(&mut length, 4.0));
+    disk.put("16");
+    assert!(!disk.set(&mut length, 2.0));
+    assert_eq!((disk.value().as_str(), length.foreign()), ("16", Some("16")));
+    // A kernel that raised it again after the array was full, for example.
+    disk.put("4");
+    assert!(disk.set(&mut length, 2.0));
+    assert_eq!((disk.value().as_str(), length.foreign()), ("2", None));
+    disk.put("16");
+    disk.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!(disk.value(), "16");
+}
+
+#[test]
+fn what_others_set_before_our_first_change_is_what_was_there_before() {
+    let mut disk = Disk::new("first", "32");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    assert!(!disk.set(&mut length, f64::INFINITY));
+    disk.put("24");
+    assert!(!disk.set(&mut length, f64::INFINITY));
+    assert_eq!((length.before(), length.foreign()), (Some(24), None));
+}
+
+#[test]
+fn a_disk_that_is_gone_takes_its_setting_along() {
+    let mut disk = Disk::new("gone", "32");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    assert!(disk.set(&mut length, 4.0));
+    std::fs::remove_file(disk.path()).unwrap();
+    assert!(!length.is_there() && length.look().is_err());
+    length.forget(&mut disk.journal).unwrap();
+    assert!(disk.journal.is_clear());
+}
+
+#[test]
+fn what_is_no_number_is_told() {
+    let disk = Disk::new("odd", "simple");
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    let told = length.look().unwrap_err().to_string();
+    assert!(told.contains("queue_depth") && told.contains("simple"), "{told}");
+}

@@ -1,0 +1,302 @@
+//! Slots of an array's volumes on this host, without files and clock: samples in, slots and reasons out.
+//!
+//! ```text
+//!  diskstats ─▶ observe ─▶ end_period ─▶ Summary ─▶ other hosts
+//!                                  decide ◀─ sum of all Summaries ─┘ ─▶ slots of each volume ─▶ queue lengths
+//! ```
+
+use std::collections::VecDeque;
+
+use evenkeel_control::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Exchange;
+use evenkeel_policy::state::TenantSlotsState;
+
+use super::array_record::{ArrayState, ArrayVolumeState, Decided, Figures, SlotsRecord};
+use super::meter::{Meter, Places};
+use crate::config::{ArrayConfig, ArrayVolume};
+use crate::sensor::diskstats::Sample;
+
+/// Decisions kept of each array: with one volume whose reason changes every second they reach back ten minutes, and mostly
+/// for hours, because a decision for the same reason is one record.
+const MAX_RECORDS: usize = 600;
+/// Over how long a goal is judged.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A volume and what is known of it.
+#[derive(Debug)]
+struct Volume {
+    name: String,
+    config: ArrayVolume,
+    meter: Meter,
+    places: Places,
+    report: Report,
+    slots: Option<f64>,
+    need: f64,
+    reason: Option<Reason>,
+    /// Since the last judgement.
+    window: Report,
+    windows: u64,
+    violated: u64,
+    /// Number of its newest decision, counted from the first one of the array.
+    newest: Option<u64>,
+}
+
+/// An array that hosts share.
+#[derive(Debug)]
+pub struct Array {
+    name: String,
+    config: ArrayConfig,
+    controller: Controller,
+    volumes: Vec<Volume>,
+    workloads: Vec<Workload>,
+    due: Option<Instant>,
+    /// Whether other hosts have a say.
+    exchanged: bool,
+    /// How much of its share this host takes, 0 to 1.
+    ramp: f64,
+    /// What other hosts have not been told yet.
+    untold: Option<Summary>,
+    total: Option<f64>,
+    tightness: Option<f64>,
+    /// Whether something was decided since [`Array::take_slots`].
+    decided: bool,
+    decisions: VecDeque<Decided>,
+    forgotten: u64,
+}
+
+impl Array {
+    /// An array of which nothing is known yet.
+    ///
+    /// # Errors
+    /// A setting that the controller refuses; a configuration that was read has none.
+    pub fn new(name: &str, config: &ArrayConfig, exchange: &Exchange) -> Result<Self, InvalidConfig> {
+        let volumes = config.volumes.iter().map(|(name, config)| Volume::new(name, config)).collect();
+        Ok(Self {
+            name: name.to_owned(),
+            config: config.clone(),
+            controller: Controller::new(&config.controller(exchange))?,
+            volumes,
+            workloads: Vec::new(),
+            due: None,
+            exchanged: false,
+            ramp: 1.0,
+            untold: None,
+            total: None,
+            tightness: None,
+            decided: false,
+            decisions: VecDeque::new(),
+            forgotten: 0,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &ArrayConfig {
+        &self.config
+    }
+
+    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `places`.
+    pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, places: Places) {
+        let Some(volume) = self.volumes.get_mut(volume) else { return };
+        volume.places = places;
+        if let Some(sample) = sample {
+            volume.meter.observe(sample, places);
+        }
+    }
+
+    /// Ends the period if it is time and no other host has a say; then decides alone. Whether it did.
+    pub fn tick(&mut self, now: Instant) -> bool {
+        let period = self.controller.config().period;
+        let due = *self.due.get_or_insert(now + period);
+        if now < due {
+            return false;
+        }
+        // Periods that were missed are not made up for.
+        self.due = Some(if due + period > now { due + period } else { now + period });
+        if !self.exchanged {
+            let own = self.end_period().clone();
+            self.share(now, &own);
+            self.untold = Some(own);
+        }
+        true
+    }
+
+    /// What this host did, for the others, once for each period. Where they have a say, the period ends now.
+    pub fn take_summary(&mut self) -> Option<Summary> {
+        if self.exchanged { Some(self.end_period().clone()) } else { self.untold.take() }
+    }
+
+    /// Shares slots out by what all hosts together did, this one included. `ramp`: how much of its share this host takes.
+    pub fn decide(&mut self, now: Instant, group: &Summary, ramp: f64) {
+        (self.exchanged, self.ramp) = (true, ramp.clamp(0.0, 1.0));
+        self.share(now, group);
+    }
+
+    /// No other host has a say any more: it is found out anew what the array can take.
+    pub fn alone(&mut self) {
+        if std::mem::take(&mut self.exchanged) {
+            self.ramp = 1.0;
+            self.controller.begin_anew();
+        }
+    }
+
+    /// The slots of each volume, in the configuration's order, if something was decided since the last call;
+    /// `f64::INFINITY` is no bound.
+    pub fn take_slots(&mut self) -> Option<impl Iterator<Item = f64>> {
+        std::mem::take(&mut self.decided).then(|| self.volumes.iter().map(Volume::granted))
+    }
+
+    fn end_period(&mut self) -> &Summary {
+        self.workloads.clear();
+        for (volume, id) in self.volumes.iter_mut().zip(0..) {
+            volume.report = volume.meter.end_period(volume.places);
+            volume.judge();
+            self.workloads.push(Workload {
+                id: WorkloadId(id),
+                goal: volume.config.response_time.map(Into::into),
+                weight: volume.config.weight,
+                promised_iops: 0.0,
+                report: volume.report,
+            });
+        }
+        self.controller.observe(&self.workloads)
+    }
+
+    fn share(&mut self, now: Instant, group: &Summary) {
+        let plan = self.controller.tick(group);
+        (self.total, self.tightness, self.decided) = (plan.total, plan.tightness, true);
+        for share in plan.shares {
+            let Some(volume) = usize::try_from(share.id.0).ok().and_then(|at| self.volumes.get_mut(at)) else {
+                continue;
+            };
+            let ramp = self.ramp;
+            volume.slots = share.slots.map(|slots| (slots * ramp).max(slots.min(1.0)));
+            (volume.need, volume.reason) = (share.need, Some(share.reason));
+        }
+        self.record(now);
+    }
+
+    fn record(&mut self, now: Instant) {
+        for (at, volume) in self.volumes.iter_mut().enumerate() {
+            let Some(reason) = volume.reason else { continue };
+            let figures = Figures {
+                response_s: volume.report.response_time_s(),
+                device_s: volume.report.device_latency_s(),
+                slots: volume.slots,
+            };
+            // A decision for the same reason lengthens the record there is, if it is still there.
+            let known = volume.newest.and_then(|newest| newest.checked_sub(self.forgotten));
+            let known = known.and_then(|known| self.decisions.get_mut(known as usize));
+            let same = |known: &&mut Decided| known.exchanged == self.exchanged && known.reason.name() == reason.name();
+            if let Some(known) = known.filter(same) {
+                known.again(now, reason, figures);
+                continue;
+            }
+            if self.decisions.len() >= MAX_RECORDS.max(2 * self.config.volumes.len()) {
+                self.decisions.pop_front();
+                self.forgotten += 1;
+            }
+            volume.newest = Some(self.forgotten + self.decisions.len() as u64);
+            self.decisions.push_back(Decided::new(now, at, self.exchanged, reason, figures));
+        }
+    }
+
+    /// What is known and decided; queues are added by whoever knows them.
+    pub fn state(&self) -> ArrayState {
+        ArrayState {
+            name: self.name.clone(),
+            method: self.controller.config().method.name().into(),
+            period_s: self.controller.config().period.as_secs_f64(),
+            exchanged: self.exchanged,
+            total_slots: self.total,
+            tightness: self.tightness,
+            volumes: self.volumes.iter().map(Volume::state).collect(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Its decisions, the newest first.
+    pub fn records(&self) -> impl Iterator<Item = SlotsRecord> {
+        let mut decisions: Vec<&Decided> = self.decisions.iter().collect();
+        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.until));
+        let name = |volume: usize| self.volumes.get(volume).map_or("", |volume| &volume.name);
+        decisions.into_iter().map(move |decision| decision.record(&self.name, name(decision.volume)))
+    }
+}
+
+impl Volume {
+    fn new(name: &str, config: &ArrayVolume) -> Self {
+        Self {
+            name: name.to_owned(),
+            config: config.clone(),
+            meter: Meter::default(),
+            places: Places::default(),
+            report: Report::default(),
+            slots: None,
+            need: 0.0,
+            reason: None,
+            window: Report::default(),
+            windows: 0,
+            violated: 0,
+            newest: None,
+        }
+    }
+
+    fn granted(&self) -> f64 {
+        let ceiling = self.config.ceiling.map_or(f64::INFINITY, f64::from);
+        self.slots.unwrap_or(f64::INFINITY).min(ceiling)
+    }
+
+    fn judge(&mut self) {
+        let (window, report) = (&mut self.window, &self.report);
+        window.length = window.length + report.length;
+        window.completed += report.completed;
+        window.response_time = window.response_time + report.response_time;
+        if window.length < WINDOW {
+            return;
+        }
+        let window = std::mem::take(window);
+        if let (Some(goal), Some(mean)) = (self.config.response_time, window.response_time_s()) {
+            self.windows += 1;
+            self.violated += u64::from(mean > evenkeel_control::Duration::from(goal).as_secs_f64());
+        }
+    }
+
+    fn state(&self) -> ArrayVolumeState {
+        let report = &self.report;
+        let (response_s, device_s) = (report.response_time_s(), report.device_latency_s());
+        let seconds = report.length.as_secs_f64();
+        let granted = Some(self.granted()).filter(|slots| slots.is_finite());
+        ArrayVolumeState {
+            name: self.name.clone(),
+            device: self.config.device.clone(),
+            iops: report.completion_rate(),
+            bytes_per_s: if seconds > 0.0 { report.bytes as f64 / seconds } else { 0.0 },
+            response_ms: response_s.map(|seconds| seconds * 1e3),
+            queued: report.queued,
+            slots: TenantSlotsState {
+                goal_ms: self.config.response_time.map(|goal| goal.0.as_millis_f64()),
+                statistic: "mean".into(),
+                need: self.need,
+                granted,
+                used: report.used(),
+                queueing_delay_ms: response_s.zip(device_s).map(|(all, device)| (all - device).max(0.0) * 1e3),
+                device_latency_ms: device_s.map(|seconds| seconds * 1e3),
+                windows_total: self.windows,
+                violated_total: self.violated,
+                reason: self.reason.map_or("", |reason| reason.name()).into(),
+                because: self.reason.as_ref().map(evenkeel_policy::slots::sentence).unwrap_or_default(),
+            },
+            queues: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "array_tests.rs"]
+mod tests;

@@ -1,0 +1,188 @@
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use evenkeel_control::Duration;
+
+use super::*;
+use crate::config::Abilities;
+
+/// Of the array, in requests per second.
+const SERVES: f64 = 400.0;
+const TICK: Duration = Duration::from_millis(100);
+
+/// A host whose disks are volumes of one array, which serves all that is inside in turn.
+struct Host {
+    root: PathBuf,
+    journal: Journal,
+    /// Each with how many requests its users always have under way, and what the kernel counted.
+    disks: Vec<(&'static str, f64, f64, f64)>,
+    tracker: Tracker,
+    arrays: Arrays,
+    now: Instant,
+}
+
+impl Host {
+    fn new(name: &str, disks: &[(&'static str, f64)], config: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("evenkeel-arrays-{name}-{}", std::process::id()));
+        for (number, (disk, _)) in disks.iter().enumerate() {
+            let folder = root.join("sys/devices").join(disk);
+            std::fs::create_dir_all(folder.join("device")).unwrap();
+            std::fs::write(folder.join("dev"), format!("4095:{number}\n")).unwrap();
+            std::fs::write(folder.join("device/queue_depth"), "64\n").unwrap();
+            for (links, link) in [("class/block", (*disk).to_owned()), ("dev/block", format!("4095:{number}"))] {
+                std::fs::create_dir_all(root.join("sys").join(links)).unwrap();
+                std::os::unix::fs::symlink(&folder, root.join("sys").join(links).join(link)).unwrap();
+            }
+        }
+        let journal = Journal::open(root.join("journal")).unwrap();
+        let config = Config::parse(config, "test", Abilities { tracepoints: false }).unwrap();
+        let arrays = Arrays::new(&config, &Roots::under(&root)).unwrap();
+        let disks = disks.iter().map(|&(disk, busy)| (disk, busy, 0.0, 0.0)).collect();
+        Self { root, journal, disks, tracker: Tracker::default(), arrays, now: Instant::ZERO }
+    }
+
+    fn file(&self, disk: &str) -> PathBuf {
+        self.root.join("sys/devices").join(disk).join("device/queue_depth")
+    }
+
+    fn depth(&self, disk: &str) -> f64 {
+        std::fs::read_to_string(self.file(disk)).unwrap().trim().parse().unwrap()
+    }
+
+    /// Another 100 ms.
+    fn tick(&mut self, acting: bool) {
+        let inside: Vec<f64> = self.disks.iter().map(|(disk, busy, ..)| busy.min(self.depth(disk))).collect();
+        let latency_s = inside.iter().sum::<f64>().max(1.0) / SERVES;
+        self.now += TICK;
+        let mut text = String::new();
+        for (number, ((disk, busy, completed, time_ms), inside)) in self.disks.iter_mut().zip(&inside).enumerate() {
+            *completed += inside / latency_s * TICK.as_secs_f64();
+            // Those that wait for a place count too.
+            *time_ms += *busy * TICK.as_millis_f64();
+            let (n, ms) = (*completed as u64, *time_ms as u64);
+            writeln!(text, "4095 {number} {disk} {n} 0 {} {ms} 0 0 0 0 {} {ms} {ms}", n * 8, *inside as u64).unwrap();
+        }
+        self.tracker.observe(self.now, text.as_bytes()).unwrap();
+        let errors = self.arrays.tick(self.now, &self.tracker, acting.then_some(&mut self.journal));
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+
+    fn seconds(&mut self, seconds: u64, acting: bool) {
+        (0..10 * seconds).for_each(|_| self.tick(acting));
+    }
+
+    fn response_ms(&self, volume: usize) -> f64 {
+        self.arrays.state()[0].volumes[volume].response_ms.unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// Two requests at a time of a database, and as many as fit of a backup.
+const DISKS: [(&str, f64); 2] = [("no-database", 2.0), ("no-backup", 60.0)];
+const CONFIG: &str = "[arrays.san.volumes.backup]\ndevice = \"no-backup\"\n\
+    [arrays.san.volumes.database]\ndevice = \"no-database\"\nresponse_time = \"20ms\"\n";
+const DATABASE: usize = 1;
+
+#[test]
+fn a_goal_that_fails_without_is_kept_by_shorter_queues() {
+    let mut host = Host::new("kept", &DISKS, CONFIG);
+    host.seconds(20, false);
+    assert!(host.response_ms(DATABASE) > 100.0, "{}", host.response_ms(DATABASE));
+    assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+    host.seconds(20, true);
+    assert!(host.response_ms(DATABASE) < 20.0, "{:?}", host.arrays.state());
+    assert!(host.depth("no-backup") < 16.0);
+    let before = host.arrays.state()[0].volumes[DATABASE].slots.clone();
+    host.seconds(20, true);
+    let state = host.arrays.state();
+    let slots = &state[0].volumes[DATABASE].slots;
+    assert_eq!((slots.violated_total, slots.windows_total), (before.violated_total, before.windows_total + 20));
+    assert!(["kept", "equal_margin"].contains(&slots.reason.as_str()), "{slots:?}");
+    // The same load needs no change: each stops a queue for a moment.
+    let changes: u64 = state[0].volumes.iter().flat_map(|volume| &volume.queues).map(|q| q.changes_total).sum();
+    assert!(changes <= 20, "{changes} changes in 40 periods");
+    let records = host.arrays.records(Some("san"), 10);
+    assert!(records.iter().any(|record| record.volume == "database" && record.times > 10), "{records:?}");
+    host.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+}
+
+#[test]
+fn without_load_and_goals_everything_stays_or_comes_back() {
+    let mut host = Host::new("idle", &DISKS, CONFIG);
+    host.seconds(10, true);
+    assert!(host.depth("no-backup") < 32.0);
+    // The database is idle: no goal is in the way of the backup but its own response time.
+    host.disks[0].1 = 0.0;
+    host.seconds(60, true);
+    assert!(host.arrays.state()[0].volumes[DATABASE].slots.used < 0.01);
+    let total = host.arrays.state()[0].total_slots.unwrap();
+    assert!(total.is_finite() && host.depth("no-backup") >= 4.0, "{total}");
+}
+
+#[test]
+fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
+    // The same load as above, with each volume on a host of its own; both see one array.
+    let mut both = Host::new("exchange", &DISKS, CONFIG);
+    let own = |volume: &str, config: &str| {
+        let text = format!("[exchange]\netcd = [\"http://etcd:2379\"]\n[arrays.san.volumes.{volume}]\n{config}\n");
+        let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
+        Arrays::new(&config, &Roots::under(&both.root)).unwrap()
+    };
+    let mut hosts = [
+        own("backup", "device = \"no-backup\""),
+        own("database", "device = \"no-database\"\nresponse_time = \"20ms\""),
+    ];
+    for second in 0..30 {
+        for _ in 0..10 {
+            // The world goes on; its own controller does nothing.
+            both.tick(false);
+            for host in &mut hosts {
+                assert!(host.tick(both.now, &both.tracker, Some(&mut both.journal)).is_empty());
+            }
+        }
+        // The first period begins with the first look.
+        if second == 0 {
+            continue;
+        }
+        let mut sum = Summary::default();
+        let told: Vec<Summary> = hosts.iter_mut().flat_map(Arrays::summaries).map(|(_, summary)| summary).collect();
+        assert_eq!(told.len(), 2, "second {second}");
+        told.iter().for_each(|summary| sum.add(summary));
+        hosts.iter_mut().for_each(|host| host.decide(&BTreeMap::from([("san", sum.clone())]), 1.0));
+    }
+    assert!(both.response_ms(DATABASE) < 20.0, "{:?}", hosts[1].state());
+    assert!(both.depth("no-backup") < 16.0);
+    assert!(hosts.iter().all(|host| host.state()[0].exchanged));
+    let totals: Vec<Option<f64>> = hosts.iter().map(|host| host.state()[0].total_slots).collect();
+    assert_eq!(totals[0], totals[1]);
+    // Alone the host with the goal begins at the least, and finds out for itself.
+    hosts[1].alone();
+    assert!(!hosts[1].state()[0].exchanged && hosts[0].state()[0].exchanged);
+}
+
+#[test]
+fn a_device_that_comes_late_or_goes_is_followed() {
+    let mut host = Host::new("late", &DISKS, CONFIG);
+    let link = host.root.join("sys/class/block/no-backup");
+    let folder = std::fs::read_link(&link).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    host.seconds(5, true);
+    let state = host.arrays.state();
+    assert!(state[0].notes.iter().any(|note| note.contains("backup") && note.contains("no-backup")), "{state:?}");
+    assert!(state[0].volumes[0].queues.is_empty() && !state[0].volumes[1].queues.is_empty());
+    std::os::unix::fs::symlink(folder, &link).unwrap();
+    host.seconds(10, true);
+    let state = host.arrays.state();
+    assert!(state[0].notes.is_empty() && host.depth("no-backup") < 32.0, "{state:?}");
+    std::fs::remove_file(link).unwrap();
+    host.seconds(2, true);
+    assert!(host.arrays.state()[0].volumes[0].queues.is_empty());
+    // Its setting was put back when it was let go of.
+    assert_eq!(host.depth("no-backup"), 64.0);
+}

@@ -1,0 +1,86 @@
+use super::*;
+use crate::config::{Abilities, Config};
+use crate::sensor::diskstats::Flow;
+
+const PLACES: Places = Places { all: 64, shows_waiting: true };
+
+fn array(text: &str) -> Array {
+    let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
+    Array::new("san", &config.arrays["san"], &config.exchange).unwrap()
+}
+
+fn sample(completed: u64, each_ms: u64) -> Sample {
+    let reads = Flow { completed, bytes: completed * 4096, time: Duration::from_millis(completed * each_ms) };
+    Sample { interval: Duration::from_millis(100), reads, writes: Flow::default(), in_flight: 1 }
+}
+
+/// A second with this sample ten times.
+fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f64>> {
+    for _ in 0..10 {
+        *now += Duration::from_millis(100);
+        array.observe(0, Some(sample), PLACES);
+        array.tick(*now);
+    }
+    array.take_slots().map(Iterator::collect)
+}
+
+#[test]
+fn goals_are_judged_by_seconds_and_reasons_are_kept() {
+    let mut array = array("[arrays.san.volumes.db]\ndevice = \"sda\"\nresponse_time = \"10ms\"\n");
+    let mut now = Instant::ZERO;
+    // The period begins with the first look.
+    assert_eq!(second(&mut array, &mut now, &sample(10, 5)), None);
+    for each_ms in [5, 30, 5] {
+        let slots = second(&mut array, &mut now, &sample(10, each_ms));
+        assert!(slots.is_some_and(|slots| slots.len() == 1 && slots[0] > 0.0));
+    }
+    let state = array.state();
+    let slots = &state.volumes[0].slots;
+    assert_eq!((slots.windows_total, slots.violated_total), (3, 1));
+    assert_eq!((state.method.as_str(), state.period_s, state.exchanged), ("needs", 1.0, false));
+    let times: u64 = array.records().map(|record| record.times).sum();
+    assert_eq!(times, 3);
+    assert!(array.records().all(|record| !record.because.is_empty() && record.volume == "db"));
+}
+
+#[test]
+fn no_bound_is_infinite_and_a_ceiling_holds_always() {
+    let unbound = "[arrays.san]\nmethod = \"none\"\n[arrays.san.volumes.db]\ndevice = \"sda\"\n";
+    let mut free = array(unbound);
+    let mut now = Instant::ZERO;
+    second(&mut free, &mut now, &sample(10, 5));
+    assert_eq!(second(&mut free, &mut now, &sample(10, 5)), Some(vec![f64::INFINITY]));
+    let mut bound = array(&format!("{unbound}ceiling = 3\n"));
+    let mut now = Instant::ZERO;
+    second(&mut bound, &mut now, &sample(10, 5));
+    assert_eq!(second(&mut bound, &mut now, &sample(10, 5)), Some(vec![3.0]));
+}
+
+#[test]
+fn fixed_shares_go_by_weight() {
+    let mut array = array(
+        "[arrays.san]\nmethod = \"rwd\"\nmost = 12\n[arrays.san.volumes.a]\ndevice = \"sda\"\nweight = 2.0\n\
+         [arrays.san.volumes.b]\ndevice = \"sdb\"\n",
+    );
+    let mut now = Instant::ZERO;
+    second(&mut array, &mut now, &sample(10, 5));
+    let slots = second(&mut array, &mut now, &sample(10, 5));
+    assert_eq!(slots, Some(vec![8.0, 4.0]));
+}
+
+#[test]
+fn a_host_that_joins_takes_its_share_in_steps() {
+    let mut array = array("[arrays.san]\nmethod = \"rwd\"\nmost = 12\n[arrays.san.volumes.a]\ndevice = \"sda\"\n");
+    let mut now = Instant::ZERO;
+    second(&mut array, &mut now, &sample(10, 5));
+    second(&mut array, &mut now, &sample(10, 5));
+    let mut group = array.take_summary().unwrap();
+    group.weight *= 2.0;
+    for (ramp, slots) in [(0.0, 1.0), (0.5, 3.0), (1.0, 6.0)] {
+        array.decide(now, &group, ramp);
+        assert_eq!(array.take_slots().map(Iterator::collect), Some(vec![slots]));
+    }
+    // While others have a say, it does not decide by itself, and its periods end when it is asked.
+    assert_eq!(second(&mut array, &mut now, &sample(10, 5)), None);
+    assert!(array.take_summary().is_some_and(|own| own.completed > 0.0));
+}

@@ -1,0 +1,173 @@
+//! What the volumes of an array did in a period, from the kernel's statistics of their disks.
+//!
+//! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
+//! an interval is how many there were in the mean. As many as the queue has places were inside the array; the others waited
+//! for a place at this host. Where waiting does not show ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), full queues
+//! are all that tells of it.
+
+use evenkeel_control::Duration;
+use evenkeel_control::slots::Report;
+
+use crate::sensor::diskstats::Sample;
+
+/// Full to this part counts as full: statistics are looked at now and then.
+const FULL: f64 = 0.9;
+/// Where waiting does not show, full queues are taken to hold back this part of their length.
+const TAKEN_TO_WAIT: f64 = 0.25;
+
+/// The places of a volume's queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// So many there are in all.
+    pub all: u64,
+    /// Whether the time that requests wait for one shows in the statistics.
+    pub shows_waiting: bool,
+}
+
+/// Adds up samples until the period ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meter {
+    length: Duration,
+    completed: u64,
+    bytes: u64,
+    time: Duration,
+    /// Request-seconds inside the array, and waiting at this host.
+    inside_s: f64,
+    waiting_s: f64,
+    /// The most inside at once that was seen.
+    most_inside: u64,
+    /// Waiting at the end of the period before, and inside then.
+    before: (u64, u64),
+}
+
+impl Meter {
+    /// Takes in what the disks did in an interval, while their queues had `places`.
+    pub fn observe(&mut self, sample: &Sample, places: Places) {
+        let all = sample.reads.plus(sample.writes);
+        let seconds = sample.interval.as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        // What is inside and has not come out yet tells nothing of its time.
+        let there = (all.time.as_secs_f64() / seconds).max(sample.in_flight as f64);
+        let inside = there.min(places.all as f64);
+        self.length = self.length + sample.interval;
+        self.completed += all.completed;
+        self.bytes = self.bytes.saturating_add(all.bytes);
+        self.time = self.time + all.time;
+        self.inside_s += inside * seconds;
+        self.waiting_s += if places.shows_waiting { (there - inside) * seconds } else { 0.0 };
+        self.most_inside = self.most_inside.max(sample.in_flight);
+    }
+
+    /// What was done since the last call; `places` are those of the end of the period.
+    pub fn end_period(&mut self, places: Places) -> Report {
+        let seconds = self.length.as_secs_f64();
+        let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };
+        let shown = mean(self.waiting_s);
+        let full = self.most_inside as f64 >= FULL * places.all as f64 && places.all > 0;
+        let queued = match places.shows_waiting {
+            true => shown.round() as u64,
+            false if full => ((TAKEN_TO_WAIT * places.all as f64) as u64).max(1),
+            false => 0,
+        };
+        let inside = mean(self.inside_s).round() as u64;
+        let rate = mean(self.completed as f64);
+        // Whoever waits in a queue of constant length has done half of it.
+        let waited = if rate > 0.0 { shown * shown / rate / 2.0 } else { shown * seconds };
+        let (queued_before, inside_before) = self.before;
+        let arrived = (self.completed + queued + inside).saturating_sub(queued_before + inside_before);
+        let inside_time = of_seconds(self.inside_s);
+        let report = Report {
+            length: self.length,
+            arrived,
+            completed: self.completed,
+            bytes: self.bytes,
+            queued,
+            waited: of_seconds(waited),
+            inside: inside_time,
+            device_time: inside_time.min(self.time),
+            response_time: self.time,
+        };
+        *self = Self { before: (queued, inside), ..Self::default() };
+        report
+    }
+}
+
+fn of_seconds(seconds: f64) -> Duration {
+    Duration::from_nanos((seconds * 1e9) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sensor::diskstats::Flow;
+
+    const SHOWN: Places = Places { all: 8, shows_waiting: true };
+    const HIDDEN: Places = Places { all: 8, shows_waiting: false };
+
+    /// `completed` requests of `each_ms` in 100 ms.
+    fn sample(completed: u64, each_ms: u64, in_flight: u64) -> Sample {
+        let reads = Flow { completed, bytes: completed * 4096, time: Duration::from_millis(completed * each_ms) };
+        Sample { interval: Duration::from_millis(100), reads, writes: Flow::default(), in_flight }
+    }
+
+    fn period(sample: Sample, places: Places) -> Report {
+        let mut meter = Meter::default();
+        (0..10).for_each(|_| meter.observe(&sample, places));
+        meter.end_period(places)
+    }
+
+    #[test]
+    fn more_than_there_are_places_for_wait_at_this_host() {
+        // 40 in 100 ms, 50 ms each: 20 are there, 8 inside, 12 wait.
+        let report = period(sample(40, 50, 8), SHOWN);
+        assert_eq!((report.completed, report.queued), (400, 12));
+        assert!((report.used() - 8.0).abs() < 1e-6, "{report:?}");
+        // 8 / 400 per second: 20 ms; 50 ms in all.
+        assert!((report.device_latency_s().unwrap_or_default() - 0.02).abs() < 1e-6, "{report:?}");
+        assert!((report.response_time_s().unwrap_or_default() - 0.05).abs() < 1e-6, "{report:?}");
+        // Each waits for 30 ms, those that wait now have waited for half of that: 12 times 15 ms.
+        assert!((report.waited.as_secs_f64() - 0.18).abs() < 1e-6, "{report:?}");
+        assert_eq!(report.arrived, 400 + 12 + 8);
+    }
+
+    #[test]
+    fn with_places_for_all_nobody_waits() {
+        for places in [SHOWN, HIDDEN] {
+            let report = period(sample(40, 10, 4), places);
+            assert_eq!((report.queued, report.waited), (0, Duration::ZERO));
+            let [device_s, all_s] =
+                [report.device_latency_s(), report.response_time_s()].map(Option::unwrap_or_default);
+            assert!((device_s - all_s).abs() < 1e-9, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn full_queues_are_taken_to_hold_back_where_waiting_does_not_show() {
+        assert_eq!(period(sample(40, 20, 8), HIDDEN).queued, 2);
+        assert_eq!(period(sample(40, 20, 7), HIDDEN).queued, 0);
+    }
+
+    #[test]
+    fn nothing_done_is_idle_and_nothing_out_is_not() {
+        assert!(period(sample(0, 0, 0), SHOWN).is_idle());
+        let stuck = period(sample(0, 0, 3), SHOWN);
+        assert!(!stuck.is_idle() && stuck.completed == 0, "{stuck:?}");
+        assert!(Meter::default().end_period(SHOWN).is_idle());
+    }
+
+    #[test]
+    fn what_arrives_is_what_leaves_in_the_long_run() {
+        let mut meter = Meter::default();
+        let arrived: u64 = (0..50)
+            .map(|period| {
+                let in_flight = 2 + period % 7;
+                (0..10).for_each(|_| meter.observe(&sample(10 + period, 10, in_flight), SHOWN));
+                meter.end_period(SHOWN).arrived
+            })
+            .sum();
+        let completed: u64 = (0..50).map(|period| 10 * (10 + period)).sum();
+        assert!(arrived.abs_diff(completed) <= 30, "{arrived} arrived, {completed} completed");
+    }
+}

@@ -1,0 +1,198 @@
+//! The queues through which this host reaches a block device, and which setting says how long they are.
+//!
+//! | device | setting | shortest | requests that wait for a place |
+//! |---|---|---|---|
+//! | SCSI (iSCSI, FC, SAS, ATA) | `device/queue_depth` | 1 | show in the kernel's statistics: their time counts |
+//! | NVMe and others | `queue/nr_requests`, of each hardware queue | 4 | do not |
+//!
+//! What has no queue of its own (multipath, LVM) is followed to the disks that it stands on.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::cache::number_of;
+use crate::discovery::roots::{self, Roots};
+use crate::error::Error;
+
+/// Layers below a device that are followed; deeper stacks are mistakes or loops.
+const MAX_DEPTH: u32 = 16;
+/// More disks than any volume stands on.
+const MAX_QUEUES: usize = 256;
+/// The kernel's own bound on `nr_requests` (BLKDEV_MIN_RQ).
+const LEAST_REQUESTS: u32 = 4;
+/// Any write permission.
+const WRITABLE: u32 = 0o222;
+
+/// Which setting says how long a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knob {
+    /// `queue_depth` of a SCSI device.
+    QueueDepth,
+    /// `nr_requests` of the block layer.
+    Requests,
+}
+
+impl Knob {
+    /// The file's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueDepth => "queue_depth",
+            Self::Requests => "nr_requests",
+        }
+    }
+
+    /// The smallest value that the kernel takes.
+    pub const fn least(self) -> u32 {
+        match self {
+            Self::QueueDepth => 1,
+            Self::Requests => LEAST_REQUESTS,
+        }
+    }
+
+    /// Whether the time that requests wait for a place counts in the kernel's statistics of the disk.
+    pub const fn shows_waiting(self) -> bool {
+        matches!(self, Self::QueueDepth)
+    }
+}
+
+/// A disk and how many requests it may have inside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// The kernel's name of the disk.
+    pub disk: String,
+    /// Which setting it is.
+    pub knob: Knob,
+    /// The setting's file, by the hardware that it belongs to: a disk that takes over the name has another one.
+    pub path: PathBuf,
+    /// So many hardware queues have this length each.
+    pub queues: NonZeroU32,
+}
+
+/// Why the queues of a device cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub enum NoQueue {
+    /// There is no such device.
+    #[error("there is no block device {0} now; write a path in /dev or a name as in /proc/diskstats")]
+    NoDevice(String),
+    /// It has no setting that would say how many requests are inside.
+    #[error(
+        "{device}: {disk} has neither queue_depth nor nr_requests; name the disks of the array, or what stands on them"
+    )]
+    NoSetting {
+        /// As it was named.
+        device: String,
+        /// The device below it, or itself.
+        disk: String,
+    },
+    /// It stands on too many.
+    #[error("{0} stands on more than {MAX_QUEUES} disks; name them one by one")]
+    TooMany(String),
+    /// A folder cannot be read.
+    #[error(transparent)]
+    File(#[from] Error),
+}
+
+/// The queues of `device`, a path in `/dev` or the kernel's name: its own, or those of the disks that it stands on.
+///
+/// # Errors
+/// What is missing, and what to do about it.
+pub fn find(roots: &Roots, device: &str) -> Result<Vec<Queue>, NoQueue> {
+    let absent = || NoQueue::NoDevice(device.to_owned());
+    let number = number_of(roots, device).ok_or_else(absent)?;
+    let folder = std::fs::canonicalize(roots.sys.join(format!("dev/block/{number}"))).map_err(|_| absent())?;
+    let mut search = Search { roots, device, seen: BTreeSet::new(), found: Vec::new() };
+    search.follow(&folder, MAX_DEPTH)?;
+    Ok(search.found)
+}
+
+struct Search<'a> {
+    roots: &'a Roots,
+    device: &'a str,
+    seen: BTreeSet<PathBuf>,
+    found: Vec<Queue>,
+}
+
+impl Search<'_> {
+    fn follow(&mut self, folder: &Path, depth: u32) -> Result<(), NoQueue> {
+        // Queues are those of the whole disk.
+        let folder = if folder.join("partition").exists() { folder.parent().unwrap_or(folder) } else { folder };
+        if !self.seen.insert(folder.to_owned()) {
+            return Ok(());
+        }
+        let disk = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if let Some(queue) = own(folder, &disk)? {
+            self.found.push(queue);
+            return if self.found.len() > MAX_QUEUES { Err(NoQueue::TooMany(self.device.to_owned())) } else { Ok(()) };
+        }
+        let mut below = self.paths(&disk)?;
+        below.extend(roots::names(&folder.join("slaves"))?.into_iter().map(|slave| folder.join("slaves").join(slave)));
+        let below: Vec<PathBuf> = below.iter().filter_map(|link| std::fs::canonicalize(link).ok()).collect();
+        let Some(deeper) = depth.checked_sub(1).filter(|_| !below.is_empty()) else {
+            return Err(NoQueue::NoSetting { device: self.device.to_owned(), disk });
+        };
+        below.iter().try_for_each(|folder| self.follow(folder, deeper))
+    }
+
+    /// The kernel's own NVMe multipath: disk `nvme0n1` has paths `nvme0c0n1`, `nvme0c1n1`, which are hidden from /dev.
+    fn paths(&self, head: &str) -> Result<Vec<PathBuf>, NoQueue> {
+        if !head.starts_with("nvme") {
+            return Ok(Vec::new());
+        }
+        let blocks = self.roots.sys.join("block");
+        let names = roots::names(&blocks)?;
+        Ok(names.into_iter().filter(|name| is_path_of(name, head)).map(|name| blocks.join(name)).collect())
+    }
+}
+
+/// Whether `name` is a path of the multipath disk `head`: `nvme0c3n1` of `nvme0n1`.
+fn is_path_of(name: &str, head: &str) -> bool {
+    let split = |name: &'_ str| {
+        let (subsystem, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
+        Some((subsystem.to_owned(), namespace.to_owned()))
+    };
+    let (Some((subsystem, namespace)), Some((path, of))) = (split(head), split(name)) else { return false };
+    path.split_once('c').is_some_and(|(of, _)| of == subsystem) && of == namespace
+}
+
+/// The queue of a disk, if it has one whose length can be set.
+fn own(folder: &Path, disk: &str) -> Result<Option<Queue>, Error> {
+    let queue = |knob, path: &Path, queues| {
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        Queue { disk: disk.to_owned(), knob, path, queues }
+    };
+    let depth = folder.join("device/queue_depth");
+    if is_writable(&depth) {
+        return Ok(Some(queue(Knob::QueueDepth, &depth, NonZeroU32::MIN)));
+    }
+    // Only what has hardware queues has a bound; each of them has a folder.
+    let queues = roots::names(&folder.join("mq"))?.len();
+    let requests = folder.join("queue/nr_requests");
+    let queues = u32::try_from(queues).ok().and_then(NonZeroU32::new).filter(|_| is_writable(&requests));
+    Ok(queues.map(|queues| queue(Knob::Requests, &requests, queues)))
+}
+
+/// By its permissions: some drivers show a length that nobody can set.
+fn is_writable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & WRITABLE != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_path_of;
+
+    #[test]
+    fn paths_of_a_multipath_disk_are_told_by_their_names() {
+        for (name, head, is) in [
+            ("nvme0c0n1", "nvme0n1", true),
+            ("nvme0c12n1", "nvme0n1", true),
+            ("nvme1c0n1", "nvme0n1", false),
+            ("nvme0c0n2", "nvme0n1", false),
+            ("nvme0n1", "nvme0n1", false),
+            ("sda", "nvme0n1", false),
+        ] {
+            assert_eq!(is_path_of(name, head), is, "{name} of {head}");
+        }
+    }
+}
