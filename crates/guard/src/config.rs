@@ -19,9 +19,11 @@ use serde::{Deserialize, Serialize};
 use crate::actuator::{Actuator, Packets};
 
 mod array;
+mod ceph;
 mod promise;
 
 pub use array::{ArrayConfig, ArrayVolume};
+pub use ceph::CephConfig;
 pub use promise::{GoalConfig, HybridConfig, PromiseConfig, PromiseMethod};
 
 /// A configuration that shows every key with its default, commented.
@@ -47,6 +49,9 @@ pub struct Config {
     pub arrays: BTreeMap<String, ArrayConfig>,
     /// How hosts that share arrays tell each other what they do.
     pub exchange: Exchange,
+    /// Ceph OSDs of this host; without this table they are left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ceph: Option<CephConfig>,
 }
 
 /// The agent.
@@ -330,6 +335,9 @@ impl Config {
         }
         if !self.exchange.etcd.is_empty() && self.exchange.period < guard.interval {
             fault(&["exchange", "period"], format!("must be at least guard.interval ({})", guard.interval));
+        }
+        for (key, message) in self.ceph.iter().flat_map(CephConfig::faults) {
+            fault(&["ceph", key], message);
         }
         faults.dedup();
         faults

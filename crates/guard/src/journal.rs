@@ -58,6 +58,13 @@ pub enum Knob {
         /// The device, as `MAJOR:MINOR`.
         device: String,
     },
+    /// An option of a running Ceph daemon.
+    CephOption {
+        /// The daemon's admin socket.
+        socket: PathBuf,
+        /// The option.
+        option: String,
+    },
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -325,6 +332,10 @@ fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
         Knob::IoMax { path, device } => {
             let Some(before) = &state.before else { return Ok(Restored::Nothing) };
             actuator::io_max::put_back(path, device, before, state.seen.as_deref())
+        }
+        Knob::CephOption { socket, option } => {
+            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
+            actuator::ceph_option::put_back(socket, option, before, state.seen.as_deref())
         }
         Knob::File(path) => {
             let Some(before) = &state.before else { return Ok(Restored::Nothing) };

@@ -10,11 +10,14 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod actuator;
+pub mod admin_socket;
 pub mod agent;
 mod bpf;
 pub mod config;
 pub mod discovery;
 pub mod error;
+#[cfg(test)]
+mod fake_osd;
 pub mod journal;
 pub mod preflight;
 pub mod sensor;

@@ -1,7 +1,7 @@
 //! What a configuration must be, and what is said about one that is not.
 
 use evenkeel_guard::Config;
-use evenkeel_guard::config::{Abilities, EXAMPLE, Guard, Method, Statistic, Who};
+use evenkeel_guard::config::{Abilities, CephConfig, EXAMPLE, Guard, Method, Statistic, Who};
 use proptest::prelude::*;
 
 const NONE: Abilities = Abilities { tracepoints: false };
@@ -29,9 +29,12 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     san.latency = None;
     san.volumes.get_mut("database").expect("is there").ceiling = None;
     (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
+    let ceph = spelled.ceph.as_mut().expect("is there");
+    (ceph.only, ceph.sockets) = (Vec::new(), Vec::new());
     assert_eq!(spelled, example);
     let expected = Guard { interfaces: vec!["eth0".into()], never: example.guard.never.clone(), ..Guard::default() };
     assert_eq!(example.guard, expected);
+    assert_eq!(example.ceph, Some(CephConfig::default()));
 }
 
 #[test]
@@ -61,6 +64,10 @@ fn faults_name_file_line_key_and_cure() {
         ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
         ("[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n", "no figure of response times"),
         ("[hybrids.a]\n", "the key `device` is missing"),
+        ("[ceph]\nsample_every = \"1ms\"\n", "guard.toml:2:1: ceph.sample_every: is 1ms; write \"5ms\" to \"1s\""),
+        ("[ceph]\nanswer_within = \"1m\"\n", "ceph.answer_within: is"),
+        ("[ceph]\nadmission = \"none\"\n", "leave the table out"),
+        ("[ceph]\nadmission = { kind = \"fixed\", budget = 0 }\n", "budget must be greater than 0"),
         ("[hybrids.a]\ndevice = \"dm-0\"\n", "hybrids.a.tenants: names nobody"),
         ("[hybrids.a]\ndevice = \"dm-0\"\nperiod = \"1ms\"\n", "hybrids.a.period: must be from 50 ms"),
         ("[hybrids.a]\ndevice = \"dm-0\"\nmax_raise = 0.5\n", "hybrids.a.max_raise: must be from 1"),

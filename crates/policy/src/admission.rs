@@ -176,7 +176,7 @@ impl Admission {
     }
 
     /// What makes no sense in the settings, if anything does.
-    pub(crate) fn complaint(&self) -> Option<String> {
+    pub fn complaint(&self) -> Option<String> {
         match self {
             Self::None | Self::Theta | Self::Vegas | Self::Gradient => None,
             Self::Elastic { tolerance } => {

@@ -15,7 +15,7 @@
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
 
-mod admission;
+pub mod admission;
 pub mod change;
 pub mod check;
 pub mod config;

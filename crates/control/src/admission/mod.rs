@@ -383,6 +383,12 @@ impl Admission {
         fits
     }
 
+    /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
+    #[inline]
+    pub fn hold_back(&self, waiting: bool) {
+        self.holding_back.set(waiting);
+    }
+
     /// Takes a request in.
     #[inline]
     pub fn admit(&mut self, cost_bytes: u64) {

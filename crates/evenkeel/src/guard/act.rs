@@ -1,5 +1,6 @@
 //! Making decisions take effect, or saying why not.
 
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -27,7 +28,7 @@ impl Actor {
             return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
         }
         let holds = !config.guard.interfaces.is_empty() && !config.resources.is_empty();
-        if !holds && config.hybrids.is_empty() && config.arrays.is_empty() {
+        if !holds && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
             let why = "the configuration names no interfaces by which clients are reached, so nobody is held back";
             return Ok(Self::Watching(why.into()));
         }
@@ -52,8 +53,7 @@ impl Actor {
             Self::Acting(acting) => {
                 let actuator = match acting.actuator() {
                     None => {
-                        return "limits of groups (io.max) and lengths of queues (sysfs) are set and put back at the end; nobody's packets wait"
-                            .into();
+                        return "limits of groups (io.max), lengths of queues (sysfs) and throttles of OSDs are set and put back at the end; nobody's packets wait".into();
                     }
                     Some(Actuator::Edt) if acting.ends_with_process() => "edt",
                     Some(Actuator::Edt) => "edt with filters",
@@ -80,10 +80,18 @@ impl Actor {
     }
 
     /// Where limits of groups and lengths of queues are noted before they are set; `None` if nothing is to be set.
-    pub(super) fn journal(&mut self) -> Option<&mut Journal> {
+    pub(super) fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
         match self {
             Self::Watching(_) => None,
             Self::Acting(acting) => Some(acting.journal()),
+        }
+    }
+
+    /// The same for other threads, which let go of it before [`stop`](Self::stop).
+    pub(super) fn shared_journal(&self) -> Option<Arc<Mutex<Journal>>> {
+        match self {
+            Self::Watching(_) => None,
+            Self::Acting(acting) => Some(acting.shared_journal()),
         }
     }
 

@@ -2,6 +2,7 @@
 //! thing.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use evenkeel_guard::actuator::{Actuator, Holds, PacketDelay, Plan, Settings};
@@ -13,7 +14,7 @@ use super::restore;
 /// In force until [`Acting::stop`], or until this process ends in whatever way.
 pub(crate) struct Acting {
     path: PathBuf,
-    journal: Journal,
+    journal: Arc<Mutex<Journal>>,
     sentinel: Sentinel,
     delay: Option<PacketDelay>,
 }
@@ -35,6 +36,7 @@ impl Acting {
         // Before the first change: from here on somebody survives us.
         let sentinel = restore::start_sentinel(journal_path)?;
         let delay = plan.map(|plan| plan.apply(&mut journal)).transpose()?;
+        let journal = Arc::new(Mutex::new(journal));
         Ok(Self { path: journal_path.to_owned(), journal, sentinel, delay })
     }
 
@@ -55,9 +57,14 @@ impl Acting {
         Ok(())
     }
 
-    /// The journal, for limits of groups.
-    pub(crate) fn journal(&mut self) -> &mut Journal {
-        &mut self.journal
+    /// The journal, for limits of groups. Lines of it are whole, whoever panicked with it.
+    pub(crate) fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The journal, for other threads. They let go of it before [`stop`](Self::stop).
+    pub(crate) fn shared_journal(&self) -> Arc<Mutex<Journal>> {
+        Arc::clone(&self.journal)
     }
 
     /// What is in force, as rounded to classes.
@@ -80,13 +87,15 @@ impl Acting {
     /// # Errors
     /// What could not be put back; the journal keeps it.
     pub(crate) fn stop(self) -> anyhow::Result<Option<u64>> {
-        let Self { mut journal, sentinel, delay, .. } = self;
+        let Self { journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());
-        let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut journal));
-        // Limits of groups; what the delay could not put back is tried once more.
-        restore::report_failures(journal.restore_all())?;
+        let mut held = journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut held));
+        // Limits of groups and options of OSDs; what the delay could not put back is tried once more.
+        restore::report_failures(held.restore_all())?;
         restored?;
         // The sentinel waits for the lock.
+        drop(held);
         drop(journal);
         sentinel.stop();
         Ok(drops)

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState, SlotsRecord};
+use evenkeel_guard::agent::osd_record::{OsdRecord, OsdState};
 use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseRecord};
 use evenkeel_guard::agent::record::{self, ClientState, DeviceState, Record, ResourceState};
 use prometheus_client::collector::Collector;
@@ -32,6 +33,9 @@ pub(super) struct Decisions {
     /// About slots of arrays, newest first.
     #[serde(default)]
     pub(super) slots: Vec<SlotsRecord>,
+    /// About OSDs, newest first.
+    #[serde(default)]
+    pub(super) osds: Vec<OsdRecord>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +57,9 @@ pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
 async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Response {
     let shared = lock(&agent);
     let (agent, keeper, arrays) = (shared.agent(), shared.keeper(), shared.arrays());
-    let known: Vec<&str> = agent.resources().chain(keeper.names()).chain(arrays.names()).collect();
+    let osds = shared.osd_names();
+    let known = agent.resources().chain(keeper.names()).chain(arrays.names());
+    let known: Vec<&str> = known.chain(osds.iter().map(String::as_str)).collect();
     if let Some(name) = wanted.resource.as_ref().filter(|name| !known.contains(&name.as_str())) {
         let message = evenkeel_policy::unknown("resource", name, &known);
         let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
@@ -64,6 +70,7 @@ async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Respons
         decisions: agent.records(name, count),
         promises: keeper.records(name, count),
         slots: arrays.records(name, count),
+        osds: shared.osd_records(name, count),
     })
     .into_response()
 }
@@ -188,6 +195,34 @@ const QUEUE: &[Metric<QueueState>] = &[
     metric("queue_changes", "Times that it was changed.", None, |q| Some(Figure::Counter(q.changes_total as f64))),
 ];
 
+const OSD: &[Metric<OsdState>] = &[
+    metric("osd_controlled", "1 if the throttle is set by the agent.", None, |o| {
+        Some(Figure::Gauge(f64::from(u8::from(o.standing == "controlled"))))
+    }),
+    metric("osd_budget_bytes", "Cost that may be inside the store, as decided.", None, |o| {
+        o.budget_bytes.map(|bytes| Figure::Gauge(bytes as f64))
+    }),
+    metric("osd_throttle_bytes", "Cost that may be inside the store, as the OSD says.", None, |o| {
+        o.throttle_bytes.map(|bytes| Figure::Gauge(bytes as f64))
+    }),
+    metric("osd_inside_bytes", "Cost inside the store.", None, |o| Some(Figure::Gauge(o.measured.inside_bytes as f64))),
+    metric("osd_store_latency", "Mean of the last interval; absent without commits.", SECONDS, |o| {
+        o.measured.store_latency_ms.and_then(seconds)
+    }),
+    metric("osd_commits_per_second", "Transactions committed in the last interval.", None, |o| {
+        Some(Figure::Gauge(o.measured.commits_per_s))
+    }),
+    metric("osd_samples", "Samples taken.", None, |o| Some(Figure::Counter(o.samples_total as f64))),
+    metric("osd_skipped_samples", "Samples left out because an answer came late.", None, |o| {
+        Some(Figure::Counter(o.skipped_total as f64))
+    }),
+    metric("osd_changes", "Times that the throttle was set.", None, |o| Some(Figure::Counter(o.changes_total as f64))),
+    metric("osd_restarts", "Times that the OSD was seen to have started anew.", None, |o| {
+        Some(Figure::Counter(o.restarts_total as f64))
+    }),
+    metric("osd_errors", "Questions and changes that failed.", None, |o| Some(Figure::Counter(o.errors_total as f64))),
+];
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let state = &self.0;
@@ -213,6 +248,7 @@ impl Collector for Snapshot {
         }
         self.arrays(&mut encoder)?;
         each(&mut encoder, HYBRID, &state.hybrids, |hybrid| vec![("hybrid", hybrid.name.clone())])?;
+        each(&mut encoder, OSD, &state.osds, |osd| vec![("osd", osd.name.clone())])?;
         for metric in PROMISE {
             let samples = state.hybrids.iter().flat_map(|hybrid| {
                 hybrid.tenants.iter().flat_map(move |tenant| {

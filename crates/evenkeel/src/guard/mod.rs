@@ -3,11 +3,14 @@
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
-use evenkeel_guard::discovery::{Map, Roots, Survey, resolved};
+use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
+use evenkeel_guard::preflight::osd::Scheduling;
 use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::config::Status;
 use serde::de::DeserializeOwned;
@@ -20,9 +23,13 @@ mod acting;
 mod exchange;
 mod hold;
 mod http;
+mod osd_threads;
 mod restore;
 mod run;
 mod show;
+
+/// How long an OSD may take to answer when it is checked.
+const CHECK_LIMIT: Duration = Duration::from_secs(2);
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -59,7 +66,7 @@ pub(crate) enum Command {
     },
     /// Tell why clients are or are not held back: the newest decisions, newest first
     Why {
-        /// The resource, hybrid device or array; all if left out
+        /// The resource, hybrid device, array or OSD; all if left out
         resource: Option<String>,
         /// How many decisions
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
@@ -143,15 +150,21 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
-    let configured =
-        config.map_or_else(|| Ok(Configured::new()), |file| read(file).map(|config| config.configured()))?;
-    let map = Map::of(&Survey::of_this_machine(), &configured, resolved);
+    let config = config.map(read).transpose()?;
+    let configured = config.as_ref().map_or_else(Configured::new, Config::configured);
+    let sockets = config.and_then(|config| config.ceph).map_or_else(Vec::new, |ceph| ceph.sockets);
+    let mut map = Map::of(&Survey::of_this_machine(), &configured, resolved);
+    map.osds = osds::find(Path::new("/"), &sockets);
     output::print(&if json { in_json(&map)? } else { show::map(&map) });
     Ok(())
 }
 
 fn check(json: bool) -> anyhow::Result<()> {
-    let preflight = judged();
+    let mut preflight = judged();
+    for entry in osds::find(Path::new("/"), &[]) {
+        let socket = AdminSocket::new(entry.socket, CHECK_LIMIT);
+        preflight.findings.push(preflight::osd::judge(&entry.name, &Scheduling::ask(&socket)));
+    }
     output::print(&if json { in_json(&preflight)? } else { show::preflight(&preflight) });
     if preflight.can_act {
         return Ok(());
@@ -172,7 +185,8 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let hybrids = config.hybrids.len();
     output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises") } else { String::new() });
     let arrays = config.arrays.len();
-    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts\n") } else { "\n".into() });
+    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts\n") } else { String::new() });
+    output::print(&config.ceph.map_or_else(|| "\n".into(), |ceph| format!(", OSDs by {}\n", ceph.admission.kind())));
     Ok(())
 }
 

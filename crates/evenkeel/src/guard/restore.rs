@@ -69,6 +69,7 @@ pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
             Knob::Filter(device) => format!("filter on {device}"),
             Knob::Qdisc(device) => format!("delay classes on {device}"),
             Knob::Table => "nftables table inet evenkeel".to_owned(),
+            Knob::CephOption { socket, option } => format!("{option} at {}", socket.display()),
             Knob::IoMax { path, device } => format!("{} of {device}", path.display()),
         };
         let text = match result {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use evenkeel_guard::Agent;
 use evenkeel_guard::agent::array_files::Arrays;
+use evenkeel_guard::agent::osd_record::OsdRecord;
 use evenkeel_guard::agent::promise_files::Keeper;
 use evenkeel_guard::agent::record::State;
 use evenkeel_guard::config::Config;
@@ -24,6 +25,7 @@ use signal_hook::iterator::Signals;
 
 use super::act::Actor;
 use super::exchange::SharedArrays;
+use super::osd_threads::Osds;
 use crate::exchange;
 use crate::output;
 use crate::serve::systemd::{self, Condition, Watchdog};
@@ -55,6 +57,7 @@ pub(super) struct Shared {
     keeper: Keeper,
     arrays: Arrays,
     exchange: Option<Arc<exchange::Handle>>,
+    osds: Option<Arc<Osds>>,
     acting: bool,
     acting_reason: String,
     /// When the map that is in use was made, and after which time one ought to be there again.
@@ -87,6 +90,16 @@ impl Shared {
         &mut self.arrays
     }
 
+    /// Decisions about OSDs, newest first.
+    pub(super) fn osd_records(&self, osd: Option<&str>, count: usize) -> Vec<OsdRecord> {
+        self.osds.as_ref().map_or_else(Vec::new, |osds| osds.records(osd, count))
+    }
+
+    /// Names of the OSDs.
+    pub(super) fn osd_names(&self) -> Vec<String> {
+        self.osds.as_ref().map_or_else(Vec::new, |osds| osds.names())
+    }
+
     pub(super) fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
@@ -95,6 +108,7 @@ impl Shared {
             hybrids: self.keeper.state(),
             arrays: self.arrays.state(),
             exchange: self.exchange.as_ref().map(|exchange| exchange.state()),
+            osds: self.osds.as_ref().map_or_else(Vec::new, |osds| osds.states()),
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
@@ -128,9 +142,9 @@ impl Shared {
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let config = super::read(&args.config)?;
-    if config.resources.is_empty() && config.hybrids.is_empty() && config.arrays.is_empty() {
+    if config.resources.is_empty() && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
         return Err(anyhow!(
-            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, or [arrays.NAME] with volumes of an array that other hosts use too"
+            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
         ));
     }
     let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
@@ -155,11 +169,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let others = keeper.names().chain(arrays.names()).map(str::to_owned);
     let guarded: Vec<String> = goals.into_iter().chain(others).collect();
     let mut actor = Actor::start(&config, args.dry_run)?;
+    let started = Instant::now();
+    let discover_every = config.guard.discover_every.into();
+    let osds = config.ceph.as_ref();
+    let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal())).transpose()?;
+    let guarded: Vec<String> = guarded.into_iter().chain(osds.iter().flat_map(|osds| osds.names())).collect();
     let shared = Shared {
         agent,
         keeper,
         arrays,
         exchange: None,
+        osds: osds.clone(),
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
@@ -195,11 +215,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: &mut diskstats, read_times: read_times.as_mut() };
-    keep(&config, &shared, &mut sensors, &mut actor, &maps, &stop);
+    keep(&config, started, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
     if let Some(exchange) = exchange {
         exchange.stop();
+    }
+    if let Some(osds) = osds {
+        osds.stop();
     }
     actor.stop()
 }
@@ -253,6 +276,7 @@ fn count_read_times(
 /// Ticks until told to stop.
 fn keep(
     config: &Config,
+    started: Instant,
     shared: &Mutex<Shared>,
     sensors: &mut Sensors<'_>,
     actor: &mut Actor,
@@ -260,10 +284,9 @@ fn keep(
     stop: &AtomicBool,
 ) {
     let interval: Duration = config.guard.interval.into();
-    let started = Instant::now();
-    let mut due = started + interval;
+    let mut due = Instant::now() + interval;
     let mut snmp = Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok();
-    let mut snmp_due = started;
+    let mut snmp_due = due;
     let mut watchdog = Watchdog::of_this_process();
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::now();
@@ -305,11 +328,11 @@ fn keep(
         let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
         let failure = failure.or(ticked.and(timed).err().map(anyhow::Error::from));
         let acted = actor.hold(now, shared.agent.holds());
-        for error in shared.keeper.tick(at, actor.journal()) {
+        for error in shared.keeper.tick(at, actor.journal().as_deref_mut()) {
             shared.failed(&error.into());
         }
         let Shared { agent, arrays, .. } = &mut *shared;
-        for error in arrays.tick(at, agent.statistics(), actor.journal()) {
+        for error in arrays.tick(at, agent.statistics(), actor.journal().as_deref_mut()) {
             shared.failed(&error.into());
         }
         if now >= snmp_due {

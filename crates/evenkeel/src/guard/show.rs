@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 
 use evenkeel_guard::agent::array_record::{ArrayState, QueueState, SlotsRecord};
+use evenkeel_guard::agent::osd_record::OsdState;
 use evenkeel_guard::agent::promise_record::{DirectionState, HybridState};
 use evenkeel_guard::agent::record::{ClientState, State};
 use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
+use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::preflight::Preflight;
 
@@ -51,6 +53,10 @@ pub(super) fn map(map: &Map) -> String {
         let rows: Vec<_> = map.hybrids.iter().map(row).collect();
         text.push('\n');
         text += &table(&["hybrid device", "kind", "path", "fast", "slow"], &rows);
+    }
+    if !map.osds.is_empty() {
+        let row = |entry: &OsdEntry| vec![entry.name.clone(), entry.socket.display().to_string()];
+        let _ = write!(text, "\n{}", table(&["osd", "admin socket"], &map.osds.iter().map(row).collect::<Vec<_>>()));
     }
     for note in &map.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
@@ -133,6 +139,10 @@ pub(super) fn state(state: &State) -> String {
     for of in &state.arrays {
         text += &array(of);
     }
+    if !state.osds.is_empty() {
+        let head = ["osd", "standing", "budget KiB", "throttle KiB", "store ms", "commits/s", "MB/s", "waiting", "why"];
+        let _ = write!(text, "\n{}", table(&head, &state.osds.iter().map(osd).collect::<Vec<_>>()));
+    }
     for note in &state.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
     }
@@ -176,6 +186,22 @@ fn queue(queue: &QueueState) -> String {
         Some(found) => format!("{} left alone, as somebody else set {found}", queue.disk),
         None => format!("{} {} of {}", queue.disk, length(queue.value), length(queue.before)),
     }
+}
+
+fn osd(osd: &OsdState) -> Vec<String> {
+    let measured = &osd.measured;
+    let kib = |bytes: Option<u64>| bytes.map_or_else(|| "-".into(), |bytes| (bytes >> 10).to_string());
+    vec![
+        osd.name.clone(),
+        osd.standing.clone(),
+        kib(osd.budget_bytes),
+        kib(osd.throttle_bytes),
+        measured.store_latency_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}")),
+        format!("{:.0}", measured.commits_per_s),
+        format!("{:.2}", measured.cost_bytes_per_s / 1e6),
+        measured.waiting.to_string(),
+        osd.problem.clone().unwrap_or_else(|| format!("{}: {}", osd.method, osd.because)),
+    ]
 }
 
 /// A hybrid device and its tenants.
@@ -240,9 +266,9 @@ fn client(client: &ClientState) -> Vec<String> {
     ]
 }
 
-/// Decisions, newest first: about clients of resources, tenants of hybrid devices, and volumes of arrays.
+/// Decisions, newest first: about clients of resources, tenants of hybrid devices, volumes of arrays, and OSDs.
 pub(super) fn decisions(all: &Decisions) -> String {
-    let Decisions { decisions: records, promises, slots } = all;
+    let Decisions { decisions: records, promises, slots, osds } = all;
     let mut text = String::new();
     for record in records {
         let _ = writeln!(
@@ -273,7 +299,22 @@ pub(super) fn decisions(all: &Decisions) -> String {
     for record in slots {
         text += &of_slots(record);
     }
-    if records.is_empty() && promises.is_empty() && slots.is_empty() {
+    for record in osds {
+        let kib = |bytes: Option<u64>| bytes.map_or_else(|| "all".into(), |bytes| (bytes >> 10).to_string());
+        let _ = writeln!(
+            text,
+            "{:.1} s to {:.1} s, {}: {} ({} samples, {} to {} KiB inside, now {})",
+            record.from_s,
+            record.until_s,
+            record.osd,
+            record.because,
+            record.times,
+            kib(record.least_bytes),
+            kib(record.largest_bytes),
+            kib(record.budget_bytes)
+        );
+    }
+    if records.is_empty() && promises.is_empty() && slots.is_empty() && osds.is_empty() {
         text.push_str("nothing has been decided yet\n");
     }
     text

@@ -94,6 +94,9 @@ pub enum Error {
         /// Why.
         cause: std::io::Error,
     },
+    /// An OSD's option could not be read or set.
+    #[error(transparent)]
+    Osd(#[from] crate::admin_socket::Error),
     /// The journal is in use.
     #[error("the journal {path} is in use by another process: an agent is running; stop it first")]
     JournalInUse {

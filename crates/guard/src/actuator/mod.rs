@@ -10,6 +10,7 @@
 //! Classes are made once. A tick changes the maps only, over netlink and without starting a process. Where the kernel has
 //! them, a BPF program and `fq` do the same with one class for all delays (`edt.rs`).
 
+pub mod ceph_option;
 mod delay;
 mod edt;
 mod error;

@@ -25,6 +25,9 @@ pub mod array;
 pub mod array_files;
 pub mod array_record;
 pub mod meter;
+pub mod osd;
+pub mod osd_files;
+pub mod osd_record;
 mod percentile;
 pub mod promise;
 pub mod promise_files;
@@ -231,6 +234,7 @@ impl Agent {
             hybrids: Vec::new(),
             arrays: Vec::new(),
             exchange: None,
+            osds: Vec::new(),
             notes: self.map.notes.iter().cloned().chain(resent).collect(),
         }
     }

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::array_record::ArrayState;
+use super::osd_record::OsdState;
 use super::promise_record::HybridState;
 use crate::discovery::Note;
 
@@ -49,6 +50,9 @@ pub struct State {
     /// How the exchange with other hosts goes, if there is one.
     #[serde(default)]
     pub exchange: Option<ExchangeState>,
+    /// Ceph OSDs of this host, if they are controlled.
+    #[serde(default)]
+    pub osds: Vec<OsdState>,
     /// What is uncertain about the map of clients and devices.
     pub notes: Vec<Note>,
 }

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Survey;
+use super::osds::OsdEntry;
 use super::processes::Program;
 use super::sockets::{Socket, SocketState};
 use crate::sensor::diskstats::DeviceNumber;
@@ -148,6 +149,9 @@ pub struct Map {
     /// Slow devices behind fast ones, on which groups can be promised a throughput.
     #[serde(default)]
     pub hybrids: Vec<HybridEntry>,
+    /// Ceph's OSDs, if they were looked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub osds: Vec<OsdEntry>,
     /// What is uncertain or could not be found out.
     pub notes: Vec<Note>,
 }
@@ -491,7 +495,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         };
         let resources = devices.into_iter().map(entry).collect();
         let hybrids = self.survey.hybrids.clone();
-        let mut map = Map { links: self.links, resources, hybrids, notes: self.notes };
+        let mut map = Map { links: self.links, resources, hybrids, osds: Vec::new(), notes: self.notes };
         let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, resources)| {
             let resources = joined(resources);
             let message = format!("{address} reaches several resources ({resources}): a delay for one would hold back work on the others, so it is never held back; give the client an address for each resource");

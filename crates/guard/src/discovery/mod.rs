@@ -6,6 +6,7 @@
 //! | [`lio`], [`nvmet`], [`tgt`] | SCSI and NVMe targets |
 //! | [`sockets`], [`processes`], [`mark`] | TCP connections, and the NBD servers that hold them |
 //! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ resource |
+//! | [`osds`] | Ceph's OSDs |
 //! | [`roots`] | where the trees are |
 //!
 //! [`Survey::read`] reads, [`map::Map::of`] puts together; the second is pure.
@@ -20,6 +21,7 @@ pub mod map;
 pub mod mark;
 pub mod mounts;
 pub mod nvmet;
+pub mod osds;
 pub mod processes;
 pub mod roots;
 pub mod sockets;

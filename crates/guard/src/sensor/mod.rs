@@ -7,6 +7,7 @@
 //! | [`diskstats`] | response time, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
 //! | [`queue`] | through which queues a device is reached, and what says how long they are |
+//! | [`osd`] | what a Ceph OSD counts: latency of its store, what waits at its throttle |
 //! | [`retransmits`] | TCP segments sent again, for the whole host |
 //! | [`tracepoints`] | how long single reads take |
 //! | [`source`] | a file that stays open |
@@ -16,6 +17,7 @@ mod cache_dm;
 pub mod cgroup;
 pub mod diskstats;
 pub mod initiators;
+pub mod osd;
 pub mod queue;
 pub mod retransmits;
 pub mod source;

@@ -1,5 +1,7 @@
 //! Labs in a virtual machine: what the host's kernel cannot show.
 
+mod ceph;
+mod ceph_stage;
 mod cpio;
 mod device_mapper;
 mod durability;
@@ -44,6 +46,8 @@ const SHARE: &str = "/run/lab";
 /// Which lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Name {
+    /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
+    Ceph,
     /// Cuts the power under load and looks for broken promises.
     Durability,
     /// Keeps promised throughputs on a slow device behind a cache.
@@ -64,6 +68,7 @@ impl Name {
     /// As on the command line.
     pub(crate) fn text(self) -> &'static str {
         match self {
+            Self::Ceph => "ceph",
             Self::Durability => "durability",
             Self::Hybrid => "hybrid",
             Self::Iscsi => "iscsi",
@@ -149,7 +154,11 @@ impl Lab {
 
 /// `cargo xtask lab`; the result is whether every check held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    let reason = if matches!(args.name, Name::Slots) { without_slots() } else { unavailable() };
+    let reason = match args.name {
+        Name::Ceph => without_ceph(),
+        Name::Slots => without_slots(),
+        _ => unavailable(),
+    };
     if let Some(reason) = reason {
         anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
     }
@@ -174,6 +183,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Options { server: args.server, binary, build, keep: args.keep, verbose: args.verbose, only: args.only };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
+        Name::Ceph => ceph::run(&mut lab, &options),
         Name::Durability => durability::run(&mut lab, &options),
         Name::Hybrid => hybrid::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
@@ -198,6 +208,11 @@ fn run_lab(args: Args) -> Result<Tally> {
 /// Why the labs cannot run on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
     vm::missing()
+}
+
+/// Why the lab of Ceph cannot run on this machine, if so.
+pub(crate) fn without_ceph() -> Option<String> {
+    ceph::missing()
 }
 
 /// Why the lab of slots cannot run on this machine, if so.

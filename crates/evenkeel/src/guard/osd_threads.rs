@@ -1,0 +1,200 @@
+//! Ceph's OSDs: a thread for each, so that one that hangs keeps no other waiting, and one that looks for new ones.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use evenkeel_guard::agent::osd_files::Osd;
+use evenkeel_guard::agent::osd_record::{Decided, OsdRecord, OsdState};
+use evenkeel_guard::config::CephConfig;
+use evenkeel_guard::discovery::osds::{self, OsdEntry};
+use evenkeel_guard::journal::Journal;
+
+/// How long a thread sleeps at once: a stop is heard soon.
+const NAP: Duration = Duration::from_millis(100);
+/// Time between two tries to reach an OSD that does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How often what is shown is brought up to date.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
+
+/// What is shown of one OSD. Its thread keeps the OSD itself to itself while it waits for an answer.
+#[derive(Debug, Default)]
+struct Shown {
+    state: OsdState,
+    decisions: VecDeque<Decided>,
+}
+
+/// All OSDs of this host.
+#[derive(Debug)]
+pub(super) struct Osds {
+    config: CephConfig,
+    started: Instant,
+    stop: AtomicBool,
+    /// Let go of in the end, so that the sentinel can have it.
+    journal: Mutex<Option<Arc<Mutex<Journal>>>>,
+    known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Osds {
+    /// Starts to look for OSDs every `discover_every`, and to control those that are found; without a journal nothing is
+    /// set.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(super) fn start(
+        config: &CephConfig,
+        discover_every: Duration,
+        started: Instant,
+        journal: Option<Arc<Mutex<Journal>>>,
+    ) -> anyhow::Result<Arc<Self>> {
+        let osds = Arc::new(Self {
+            config: config.clone(),
+            started,
+            stop: AtomicBool::new(false),
+            journal: Mutex::new(journal),
+            known: Mutex::default(),
+            threads: Mutex::default(),
+        });
+        osds.look();
+        if lock(&osds.known).is_empty() {
+            tracing::warn!("no OSD is found here; they are looked for every {} s", discover_every.as_secs());
+        }
+        let looking = Arc::clone(&osds);
+        let looker = thread::Builder::new().name("evenkeel-osds".into()).spawn(move || {
+            while looking.sleep(discover_every) {
+                looking.look();
+            }
+        });
+        lock(&osds.threads).push(looker.context("cannot look for OSDs")?);
+        Ok(osds)
+    }
+
+    /// Sleeps; whether to go on.
+    fn sleep(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            if left.is_zero() {
+                return true;
+            }
+            thread::sleep(left.min(NAP));
+        }
+    }
+
+    /// Starts a thread for each OSD that is new.
+    fn look(self: &Arc<Self>) {
+        for entry in osds::find(Path::new("/"), &self.config.sockets) {
+            let known = lock(&self.known).iter().any(|(known, _)| known.socket == entry.socket);
+            if known || !self.config.wants(&entry.name) {
+                continue;
+            }
+            let shown = Arc::new(Mutex::new(Shown::default()));
+            // Which target is explored first should differ from one OSD to the next.
+            let seed = lock(&self.known).len() as u64 + 1;
+            let osd = Osd::new(&entry, &self.config, self.now(), seed);
+            lock(&shown).state = osd.state();
+            let (osds, to_show) = (Arc::clone(self), Arc::clone(&shown));
+            let thread = thread::Builder::new().name(format!("evenkeel-{}", entry.name)).spawn(move || {
+                osds.keep(osd, &to_show);
+            });
+            match thread {
+                Ok(thread) => {
+                    lock(&self.threads).push(thread);
+                    lock(&self.known).push((entry, shown));
+                }
+                Err(error) => tracing::error!("cannot control {}: {error}", entry.name),
+            }
+        }
+    }
+
+    fn now(&self) -> evenkeel_control::Instant {
+        evenkeel_control::Instant::ZERO + self.started.elapsed().into()
+    }
+
+    /// Samples until told to stop. Samples that cannot be taken in time are left out, not made up for.
+    fn keep(&self, mut osd: Osd, shown: &Mutex<Shown>) {
+        let journal = lock(&self.journal).clone();
+        let every: Duration = self.config.sample_every.into();
+        let mut due = Instant::now();
+        let (mut show_due, mut last_error) = (due, None);
+        while self.sleep(due.saturating_duration_since(Instant::now())) {
+            let result = osd.tick(|| self.now(), journal.as_deref());
+            let now = Instant::now();
+            due += every;
+            if now > due {
+                let missed = now.duration_since(due).as_nanos() / every.as_nanos().max(1) + 1;
+                osd.skipped(u64::try_from(missed).unwrap_or(u64::MAX));
+                due = now + every;
+            }
+            let error = result.err().map(|error| error.to_string());
+            if error.is_some() {
+                due = now + RETRY.max(every);
+            }
+            if error != last_error {
+                match &error {
+                    Some(error) => tracing::warn!("{}: {error}", osd.name()),
+                    None => tracing::info!("{} answers", osd.name()),
+                }
+                last_error = error;
+            }
+            if now >= show_due {
+                show_due = now + SHOW_EVERY;
+                let mut shown = lock(shown);
+                shown.state = osd.state();
+                shown.decisions.clone_from(osd.decisions());
+            }
+        }
+    }
+
+    /// Every OSD, as it was when its last question ended.
+    pub(super) fn states(&self) -> Vec<OsdState> {
+        lock(&self.known).iter().map(|(_, shown)| lock(shown).state.clone()).collect()
+    }
+
+    /// The newest `count` decisions, newest first, of one OSD or all.
+    pub(super) fn records(&self, osd: Option<&str>, count: usize) -> Vec<OsdRecord> {
+        let known = lock(&self.known);
+        let wanted = known.iter().filter(|(entry, _)| osd.is_none_or(|name| name == entry.name));
+        let mut records: Vec<OsdRecord> = wanted
+            .flat_map(|(entry, shown)| {
+                lock(shown).decisions.iter().map(|decided| decided.record(&entry.name)).collect::<Vec<_>>()
+            })
+            .collect();
+        records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s));
+        records.truncate(count);
+        records
+    }
+
+    /// Names of the OSDs.
+    pub(super) fn names(&self) -> Vec<String> {
+        lock(&self.known).iter().map(|(entry, _)| entry.name.clone()).collect()
+    }
+
+    /// Ends all threads; what is set is put back by the journal afterwards.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        loop {
+            let threads = std::mem::take(&mut *lock(&self.threads));
+            if threads.is_empty() {
+                break;
+            }
+            for thread in threads {
+                let _ = thread.join();
+            }
+        }
+        *lock(&self.journal) = None;
+    }
+}

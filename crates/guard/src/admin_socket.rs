@@ -1,0 +1,290 @@
+//! The admin socket of a Ceph daemon: one question and one answer on each connection.
+//!
+//! A question is a JSON object with the command in `prefix`, ended by a zero byte. The answer is its length, four bytes, most
+//! significant first, and so many bytes: JSON, or a text that begins with `ERROR: (`. What is pure stands first, what opens
+//! sockets at the end.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+/// More than any answer that is asked for here: all counters of an OSD are 20 KB, its configuration 100 KB.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Bytes before an answer that tell its length.
+const LENGTH_BYTES: usize = 4;
+/// What an answer begins with that is none.
+const REFUSAL: &str = "ERROR: (";
+
+/// Why a daemon gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody listens there.
+    #[error("nobody listens on {}: the OSD is down, or its admin socket is elsewhere", .path.display())]
+    Absent {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The answer did not come in time.
+    #[error("{} gave no answer within {limit:?}: the OSD is busy or hangs", .path.display())]
+    Late {
+        /// The socket.
+        path: PathBuf,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// The daemon does not do it.
+    #[error("{} refused {command:?}: {answer}", .path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// What was asked.
+        command: String,
+        /// In its words.
+        answer: String,
+    },
+    /// What came is no answer of a Ceph daemon.
+    #[error("{}: {problem}; is this the admin socket of a Ceph daemon of version 16 to 19?", .path.display())]
+    Odd {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: Malformed,
+    },
+    /// Anything else that the system says.
+    #[error("cannot use {}: {cause}; run as root or as the user ceph", .path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+impl Error {
+    /// Whether nobody listens: the daemon is gone, and what was set in it as well.
+    pub const fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent { .. })
+    }
+}
+
+/// An answer that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends before it is complete.
+    #[error("the answer ends after {got} of {wanted} bytes")]
+    Short {
+        /// Bytes that came, length included.
+        got: usize,
+        /// Bytes that should have come.
+        wanted: usize,
+    },
+    /// It is longer than any that is asked for.
+    #[error("the answer is said to have {0} bytes, which is too long")]
+    Long(usize),
+    /// It is not JSON.
+    #[error("the answer is not JSON: {0}")]
+    Json(String),
+    /// Something is not in it, or is of another kind.
+    #[error("the answer has no {0}")]
+    Lacks(String),
+}
+
+/// What is sent: a command with its arguments.
+pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
+    let mut object = Map::new();
+    object.insert("prefix".into(), prefix.into());
+    object.insert("format".into(), "json".into());
+    object.extend(arguments.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+    let mut bytes = Value::Object(object).to_string().into_bytes();
+    bytes.push(0);
+    bytes
+}
+
+/// How long an answer is, its length included, as soon as that can be told.
+///
+/// # Errors
+/// [`Malformed::Long`].
+pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
+    let Some(length) = received.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > MAX_ANSWER_BYTES { Err(Malformed::Long(length)) } else { Ok(Some(LENGTH_BYTES + length)) }
+}
+
+/// What was received, complete, as text.
+///
+/// # Errors
+/// [`Malformed::Short`] if the daemon said no more, [`Malformed::Long`].
+pub fn text(received: &[u8]) -> Result<String, Malformed> {
+    let wanted = wanted(received)?.unwrap_or(LENGTH_BYTES);
+    match received.get(LENGTH_BYTES..wanted) {
+        Some(body) => Ok(String::from_utf8_lossy(body).into_owned()),
+        None => Err(Malformed::Short { got: received.len(), wanted }),
+    }
+}
+
+/// An answer as the daemon means it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// What was asked for. Commands that have nothing to say answer with nothing, which is `null` here.
+    Json(Value),
+    /// In its words.
+    Refused(String),
+}
+
+/// Understands an answer.
+///
+/// # Errors
+/// [`Malformed::Json`].
+pub fn understand(text: &str) -> Result<Answer, Malformed> {
+    if text.starts_with(REFUSAL) {
+        return Ok(Answer::Refused(text.trim_end().replace('\n', ": ")));
+    }
+    if text.trim().is_empty() {
+        return Ok(Answer::Json(Value::Null));
+    }
+    serde_json::from_str(text).map(Answer::Json).map_err(|error| Malformed::Json(error.to_string()))
+}
+
+/// The value of an option in an answer to `config get`.
+///
+/// # Errors
+/// [`Malformed::Lacks`].
+pub fn option_value<'a>(answer: &'a Value, option: &str) -> Result<&'a str, Malformed> {
+    answer.get(option).and_then(Value::as_str).ok_or_else(|| Malformed::Lacks(option.to_owned()))
+}
+
+/// What somebody set for an option in the running daemon, in an answer to `config diff`; `None` if nobody did. (Ceph 16
+/// answers `config diff get` with all options as well.)
+///
+/// # Errors
+/// [`Malformed::Lacks`].
+pub fn override_of(answer: &Value, option: &str) -> Result<Option<String>, Malformed> {
+    let diff = answer.get("diff").and_then(Value::as_object).ok_or_else(|| Malformed::Lacks("diff".into()))?;
+    let Some(value) = diff.get(option).and_then(|levels| levels.get("override")) else { return Ok(None) };
+    match value {
+        Value::String(text) => Ok(Some(text.clone())),
+        Value::Number(number) => Ok(Some(number.to_string())),
+        _ => Err(Malformed::Lacks(format!("override of {option} that is a number"))),
+    }
+}
+
+/// The admin socket of one daemon.
+#[derive(Clone, Debug)]
+pub struct AdminSocket {
+    path: PathBuf,
+    limit: Duration,
+}
+
+impl AdminSocket {
+    /// The socket at `path`; each answer has to come within `limit`.
+    pub fn new(path: impl Into<PathBuf>, limit: Duration) -> Self {
+        Self { path: path.into(), limit }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Asks, and waits for the answer. The result also tells the process that listens, 0 if it is in a process namespace
+    /// that is not ours.
+    ///
+    /// # Errors
+    /// See [`Error`]; after [`Error::Late`] it is not known whether the command was carried out.
+    pub fn ask(&self, prefix: &str, arguments: &[(&str, Value)]) -> Result<(Value, i32), Error> {
+        let odd = |problem| Error::Odd { path: self.path.clone(), problem };
+        let (received, pid) = self.exchange(&question(prefix, arguments)).map_err(|cause| self.failed(cause))?;
+        match text(&received).and_then(|text| understand(&text)).map_err(odd)? {
+            Answer::Json(value) => Ok((value, pid)),
+            Answer::Refused(answer) => {
+                Err(Error::Refused { path: self.path.clone(), command: prefix.to_owned(), answer })
+            }
+        }
+    }
+
+    /// The value of an option that is in force.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn option(&self, option: &str) -> Result<String, Error> {
+        let (answer, _) = self.ask("config get", &[("var", option.into())])?;
+        let value = option_value(&answer, option).map(str::to_owned);
+        value.map_err(|problem| Error::Odd { path: self.path.clone(), problem })
+    }
+
+    /// What somebody set for an option in the running daemon.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn option_override(&self, option: &str) -> Result<Option<String>, Error> {
+        let (answer, _) = self.ask("config diff", &[])?;
+        override_of(&answer, option).map_err(|problem| Error::Odd { path: self.path.clone(), problem })
+    }
+
+    /// Sets an option in the running daemon alone, or takes that back with `None`.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn set_option(&self, option: &str, value: Option<&str>) -> Result<(), Error> {
+        match value {
+            Some(value) => self.ask("config set", &[("var", option.into()), ("val", vec![value].into())]),
+            None => self.ask("config unset", &[("var", option.into())]),
+        }
+        .map(drop)
+    }
+
+    fn exchange(&self, question: &[u8]) -> io::Result<(Vec<u8>, i32)> {
+        let deadline = Instant::now() + self.limit;
+        let mut stream = self.connect()?;
+        let pid = rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        stream.set_write_timeout(Some(self.limit))?;
+        stream.write_all(question)?;
+        let mut received = Vec::with_capacity(8 << 10);
+        let mut part = [0; 16 << 10];
+        loop {
+            // A length that is too long is complained about by whoever looks at it next.
+            if wanted(&received).map_or(true, |wanted| wanted.is_some_and(|wanted| received.len() >= wanted)) {
+                return Ok((received, pid));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            stream.set_read_timeout(Some(left))?;
+            match stream.read(&mut part) {
+                Ok(0) => return Ok((received, pid)),
+                Ok(n) => received.extend_from_slice(&part[..n]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Connects without waiting: a daemon that hangs has a full queue of connections, and a blocking call would wait for
+    /// ever.
+    fn connect(&self) -> io::Result<UnixStream> {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
+
+    fn failed(&self, cause: io::Error) -> Error {
+        let path = self.path.clone();
+        match cause.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Absent { path },
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Late { path, limit: self.limit },
+            _ => Error::Io { path, cause },
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "admin_socket_tests.rs"]
+mod tests;

@@ -1,0 +1,230 @@
+//! An OSD without its socket and the clock: counters in, a budget and reasons out.
+//!
+//! ```text
+//!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
+//! ```
+//!
+//! Counters tell sums over a sampling interval, not single requests. What was committed in an interval is told to the
+//! controller at its end, each request with the mean cost and the mean latency: a device that completes in batches looks the
+//! same. The smallest of these means takes the place of the smallest latency.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::{Admission, Config};
+use evenkeel_control::units::Kind;
+use evenkeel_control::{Duration, Instant};
+
+use super::osd_record::{Decided, Measured};
+use crate::sensor::osd::Counters;
+
+/// Decisions kept of each OSD: with one that changes several times a second they reach back minutes.
+const MAX_RECORDS: usize = 600;
+/// Requests told to the controller for one sample at most; with more of them each stands for several. It needs 16 in a block.
+const MAX_TOLD: u64 = 2_000;
+/// What a sample leaves of those before in the ratio of bytes written to cost: some 250 samples.
+const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
+/// Samples as old as so many intervals cannot be compared with the next one.
+const MAX_GAP_INTERVALS: u64 = 25;
+
+/// What became of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It was the first, or the first after a gap: nothing to compare it with.
+    First,
+    /// The OSD's counters began anew: it was started again, or somebody reset them.
+    Anew,
+    /// It counts.
+    Counted,
+}
+
+/// The controller of one OSD with what it needs to know.
+pub struct Mind {
+    admission: Admission,
+    interval: Duration,
+    before: Option<(Instant, Counters)>,
+    /// Fading sums of the bytes that clients wrote and of the cost of what was committed.
+    written: f64,
+    cost: f64,
+    measured: Measured,
+    decisions: VecDeque<Decided>,
+    samples: u64,
+}
+
+impl Mind {
+    /// A controller that starts at `now`, to be told something every `interval`; `seed` feeds exploration.
+    pub fn new(config: Config, interval: Duration, now: Instant, seed: u64) -> Self {
+        Self {
+            admission: Admission::new(config, now, seed),
+            interval,
+            before: None,
+            written: 0.0,
+            cost: 0.0,
+            measured: Measured::default(),
+            decisions: VecDeque::new(),
+            samples: 0,
+        }
+    }
+
+    /// Takes in what the OSD counts, and decides.
+    pub fn sample(&mut self, now: Instant, counters: &Counters) -> Taken {
+        self.samples += 1;
+        let before =
+            self.before.filter(|(at, _)| now.since(*at).as_nanos() / MAX_GAP_INTERVALS < self.interval.as_nanos());
+        let Some((at, before)) = before else {
+            self.forget(now, counters);
+            return Taken::First;
+        };
+        if !counters.continue_from(&before) {
+            self.forget(now, counters);
+            return Taken::Anew;
+        }
+        let committed = counters.store.committed() - before.store.committed();
+        let put = counters.bytes.put_sum - before.bytes.put_sum;
+        if (committed == 0) != (put == 0) {
+            // The two were asked for one after the other, and a commit came in between: the interval goes on.
+            return Taken::Counted;
+        }
+        self.before = Some((now, *counters));
+        self.measure(now.since(at), &before, counters);
+        self.tell(now, now.since(at), &before, counters);
+        self.admission.tick(now);
+        self.record(now);
+        Taken::Counted
+    }
+
+    /// Nothing is known of what happened before `now`; what was learned stays.
+    fn forget(&mut self, now: Instant, counters: &Counters) {
+        self.before = Some((now, *counters));
+        self.admission.forget(self.admission.inside_bytes());
+        self.admission.admit(counters.bytes.val);
+        self.measured = Measured { inside_bytes: counters.bytes.val, ..Measured::default() };
+    }
+
+    fn measure(&mut self, took: Duration, before: &Counters, counters: &Counters) {
+        let seconds = took.as_secs_f64().max(f64::MIN_POSITIVE);
+        let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
+        let cost = since(counters.bytes.put_sum, before.bytes.put_sum);
+        self.cost = self.cost * RATIO_MEMORY + cost;
+        self.written *= RATIO_MEMORY;
+        // Without it the cost stands for it: a ratio of 1.
+        self.written += match (counters.store.payload(), before.store.payload()) {
+            (Some(now), Some(before)) => since(now, before),
+            _ => cost,
+        };
+        self.measured = Measured {
+            store_latency_ms: counters.store.latency_since(&before.store).map(|seconds| seconds * 1e3),
+            commits_per_s: since(counters.store.committed(), before.store.committed()) / seconds,
+            cost_bytes_per_s: cost / seconds,
+            inside_bytes: counters.bytes.val,
+            waiting: counters.bytes.waiting(),
+        };
+    }
+
+    /// Bytes that clients wrote for each byte of cost. Clients' bytes are counted when they come in, the cost when it is
+    /// given back: only the second tells the throughput of the store while the budget changes.
+    fn payload_ratio(&self) -> f64 {
+        if self.cost > 0.0 { (self.written / self.cost).clamp(0.0, 1.0) } else { 1.0 }
+    }
+
+    fn tell(&mut self, now: Instant, took: Duration, before: &Counters, counters: &Counters) {
+        let committed = counters.store.committed() - before.store.committed();
+        let got = counters.bytes.get_sum - before.bytes.get_sum;
+        let put = counters.bytes.put_sum - before.bytes.put_sum;
+        let told = committed.min(MAX_TOLD);
+        let held = (held_back(took, before, counters) * told as f64).round() as u64;
+        let latency = self.latency(took, before, counters);
+        let ratio = self.payload_ratio();
+        if told == 0 {
+            self.admission.hold_back(counters.bytes.waiting() > 0);
+            self.admission.admit(got);
+            return;
+        }
+        let part = |sum: u64, index: u64| (u128::from(sum) * u128::from(index) / u128::from(told)) as u64;
+        for index in 0..told {
+            self.admission.admit(part(got, index + 1) - part(got, index));
+            // Rounding and the moment between two questions must not make it less than nothing.
+            let cost = (part(put, index + 1) - part(put, index)).min(self.admission.inside_bytes());
+            self.admission.hold_back(index < held);
+            self.admission.observe(now, cost, Kind::Write, (cost as f64 * ratio) as u64, latency);
+        }
+        self.admission.hold_back(counters.bytes.waiting() > 0);
+    }
+
+    /// The latency that the controller is told. What it has learned under another budget does not count for `elastic`, which
+    /// tells by latency and time of completion; of these requests nothing more is known than that they were committed since
+    /// the sample before, so that their age counts from then.
+    fn latency(&self, took: Duration, before: &Counters, counters: &Counters) -> Duration {
+        let mean = counters.store.latency_since(&before.store).unwrap_or(0.0);
+        let mean = Duration::from_nanos((mean * 1e9) as u64);
+        match self.admission.config() {
+            Config::Elastic(_) => Duration::from_nanos(mean.as_nanos() + took.as_nanos()),
+            _ => mean,
+        }
+    }
+
+    fn record(&mut self, now: Instant) {
+        let decision = *self.admission.decision();
+        if let Some(last) = self.decisions.back_mut().filter(|last| last.is_same(&decision.reason)) {
+            last.again(now, decision);
+            return;
+        }
+        if self.decisions.len() == MAX_RECORDS {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(Decided::new(now, decision));
+    }
+
+    /// What may be inside, in bytes; `None` if everything may.
+    pub fn budget_bytes(&self) -> Option<u64> {
+        Some(self.admission.decision().budget_bytes).filter(|&budget| budget < u64::MAX)
+    }
+
+    /// Why.
+    pub fn decision(&self) -> &evenkeel_control::admission::Decision {
+        self.admission.decision()
+    }
+
+    /// Name of the controller.
+    pub fn method(&self) -> &'static str {
+        self.admission.config().name()
+    }
+
+    /// What the last interval showed.
+    pub fn measured(&self) -> Measured {
+        self.measured
+    }
+
+    /// Samples taken in.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Decisions, oldest first.
+    pub fn decisions(&self) -> &VecDeque<Decided> {
+        &self.decisions
+    }
+}
+
+/// Share of the requests during which others waited at the throttle. All, if somebody waits at either end of the interval.
+/// Otherwise the share of those that had to wait, or, if that is more, the threads that waited on average: a request that
+/// comes while others wait inside the scheduler, because all threads wait at the throttle, is not counted by the OSD.
+fn held_back(took: Duration, before: &Counters, counters: &Counters) -> f64 {
+    if counters.bytes.waiting() > 0 && before.bytes.waiting() > 0 {
+        return 1.0;
+    }
+    let (wait, earlier) = (counters.bytes.wait, before.bytes.wait);
+    let committed = counters.store.committed() - before.store.committed();
+    let waited = (wait.avgcount - earlier.avgcount) as f64 / committed.max(1) as f64;
+    let threads = (wait.sum - earlier.sum) / took.as_secs_f64().max(f64::MIN_POSITIVE);
+    waited.max(threads).clamp(0.0, 1.0)
+}
+
+impl std::fmt::Debug for Mind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mind").field("decision", self.admission.decision()).field("measured", &self.measured).finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "osd_tests.rs"]
+mod tests;

@@ -1,0 +1,278 @@
+//! OSDs with their sockets: counters asked for, the budget set.
+//!
+//! Each OSD is served by a thread of its own (see the program), because each may hang for as long as it likes.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Mutex;
+
+use evenkeel_control::{Duration, Instant};
+
+use super::osd::{Mind, Taken};
+use super::osd_record::{Decided, OsdState};
+use crate::actuator;
+use crate::actuator::ceph_option::{CephOption, Change};
+use crate::admin_socket::{self, AdminSocket};
+use crate::config::CephConfig;
+use crate::discovery::osds::OsdEntry;
+use crate::journal::Journal;
+use crate::sensor::osd::{self as sensor, Counters};
+
+/// What may be inside the store.
+pub const BYTES: &str = "bluestore_throttle_bytes";
+/// What may be inside or wait to be written in place, beyond the former.
+pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
+/// A throttle that shows something else than what we set for so many samples was set by somebody else.
+const FOREIGN_SAMPLES: u32 = 3;
+
+/// How an OSD stands with us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    Starting,
+    Controlled,
+    Watched,
+    Absent(String),
+    Late(String),
+    Unusable(String),
+}
+
+impl Standing {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Controlled => "controlled",
+            Self::Watched => "watched",
+            Self::Absent(_) => "absent",
+            Self::Late(_) => "late",
+            Self::Unusable(_) => "unusable",
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        match self {
+            Self::Starting | Self::Controlled | Self::Watched => None,
+            Self::Absent(why) | Self::Late(why) | Self::Unusable(why) => Some(why.clone()),
+        }
+    }
+}
+
+/// An OSD under control.
+#[derive(Debug)]
+pub struct Osd {
+    name: String,
+    socket: AdminSocket,
+    mind: Mind,
+    bytes: CephOption,
+    deferred: CephOption,
+    control_deferred: bool,
+    /// Cost that may be deferred for each byte that may be inside, as it was before us.
+    deferred_ratio: Option<f64>,
+    /// The process that listens, once it was seen.
+    pid: Option<i32>,
+    throttle_bytes: Option<u64>,
+    disagreeing: u32,
+    standing: Standing,
+    /// Somebody else set an option, so that this OSD is left alone: what was found.
+    foreign: Option<String>,
+    skipped: u64,
+    changes: u64,
+    restarts: u64,
+    errors: u64,
+}
+
+impl Osd {
+    /// An OSD that nothing is known of yet.
+    pub fn new(entry: &OsdEntry, config: &CephConfig, now: Instant, seed: u64) -> Self {
+        let socket = AdminSocket::new(&entry.socket, config.answer_within.into());
+        Self {
+            name: entry.name.clone(),
+            mind: Mind::new((&config.admission).into(), config.sample_every.into(), now, seed),
+            bytes: CephOption::new(socket.clone(), BYTES),
+            deferred: CephOption::new(socket.clone(), DEFERRED),
+            socket,
+            control_deferred: config.deferred,
+            deferred_ratio: None,
+            pid: None,
+            throttle_bytes: None,
+            disagreeing: 0,
+            standing: Standing::Starting,
+            foreign: None,
+            skipped: 0,
+            changes: 0,
+            restarts: 0,
+            errors: 0,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its admin socket.
+    pub fn socket(&self) -> &Path {
+        self.socket.path()
+    }
+
+    /// Counts samples that could not be taken, because the one before took too long.
+    pub fn skipped(&mut self, count: u64) {
+        self.skipped += count;
+    }
+
+    /// Asks, decides, and sets the budget; without a journal it sets nothing. `clock` tells the time. What could not be done
+    /// is the result, and is tried again in the next call.
+    ///
+    /// # Errors
+    /// What the OSD or the journal says.
+    pub fn tick(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        journal: Option<&Mutex<Journal>>,
+    ) -> Result<(), actuator::Error> {
+        let result = self.try_tick(clock, journal);
+        if let Err(error) = &result {
+            self.errors += 1;
+            let why = error.to_string();
+            self.standing = match error {
+                actuator::Error::Osd(admin_socket::Error::Absent { .. }) => Standing::Absent(why),
+                actuator::Error::Osd(admin_socket::Error::Late { .. }) => Standing::Late(why),
+                _ => Standing::Unusable(why),
+            };
+        }
+        result
+    }
+
+    fn try_tick(
+        &mut self,
+        clock: impl Fn() -> Instant,
+        journal: Option<&Mutex<Journal>>,
+    ) -> Result<(), actuator::Error> {
+        let began = clock();
+        let (counters, pid) = self.counters()?;
+        // The OSD looked at its counters somewhere in between.
+        let now = began + Duration::from_nanos(clock().since(began).as_nanos() / 2);
+        let taken = self.mind.sample(now, &counters);
+        let another = self.pid.replace(pid).is_some_and(|before| before != pid);
+        // Where the process cannot be told, in a container beside ours, its counters have to do.
+        if another || (pid == 0 && taken == Taken::Anew) {
+            self.started_anew(journal)?;
+        }
+        self.throttle_bytes = Some(counters.bytes.max);
+        let Some(journal) = journal.filter(|_| self.foreign.is_none()) else {
+            self.standing = Standing::Watched;
+            return Ok(());
+        };
+        if taken == Taken::Counted || self.bytes.ours().is_none() {
+            self.act(journal, counters.bytes.max)?;
+        }
+        self.standing = Standing::Controlled;
+        Ok(())
+    }
+
+    fn counters(&self) -> Result<(Counters, i32), admin_socket::Error> {
+        let ask = |logger: &str| self.socket.ask("perf dump", &[("logger", logger.into())]);
+        let odd = |problem| admin_socket::Error::Odd { path: self.socket.path().to_owned(), problem };
+        let (store, _) = ask(sensor::STORE)?;
+        let (bytes, pid) = ask(sensor::BYTES)?;
+        let store: sensor::Store = sensor::parse(&store, sensor::STORE).map_err(odd)?;
+        let bytes = sensor::parse(&bytes, sensor::BYTES).map_err(odd)?;
+        if !store.features().latency {
+            return Err(odd(admin_socket::Malformed::Lacks(
+                "counters of the time that the store's states take".into(),
+            )));
+        }
+        Ok((Counters { store, bytes }, pid))
+    }
+
+    /// What was set in the process before is gone with it.
+    fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
+        self.restarts += 1;
+        self.standing = Standing::Starting;
+        (self.disagreeing, self.deferred_ratio, self.foreign) = (0, None, None);
+        for option in [&mut self.bytes, &mut self.deferred] {
+            // The journal finds nothing of ours in the new process, and forgets it.
+            let restored = journal.map_or(Ok(()), |journal| option.restore(journal));
+            option.forget();
+            restored?;
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, journal: &Mutex<Journal>, throttle_bytes: u64) -> Result<(), actuator::Error> {
+        let Some(budget) = self.mind.budget_bytes() else { return Ok(()) };
+        let wanted = budget.to_string();
+        if let Some(ours) = self.bytes.ours() {
+            // What the throttle shows, it shows without being asked.
+            let as_set = ours.parse() == Ok(throttle_bytes);
+            self.disagreeing = if as_set { 0 } else { self.disagreeing + 1 };
+            if self.disagreeing >= FOREIGN_SAMPLES {
+                let found = self.socket.option(BYTES)?;
+                return self.is_foreign(BYTES, found, journal);
+            }
+            if ours == wanted {
+                return Ok(());
+            }
+        }
+        if self.control_deferred && self.deferred_ratio.is_none() {
+            let before: [Option<f64>; 2] =
+                [self.socket.option(BYTES)?, self.socket.option(DEFERRED)?].map(|v| v.parse().ok());
+            if let [Some(bytes), Some(deferred)] = before {
+                self.deferred_ratio = Some(if bytes > 0.0 { deferred / bytes } else { 0.0 });
+            }
+        }
+        if let Change::Foreign(found) = self.bytes.set(journal, &wanted)? {
+            return self.is_foreign(BYTES, found, journal);
+        }
+        self.changes += 1;
+        if let Some(ratio) = self.deferred_ratio.filter(|&ratio| ratio > 0.0) {
+            let deferred = ((budget as f64 * ratio) as u64).to_string();
+            if let Change::Foreign(found) = self.deferred.set(journal, &deferred)? {
+                return self.is_foreign(DEFERRED, found, journal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody else has set an option: from now on this OSD is theirs.
+    fn is_foreign(&mut self, option: &str, found: String, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
+        let why =
+            format!("somebody else set {option} to {found}: this OSD is left alone until it or the agent starts anew");
+        tracing::warn!("{}: {why}", self.name);
+        self.foreign = Some(why);
+        // Of the two, what is still ours is put back.
+        self.bytes.restore(journal)?;
+        self.deferred.restore(journal)
+    }
+
+    /// What is known and decided.
+    pub fn state(&self) -> OsdState {
+        let decision = self.mind.decision();
+        OsdState {
+            name: self.name.clone(),
+            socket: self.socket.path().display().to_string(),
+            standing: if self.foreign.is_some() { "foreign" } else { self.standing.name() }.into(),
+            problem: self.foreign.clone().or_else(|| self.standing.problem()),
+            method: self.mind.method().into(),
+            budget_bytes: self.mind.budget_bytes(),
+            throttle_bytes: self.throttle_bytes,
+            target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
+            reason: super::osd_record::name(&decision.reason),
+            because: decision.reason.to_string(),
+            measured: self.mind.measured(),
+            samples_total: self.mind.samples(),
+            skipped_total: self.skipped,
+            changes_total: self.changes,
+            restarts_total: self.restarts,
+            errors_total: self.errors,
+        }
+    }
+
+    /// The newest decisions, oldest first.
+    pub fn decisions(&self) -> &VecDeque<Decided> {
+        self.mind.decisions()
+    }
+}
+
+#[cfg(test)]
+#[path = "osd_files_tests.rs"]
+mod tests;

@@ -1,0 +1,122 @@
+use std::path::PathBuf;
+
+use evenkeel_policy::admission::Admission;
+use evenkeel_policy::units::{Bytes, Duration as Span};
+
+use super::*;
+use crate::fake_osd::{FakeOsd, folder};
+
+struct Bench {
+    path: PathBuf,
+    fake: Option<FakeOsd>,
+    osd: Osd,
+    journal: Mutex<Journal>,
+    now: Instant,
+}
+
+fn bench(test: &str, admission: Admission) -> Bench {
+    let folder = folder(test);
+    let path = folder.join("osd.0.asok");
+    let entry = OsdEntry { name: "osd.0".into(), socket: path.clone() };
+    let config = CephConfig { admission, answer_within: Span::from_millis(10_000), ..CephConfig::default() };
+    Bench {
+        fake: Some(FakeOsd::start(&path)),
+        osd: Osd::new(&entry, &config, Instant::ZERO, 1),
+        journal: Mutex::new(Journal::open(folder.join("journal")).unwrap()),
+        path,
+        now: Instant::ZERO,
+    }
+}
+
+impl Bench {
+    fn tick(&mut self) -> Result<(), actuator::Error> {
+        self.now += Duration::from_millis(20);
+        if let Some(fake) = &self.fake {
+            fake.inside.lock().unwrap().commits += 20;
+        }
+        let now = self.now;
+        self.osd.tick(|| now, Some(&self.journal))
+    }
+
+    fn set(&self, option: &str) -> Option<String> {
+        self.fake.as_ref().and_then(|fake| fake.set(option))
+    }
+}
+
+fn fixed(budget: u64) -> Admission {
+    Admission::Fixed { budget: Bytes(budget) }
+}
+
+#[test]
+fn a_fixed_budget_is_set_with_the_deferred_one_in_proportion() {
+    let mut bench = bench("fixed", fixed(262_144));
+    for _ in 0..5 {
+        bench.tick().unwrap();
+    }
+    assert_eq!(bench.set(BYTES), Some("262144".into()));
+    assert_eq!(bench.set(DEFERRED), Some("524288".into()));
+    let state = bench.osd.state();
+    assert_eq!((state.standing.as_str(), state.changes_total, state.throttle_bytes), ("controlled", 1, Some(262_144)));
+    // 1 + 2 + 3 ms, and 20 commits in 20 ms.
+    assert!((state.measured.store_latency_ms.unwrap() - 6.0).abs() < 1e-6, "{state:?}");
+    assert!((state.measured.commits_per_s - 1_000.0).abs() < 1e-6);
+    bench.journal.lock().unwrap().restore_all();
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (None, None));
+}
+
+#[test]
+fn without_a_journal_nothing_is_set() {
+    let mut bench = bench("dry", fixed(262_144));
+    for _ in 0..3 {
+        bench.now += Duration::from_millis(20);
+        let now = bench.now;
+        bench.osd.tick(|| now, None).unwrap();
+    }
+    assert_eq!((bench.set(BYTES), bench.osd.state().standing.as_str()), (None, "watched"));
+    assert_eq!(bench.osd.state().budget_bytes, Some(262_144));
+}
+
+#[test]
+fn an_osd_that_goes_and_comes_back_is_controlled_again() {
+    let mut bench = bench("restart", fixed(262_144));
+    bench.tick().unwrap();
+    bench.fake = None;
+    assert!(bench.tick().is_err());
+    assert_eq!(bench.osd.state().standing, "absent");
+    bench.fake = Some(FakeOsd::start(&bench.path));
+    // The process is the same here, so that it is the counters that tell.
+    bench.osd.pid = Some(1);
+    bench.tick().unwrap();
+    let state = bench.osd.state();
+    assert_eq!((state.standing.as_str(), state.restarts_total, state.errors_total), ("controlled", 1, 1));
+    assert_eq!(bench.set(BYTES), Some("262144".into()));
+}
+
+#[test]
+fn a_throttle_that_somebody_else_sets_is_left_alone() {
+    let mut bench = bench("foreign-osd", fixed(262_144));
+    bench.tick().unwrap();
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().overrides.insert(BYTES.into(), "999999".into());
+    for _ in 0..5 {
+        bench.tick().unwrap();
+    }
+    let state = bench.osd.state();
+    assert_eq!(state.standing, "foreign");
+    assert!(state.problem.unwrap().contains("999999"));
+    // What was ours alone is put back, what was theirs stays.
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("999999".into()), None));
+    assert!(bench.journal.lock().unwrap().is_clear());
+}
+
+#[test]
+fn an_osd_that_answers_too_late_costs_a_tick_and_nothing_else() {
+    let mut bench = bench("slow", fixed(262_144));
+    bench.osd.socket = AdminSocket::new(&bench.path, std::time::Duration::from_millis(50));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().delay = std::time::Duration::from_millis(300);
+    assert!(bench.tick().is_err());
+    assert_eq!((bench.osd.state().standing.as_str(), bench.set(BYTES)), ("late", None));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().delay = std::time::Duration::ZERO;
+    bench.osd.socket = AdminSocket::new(&bench.path, std::time::Duration::from_secs(20));
+    bench.tick().unwrap();
+    assert_eq!(bench.set(BYTES), Some("262144".into()));
+}

@@ -1,0 +1,177 @@
+//! The controller of an OSD against a store that is imagined: one device at a constant speed, behind the throttle, seen by
+//! its counters every 20 ms.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::{ElasticConfig, SlowFastConfig};
+use evenkeel_control::rng::SplitMix64;
+
+use super::*;
+use crate::sensor::osd::{Average, Store, Throttle};
+
+const COST: u64 = 65_536 + 4_000;
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// A store that serves one request after the other, and commits in batches of what has come.
+struct Osd {
+    rng: SplitMix64,
+    bytes_per_s: f64,
+    /// Requests that clients keep waiting at the throttle or inside.
+    load: usize,
+    budget: u64,
+    inside: VecDeque<f64>,
+    free_at: f64,
+    now: f64,
+    counters: Counters,
+}
+
+impl Osd {
+    fn new(bytes_per_s: f64, load: usize) -> Self {
+        let average = Some(Average::default());
+        let store = Store {
+            state_aio_wait_lat: average,
+            state_kv_queued_lat: average,
+            state_kv_commiting_lat: average,
+            bluestore_write_big_bytes: Some(0),
+            bluestore_write_small_bytes: Some(0),
+        };
+        let counters = Counters { store, bytes: Throttle::default() };
+        let rng = SplitMix64::new(7);
+        Self { rng, bytes_per_s, load, budget: 64 << 20, inside: VecDeque::new(), free_at: 0.0, now: 0.0, counters }
+    }
+
+    /// What the throttle lets in. A request needs 0.5 ms before the device can begin with it, so that a device with one
+    /// request inside is idle in between.
+    fn admit(&mut self) {
+        let Throttle { val, get_started, get, get_sum, .. } = &mut self.counters.bytes;
+        while self.inside.len() < self.load && *val + COST <= self.budget.max(COST) {
+            *val += COST;
+            *get_started += 1;
+            *get += 1;
+            *get_sum += COST;
+            if let Some(written) = &mut self.counters.store.bluestore_write_big_bytes {
+                *written += 65_536;
+            }
+            self.free_at = self.free_at.max(self.now + 0.0005);
+            let noise = 0.7 + 0.6 * self.rng.next_f64();
+            self.free_at += 65_536.0 / self.bytes_per_s * noise;
+            self.inside.push_back(self.free_at);
+        }
+    }
+
+    fn run_until(&mut self, end: f64) {
+        self.admit();
+        while let Some(&done) = self.inside.front().filter(|&&done| done <= end) {
+            self.inside.pop_front();
+            self.now = done;
+            self.counters.bytes.val -= COST;
+            self.counters.bytes.put_sum += COST;
+            let waited = self.inside.len() as f64 * 65_536.0 / self.bytes_per_s;
+            for state in [
+                &mut self.counters.store.state_aio_wait_lat,
+                &mut self.counters.store.state_kv_queued_lat,
+                &mut self.counters.store.state_kv_commiting_lat,
+            ]
+            .into_iter()
+            .flatten()
+            {
+                state.avgcount += 1;
+                state.sum += (waited + 0.002) / 3.0;
+            }
+            if self.load > self.inside.len() + 1 {
+                self.counters.bytes.wait.avgcount += 1;
+            }
+            self.admit();
+        }
+        self.now = end;
+        let waits = self.load > self.inside.len();
+        self.counters.bytes.get_started = self.counters.bytes.get + u64::from(waits);
+    }
+}
+
+/// Lets both run; the bytes per second committed in the last half, and the mean budget then.
+fn run(mind: &mut Mind, osd: &mut Osd, from: f64, seconds: f64) -> (f64, f64) {
+    let steps = (seconds / 0.02) as usize;
+    let (mut before, mut budgets) = (0, 0.0);
+    for step in 0..steps {
+        if step == steps / 2 {
+            before = osd.counters.bytes.put_sum;
+        }
+        osd.run_until(from + (step + 1) as f64 * 0.02);
+        mind.sample(Instant::from_nanos((osd.now * 1e9) as u64), &osd.counters);
+        osd.budget = mind.budget_bytes().unwrap_or(u64::MAX);
+        if step >= steps / 2 {
+            budgets += osd.budget as f64 / (steps - steps / 2) as f64;
+        }
+    }
+    let cost = (osd.counters.bytes.put_sum - before) as f64;
+    (cost * 65_536.0 / COST as f64 / (seconds / 2.0), budgets)
+}
+
+fn elastic() -> Mind {
+    Mind::new(Config::Elastic(ElasticConfig::default()), INTERVAL, Instant::ZERO, 1)
+}
+
+#[test]
+fn the_budget_becomes_small_and_the_throughput_stays_also_after_the_device_has_changed() {
+    let mut mind = elastic();
+    let mut osd = Osd::new(40e6, 64);
+    let mut from = 0.0;
+    for speed in [40e6, 16e6, 40e6] {
+        osd.bytes_per_s = speed;
+        let (bytes_per_s, budget) = run(&mut mind, &mut osd, from, 60.0);
+        from += 60.0;
+        assert!(bytes_per_s > 0.95 * speed, "{bytes_per_s} of {speed} with {budget}");
+        // 64 requests would be 4.4 MB.
+        assert!(budget < 1e6, "{budget} at {speed}");
+    }
+}
+
+#[test]
+fn slowfast_holds_its_target_within_reach() {
+    let config = SlowFastConfig::REPAIRED;
+    let mut mind = Mind::new(Config::SlowFast(config), INTERVAL, Instant::ZERO, 1);
+    let mut osd = Osd::new(40e6, 64);
+    let (bytes_per_s, budget) = run(&mut mind, &mut osd, 0.0, 120.0);
+    assert!(bytes_per_s > 0.7 * 40e6, "{bytes_per_s} with {budget}");
+    assert!(budget < 4e6, "{budget}");
+}
+
+#[test]
+fn light_load_teaches_nothing() {
+    let mut mind = elastic();
+    let mut osd = Osd::new(40e6, 1);
+    let before = mind.budget_bytes();
+    run(&mut mind, &mut osd, 0.0, 20.0);
+    // One request after the other, none of which waits.
+    assert_eq!(mind.budget_bytes(), before);
+    assert!(mind.decision().reason.to_string().contains("too light"), "{:?}", mind.decision());
+}
+
+#[test]
+fn counters_that_begin_anew_are_no_throughput() {
+    let mut mind = elastic();
+    let mut osd = Osd::new(40e6, 64);
+    run(&mut mind, &mut osd, 0.0, 5.0);
+    let now = Instant::from_nanos((osd.now * 1e9) as u64);
+    let anew = Osd::new(40e6, 64).counters;
+    assert_eq!(mind.sample(now + INTERVAL, &anew), Taken::Anew);
+    assert_eq!(mind.measured().store_latency_ms, None);
+    assert_eq!(mind.sample(now + INTERVAL + INTERVAL, &anew), Taken::Counted);
+    // After a long silence there is nothing to compare with.
+    assert_eq!(mind.sample(now + Duration::from_secs(60), &anew), Taken::First);
+}
+
+#[test]
+fn decisions_for_the_same_reason_are_one_record() {
+    let mut mind = Mind::new(Config::Fixed { budget_bytes: 262_144 }, INTERVAL, Instant::ZERO, 1);
+    let mut osd = Osd::new(40e6, 64);
+    run(&mut mind, &mut osd, 0.0, 2.0);
+    assert_eq!(mind.decisions().len(), 1);
+    let record = mind.decisions()[0].record("osd.3");
+    assert_eq!(
+        (record.osd.as_str(), record.reason.as_str(), record.budget_bytes),
+        ("osd.3", "configured", Some(262_144))
+    );
+    assert!(record.times > 90, "{record:?}");
+}

@@ -1,0 +1,103 @@
+//! The Ceph OSDs of this host, by their admin sockets.
+//!
+//! Packages put them at `/run/ceph/CLUSTER-osd.N.asok`, cephadm at `/run/ceph/FSID/ceph-osd.N.asok`, and Rook below
+//! `/var/lib/rook`. Other places are configured.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::roots;
+
+/// More OSDs than a host has.
+pub const MAX_OSDS: usize = 512;
+/// Folders that may hold sockets, each with so many levels below it.
+const FOLDERS: [(&str, usize); 2] = [("run/ceph", 1), ("var/lib/rook", 3)];
+/// Folders looked into at most.
+const MAX_FOLDERS: usize = 4_096;
+
+/// An OSD of this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OsdEntry {
+    /// `osd.3`, with the cluster's id or name in front where two clusters have one of that number here.
+    pub name: String,
+    /// Its admin socket.
+    pub socket: PathBuf,
+}
+
+/// Finds OSDs below `root`, and in folders or at sockets that are configured. At most [`MAX_OSDS`], in order of their names.
+pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
+    let mut left = MAX_FOLDERS;
+    let mut sockets = Vec::new();
+    for (folder, levels) in FOLDERS {
+        look(&root.join(folder), levels, &mut left, &mut sockets);
+    }
+    for path in configured {
+        look(path, 0, &mut left, &mut sockets);
+        // A path that ends in the name of a socket is one, also while nobody listens there.
+        if number(path).is_some() && !path.is_dir() {
+            sockets.push(path.clone());
+        }
+    }
+    name_all(sockets)
+}
+
+fn look(folder: &Path, levels: usize, left: &mut usize, sockets: &mut Vec<PathBuf>) {
+    if *left == 0 {
+        return;
+    }
+    *left -= 1;
+    for name in roots::names(folder).unwrap_or_default() {
+        let path = folder.join(name);
+        // Links to folders lead in circles.
+        let Ok(kind) = path.symlink_metadata().map(|metadata| metadata.file_type()) else { continue };
+        if kind.is_dir() && levels > 0 {
+            look(&path, levels - 1, left, sockets);
+        } else if kind.is_socket() && number(&path).is_some() {
+            sockets.push(path);
+        }
+    }
+}
+
+/// The number of the OSD whose socket has this path: `3` of `ceph-osd.3.asok`, also with a process id behind it.
+fn number(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".asok")?;
+    let (before, rest) = name.split_once("osd.")?;
+    let plain = before.is_empty() || before.ends_with('-');
+    rest.split('.').next()?.parse().ok().filter(|_| plain)
+}
+
+/// What tells OSDs of one number apart: the cluster's id is the name of the folder, or the cluster's name stands in front.
+fn cluster(path: &Path) -> String {
+    let text = |name: Option<&std::ffi::OsStr>| name.and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_owned();
+    let file = text(path.file_name());
+    let front = file.split("osd.").next().unwrap_or_default().trim_end_matches('-').to_owned();
+    let folder = text(path.parent().and_then(Path::file_name));
+    if folder == "ceph" || folder.is_empty() { front } else { folder }
+}
+
+fn name_all(mut sockets: Vec<PathBuf>) -> Vec<OsdEntry> {
+    sockets.sort();
+    sockets.dedup();
+    let mut count: BTreeMap<u32, usize> = BTreeMap::new();
+    for number in sockets.iter().filter_map(|path| number(path)) {
+        *count.entry(number).or_default() += 1;
+    }
+    let mut entries: Vec<(u32, OsdEntry)> = Vec::new();
+    for socket in sockets {
+        let Some(number) = number(&socket) else { continue };
+        let plain = format!("osd.{number}");
+        let name = if count[&number] > 1 { format!("{}/{plain}", cluster(&socket)) } else { plain };
+        entries.push((number, OsdEntry { name, socket }));
+    }
+    entries.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
+    entries.truncate(MAX_OSDS);
+    entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+#[cfg(test)]
+#[path = "osds_tests.rs"]
+mod tests;

@@ -1,0 +1,204 @@
+//! Whether what an OSD schedules with lets a shorter queue in its store take effect.
+//!
+//! A throttle leaves requests where the scheduler can still choose between them. That is of use only if it does choose: if
+//! reservations are not over-committed, and if not many threads have taken their request out before they wait.
+
+use super::{Finding, Presence};
+use crate::admin_socket::{AdminSocket, Error};
+
+/// What an OSD schedules with. Options that a version does not have are `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scheduling {
+    /// `mclock_scheduler`, `wpq` or another.
+    pub queue: String,
+    /// Name of the mClock profile.
+    pub profile: Option<String>,
+    /// Shards and threads of each, of hard disks and of the rest; the same where they are set as such.
+    pub shards: [u64; 2],
+    /// Threads of each shard, likewise.
+    pub threads: [u64; 2],
+    /// Sum of the reservations of clients, recovery and best effort.
+    pub reserved: Option<f64>,
+    /// Requests per second that the OSD is taken to give, of hard disks and of the rest.
+    pub capacity_iops: [Option<f64>; 2],
+}
+
+/// Reservations, each for one class.
+const RESERVATIONS: [&str; 3] = [
+    "osd_mclock_scheduler_client_res",
+    "osd_mclock_scheduler_background_recovery_res",
+    "osd_mclock_scheduler_background_best_effort_res",
+];
+/// Options end so where they differ by medium.
+const MEDIA: [&str; 2] = ["hdd", "ssd"];
+
+impl Scheduling {
+    /// Asks an OSD.
+    ///
+    /// # Errors
+    /// When it gives no answer. Options that it does not know are left out.
+    pub fn ask(socket: &AdminSocket) -> Result<Self, Error> {
+        let text = |option: &str| match socket.option(option) {
+            Ok(value) => Ok(Some(value)),
+            Err(Error::Refused { .. } | Error::Odd { .. }) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let number = |option: &str| Ok(text(option)?.and_then(|value| value.parse::<f64>().ok()));
+        let by_medium = |option: &str| -> Result<[u64; 2], Error> {
+            let all = number(option)?.unwrap_or(0.0) as u64;
+            if all > 0 {
+                return Ok([all; 2]);
+            }
+            let [hdd, ssd] = MEDIA.map(|medium| number(&format!("{option}_{medium}")));
+            Ok([hdd?, ssd?].map(|value| value.unwrap_or(1.0) as u64))
+        };
+        let mut reserved = Some(0.0);
+        for option in RESERVATIONS {
+            reserved = reserved.zip(number(option)?).map(|(sum, each)| sum + each);
+        }
+        let [hdd, ssd] = MEDIA.map(|medium| number(&format!("osd_mclock_max_capacity_iops_{medium}")));
+        Ok(Self {
+            queue: text("osd_op_queue")?.unwrap_or_default(),
+            profile: text("osd_mclock_profile")?,
+            shards: by_medium("osd_op_num_shards")?,
+            threads: by_medium("osd_op_num_threads_per_shard")?,
+            reserved,
+            capacity_iops: [hdd?, ssd?],
+        })
+    }
+
+    /// What hides the effect, each with what to do.
+    fn obstacles(&self) -> Vec<(String, String)> {
+        let mut obstacles = Vec::new();
+        if self.queue != "mclock_scheduler" {
+            obstacles.push((
+                format!("its queue is {}, which has no reservations and limits", self.queue),
+                "set osd_op_queue = mclock_scheduler and restart the OSD".to_owned(),
+            ));
+        } else if self.profile.as_deref() != Some("custom") {
+            let profile = self.profile.as_deref().unwrap_or("unknown");
+            obstacles.push((
+                format!(
+                    "the profile {profile} reserves all that the OSD is taken to give: where that is more than it gives, \
+                     everything is served by reservation and no weight counts"
+                ),
+                "measure with `ceph tell osd.N bench` and set osd_mclock_max_capacity_iops_hdd or _ssd to it, or set \
+                 osd_mclock_profile = custom with smaller reservations"
+                    .to_owned(),
+            ));
+        } else if let Some(reserved) = self.reserved {
+            // The smaller one: which medium it is, the OSD does not tell here. Versions from 17 on reserve shares.
+            let capacity = self.capacity_iops.into_iter().flatten().fold(f64::INFINITY, f64::min);
+            let all = if reserved <= RESERVATIONS.len() as f64 {
+                reserved > 1.0 && self.are_shares()
+            } else {
+                reserved >= capacity
+            };
+            if all {
+                obstacles.push((
+                    format!("reservations of {reserved} are over-committed: no weight counts"),
+                    format!("lower {}", RESERVATIONS.join(", ")),
+                ));
+            }
+        }
+        let most =
+            (0..MEDIA.len()).map(|medium| (self.shards[medium], self.threads[medium])).max_by_key(|(s, t)| s * t);
+        if let Some((shards, threads)) = most.filter(|&(shards, _)| shards > 1) {
+            obstacles.push((
+                format!(
+                    "up to {shards} shards with {threads} threads each: {} requests are past their schedulers while they wait \
+                     at the one throttle, in order of arrival",
+                    shards * threads
+                ),
+                "set osd_op_num_shards = 1 and osd_op_num_threads_per_shard = 2 where the OSD's processor time allows it, and \
+                 restart it"
+                    .to_owned(),
+            ));
+        }
+        obstacles
+    }
+
+    /// Whether reservations are shares of the capacity (0 to 1) rather than requests per second: they are not whole numbers
+    /// then.
+    fn are_shares(&self) -> bool {
+        self.reserved.is_some_and(|reserved| reserved.fract() != 0.0)
+    }
+}
+
+/// What follows for the OSD called `name`.
+pub fn judge(name: &str, asked: &Result<Scheduling, Error>) -> Finding {
+    let finding = |presence, evidence: String, lost: String, cure: String| Finding {
+        part: name.to_owned(),
+        purpose: "a throttle whose effect clients notice".into(),
+        presence,
+        evidence,
+        lost,
+        cure,
+    };
+    let scheduling = match asked {
+        Ok(scheduling) => scheduling,
+        Err(error) => {
+            let lost = "this OSD cannot be controlled".to_owned();
+            return finding(Presence::Missing, "its admin socket".into(), lost, error.to_string());
+        }
+    };
+    let obstacles = scheduling.obstacles();
+    let evidence = "its options".to_owned();
+    if obstacles.is_empty() {
+        return finding(Presence::Present, evidence, String::new(), String::new());
+    }
+    let (lost, cures): (Vec<_>, Vec<_>) = obstacles.into_iter().unzip();
+    finding(Presence::Unsuitable, evidence, lost.join("; "), cures.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn suitable() -> Scheduling {
+        Scheduling {
+            queue: "mclock_scheduler".into(),
+            profile: Some("custom".into()),
+            shards: [1, 1],
+            threads: [2, 2],
+            reserved: Some(3.0),
+            capacity_iops: [Some(315.0), Some(21_500.0)],
+        }
+    }
+
+    fn lost(scheduling: Scheduling) -> String {
+        judge("osd.0", &Ok(scheduling)).lost
+    }
+
+    #[test]
+    fn one_shard_with_small_reservations_is_suitable() {
+        let finding = judge("osd.0", &Ok(suitable()));
+        assert_eq!((finding.presence, finding.lost.as_str()), (Presence::Present, ""));
+    }
+
+    #[test]
+    fn what_hides_the_effect_is_told_with_a_cure() {
+        assert!(lost(Scheduling { queue: "wpq".into(), ..suitable() }).contains("wpq"));
+        let profile = Scheduling { profile: Some("high_client_ops".into()), ..suitable() };
+        assert!(lost(profile).contains("high_client_ops reserves all"));
+        let finding = judge("osd.0", &Ok(Scheduling { shards: [5, 8], threads: [1, 2], ..suitable() }));
+        assert!(finding.lost.contains("16 requests"), "{}", finding.lost);
+        assert!(finding.cure.contains("osd_op_num_shards = 1"));
+        assert_eq!(finding.presence, Presence::Unsuitable);
+    }
+
+    #[test]
+    fn over_committed_reservations_are_told_in_either_unit() {
+        assert!(lost(Scheduling { reserved: Some(400.0), ..suitable() }).contains("over-committed"));
+        assert!(lost(Scheduling { reserved: Some(1.2), ..suitable() }).contains("over-committed"));
+        assert_eq!(lost(Scheduling { reserved: Some(0.9), ..suitable() }), "");
+        assert_eq!(lost(Scheduling { reserved: None, ..suitable() }), "");
+    }
+
+    #[test]
+    fn an_osd_without_an_answer_is_told_too() {
+        let finding = judge("osd.7", &Err(Error::Absent { path: "/run/ceph/ceph-osd.7.asok".into() }));
+        assert_eq!(finding.presence, Presence::Missing);
+        assert!(finding.cure.contains("nobody listens"), "{}", finding.cure);
+    }
+}

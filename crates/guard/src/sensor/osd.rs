@@ -1,0 +1,153 @@
+//! What a Ceph OSD counts: how long its store takes, how much it took in, and whether requests wait at its throttle.
+//!
+//! Its own `commit_lat` includes the wait at the throttle, which is ours to choose; so the store's latency is put together
+//! from the states that follow it. There is no smallest latency among the counters: the smallest mean over short times takes
+//! its place.
+
+use serde::Deserialize;
+
+use crate::admin_socket::Malformed;
+
+/// The logger of the store.
+pub const STORE: &str = "bluestore";
+/// The logger of what may be inside the store.
+pub const BYTES: &str = "throttle-bluestore_throttle_bytes";
+/// The logger of what may be inside or wait to be written in place.
+pub const DEFERRED: &str = "throttle-bluestore_throttle_deferred_bytes";
+
+/// A running mean: how many, and their sum in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct Average {
+    /// How many.
+    pub avgcount: u64,
+    /// Their sum in seconds.
+    pub sum: f64,
+}
+
+impl Average {
+    /// Mean in seconds of what came since `before`; `None` if nothing did.
+    pub fn mean_since(self, before: Self) -> Option<f64> {
+        let count = self.avgcount.checked_sub(before.avgcount).filter(|&count| count > 0)?;
+        Some(((self.sum - before.sum) / count as f64).max(0.0))
+    }
+}
+
+/// The store's counters that are used; the rest of the answer is passed over. `None` where a version does not have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct Store {
+    /// Waiting for the device.
+    pub state_aio_wait_lat: Option<Average>,
+    /// Waiting for the commit before.
+    pub state_kv_queued_lat: Option<Average>,
+    /// Being committed. (Ceph spells it in this way.)
+    #[serde(alias = "state_kv_committing_lat")]
+    pub state_kv_commiting_lat: Option<Average>,
+    /// Bytes written to new places. Later versions have no prefix.
+    #[serde(alias = "write_big_bytes")]
+    pub bluestore_write_big_bytes: Option<u64>,
+    /// Bytes written otherwise.
+    #[serde(alias = "write_small_bytes")]
+    pub bluestore_write_small_bytes: Option<u64>,
+}
+
+/// A throttle's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct Throttle {
+    /// Cost inside, in bytes.
+    pub val: u64,
+    /// Cost that may be inside, in bytes.
+    pub max: u64,
+    /// Requests that came.
+    pub get_started: u64,
+    /// Requests that were let in.
+    pub get: u64,
+    /// Their cost in bytes.
+    pub get_sum: u64,
+    /// Cost given back, in bytes.
+    pub put_sum: u64,
+    /// How long those waited that had to.
+    pub wait: Average,
+}
+
+impl Throttle {
+    /// Requests that wait now. Those that are let in without waiting for it are counted in `get` alone, so this is for the
+    /// throttle of all bytes only.
+    pub const fn waiting(&self) -> u64 {
+        self.get_started.saturating_sub(self.get)
+    }
+}
+
+/// What can be told from the counters that an OSD has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// How long the store takes and how many requests it ends: without it nothing can be decided.
+    pub latency: bool,
+    /// Bytes that clients write: without it the cost stands for them.
+    pub payload: bool,
+}
+
+impl Store {
+    /// What can be told.
+    pub const fn features(&self) -> Features {
+        Features {
+            latency: self.state_aio_wait_lat.is_some()
+                && self.state_kv_queued_lat.is_some()
+                && self.state_kv_commiting_lat.is_some(),
+            payload: self.bluestore_write_big_bytes.is_some() && self.bluestore_write_small_bytes.is_some(),
+        }
+    }
+
+    /// Requests that the store has committed.
+    pub fn committed(&self) -> u64 {
+        self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
+    }
+
+    /// Bytes that clients wrote, if that is told.
+    pub fn payload(&self) -> Option<u64> {
+        Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
+    }
+
+    /// Mean latency in seconds, from what was let in to what was committed, of what passed since `before`; `None` if nothing
+    /// was committed.
+    pub fn latency_since(&self, before: &Self) -> Option<f64> {
+        let mean = |now: Option<Average>, before: Option<Average>| now?.mean_since(before?);
+        let committing = mean(self.state_kv_commiting_lat, before.state_kv_commiting_lat)?;
+        let waiting = mean(self.state_aio_wait_lat, before.state_aio_wait_lat).unwrap_or(0.0);
+        let queued = mean(self.state_kv_queued_lat, before.state_kv_queued_lat).unwrap_or(0.0);
+        Some(waiting + queued + committing)
+    }
+}
+
+/// The counters of a logger in an answer to `perf dump`.
+///
+/// # Errors
+/// [`Malformed::Lacks`] if the OSD has no such logger (its store is not BlueStore), [`Malformed::Json`] if a counter is of
+/// another kind.
+pub fn parse<T: for<'de> Deserialize<'de>>(answer: &serde_json::Value, logger: &str) -> Result<T, Malformed> {
+    let counters = answer.get(logger).ok_or_else(|| Malformed::Lacks(format!("counters of {logger}")))?;
+    T::deserialize(counters).map_err(|error| Malformed::Json(format!("{logger}: {error}")))
+}
+
+/// Both loggers at about the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// The store.
+    pub store: Store,
+    /// What may be inside.
+    pub bytes: Throttle,
+}
+
+impl Counters {
+    /// Whether these counters continue those; otherwise the OSD was started anew, or somebody reset them.
+    pub fn continue_from(&self, before: &Self) -> bool {
+        self.store.committed() >= before.store.committed()
+            && self.bytes.get_sum >= before.bytes.get_sum
+            && self.bytes.put_sum >= before.bytes.put_sum
+            && self.bytes.get_started >= before.bytes.get_started
+            && self.bytes.wait.avgcount >= before.bytes.wait.avgcount
+    }
+}
+
+#[cfg(test)]
+#[path = "osd_tests.rs"]
+mod tests;
