@@ -39,6 +39,8 @@ pub(crate) enum Step {
     Durability,
     /// Promised throughputs on hybrid devices in a virtual machine.
     Hybrid,
+    /// Lengths of queues of SCSI and NVMe disks in a virtual machine.
+    Initiators,
     /// Packet delay on a real iSCSI target in a virtual machine.
     Iscsi,
     /// The kernel's NBD client in a virtual machine.
@@ -62,6 +64,7 @@ impl Step {
             Self::Bench
                 | Self::Durability
                 | Self::Hybrid
+                | Self::Initiators
                 | Self::Iscsi
                 | Self::NbdClient
                 | Self::Slots
@@ -186,6 +189,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         ])),
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
         Step::Hybrid => lab_step(lab::Name::Hybrid, args.keep),
+        Step::Initiators => lab_step(lab::Name::Initiators, args.keep),
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
         Step::Slots => match lab::without_slots() {

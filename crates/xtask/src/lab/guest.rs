@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::durability::{FILE_BYTES, Subject};
 use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
-use super::{SHARE, hybrid_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, systemd, writer};
+use super::{
+    SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, systemd, writer,
+};
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
@@ -52,6 +54,13 @@ pub(crate) enum Guest {
         #[arg(long, default_value = "")]
         only: String,
     },
+    /// Shortens queues of disks.
+    Initiators {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long, default_value = "")]
+        only: String,
+    },
     /// Holds back packets of iSCSI initiators.
     Iscsi {
         #[arg(long)]
@@ -85,6 +94,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
         Guest::Hybrid { binary, tools, only } => hybrid_guest::run(binary, tools, only),
+        Guest::Initiators { binary, only } => initiators_guest::run(binary, only),
         Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),

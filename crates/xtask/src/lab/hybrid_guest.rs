@@ -294,7 +294,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
 }
 
 /// The first child of a process: of the agent, its sentinel.
-fn child_of(pid: u32) -> Result<u32> {
+pub(super) fn child_of(pid: u32) -> Result<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
     let first = children.split_ascii_whitespace().next().context("the agent has no sentinel")?;
     Ok(first.parse()?)

@@ -89,7 +89,8 @@ pub(super) fn build() -> Result<()> {
     put(format!("{GROUPS}/cgroup.subtree_control"), "+io")
 }
 
-fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
+/// A disk of null_blk; `settings` overrule what all of them have.
+pub(super) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
     let disk = format!("{CONFIG}/nullb/{name}");
     std::fs::create_dir_all(&disk).with_context(|| format!("cannot make {disk}"))?;
     let size = mib.to_string();

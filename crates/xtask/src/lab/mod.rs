@@ -9,6 +9,8 @@ pub(crate) mod guest;
 mod hybrid;
 mod hybrid_guest;
 mod hybrid_stage;
+mod initiators;
+mod initiators_guest;
 mod iscsi;
 mod iscsi_baselines;
 mod iscsi_control;
@@ -52,6 +54,8 @@ pub(crate) enum Name {
     Durability,
     /// Keeps promised throughputs on a slow device behind a cache.
     Hybrid,
+    /// Keeps a goal by the length of the queues of SCSI and NVMe disks.
+    Initiators,
     /// Delays packets of real initiators against a real iSCSI target.
     Iscsi,
     /// Uses an export through the kernel's NBD client.
@@ -71,6 +75,7 @@ impl Name {
             Self::Ceph => "ceph",
             Self::Durability => "durability",
             Self::Hybrid => "hybrid",
+            Self::Initiators => "initiators",
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
             Self::Slots => "slots",
@@ -97,7 +102,7 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, iscsi).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi).
     #[arg(long, default_value = "")]
     only: String,
 }
@@ -186,6 +191,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Ceph => ceph::run(&mut lab, &options),
         Name::Durability => durability::run(&mut lab, &options),
         Name::Hybrid => hybrid::run(&mut lab, &options),
+        Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::Slots => slots::run(&mut lab, &options),

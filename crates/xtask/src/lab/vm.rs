@@ -43,6 +43,9 @@ const STORAGE_NETWORK_MODULES: [&str; 16] = [
 const SERVICE_MODULES: [&str; 7] = ["veth", "sch_htb", "sch_netem", "sch_fq", "sch_ingress", "cls_bpf", "nf_tables"];
 /// Modules of the hybrid lab, beside those.
 const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
+/// Modules of the lab of initiators, beside those.
+const INITIATOR_MODULES: [&str; 8] =
+    ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
 /// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
 /// Line that `lab/init` prints when the host's programs are usable.
@@ -109,6 +112,12 @@ impl Machine {
     pub(crate) fn hybrid(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &HYBRID_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-hybrid", &modules, Time::Virtual)
+    }
+
+    /// The same with the kernel's own initiators and targets, in virtual time.
+    pub(crate) fn initiators(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &INITIATOR_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-initiators", &modules, Time::Virtual)
     }
 
     fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {

@@ -1,0 +1,333 @@
+//! The steps of the lab of initiators, inside the machine.
+//!
+//! ```text
+//!  fio, one request at a time ─▶ disk of the database ─┐
+//!                                                      ├─▶ target ─▶ array: one request at a time, 3 ms each
+//!  fio, 32 requests at a time ─▶ disk of the backup ───┘
+//! ```
+//!
+//! Both disks are of the same kind: SCSI disks of the kernel's loopback target (tcm_loop), or of NVMe's (nvme-loop).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::guest::{keep_in_memory, tool};
+use super::hybrid_guest::child_of;
+use super::hybrid_stage::{make_disk, until};
+use super::iscsi_stage::{put, signal};
+use crate::process::{self, Running};
+
+const CONFIG: &str = "/sys/kernel/config";
+const ARRAY: &str = "/dev/array";
+const GUARD: &str = "/run/guard.toml";
+const JOURNAL: &str = "/run/guard.journal";
+const LOG: &str = "/run/guard.log";
+const STATUS: &str = "127.0.0.1:9810";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// What the database was promised. One request takes 3 ms alone, and 100 ms behind the backup.
+const GOAL_MS: f64 = 25.0;
+/// How long a load runs before it counts, without the agent and with it, and for how long it counts then.
+const SETTLE_SECONDS: [u64; 2] = [1, 6];
+const LOAD_SECONDS: u64 = 5;
+
+type Step = fn(&Stage) -> Result<String>;
+
+const STEPS: [(&str, Step); 4] = [
+    ("a_goal_is_kept_by_queue_depth_of_scsi_disks", |stage| compare(stage, Kind::Scsi)),
+    ("a_goal_is_kept_by_nr_requests_of_nvme_disks", |stage| compare(stage, Kind::Nvme)),
+    ("a_killed_agent_leaves_no_short_queue", |stage| killed(stage, false)),
+    ("agent_and_sentinel_killed_leave_them_until_the_reset_or_the_next_start", |stage| killed(stage, true)),
+];
+
+fn wanted(only: &str) -> impl Iterator<Item = (&'static str, Step)> {
+    STEPS.iter().filter(move |(name, _)| name.contains(only)).copied()
+}
+
+/// Number of steps whose name has `only` in it, for the host.
+pub(super) fn steps(only: &str) -> usize {
+    wanted(only).count()
+}
+
+/// Which initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Scsi,
+    Nvme,
+}
+
+/// A disk of the array on this host.
+struct Disk {
+    /// In `/dev`.
+    name: String,
+    /// Its queue's length.
+    setting: PathBuf,
+}
+
+impl Disk {
+    fn length(&self) -> Result<u32> {
+        let text = std::fs::read_to_string(&self.setting).with_context(|| self.setting.display().to_string())?;
+        Ok(text.trim().parse()?)
+    }
+}
+
+/// What the steps need: database and backup as disks of both kinds.
+struct Stage {
+    binary: PathBuf,
+    scsi: [Disk; 2],
+    nvme: [Disk; 2],
+}
+
+impl Stage {
+    fn disks(&self, kind: Kind) -> &[Disk; 2] {
+        match kind {
+            Kind::Scsi => &self.scsi,
+            Kind::Nvme => &self.nvme,
+        }
+    }
+}
+
+/// In the guest: builds everything and takes the steps.
+pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
+    if !Path::new(CONFIG).join("nullb").exists() {
+        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
+    }
+    // Serves one request at a time, in the order in which they come.
+    let slow = [("irqmode", "2"), ("completion_nsec", "3000000"), ("hw_queue_depth", "1"), ("memory_backed", "0")];
+    make_disk("array", 1024, &slow)?;
+    let scsi = scsi_disks()?;
+    let nvme = nvme_disks()?;
+    let programs = ["fio"].into_iter().filter_map(process::find_program);
+    keep_in_memory(programs.chain([binary.to_owned()]).collect())?;
+    println!("lab: ready");
+    let stage = Stage { binary: binary.to_owned(), scsi, nvme };
+    for (name, step) in wanted(only) {
+        match step(&stage) {
+            Ok(detail) => println!("lab: passed {name} {detail}"),
+            Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
+        }
+    }
+    Ok(())
+}
+
+fn make_dir(path: &str) -> Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))
+}
+
+fn link(to: &str, at: &str) -> Result<()> {
+    std::os::unix::fs::symlink(to, at).with_context(|| format!("cannot link {at} to {to}"))
+}
+
+/// Names of block devices that begin with `prefix`, in order.
+fn blocks(prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.starts_with(prefix));
+    names.sort();
+    names
+}
+
+/// Two SCSI disks, each behind a target of its own, as two hosts would have them.
+fn scsi_disks() -> Result<[Disk; 2]> {
+    let store = format!("{CONFIG}/target/core/iblock_0/array");
+    make_dir(&store)?;
+    put(format!("{store}/control"), &format!("udev_path={ARRAY}"))?;
+    put(format!("{store}/enable"), "1")?;
+    let disk = |number: u32| -> Result<Disk> {
+        let group = format!("{CONFIG}/target/loopback/naa.500140500000000{number}/tpgt_1");
+        make_dir(&group)?;
+        put(format!("{group}/nexus"), &format!("naa.600140500000000{number}"))?;
+        make_dir(&format!("{group}/lun/lun_0"))?;
+        link(&store, &format!("{group}/lun/lun_0/array"))?;
+        let name = until("SCSI disk", || blocks("sd").into_iter().nth(number as usize - 1))?;
+        let setting = format!("/sys/block/{name}/device/queue_depth").into();
+        Ok(Disk { name, setting })
+    };
+    Ok([disk(1)?, disk(2)?])
+}
+
+/// Two NVMe disks, each of a subsystem and a controller of its own, with one hardware queue.
+fn nvme_disks() -> Result<[Disk; 2]> {
+    let root = format!("{CONFIG}/nvmet");
+    make_dir(&format!("{root}/ports/1"))?;
+    put(format!("{root}/ports/1/addr_trtype"), "loop")?;
+    let disk = |number: u32| -> Result<Disk> {
+        let subsystem = format!("{root}/subsystems/lab{number}");
+        make_dir(&format!("{subsystem}/namespaces/1"))?;
+        put(format!("{subsystem}/attr_allow_any_host"), "1")?;
+        put(format!("{subsystem}/namespaces/1/device_path"), ARRAY)?;
+        put(format!("{subsystem}/namespaces/1/enable"), "1")?;
+        link(&subsystem, &format!("{root}/ports/1/subsystems/lab{number}"))?;
+        put("/dev/nvme-fabrics", &format!("transport=loop,nqn=lab{number},nr_io_queues=1,queue_size=64"))?;
+        // With the kernel's multipath the queue is that of the one path, which is hidden from /dev.
+        let is_disk = |name: &&String| Path::new("/dev").join(name).exists();
+        let name = until("NVMe disk", || blocks("nvme").iter().filter(is_disk).nth(number as usize - 1).cloned())?;
+        let (subsystem, _) = name.split_once('n').and_then(|_| name[4..].split_once('n')).context("name of a disk")?;
+        let path = blocks(&format!("nvme{subsystem}c")).into_iter().next().unwrap_or_else(|| name.clone());
+        let setting = format!("/sys/block/{path}/queue/nr_requests").into();
+        Ok(Disk { name, setting })
+    };
+    Ok([disk(1)?, disk(2)?])
+}
+
+/// `evenkeel guard run` under way.
+struct Agent {
+    binary: PathBuf,
+    running: Running,
+}
+
+impl Agent {
+    fn start(binary: &Path, [database, backup]: &[Disk; 2]) -> Result<Self> {
+        let config = format!(
+            "[guard]\njournal = \"{JOURNAL}\"\nstatus = \"{STATUS}\"\n\n\
+             [arrays.san.volumes.database]\ndevice = \"/dev/{}\"\nresponse_time = \"{GOAL_MS}ms\"\n\n\
+             [arrays.san.volumes.backup]\ndevice = \"/dev/{}\"\n",
+            database.name, backup.name
+        );
+        std::fs::write(GUARD, config)?;
+        let log = std::fs::File::create(LOG)?;
+        let mut command = Command::new(binary);
+        command.args(["guard", "run", "--config", GUARD]);
+        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+        let started = Instant::now();
+        while !said().contains("guarding ") {
+            if let Some(status) = running.ended()? {
+                bail!("guard run ended with {status}: {}", said());
+            }
+            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Self { binary: binary.to_owned(), running })
+    }
+
+    fn state(&self) -> Result<Value> {
+        let mut command = Command::new(&self.binary);
+        let text = process::output(command.args(["guard", "status", "--json", "--status", STATUS]))?;
+        let mut state: Value = serde_json::from_str(&text).context("guard status")?;
+        Ok(state["arrays"][0].take())
+    }
+
+    /// Ends it as systemd does.
+    fn stop(self) -> Result<()> {
+        signal(self.running.id(), libc::SIGTERM);
+        let status = self.running.wait(READY_LIMIT)?;
+        ensure!(status.success(), "guard run failed at its end: {}", said());
+        Ok(())
+    }
+}
+
+/// What the agent said until now.
+fn said() -> String {
+    std::fs::read_to_string(LOG).unwrap_or_default().trim().to_owned()
+}
+
+/// Reads of 4 KiB, so many at a time.
+fn fio(disk: &Disk, depth: u32, more: &[&str]) -> Command {
+    let mut command = process::program("fio");
+    command.args(["--name=load", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based"]);
+    command.args([format!("--filename=/dev/{}", disk.name), format!("--iodepth={depth}")]);
+    command.args([format!("--runtime={LOAD_SECONDS}"), "--output-format=json".into()]).args(more);
+    command
+}
+
+/// The database's mean response time in ms, and the backup's requests per second.
+struct Served {
+    response_ms: f64,
+    backup_iops: f64,
+}
+
+/// Both loads at the same time; what comes after they have settled counts.
+fn load([database, backup]: &[Disk; 2], settle_seconds: u64) -> Result<Served> {
+    let ramp = format!("--ramp_time={settle_seconds}");
+    let noise = std::fs::File::create("/run/backup.json")?;
+    let mut other = fio(backup, 32, &[&ramp]);
+    let other = Running::spawn(other.stdin(Stdio::null()).stdout(noise))?;
+    let text = process::output(&mut fio(database, 1, &[&ramp]))?;
+    other.wait(READY_LIMIT)?;
+    let figure = |text: &str, of: fn(&Value) -> Option<f64>| -> Result<f64> {
+        let from = text.find('{').context("fio said nothing")?;
+        let report: Value = serde_json::from_str(&text[from..]).context("what fio said")?;
+        of(&report["jobs"][0]["read"]).with_context(|| format!("fio said {report}"))
+    };
+    Ok(Served {
+        response_ms: figure(&text, |read| read["clat_ns"]["mean"].as_f64())? / 1e6,
+        backup_iops: figure(&std::fs::read_to_string("/run/backup.json")?, |read| read["iops"].as_f64())?,
+    })
+}
+
+/// The same load without the agent and with it.
+fn compare(stage: &Stage, kind: Kind) -> Result<String> {
+    let disks = stage.disks(kind);
+    let lengths = || disks.iter().map(Disk::length).collect::<Result<Vec<_>>>();
+    let before = lengths()?;
+    let without = load(disks, SETTLE_SECONDS[0])?;
+    let agent = Agent::start(&stage.binary, disks)?;
+    let with = load(disks, SETTLE_SECONDS[1])?;
+    let (during, state) = (lengths()?, agent.state()?);
+    let why = process::output(Command::new(&stage.binary).args(["guard", "why", "san", "--status", STATUS]))?;
+    agent.stop()?;
+    let after = lengths()?;
+    let detail = format!(
+        "goal {GOAL_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
+        without.response_ms, without.backup_iops, with.response_ms, with.backup_iops
+    );
+    ensure!(without.response_ms > GOAL_MS, "nothing to be done: {detail}");
+    ensure!(with.response_ms < GOAL_MS, "the goal is not kept: {detail}; {state}; {why}");
+    ensure!(with.backup_iops > 0.5 * without.backup_iops, "the backup starves: {detail}; {state}");
+    ensure!(during[1] < before[1], "no queue became shorter: {detail}; {state}");
+    ensure!(why.contains("backup of san"), "guard why said {why}");
+    ensure!(after == before, "after the agent's end queues are {after:?}: {detail}");
+    Ok(detail)
+}
+
+/// Agent, and sentinel if `both`, killed while queues are shorter than before.
+fn killed(stage: &Stage, both: bool) -> Result<String> {
+    let mut details = String::new();
+    for kind in [Kind::Scsi, Kind::Nvme] {
+        let disks = stage.disks(kind);
+        let backup = &disks[1];
+        let before = backup.length()?;
+        let mut noise = fio(backup, 32, &["--ramp_time=30"]);
+        let noise = Running::spawn(noise.stdin(Stdio::null()).stdout(Stdio::null()))?;
+        let shorter = || until("shorter queue", || (backup.length().ok()? < before).then_some(()));
+        let kill = |agent: Agent| -> Result<()> {
+            if both {
+                signal(child_of(agent.running.id())?, libc::SIGKILL);
+            }
+            signal(agent.running.id(), libc::SIGKILL);
+            agent.running.wait(READY_LIMIT).map(drop)
+        };
+        let agent = Agent::start(&stage.binary, disks)?;
+        shorter()?;
+        let at = Instant::now();
+        kill(agent)?;
+        if both {
+            std::thread::sleep(Duration::from_secs(1));
+            ensure!(backup.length()? < before, "{kind:?}: who put it back?");
+            let said = process::output(Command::new(&stage.binary).args(["guard", "reset", "--journal", JOURNAL]))?;
+            ensure!(backup.length()? == before, "{kind:?}: guard reset left {}: {said}", backup.length()?);
+            let agent = Agent::start(&stage.binary, disks)?;
+            shorter()?;
+            kill(agent)?;
+            // The next one begins with what was there before, whatever it does then.
+            let agent = Agent::start(&stage.binary, disks)?;
+            let known = until("queue of the backup", || {
+                let state = agent.state().ok()?;
+                let backup = state["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
+                backup["queues"][0]["before"].as_u64()
+            })?;
+            agent.stop()?;
+            ensure!(known == u64::from(before), "{kind:?}: the next agent found {known} instead of {before}");
+            ensure!(backup.length()? == before, "{kind:?}: the next agent left {}", backup.length()?);
+            details += &format!("{kind:?}: short until `guard reset`, and until the next start. ");
+        } else {
+            until("original length", || (backup.length().ok()? == before).then_some(()))?;
+            details += &format!("{kind:?}: put back within {:.2} s. ", at.elapsed().as_secs_f64());
+        }
+        noise.kill();
+    }
+    Ok(details)
+}
