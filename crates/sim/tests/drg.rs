@@ -47,6 +47,14 @@ fn goals_that_a_static_share_misses_are_kept() {
         assert!(ours >= 0.99 * rwd, "{case}: {ours} requests a second, {rwd} under RW(D)");
     }
     assert!(starved >= 5.0, "a static share starves someone: {starved} %");
+    // Who waits for a neighbour without control does not with it.
+    for name in ["web0", "web1", "tpcc0", "tpcc1"] {
+        let case = format!("neighbour, {name}");
+        let ours = row(&case, "neighbour_violations_percent").evenkeel.expect("a figure");
+        let none = row(&case, "neighbour_violations_percent_none").baseline.expect("a figure");
+        assert!(ours <= 0.0, "{case}: {ours} %");
+        assert!(none >= 10.0 || name == "tpcc1", "{case}: {none} % without control");
+    }
     let kept = row("infeasible", "infeasible_workloads_kept");
     assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
     // The same seed, the same run.

@@ -136,6 +136,7 @@ fn title(case: Case) -> &'static str {
         Case::Join => "SLO_A, the host of tpcc1 joins",
         Case::Death => "SLO_A, the host of tpcc1 is gone",
         Case::Loss => "SLO_A, hosts do not hear of each other for a while",
+        Case::Neighbour => "SLO_A, but tpcc1 has 30 s, and asks three times as much for 20 s",
         Case::Infeasible => "SLO_B, a quarter more to do: more than can be kept",
     }
 }

@@ -25,7 +25,7 @@ use evenkeel_model::raid::Raid0Params;
 use super::{Options, Report};
 use crate::workload::trace::Record;
 use load::{Habits, Source};
-use world::{Outcome, Setup, Workload};
+use world::{Outcome, SURGE, Setup, Workload};
 
 /// Name on the command line and in results.
 pub const NAME: &str = "drg";
@@ -42,6 +42,8 @@ const SECONDS: u64 = 120;
 const LEAD: Duration = Duration::from_secs(10);
 /// When something happens, and for how long, in cases where something does.
 const EVENT: (u64, u64) = (40, 80);
+/// How long a neighbour asks more.
+const SURGE_LASTS: Duration = Duration::from_secs(20);
 
 /// Recorded requests to replay instead of what was invented.
 #[derive(Clone, Debug, Default)]
@@ -69,13 +71,15 @@ enum Case {
     Death,
     /// SLO_A; hosts do not hear of each other for a third of the run.
     Loss,
+    /// SLO_A, but tpcc1 has time, and asks three times as much for a while: more than the array can do.
+    Neighbour,
     /// SLO_B with a quarter more to do: not all goals can be kept.
     Infeasible,
 }
 
 impl Case {
-    const ALL: [Self; 7] =
-        [Self::SloA, Self::SloB, Self::Bursts, Self::Join, Self::Death, Self::Loss, Self::Infeasible];
+    const ALL: [Self; 8] =
+        [Self::SloA, Self::SloB, Self::Bursts, Self::Join, Self::Death, Self::Loss, Self::Neighbour, Self::Infeasible];
 
     const fn name(self) -> &'static str {
         match self {
@@ -85,6 +89,7 @@ impl Case {
             Self::Join => "join",
             Self::Death => "death",
             Self::Loss => "loss",
+            Self::Neighbour => "neighbour",
             Self::Infeasible => "infeasible",
         }
     }
@@ -98,6 +103,7 @@ impl Case {
     const fn goals(self) -> [u64; 4] {
         match self {
             Self::SloB | Self::Infeasible => [400, 400, 250, 250],
+            Self::Neighbour => [250, 250, 800, 30_000],
             _ => [250, 250, 800, 800],
         }
     }
@@ -112,6 +118,7 @@ impl Case {
             match self {
                 Self::Bursts if !web => habits.varies *= 2.0,
                 Self::Infeasible => habits.rate_per_s *= 1.25,
+                Self::Neighbour if place == 3 => habits.rate_per_s *= SURGE as f64,
                 _ => {}
             }
             let recorded = if web { &traces.web } else { &traces.tpcc };
@@ -125,10 +132,11 @@ impl Case {
                     None => Source::Twin(habits),
                 },
                 goal: Duration::from_millis(goal),
-                // Shares after the goals: whoever is to be served faster gets more.
-                weight: (100_000 / goal) as u32,
+                // Shares after the goals: whoever is to be served faster gets more, but nobody is left without.
+                weight: (100_000 / goal.min(800)) as u32,
                 from: if self == Self::Join && place == 3 { event } else { Instant::ZERO },
                 until: if self == Self::Death && place == 3 { event } else { Instant::FAR_FUTURE },
+                surge: (self == Self::Neighbour && place == 3).then_some((event, event + SURGE_LASTS)),
             }
         };
         Setup {

@@ -35,7 +35,12 @@ pub struct Workload {
     pub from: Instant,
     /// When it stops asking; its host is gone from then on.
     pub until: Instant,
+    /// When it asks all that its source has, if there is such a time; else one request in [`SURGE`].
+    pub surge: Option<(Instant, Instant)>,
 }
+
+/// How much more a workload asks in its surge.
+pub const SURGE: usize = 3;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -155,8 +160,15 @@ impl<'a> World<'a> {
             pool.set_response_goal(id, Some(ResponseGoal::mean(workload.goal)));
             tenants.push(id);
             let until = workload.until.min(end);
-            let all =
+            let mut all =
                 load::arrivals(&workload.source, seed.wrapping_mul(1_000_003) ^ place as u64, until, setup.capacity);
+            if let Some((from, until)) = workload.surge {
+                let mut place = 0;
+                all.retain(|(at, _)| {
+                    place += 1;
+                    (from..until).contains(at) || place % SURGE == 0
+                });
+            }
             let from = all.partition_point(|(at, _)| *at < workload.from);
             arrivals.push(all[from..].into());
         }
