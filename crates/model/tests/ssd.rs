@@ -1,13 +1,16 @@
 //! The drive: its equations, and what holds for it whatever happens.
 
-use std::collections::BTreeMap;
-
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::ssd::{Geometry, Ssd, SsdParams};
 use proptest::prelude::*;
+
+use laws::{drain, event};
+
+#[path = "support/laws.rs"]
+mod laws;
 
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)
@@ -65,19 +68,6 @@ fn read(page: u64) -> Io {
 
 fn write(page: u64, bytes: u32) -> Io {
     io(Kind::Write, page, bytes)
-}
-
-/// Polls at every event until nothing is inside; completions in order, with their times.
-fn drain(drive: &mut Ssd) -> Vec<(Instant, u64)> {
-    let mut completions = Vec::new();
-    while drive.inside() > 0 {
-        let now = drive.next_event();
-        assert!(now < Instant::FAR_FUTURE, "{} inside and nothing to wait for", drive.inside());
-        while let Some(id) = drive.poll(now) {
-            completions.push((now, id));
-        }
-    }
-    completions
 }
 
 /// When each of the requests ends that are submitted at the given microseconds, in nanoseconds.
@@ -303,14 +293,6 @@ fn invalid_parameters_are_named() {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Wait { ns: u64 },
-    Submit(Io),
-    Stall { ns: u64 },
-    Change(SsdParams),
-}
-
 fn params() -> impl Strategy<Value = SsdParams> {
     let time = |most| (0u64..most).prop_map(us);
     let jitter = prop_oneof![
@@ -373,91 +355,22 @@ fn any_io() -> impl Strategy<Value = Io> {
     ]
 }
 
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        4 => (0u64..5_000_000).prop_map(|ns| Event::Wait { ns }),
-        8 => any_io().prop_map(Event::Submit),
-        1 => (0u64..10_000_000).prop_map(|ns| Event::Stall { ns }),
-        1 => params().prop_map(Event::Change),
-    ]
-}
-
-/// Plays `events` and drains, polling at every event (or only when something happens); completions with the time at
-/// which they were seen, and when each request was submitted.
-fn play(params: SsdParams, events: &[Event], punctual: bool) -> (Vec<(Instant, u64)>, BTreeMap<u64, Instant>) {
-    let mut drive = Ssd::new(params, 9);
-    let (mut now, mut submitted, mut completions) = (Instant::ZERO, BTreeMap::new(), Vec::new());
-    for &event in events {
-        match event {
-            Event::Wait { ns } => {
-                let end = now + Duration::from_nanos(ns);
-                while punctual && drive.next_event() <= end {
-                    let due = drive.next_event();
-                    while let Some(id) = drive.poll(due) {
-                        completions.push((due, id));
-                    }
-                }
-                now = end;
-            }
-            Event::Submit(io) => {
-                let id = submitted.len() as u64;
-                submitted.insert(id, now);
-                drive.submit(now, id, io);
-            }
-            Event::Stall { ns } => drive.stall(now, Duration::from_nanos(ns)),
-            Event::Change(params) => drive.set_params(now, params),
-        }
-        while let Some(id) = drive.poll(now) {
-            completions.push((now, id));
-        }
-        assert_eq!(drive.inside(), submitted.len() - completions.len());
-    }
-    completions.extend(drain(&mut drive));
-    (completions, submitted)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn every_request_completes_once_and_not_before_its_time(params in params(), events in prop::collection::vec(event(), 0..120)) {
-        let (completions, submitted) = play(params, &events, true);
-        let mut ids: Vec<u64> = completions.iter().map(|&(_, id)| id).collect();
-        ids.sort_unstable();
-        prop_assert_eq!(ids, submitted.keys().copied().collect::<Vec<_>>());
-        prop_assert!(completions.iter().all(|(at, id)| *at >= submitted[id]));
-        prop_assert!(completions.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    fn every_request_completes_once_and_not_before_its_time(params in params(), events in prop::collection::vec(event(any_io(), params()), 0..120)) {
+        laws::each_completes_once::<Ssd>(params, &events);
     }
 
-    /// The same calls give the same completions; looking seldom shows them later, in the same order.
     #[test]
-    fn completions_depend_on_calls_and_seed_alone(params in params(), events in prop::collection::vec(event(), 0..120)) {
-        let (often, _) = play(params, &events, true);
-        let (again, _) = play(params, &events, true);
-        let (seldom, _) = play(params, &events, false);
-        prop_assert_eq!(&often, &again);
-        let ids = |completions: &[(Instant, u64)]| completions.iter().map(|&(_, id)| id).collect::<Vec<_>>();
-        prop_assert_eq!(ids(&often), ids(&seldom));
-        prop_assert!(often.iter().zip(&seldom).all(|(o, s)| o.0 <= s.0));
+    fn completions_depend_on_calls_and_seed_alone(params in params(), events in prop::collection::vec(event(any_io(), params()), 0..120)) {
+        laws::calls_and_seed_decide_alone::<Ssd>(params, &events);
     }
 
     #[test]
     fn nothing_completes_before_the_next_event(params in params(), ios in prop::collection::vec(any_io(), 1..50)) {
-        let mut drive = Ssd::new(params, 9);
-        for (id, &io) in ios.iter().enumerate() {
-            drive.submit(Instant::ZERO, id as u64, io);
-        }
-        let mut left = ios.len();
-        while left > 0 {
-            let due = drive.next_event();
-            prop_assert!(due < Instant::FAR_FUTURE, "{} left and nothing to wait for", left);
-            if due > Instant::ZERO {
-                prop_assert_eq!(drive.poll(due - Duration::from_nanos(1)), None);
-            }
-            while drive.poll(due).is_some() {
-                left -= 1;
-            }
-        }
+        laws::nothing_completes_before_its_event::<Ssd>(params, &ios);
     }
 
     /// From the start on, neither the controller's rate nor the link's is exceeded, and between any two completions of

@@ -1,13 +1,16 @@
 //! The batching store: its equations, and what holds for it whatever happens.
 
-use std::collections::BTreeMap;
-
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::store::{InvalidParams, Store, StoreParams};
 use proptest::prelude::*;
+
+use laws::{Event, drain, event, play};
+
+#[path = "support/laws.rs"]
+mod laws;
 
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)
@@ -34,12 +37,7 @@ fn io(kind: Kind, bytes: u32) -> Io {
     Io { kind, offset: 0, bytes }
 }
 
-/// Polls at every event until nothing is under way; completions in order, with their times.
-fn drain(store: &mut Store) -> Vec<(Instant, u64)> {
-    drain_until(store, Instant::FAR_FUTURE - Duration::from_nanos(1))
-}
-
-/// The same for the events up to `end`.
+/// Polls at every event up to `end`; completions in order, with their times.
 fn drain_until(store: &mut Store, end: Instant) -> Vec<(Instant, u64)> {
     let mut completions = Vec::new();
     while store.next_event() <= end {
@@ -240,14 +238,6 @@ fn jitter_keeps_the_mean() {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Wait { ns: u64 },
-    Submit(Io),
-    Stall { ns: u64 },
-    Change(StoreParams),
-}
-
 fn params() -> impl Strategy<Value = StoreParams> {
     let latency = || (0u64..3_000).prop_map(us);
     let jitter = prop_oneof![
@@ -287,98 +277,28 @@ fn any_io() -> impl Strategy<Value = Io> {
     ]
 }
 
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        4 => (0u64..5_000_000).prop_map(|ns| Event::Wait { ns }),
-        8 => any_io().prop_map(Event::Submit),
-        1 => (0u64..10_000_000).prop_map(|ns| Event::Stall { ns }),
-        1 => params().prop_map(Event::Change),
-    ]
-}
-
-/// Plays `events` and drains, polling at every event (or only when something happens); completions with the time at
-/// which they were seen, and when each request was submitted.
-fn play(params: StoreParams, events: &[Event], punctual: bool) -> (Vec<(Instant, u64)>, BTreeMap<u64, Instant>) {
-    let mut store = Store::new(params, 9);
-    let (mut now, mut submitted, mut completions) = (Instant::ZERO, BTreeMap::new(), Vec::new());
-    for &event in events {
-        match event {
-            Event::Wait { ns } => {
-                let end = now + Duration::from_nanos(ns);
-                while punctual && store.next_event() <= end {
-                    let due = store.next_event();
-                    while let Some(id) = store.poll(due) {
-                        completions.push((due, id));
-                    }
-                }
-                now = end;
-            }
-            Event::Submit(io) => {
-                let id = submitted.len() as u64;
-                submitted.insert(id, now);
-                store.submit(now, id, io);
-            }
-            Event::Stall { ns } => store.stall(now, Duration::from_nanos(ns)),
-            Event::Change(params) => store.set_params(now, params),
-        }
-        while let Some(id) = store.poll(now) {
-            completions.push((now, id));
-        }
-        assert_eq!(store.inside(), submitted.len() - completions.len());
-    }
-    completions.extend(drain(&mut store));
-    assert_eq!(store.inside(), 0);
-    (completions, submitted)
-}
-
 proptest! {
     #[test]
-    fn every_request_completes_once_and_not_before_its_time(params in params(), events in prop::collection::vec(event(), 0..120)) {
-        let (completions, submitted) = play(params, &events, true);
-        let mut ids: Vec<u64> = completions.iter().map(|&(_, id)| id).collect();
-        ids.sort_unstable();
-        prop_assert_eq!(ids, submitted.keys().copied().collect::<Vec<_>>());
-        prop_assert!(completions.iter().all(|(at, id)| *at >= submitted[id]));
-        prop_assert!(completions.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+    fn every_request_completes_once_and_not_before_its_time(params in params(), events in prop::collection::vec(event(any_io(), params()), 0..120)) {
+        laws::each_completes_once::<Store>(params, &events);
     }
 
-    /// Looking seldom shows completions later, in the same order.
     #[test]
-    fn completions_do_not_depend_on_polling(params in params(), events in prop::collection::vec(event(), 0..120)) {
-        let (often, _) = play(params, &events, true);
-        let (seldom, _) = play(params, &events, false);
-        let ids = |completions: &[(Instant, u64)]| completions.iter().map(|&(_, id)| id).collect::<Vec<_>>();
-        prop_assert_eq!(ids(&often), ids(&seldom));
-        prop_assert!(often.iter().zip(&seldom).all(|(o, s)| o.0 <= s.0));
+    fn completions_depend_on_calls_and_seed_alone(params in params(), events in prop::collection::vec(event(any_io(), params()), 0..120)) {
+        laws::calls_and_seed_decide_alone::<Store>(params, &events);
     }
 
     #[test]
     fn nothing_completes_before_the_next_event(params in params(), ios in prop::collection::vec(any_io(), 1..50)) {
-        let mut store = Store::new(params, 9);
-        for (id, &io) in ios.iter().enumerate() {
-            store.submit(Instant::ZERO, id as u64, io);
-        }
-        let mut left = ios.len();
-        while left > 0 {
-            let due = store.next_event();
-            prop_assert!(due < Instant::FAR_FUTURE, "{} left and nothing to wait for", left);
-            if due > Instant::ZERO {
-                prop_assert_eq!(store.poll(due - Duration::from_nanos(1)), None);
-            }
-            // A periodic stall may have come to light and moved it.
-            prop_assert!(store.next_event() >= due);
-            while store.poll(due).is_some() {
-                left -= 1;
-            }
-        }
+        laws::nothing_completes_before_its_event::<Store>(params, &ios);
     }
 
     /// Without jitter writes commit in the order in which they came.
     #[test]
     fn commits_are_first_come_first_served(params in params(), sizes in prop::collection::vec(0u32..200_000, 1..80)) {
         let params = StoreParams { jitter: Jitter::None, deferred_max_bytes: 0, ..params };
-        let events: Vec<Event> = sizes.iter().map(|&bytes| Event::Submit(io(Kind::Write, bytes))).collect();
-        let (completions, _) = play(params, &events, true);
+        let events: Vec<Event<StoreParams>> = sizes.iter().map(|&bytes| Event::Submit(io(Kind::Write, bytes))).collect();
+        let (completions, _) = play::<Store>(params, &events, true);
         prop_assert!(completions.windows(2).all(|pair| pair[0].1 < pair[1].1));
     }
 
@@ -386,8 +306,8 @@ proptest! {
     #[test]
     fn the_link_conserves_work(params in params(), sizes in prop::collection::vec(0u32..200_000, 1..80)) {
         let params = StoreParams { jitter: Jitter::None, stall_every: Duration::ZERO, ..params };
-        let events: Vec<Event> = sizes.iter().map(|&bytes| Event::Submit(io(Kind::Read, bytes))).collect();
-        let (completions, _) = play(params, &events, true);
+        let events: Vec<Event<StoreParams>> = sizes.iter().map(|&bytes| Event::Submit(io(Kind::Read, bytes))).collect();
+        let (completions, _) = play::<Store>(params, &events, true);
         let (mut bytes, mut busy_ns) = (0u64, 0u64);
         for (count, (at, id)) in completions.iter().enumerate() {
             let size = u64::from(sizes[*id as usize]);

@@ -1,0 +1,166 @@
+//! What holds for every device, whatever happens to it.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::{Duration, Instant};
+use evenkeel_model::Io;
+use evenkeel_model::ssd::{Ssd, SsdParams};
+use evenkeel_model::store::{Store, StoreParams};
+use proptest::prelude::*;
+
+/// A device that is driven call by call.
+pub(crate) trait Driven {
+    type Params: Copy + std::fmt::Debug;
+    fn begin(params: Self::Params) -> Self;
+    fn submit(&mut self, now: Instant, id: u64, io: Io);
+    fn next_event(&self) -> Instant;
+    fn poll(&mut self, now: Instant) -> Option<u64>;
+    fn stall(&mut self, now: Instant, length: Duration);
+    fn set_params(&mut self, now: Instant, params: Self::Params);
+    fn inside(&self) -> usize;
+}
+
+macro_rules! driven {
+    ($device:ident, $params:ident) => {
+        impl Driven for $device {
+            type Params = $params;
+            fn begin(params: $params) -> Self {
+                $device::new(params, 9)
+            }
+            fn submit(&mut self, now: Instant, id: u64, io: Io) {
+                $device::submit(self, now, id, io);
+            }
+            fn next_event(&self) -> Instant {
+                $device::next_event(self)
+            }
+            fn poll(&mut self, now: Instant) -> Option<u64> {
+                $device::poll(self, now)
+            }
+            fn stall(&mut self, now: Instant, length: Duration) {
+                $device::stall(self, now, length);
+            }
+            fn set_params(&mut self, now: Instant, params: $params) {
+                $device::set_params(self, now, params);
+            }
+            fn inside(&self) -> usize {
+                $device::inside(self)
+            }
+        }
+    };
+}
+driven!(Ssd, SsdParams);
+driven!(Store, StoreParams);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event<P> {
+    Wait { ns: u64 },
+    Submit(Io),
+    Stall { ns: u64 },
+    Change(P),
+}
+
+/// What may happen.
+pub(crate) fn event<P: std::fmt::Debug>(
+    io: impl Strategy<Value = Io>,
+    params: impl Strategy<Value = P>,
+) -> impl Strategy<Value = Event<P>> {
+    prop_oneof![
+        4 => (0u64..5_000_000).prop_map(|ns| Event::Wait { ns }),
+        8 => io.prop_map(Event::Submit),
+        1 => (0u64..10_000_000).prop_map(|ns| Event::Stall { ns }),
+        1 => params.prop_map(Event::Change),
+    ]
+}
+
+/// Requests with the time at which each was seen to be complete.
+pub(crate) type Completions = Vec<(Instant, u64)>;
+
+/// Polls at every event until nothing is inside; completions in order.
+pub(crate) fn drain(device: &mut impl Driven) -> Completions {
+    let mut completions = Vec::new();
+    while device.inside() > 0 {
+        let now = device.next_event();
+        assert!(now < Instant::FAR_FUTURE, "{} inside and nothing to wait for", device.inside());
+        while let Some(id) = device.poll(now) {
+            completions.push((now, id));
+        }
+    }
+    completions
+}
+
+/// Plays `events` and drains, polling at every event (or only when something happens); completions, and when each request
+/// was submitted.
+pub(crate) fn play<D: Driven>(
+    params: D::Params,
+    events: &[Event<D::Params>],
+    punctual: bool,
+) -> (Completions, BTreeMap<u64, Instant>) {
+    let mut device = D::begin(params);
+    let (mut now, mut submitted, mut completions) = (Instant::ZERO, BTreeMap::new(), Vec::new());
+    for &event in events {
+        match event {
+            Event::Wait { ns } => {
+                let end = now + Duration::from_nanos(ns);
+                while punctual && device.next_event() <= end {
+                    let due = device.next_event();
+                    while let Some(id) = device.poll(due) {
+                        completions.push((due, id));
+                    }
+                }
+                now = end;
+            }
+            Event::Submit(io) => {
+                let id = submitted.len() as u64;
+                submitted.insert(id, now);
+                device.submit(now, id, io);
+            }
+            Event::Stall { ns } => device.stall(now, Duration::from_nanos(ns)),
+            Event::Change(params) => device.set_params(now, params),
+        }
+        while let Some(id) = device.poll(now) {
+            completions.push((now, id));
+        }
+        assert_eq!(device.inside(), submitted.len() - completions.len());
+    }
+    completions.extend(drain(&mut device));
+    (completions, submitted)
+}
+
+/// Every request completes once, none before it came, in order of time.
+pub(crate) fn each_completes_once<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
+    let (completions, submitted) = play::<D>(params, events, true);
+    let mut ids: Vec<u64> = completions.iter().map(|&(_, id)| id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, submitted.keys().copied().collect::<Vec<_>>());
+    assert!(completions.iter().all(|(at, id)| *at >= submitted[id]));
+    assert!(completions.windows(2).all(|pair| pair[0].0 <= pair[1].0));
+}
+
+/// The same calls give the same completions; looking seldom shows them later, in the same order.
+pub(crate) fn calls_and_seed_decide_alone<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
+    let (often, _) = play::<D>(params, events, true);
+    let (again, _) = play::<D>(params, events, true);
+    let (seldom, _) = play::<D>(params, events, false);
+    assert_eq!(often, again);
+    let ids = |completions: &Completions| completions.iter().map(|&(_, id)| id).collect::<Vec<_>>();
+    assert_eq!(ids(&often), ids(&seldom));
+    assert!(often.iter().zip(&seldom).all(|(o, s)| o.0 <= s.0));
+}
+
+/// Nothing completes before the next event, and something is due as long as something is inside.
+pub(crate) fn nothing_completes_before_its_event<D: Driven>(params: D::Params, ios: &[Io]) {
+    let mut device = D::begin(params);
+    for (id, &io) in (0..).zip(ios) {
+        device.submit(Instant::ZERO, id, io);
+    }
+    while device.inside() > 0 {
+        let due = device.next_event();
+        assert!(due < Instant::FAR_FUTURE, "{} left and nothing to wait for", device.inside());
+        if due > Instant::ZERO {
+            assert_eq!(device.poll(due - Duration::from_nanos(1)), None);
+        }
+        // Something may have come to light that moves it, but not to an earlier time.
+        assert!(device.next_event() >= due);
+        while device.poll(due).is_some() {}
+    }
+}
