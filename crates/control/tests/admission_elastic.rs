@@ -8,6 +8,11 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
+use events::{Event, Run, event};
+
+#[path = "support/admission_events.rs"]
+mod events;
+
 const KIB: u64 = 1 << 10;
 const COST: u64 = 8 * KIB;
 
@@ -288,27 +293,6 @@ fn settings_out_of_range_are_named_and_moved_into_range() {
     assert_eq!(ElasticConfig::default().validate(), Ok(()));
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Wait { ns: u64 },
-    Arrive { cost: u64 },
-    Complete { pick: usize, latency_ns: u64, bytes: u64 },
-    Cancel { pick: usize },
-    Tick,
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        3 => prop_oneof![Just(0), 0u64..2_000_000, 0u64..2_000_000_000, Just(u64::MAX / 100)].prop_map(|ns| Event::Wait { ns }),
-        6 => prop_oneof![Just(8_096u64), 0u64..100_000, 0u64..100_000_000, Just(u64::MAX / 1_000)]
-            .prop_map(|cost| Event::Arrive { cost }),
-        6 => (any::<usize>(), prop_oneof![0u64..10_000_000, Just(0), Just(u64::MAX)], prop_oneof![0u64..1 << 26, Just(0), Just(u64::MAX)])
-            .prop_map(|(pick, latency_ns, bytes)| Event::Complete { pick, latency_ns, bytes }),
-        1 => any::<usize>().prop_map(|pick| Event::Cancel { pick }),
-        1 => Just(Event::Tick),
-    ]
-}
-
 /// A burst of regular work between the strange events, so that blocks close and decisions fall.
 fn steady(admission: &mut Admission, now: &mut Instant, requests: u64, step_ns: u64) {
     let mut inside = VecDeque::new();
@@ -332,48 +316,26 @@ proptest! {
         parts in prop::collection::vec((prop::collection::vec(event(), 0..40), 0u64..2_000, 1u64..100_000), 1..6),
     ) {
         let config = Config::Elastic(ElasticConfig { tolerance });
-        let (mut one, mut other) = (Admission::new(config, Instant::ZERO, 1), Admission::new(config, Instant::ZERO, 2));
-        let (mut now, mut inside): (_, Vec<u64>) = (Instant::ZERO, Vec::new());
+        let (mut one, mut other) = (Run::new(config, 1), Run::new(config, 2));
         for (events, requests, step_ns) in parts {
             for event in events {
-                match event {
-                    Event::Wait { ns } => now += Duration::from_nanos(ns),
-                    Event::Arrive { cost } => {
-                        let fits = one.fits(cost);
-                        prop_assert_eq!(fits, other.fits(cost), "a decision depends on the seed or on ticks");
-                        if fits {
-                            one.admit(cost);
-                            other.admit(cost);
-                            inside.push(cost);
-                        }
-                    }
-                    Event::Complete { pick, latency_ns, bytes } if !inside.is_empty() => {
-                        let cost = inside.swap_remove(pick % inside.len());
-                        one.observe(now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
-                        other.observe(now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
-                    }
-                    Event::Cancel { pick } if !inside.is_empty() => {
-                        let cost: u64 = inside.swap_remove(pick % inside.len());
-                        one.forget(cost);
-                        other.forget(cost);
-                    }
-                    Event::Complete { .. } | Event::Cancel { .. } => {}
-                    // Only one of the two is ticked: punctuality does not matter.
-                    Event::Tick => {
-                        one.tick(now);
-                        prop_assert!(one.next_tick() > now || now == Instant::FAR_FUTURE);
-                        prop_assert_eq!(one.tick(now), None);
-                    }
+                one.apply(event);
+                // Only one of the two is ticked: punctuality does not matter.
+                if matches!(event, Event::Tick) {
+                    prop_assert!(one.admission.next_tick() > one.now || one.now == Instant::FAR_FUTURE);
+                    prop_assert_eq!(one.admission.tick(one.now), None);
+                } else {
+                    other.apply(event);
                 }
-                let budget = one.decision().budget_bytes;
-                prop_assert!((4 * KIB..=1 << 30).contains(&budget), "{budget}");
-                prop_assert!(!one.decision().reason.to_string().contains("NaN"), "{:?}", one.decision());
-                prop_assert_eq!(one.inside_bytes(), inside.iter().sum::<u64>());
+                prop_assert_eq!(&one.inside, &other.inside, "a decision depends on the seed or on ticks");
+                let decision = one.admission.decision();
+                prop_assert!((4 * KIB..=1 << 30).contains(&decision.budget_bytes), "{decision:?}");
+                prop_assert!(!decision.reason.to_string().contains("NaN"), "{decision:?}");
+                prop_assert_eq!(one.admission.inside_bytes(), one.inside.iter().sum::<u64>());
             }
-            let mut later = now;
-            steady(&mut one, &mut now, requests, step_ns);
-            steady(&mut other, &mut later, requests, step_ns);
-            prop_assert_eq!(one.decision().budget_bytes, other.decision().budget_bytes);
+            steady(&mut one.admission, &mut one.now, requests, step_ns);
+            steady(&mut other.admission, &mut other.now, requests, step_ns);
+            prop_assert_eq!(one.admission.decision().budget_bytes, other.admission.decision().budget_bytes);
         }
     }
 }

@@ -1,37 +1,13 @@
 //! What holds for admission control whatever happens.
 
-use evenkeel_control::admission::{Admission, Config, Decision, Reason, Repairs, SlowFastConfig};
-use evenkeel_control::units::Kind;
+use evenkeel_control::admission::{Config, Decision, Reason, Repairs, SlowFastConfig};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
-/// What may happen to a controller.
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    /// Time passes.
-    Wait { ns: u64 },
-    /// A request asks; it enters if it fits.
-    Arrive { cost: u64 },
-    /// One inside completes (which one, after how long, with how much payload).
-    Complete { pick: usize, latency_ns: u64, bytes: u64 },
-    /// One inside is cancelled.
-    Cancel { pick: usize },
-    /// The caller ticks.
-    Tick,
-}
+use events::{Event, Run, event};
 
-fn event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        3 => prop_oneof![0u64..2_000_000, 0u64..200_000_000, 0u64..20_000_000_000, Just(u64::MAX / 1_000)]
-            .prop_map(|ns| Event::Wait { ns }),
-        4 => prop_oneof![0u64..100_000, 0u64..100_000_000, Just(u64::MAX / 100_000)]
-            .prop_map(|cost| Event::Arrive { cost }),
-        4 => (any::<usize>(), prop_oneof![0u64..10_000_000, 0u64..5_000_000_000, Just(u64::MAX)], prop_oneof![0u64..1 << 26, Just(u64::MAX)])
-            .prop_map(|(pick, latency_ns, bytes)| Event::Complete { pick, latency_ns, bytes }),
-        1 => any::<usize>().prop_map(|pick| Event::Cancel { pick }),
-        2 => Just(Event::Tick),
-    ]
-}
+#[path = "support/admission_events.rs"]
+mod events;
 
 fn repairs() -> impl Strategy<Value = Repairs> {
     any::<[bool; 11]>().prop_map(|on| Repairs {
@@ -85,47 +61,6 @@ fn settings() -> impl Strategy<Value = SlowFastConfig> {
         .prop_map(|(settings, repairs)| SlowFastConfig { repairs, ..settings })
 }
 
-/// A controller with its caller, who remembers what is inside.
-struct Run {
-    admission: Admission,
-    now: Instant,
-    inside: Vec<u64>,
-}
-
-impl Run {
-    fn new(config: SlowFastConfig, seed: u64) -> Self {
-        Self {
-            admission: Admission::new(Config::SlowFast(config), Instant::ZERO, seed),
-            now: Instant::ZERO,
-            inside: Vec::new(),
-        }
-    }
-
-    fn apply(&mut self, event: Event) {
-        match event {
-            Event::Wait { ns } => self.now += Duration::from_nanos(ns),
-            Event::Arrive { cost } => {
-                if self.admission.fits(cost) {
-                    self.admission.admit(cost);
-                    self.inside.push(cost);
-                }
-            }
-            Event::Complete { pick, latency_ns, bytes } if !self.inside.is_empty() => {
-                let cost = self.inside.swap_remove(pick % self.inside.len());
-                self.admission.observe(self.now, cost, Kind::Read, bytes, Duration::from_nanos(latency_ns));
-            }
-            Event::Cancel { pick } if !self.inside.is_empty() => {
-                let cost = self.inside.swap_remove(pick % self.inside.len());
-                self.admission.forget(cost);
-            }
-            Event::Complete { .. } | Event::Cancel { .. } => {}
-            Event::Tick => {
-                self.admission.tick(self.now);
-            }
-        }
-    }
-}
-
 /// All but the reason, which tells of silence only to those who ask.
 fn in_force(decision: &Decision) -> (u64, Option<Duration>) {
     (decision.budget_bytes, decision.target)
@@ -134,7 +69,7 @@ fn in_force(decision: &Decision) -> (u64, Option<Duration>) {
 proptest! {
     #[test]
     fn budget_and_target_stay_within_bounds(config in settings(), seed: u64, events in prop::collection::vec(event(), 0..200)) {
-        let mut run = Run::new(config, seed);
+        let mut run = Run::new(Config::SlowFast(config), seed);
         let target_min = config.target_min.max(Duration::from_micros(1));
         let target_max = config.target_max.max(target_min + Duration::from_nanos(1));
         let budget_min = config.budget_min_bytes.max(1);
@@ -153,7 +88,7 @@ proptest! {
 
     #[test]
     fn what_is_inside_is_counted_exactly_and_bounded(config in settings(), events in prop::collection::vec(event(), 0..200)) {
-        let mut run = Run::new(config, 1);
+        let mut run = Run::new(Config::SlowFast(config), 1);
         for event in events {
             let budget = run.admission.decision().budget_bytes;
             let before = run.admission.inside_bytes();
@@ -168,7 +103,7 @@ proptest! {
 
     #[test]
     fn something_can_always_enter_an_empty_back_end(config in settings(), cost: u64, events in prop::collection::vec(event(), 0..100)) {
-        let mut run = Run::new(config, 1);
+        let mut run = Run::new(Config::SlowFast(config), 1);
         for event in events {
             run.apply(event);
         }
@@ -180,7 +115,7 @@ proptest! {
 
     #[test]
     fn the_next_tick_lies_ahead_of_the_last_and_never_goes_back(config in settings(), events in prop::collection::vec(event(), 0..200)) {
-        let mut run = Run::new(config, 1);
+        let mut run = Run::new(Config::SlowFast(config), 1);
         let mut before = run.admission.next_tick();
         for event in events {
             run.apply(event);
@@ -197,7 +132,7 @@ proptest! {
 
     #[test]
     fn the_same_seed_decides_the_same(config in settings(), seed: u64, events in prop::collection::vec(event(), 0..200)) {
-        let (mut one, mut other) = (Run::new(config, seed), Run::new(config, seed));
+        let (mut one, mut other) = (Run::new(Config::SlowFast(config), seed), Run::new(Config::SlowFast(config), seed));
         for event in events {
             one.apply(event);
             other.apply(event);
@@ -209,7 +144,7 @@ proptest! {
     /// The caller may tick at the end of every interval or only when a request arrives: what was observed decides.
     #[test]
     fn decisions_do_not_depend_on_punctuality(config in settings(), events in prop::collection::vec(event(), 0..200)) {
-        let (mut lazy, mut eager) = (Run::new(config, 3), Run::new(config, 3));
+        let (mut lazy, mut eager) = (Run::new(Config::SlowFast(config), 3), Run::new(Config::SlowFast(config), 3));
         for event in events {
             if matches!(event, Event::Tick) {
                 continue;
@@ -243,7 +178,7 @@ proptest! {
     fn reconfiguring_at_any_time_keeps_the_count(
         configs in prop::collection::vec((settings(), 0u8..3, prop::collection::vec(event(), 0..40)), 1..6),
     ) {
-        let mut run = Run::new(SlowFastConfig::PUBLISHED, 1);
+        let mut run = Run::new(Config::SlowFast(SlowFastConfig::PUBLISHED), 1);
         for (settings, kind, events) in configs {
             let config = match kind {
                 0 => Config::None,
