@@ -30,12 +30,17 @@ use alloc::vec::Vec;
 
 use crate::{Duration, Instant, InvalidConfig};
 
+pub mod fleet;
+pub mod section;
+
 /// Clocks of hosts may be apart by so many periods.
 pub const SKEW_PERIODS: u64 = 1;
 /// Periods for which reports of one host are kept: those that are decided late, one that is due, and skew on both sides.
 const KEPT: usize = 8;
 /// A round this many periods old is not decided any more.
 const STALE: u64 = 4;
+/// The longest that a report may be late and its round still be decided, in half periods.
+const MAX_LATE: u64 = 2 * (STALE - 1);
 /// Hosts that are out are remembered for so many leases, because some of them still use their safe minimum.
 const REMEMBERED_LEASES: u64 = 20;
 
@@ -50,14 +55,17 @@ pub struct Config {
     pub safe: u64,
     /// Rounds in which a host that joins goes from its safe minimum to its share; at least 1.
     pub ramp: u64,
+    /// Half periods for which a report is waited for after it was due; 2 to 6.
+    pub late: u64,
     /// Hosts that are kept track of; more are ignored and reported. At least 1.
     pub max_hosts: usize,
 }
 
 impl Config {
-    /// Settings for a period: lease of three periods, safe time of one, three steps on joining, 256 hosts.
+    /// Settings for a period: lease of three periods, safe time of one, three steps on joining; reports may be late by
+    /// what clocks may be apart and half a period on the way; 256 hosts.
     pub const fn new(period: Duration) -> Self {
-        Self { period, lease: 3, safe: 1, ramp: 3, max_hosts: 256 }
+        Self { period, lease: 3, safe: 1, ramp: 3, late: 2 * SKEW_PERIODS + 1, max_hosts: 256 }
     }
 
     /// Checks the ranges above.
@@ -77,6 +85,9 @@ impl Config {
         }
         if !(1..=1_000_000).contains(&self.ramp) {
             return wrong("ramp", "1 to 1000000 rounds");
+        }
+        if !(2 * SKEW_PERIODS..=MAX_LATE).contains(&self.late) {
+            return wrong("late", "2 to 6 half periods");
         }
         if self.max_hosts == 0 {
             return wrong("max_hosts", "at least 1");
@@ -345,6 +356,26 @@ impl<C: PartialEq> Exchange<C> {
         self.own().map(Host::newest)
     }
 
+    /// The last report of a host.
+    fn last(&self, host: &str) -> Option<&Report<C>> {
+        self.hosts.get(host)?.reports.last_key_value().map(|(_, report)| report)
+    }
+
+    /// The last period that a host reported.
+    fn newest(&self, host: &str) -> Option<u64> {
+        self.last(host).map(|report| report.period)
+    }
+
+    /// Hosts that are read no more are forgotten.
+    fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.hosts.retain(|host, _| keep(host));
+    }
+
+    /// We go by another name from now on.
+    fn rename(&mut self, own: &str) {
+        self.own.0 = own.to_owned();
+    }
+
     /// All hosts that are known, by name, with incarnation and presence.
     pub fn hosts(&self, now: Instant) -> impl Iterator<Item = (&str, u64, Presence)> {
         let due = self.config.period_at(now).saturating_sub(1);
@@ -399,8 +430,8 @@ impl<C: PartialEq> Exchange<C> {
 
     /// When waiting for reports of a period ends: by then one of a host whose clock is a period behind has come.
     fn patience(&self, period: u64) -> Instant {
-        let half = Duration::from_nanos(self.config.period.as_nanos() / 2);
-        self.config.due(period.saturating_add(SKEW_PERIODS)) + half
+        let late = Duration::from_nanos((self.config.period.as_nanos() / 2).saturating_mul(self.config.late));
+        self.config.due(period) + late
     }
 
     fn admit(&mut self, current: u64, name: &str, report: Report<C>) -> Result<(), Fault> {

@@ -14,6 +14,11 @@ pub enum Change {
         /// The key.
         key: &'static str,
     },
+    /// A setting of the exchange with other hosts.
+    Exchange {
+        /// The key.
+        key: &'static str,
+    },
     /// A pool appears.
     PoolAdded(String),
     /// A pool has other settings.
@@ -45,6 +50,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server { key } => write!(f, "server.{key} changed"),
+            Self::Exchange { key } => write!(f, "exchange.{key} changed"),
             Self::PoolAdded(name) => write!(f, "pool {name} added"),
             Self::PoolChanged(name) => write!(f, "pool {name} changed"),
             Self::PoolRemoved(name) => write!(f, "pool {name} removed"),
@@ -98,7 +104,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     }
     changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
     changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
-    exchange_changes(&old.exchange, &new.exchange, &mut restart);
+    changes.extend(exchange_changes(&old.exchange, &new.exchange, &mut restart));
     if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
 }
 
@@ -128,7 +134,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
     live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
 }
 
-fn exchange_changes(old: &Exchange, new: &Exchange, restart: &mut Vec<String>) {
+fn exchange_changes(old: &Exchange, new: &Exchange, restart: &mut Vec<String>) -> Vec<Change> {
     let fixed = [
         ("etcd", old.etcd != new.etcd),
         ("group", old.group != new.group),
@@ -137,6 +143,11 @@ fn exchange_changes(old: &Exchange, new: &Exchange, restart: &mut Vec<String>) {
         ("lease", old.lease != new.lease),
     ];
     restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("exchange.{key}")));
+    let live = [
+        ("sections_above", old.sections_above != new.sections_above),
+        ("section_size", old.section_size != new.section_size),
+    ];
+    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Exchange { key }).collect()
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use evenkeel_control::exchange as control;
+use evenkeel_control::exchange::section::Sizes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,10 @@ use crate::units::{Duration, UnitError, as_text};
 
 mod record;
 
-pub use record::{MAX_POOLS, MAX_RECORD_BYTES, PoolRecord, Record, TooLarge, Unreadable, VERSION};
+pub use record::{
+    MAX_HOSTS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Pools, Record, TooLarge,
+    Unreadable, VERSION, received_bytes, together,
+};
 
 /// No cluster has more members that serve clients.
 const MAX_ENDPOINTS: usize = 16;
@@ -20,6 +24,9 @@ const MAX_ENDPOINTS: usize = 16;
 const EXCHANGE_PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 /// A host that is silent for longer is not coming back soon.
 const MAX_LEASE_PERIODS: u64 = 600;
+/// Hosts that read each other one by one: more than these, with some to spare where a section has more than the mean, are
+/// not kept track of.
+const MAX_TOGETHER: u64 = 200;
 
 /// The exchange of statistics between hosts whose pools are one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +43,11 @@ pub struct Exchange {
     pub period: Duration,
     /// For how long the share of a silent host is kept for it; the same for all hosts of a group.
     pub lease: Duration,
+    /// A group of more hosts is divided into sections that tell the others one sum.
+    pub sections_above: u64,
+    /// Hosts of a section, at most, in the mean; default as many as there are sections, so that hosts read the least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub section_size: Option<u64>,
 }
 
 impl Default for Exchange {
@@ -46,6 +58,8 @@ impl Default for Exchange {
             host: None,
             period: Duration::from_millis(1_000),
             lease: Duration::from_millis(3_000),
+            sections_above: 100,
+            section_size: None,
         }
     }
 }
@@ -56,6 +70,11 @@ impl Exchange {
         let period: evenkeel_control::Duration = self.period.into();
         let lease: evenkeel_control::Duration = self.lease.into();
         control::Config { lease: lease.as_nanos() / period.as_nanos().max(1), ..control::Config::new(period) }
+    }
+
+    /// From how many hosts on the group is divided, and how finely.
+    pub fn sizes(&self) -> Sizes {
+        Sizes { above: self.sections_above, most: self.section_size }
     }
 
     /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
@@ -82,6 +101,11 @@ impl Exchange {
         }
         if !(2..=MAX_LEASE_PERIODS).contains(&self.control().lease) {
             faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", self.period)));
+        }
+        for (key, hosts) in [("sections_above", Some(self.sections_above)), ("section_size", self.section_size)] {
+            if hosts.is_some_and(|hosts| !(1..=MAX_TOGETHER).contains(&hosts)) {
+                faults.push((key, format!("must be 1 to {MAX_TOGETHER} hosts")));
+            }
         }
         faults
     }

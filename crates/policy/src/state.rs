@@ -71,8 +71,17 @@ pub struct ExchangeState {
     pub round: Option<u64>,
     /// Time since the end of the last period that we reported and saw come back.
     pub age_s: Option<f64>,
-    /// Hosts that are known, this one included, by name.
+    /// Hosts that are read one by one, this one included, by name: all, or those of its section.
     pub hosts: Vec<HostState>,
+    /// Hosts of the last round, all sections together.
+    #[serde(default)]
+    pub hosts_total: u64,
+    /// The section of this host, where the group is divided.
+    #[serde(default)]
+    pub section: Option<String>,
+    /// Sections that told sums, this host's included.
+    #[serde(default)]
+    pub sections: Vec<SectionState>,
     /// Periods decided since the start.
     pub rounds_total: u64,
     /// Times that the exchange was lost since the start.
@@ -94,6 +103,19 @@ pub struct HostState {
     pub presence: String,
     /// Periods since its last report.
     pub silent_periods: u64,
+}
+
+/// A section of the exchange.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SectionState {
+    /// Name: how often the group is halved, and which part it is.
+    pub name: String,
+    /// `present`, `silent` (its last sum counts) or `out` (its share is the others').
+    pub presence: String,
+    /// Periods since its last sum.
+    pub silent_periods: u64,
+    /// Hosts in that sum.
+    pub hosts: u64,
 }
 
 /// How connections are placed on workers.

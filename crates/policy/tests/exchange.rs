@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
 use evenkeel_policy::config::Exchange;
-use evenkeel_policy::exchange::{MAX_POOLS, MAX_RECORD_BYTES, PoolRecord, Record, TooLarge, Unreadable, VERSION};
+use evenkeel_policy::exchange::{
+    MAX_HOSTS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Record, TooLarge, Unreadable,
+    VERSION,
+};
 use proptest::prelude::*;
 
 fn config(text: &str) -> Config {
@@ -41,6 +44,8 @@ fn record(pools: BTreeMap<String, PoolRecord>) -> Record {
         joined: u64::MAX,
         period_us: u64::MAX,
         leaving: true,
+        bits: 12,
+        hosts: 1,
         pools,
     }
 }
@@ -67,6 +72,8 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
         ("[exchange]\nhost = \"\"", "exchange.host: \"\" is not a usable name"),
         ("[exchange]\nperiod = \"10ms\"", "exchange.period: 10ms is out of range; use \"100ms\" to \"1m\""),
         ("[exchange]\nlease = \"1s\"", "exchange.lease: must be 2 to 600 periods of 1s"),
+        ("[exchange]\nsections_above = 0", "exchange.sections_above: must be 1 to 200 hosts"),
+        ("[exchange]\nsection_size = 201", "exchange.section_size: must be 1 to 200 hosts"),
         ("[exchange]\nperiods = \"1s\"", "did you mean \"period\"?"),
     ] {
         assert!(complaints(text).contains(wanted), "{text}: {}", complaints(text));
@@ -79,6 +86,9 @@ fn what_differs_between_hosts_takes_a_restart() {
     let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
     assert!(refusal.contains("exchange.host") && refusal.contains("exchange.lease"), "{refusal}");
     assert!(!refusal.contains("exchange.period"), "{refusal}");
+    let changes = plan(&config(""), &config("[exchange]\nsections_above = 50\nsection_size = 10\n")).expect("live");
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changes, ["exchange.sections_above changed", "exchange.section_size changed"]);
 }
 
 #[test]
@@ -90,7 +100,19 @@ fn the_largest_record_is_within_the_stated_bound() {
     assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
     assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
     let pools = (0..=MAX_POOLS).map(|n| (name(n), PoolRecord::default())).collect();
-    assert_eq!(record(pools).text(), Err(TooLarge { pools: MAX_POOLS + 1 }));
+    assert_eq!(record(pools).text(), Err(TooLarge { pools: MAX_POOLS + 1, most: MAX_POOLS }));
+
+    let sum = |pools: usize| {
+        let pools = (0..pools).map(|n| (name(n), full(1.2345e-300))).collect();
+        Record { hosts: MAX_HOSTS, ..record(pools) }.text()
+    };
+    let text = sum(MAX_SUM_POOLS).expect("not too many pools");
+    assert!(text.len() <= MAX_SUM_BYTES && text.len() > MAX_SUM_BYTES / 2, "{} bytes", text.len());
+    assert_eq!(sum(MAX_SUM_POOLS + 1), Err(TooLarge { pools: MAX_SUM_POOLS + 1, most: MAX_SUM_POOLS }));
+    // A host alone may not say as much.
+    let alone = text.replace(&format!("\"hosts\":{MAX_HOSTS},"), "");
+    let most = MAX_RECORD_BYTES;
+    assert!(alone.len() > most && Record::parse(alone.as_bytes()).is_err());
 }
 
 #[test]
@@ -105,6 +127,7 @@ fn a_usual_record_is_small() {
         joined: 1_795_329_000,
         period_us: 1_000_000,
         leaving: false,
+        bits: 0,
         ..record(BTreeMap::from([("main".into(), pool)]))
     };
     let text = usual.text().expect("one pool");
@@ -119,7 +142,8 @@ fn what_cannot_be_a_record_is_told_apart() {
     assert!(parse(&format!("{{\"v\":1,{start}}}")).is_ok(), "no pools is a record");
     assert!(parse(&format!("{{\"v\":1,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
     assert_eq!(parse("{\"v\":2,\"all\":\"different\"}"), Err(Unreadable::Newer { version: 2 }));
-    assert_eq!(parse(&" ".repeat(MAX_RECORD_BYTES + 1)), Err(Unreadable::TooLong { bytes: MAX_RECORD_BYTES + 1 }));
+    let (bytes, most) = (MAX_SUM_BYTES + 1, MAX_SUM_BYTES);
+    assert_eq!(parse(&" ".repeat(bytes)), Err(Unreadable::TooLong { bytes, most }));
     for text in [
         "",
         "null",
@@ -134,6 +158,9 @@ fn what_cannot_be_a_record_is_told_apart() {
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
         &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
+        &format!("{{\"v\":1,{start},\"bits\":13}}"),
+        &format!("{{\"v\":1,{start},\"hosts\":0}}"),
+        &format!("{{\"v\":1,{start},\"hosts\":1000001}}"),
         "{\"v\":1,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
     ] {
         assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));

@@ -106,8 +106,8 @@ fn commented_defaults_are_the_defaults() {
     assert_eq!(full.path_of("disk0", &full.volumes["disk0"]), short.path_of("disk0", &short.volumes["disk0"]));
     (full.server.unix, full.server.control, full.server.default_export) = (None, None, None);
     full.volumes.get_mut("disk0").expect("disk0").path = None;
-    // What is left out is found out: the system's host name, the latency that goals allow.
-    full.exchange.host = None;
+    // What is left out is found out: the system's host name, the size of sections, the latency that goals allow.
+    (full.exchange.host, full.exchange.section_size) = (None, None);
     full.pools.get_mut("main").expect("main").slots_latency = None;
     let params = |config: &Config| config.pools["lab"].emulate.as_ref().map(|emulate| emulate.params().expect("valid"));
     assert_eq!(params(&full), params(&short));

@@ -2,18 +2,19 @@
 //!
 //! What it all means is decided in [`evenkeel_control::exchange`]; here are the clock, etcd, and the log.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
-use evenkeel_control::exchange::{Exchange, Presence, Report, Round, Standing};
+use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
+use evenkeel_control::exchange::section::{Section, Sizes};
+use evenkeel_control::exchange::{Fault, Presence, Report, Round, Standing};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config;
-use evenkeel_policy::exchange::{PoolRecord, Record, Unreadable, VERSION};
-use evenkeel_policy::state::{ExchangeState, HostState};
+use evenkeel_policy::exchange::{Pools, Record, Unreadable, VERSION};
+use evenkeel_policy::state::{ExchangeState, HostState, SectionState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -28,9 +29,7 @@ mod watcher;
 use etcd::Traffic;
 use faults::Faults;
 pub(crate) use pools::{ServedPools, sums};
-
-/// What hosts tell each other: figures by pool.
-pub(crate) type Pools = BTreeMap<String, PoolRecord>;
+use watcher::Wanted;
 
 /// Changes that wait to be looked at; the sender waits when there are more.
 const EVENTS: usize = 1_024;
@@ -41,8 +40,8 @@ const GOOD_BYE: StdDuration = StdDuration::from_secs(2);
 pub(crate) trait Member: Send + 'static {
     /// What the tenants of this host did since the last call.
     fn report(&mut self) -> Pools;
-    /// All hosts' reports of one period. `ramp`: how much of its share this host takes, 0 to 1.
-    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64);
+    /// All hosts' reports of one period, or all sections' sums. `ramp`: how much of its share this host takes, 0 to 1.
+    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64);
     /// The exchange is lost: this host is on its own until the next call of [`Member::decide`].
     fn alone(&mut self);
 }
@@ -80,9 +79,9 @@ impl Settings {
         Ok(Self { exchange: exchange.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
     }
 
-    /// Where hosts of the group have their keys.
+    /// Where the group has its keys.
     fn prefix(&self) -> String {
-        format!("evenkeel/{}/hosts/", self.exchange.group)
+        format!("evenkeel/{}/", self.exchange.group)
     }
 
     fn period(&self) -> StdDuration {
@@ -104,6 +103,7 @@ fn wall_clock() -> Instant {
 /// The exchange while it runs.
 pub(crate) struct Handle {
     state: Arc<Mutex<ExchangeState>>,
+    sizes: watch::Sender<Sizes>,
     stop: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
 }
 
@@ -111,6 +111,11 @@ impl Handle {
     /// How it goes.
     pub(crate) fn state(&self) -> ExchangeState {
         lock(&self.state).clone()
+    }
+
+    /// Divides the group otherwise from now on.
+    pub(crate) fn resize(&self, sizes: Sizes) {
+        self.sizes.send_replace(sizes);
     }
 
     /// Says good-bye to the others, so that they take over the share of this host at once.
@@ -145,23 +150,26 @@ pub(crate) fn start(settings: Settings, member: impl Member) -> anyhow::Result<H
         .build()
         .context("cannot start the exchange")?;
     let (stop, stopped) = oneshot::channel();
+    let (sizes, resized) = watch::channel(settings.exchange.sizes());
     let driver = Driver::new(settings, member, Arc::clone(&state))?;
     let run = move || {
-        runtime.block_on(driver.run(stopped));
+        runtime.block_on(driver.run(stopped, resized));
         // A name that is looked up meanwhile keeps nobody waiting.
         runtime.shutdown_background();
     };
     let thread =
         thread::Builder::new().name("evenkeel-exchange".into()).spawn(run).context("cannot start the exchange")?;
-    Ok(Handle { state, stop: Mutex::new(Some((stop, thread))) })
+    Ok(Handle { state, sizes, stop: Mutex::new(Some((stop, thread))) })
 }
 
 /// What the tasks beside the driver tell it.
 enum Event {
-    /// Changes come from this server from now on; these are all values at present.
-    Watching { endpoint: String, all: Vec<(String, Vec<u8>)> },
+    /// Changes come from this server from now on; these are all values at present, of the hosts of a section and of sections.
+    Watching { endpoint: String, section: Section, all: Vec<(String, Vec<u8>)>, sums: Vec<(String, Vec<u8>)> },
     /// A host said something.
     Said { host: String, value: Vec<u8> },
+    /// The sum of a section was told.
+    Summed { section: String, value: Vec<u8> },
     /// The key of a host is gone: its lease has ended.
     Ended { host: String },
     /// Changes do not come any more.
@@ -175,7 +183,7 @@ enum Event {
 struct Driver<M> {
     settings: Settings,
     member: M,
-    exchange: Exchange<Pools>,
+    exchange: Fleet<Pools>,
     state: Arc<Mutex<ExchangeState>>,
     traffic: Arc<Traffic>,
     faults: Faults,
@@ -190,7 +198,8 @@ struct Driver<M> {
 
 impl<M: Member> Driver<M> {
     fn new(settings: Settings, member: M, state: Arc<Mutex<ExchangeState>>) -> anyhow::Result<Self> {
-        let exchange = Exchange::new(settings.exchange.control(), &settings.host, settings.incarnation)
+        let (config, sizes) = (settings.exchange.control(), settings.exchange.sizes());
+        let exchange = Fleet::new(config, sizes, pools::together, &settings.host, settings.incarnation)
             .map_err(|e| anyhow!("exchange: {e}"))?;
         let present = exchange.config().period_at((settings.clock)());
         Ok(Self {
@@ -208,12 +217,16 @@ impl<M: Member> Driver<M> {
         })
     }
 
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
+    async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
         let (events, mut happened) = mpsc::channel(EVENTS);
-        let (outgoing, to_publish) = watch::channel(None);
-        let watcher = tokio::spawn(watcher::run(self.settings.clone(), Arc::clone(&self.traffic), events.clone()));
-        let publisher =
-            tokio::spawn(publish::run(self.settings.clone(), Arc::clone(&self.traffic), events, to_publish));
+        let (outgoing, own) = watch::channel(None);
+        let (outgoing_sum, sum) = watch::channel(None);
+        let (wanted, to_watch) = watch::channel(Wanted { bits: None, sizes: self.settings.exchange.sizes() });
+        let settings = || (self.settings.clone(), Arc::clone(&self.traffic), events.clone());
+        let (ours, traffic, to) = settings();
+        let watcher = tokio::spawn(watcher::run(ours, traffic, to, to_watch));
+        let (ours, traffic, to) = settings();
+        let publisher = tokio::spawn(publish::run(ours, traffic, to, publish::ToPublish { own, sum }));
         self.member.alone();
         loop {
             let now = (self.settings.clock)();
@@ -221,6 +234,14 @@ impl<M: Member> Driver<M> {
                 outgoing.send_replace(Some(report));
             }
             self.decide(now);
+            if let Some(sum) = self.exchange.to_tell(now).and_then(|sum| self.sum(sum)) {
+                outgoing_sum.send_replace(Some(sum));
+            }
+            let sizes = *resized.borrow_and_update();
+            // Who has lost the others does not know any more how many there are.
+            let bits = (self.standing != Standing::Lost).then(|| self.exchange.wanted().bits());
+            wanted
+                .send_if_modified(|wanted| std::mem::replace(wanted, Wanted { bits, sizes }) != Wanted { bits, sizes });
             self.publish_state(now);
             let wake =
                 self.exchange.config().due(self.exchange.config().period_at(now)).min(self.exchange.deadline(now));
@@ -229,6 +250,7 @@ impl<M: Member> Driver<M> {
             tokio::select! {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
                 () = sleep(pause) => {}
+                Ok(()) = resized.changed() => self.exchange.set_sizes(*resized.borrow()),
                 _ = &mut stopped => break,
             }
             // What has piled up is looked at before anything is decided.
@@ -239,8 +261,11 @@ impl<M: Member> Driver<M> {
         watcher.abort();
         // Room for what the publisher still says.
         happened.close();
-        let period = self.exchange.config().period_at((self.settings.clock)());
-        outgoing.send_replace(self.record(period, Pools::new(), true));
+        let now = (self.settings.clock)();
+        if let Some(sum) = self.exchange.good_bye(now).and_then(|sum| self.sum(sum)) {
+            outgoing_sum.send_replace(Some(sum));
+        }
+        outgoing.send_replace(self.own_record(self.exchange.config().period_at(now), Pools::new(), true));
         let _ = timeout(GOOD_BYE, publisher).await;
     }
 
@@ -257,38 +282,47 @@ impl<M: Member> Driver<M> {
             self.joined = ended;
         }
         let pools = self.member.report();
-        self.record(ended, pools, false)
+        self.own_record(ended, pools, false)
     }
 
-    fn record(&self, period: u64, pools: Pools, leaving: bool) -> Option<publish::Outgoing> {
+    fn own_record(&self, period: u64, pools: Pools, leaving: bool) -> Option<publish::Outgoing> {
+        let said = Said { bits: self.exchange.section().bits(), hosts: 1, content: pools };
+        let text = self.record(period, self.joined.min(period), leaving, said)?;
+        Some(publish::Outgoing { text, leaving })
+    }
+
+    fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
+        let Sum { section, period, leaving, said } = sum;
+        let text = self.record(period, 0, leaving, said)?;
+        Some(publish::OutgoingSum { section, period, text })
+    }
+
+    fn record(&self, period: u64, joined: u64, leaving: bool, said: Said<Pools>) -> Option<String> {
         let period_us = self.exchange.config().period.as_nanos() / 1_000;
-        let (incarnation, joined) = (self.settings.incarnation, self.joined.min(period));
-        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, pools };
-        match record.text() {
-            Ok(text) => Some(publish::Outgoing { text, leaving }),
-            Err(error) => {
-                tracing::error!("exchange: {error}");
-                None
-            }
-        }
+        let (incarnation, Said { bits, hosts, content: pools }) = (self.settings.incarnation, said);
+        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, hosts, pools };
+        record.text().map_err(|error| tracing::error!("exchange: {error}")).ok()
     }
 
     fn take_in(&mut self, event: Event) {
         match event {
-            Event::Watching { endpoint, all } => {
+            Event::Watching { endpoint, section, all, sums } => {
+                let now = (self.settings.clock)();
+                self.exchange.divide(now, section);
                 let missing: Vec<String> = {
-                    let known = self.exchange.hosts((self.settings.clock)());
-                    let gone = known.filter(|(host, ..)| !all.iter().any(|(other, _)| other == host));
-                    gone.map(|(host, ..)| host.to_owned()).collect()
+                    let gone = self.exchange.hosts(now).filter(|(host, _)| !all.iter().any(|(other, _)| other == host));
+                    gone.map(|(host, _)| host.to_owned()).collect()
                 };
                 missing.iter().for_each(|host| self.exchange.lease_ended(host));
                 all.iter().for_each(|(host, value)| self.heard(host, value));
+                sums.iter().for_each(|(section, value)| self.summed(section, value, true));
                 tracing::info!("exchange: connected to {endpoint}");
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (true, Some(endpoint));
                 self.troubles[0] = None;
             }
             Event::Said { host, value } => self.heard(&host, &value),
+            Event::Summed { section, value } => self.summed(&section, &value, false),
             Event::Ended { host } => self.exchange.lease_ended(&host),
             Event::Unwatched { why } => {
                 let mut state = lock(&self.state);
@@ -312,36 +346,68 @@ impl<M: Member> Driver<M> {
     fn heard(&mut self, host: &str, value: &[u8]) {
         let now = (self.settings.clock)();
         if !evenkeel_policy::is_name(host) {
-            return self.faults.note(now, host, "corrupt", "is no name of a host");
+            return self.faults.note(now, host, "corrupt", "is no host where a host belongs");
         }
-        let record = match Record::parse(value) {
-            Ok(record) => record,
-            Err(fault) => {
-                let kind = if matches!(fault, Unreadable::Newer { .. }) { "newer" } else { "corrupt" };
-                return self.faults.note(now, host, kind, &format!("its value {fault}"));
-            }
-        };
-        let ours = self.exchange.config().period;
-        let theirs = Duration::from_micros(record.period_us);
-        if theirs != ours {
-            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set exchange.period alike on all hosts");
-            return self.faults.note(now, host, "period", &what);
-        }
-        let Record { incarnation, period, joined, leaving, pools, .. } = record;
-        let report = Report { incarnation, period, joined, leaving, content: pools };
+        let Some(record) = self.read(now, host, value) else { return };
+        let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
+        let report = Report { incarnation, period, joined, leaving, content: Said { bits, hosts: 1, content: pools } };
         if let Err(fault) = self.exchange.observe(now, host, report) {
             let (kind, what) = faults::told(&fault);
             self.faults.note(now, host, kind, &what);
         }
     }
 
+    /// `kept`: it has been there for who knows how long.
+    fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
+        let now = (self.settings.clock)();
+        let Ok(section) = name.parse::<Section>() else {
+            return self.faults.note(now, name, "corrupt", "is no section where a section belongs");
+        };
+        let Some(record) = self.read(now, name, value) else { return };
+        let Record { period, leaving, bits, hosts, pools, .. } = record;
+        if bits != section.bits() {
+            return self.faults.note(now, name, "corrupt", "tells the sum of another section");
+        }
+        let sum = Sum { section, period, leaving, said: Said { bits, hosts, content: pools } };
+        match self.exchange.observe_sum(now, sum) {
+            // Nobody tells this one any more, and whoever did is still there.
+            Ok(()) | Err(Fault::Late { .. }) if kept => {}
+            Ok(()) => {}
+            Err(fault) => {
+                let (kind, what) = faults::told(&fault);
+                self.faults.note(now, name, kind, &what);
+            }
+        }
+    }
+
+    fn read(&mut self, now: Instant, who: &str, value: &[u8]) -> Option<Record> {
+        let record = match Record::parse(value) {
+            Ok(record) => record,
+            Err(fault) => {
+                let kind = if matches!(fault, Unreadable::Newer { .. }) { "newer" } else { "corrupt" };
+                self.faults.note(now, who, kind, &format!("its value {fault}"));
+                return None;
+            }
+        };
+        let ours = self.exchange.config().period;
+        let theirs = Duration::from_micros(record.period_us);
+        if theirs != ours {
+            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set exchange.period alike on all hosts");
+            self.faults.note(now, who, "period", &what);
+            return None;
+        }
+        Some(record)
+    }
+
     fn decide(&mut self, now: Instant) {
-        while let Some(period) = self.exchange.poll(now) {
-            if let Standing::Shared { ramp } = self.exchange.standing(now) {
-                self.member.decide(&self.exchange.round(period), ramp);
+        loop {
+            let standing = self.exchange.standing(now);
+            let Some(round) = self.exchange.poll(now) else { break };
+            if let Standing::Shared { ramp } = standing {
+                self.member.decide(&round, ramp);
             }
             let mut state = lock(&self.state);
-            (state.round, state.rounds_total) = (Some(period), state.rounds_total + 1);
+            (state.round, state.rounds_total) = (Some(round.period), state.rounds_total + 1);
         }
         let standing = self.exchange.standing(now);
         let lost = |standing: &Standing| *standing == Standing::Lost;
@@ -376,19 +442,31 @@ impl<M: Member> Driver<M> {
         };
         (state.standing, state.because, state.ramp) = (standing.into(), because, ramp);
         state.error = self.troubles.iter().flatten().next().cloned();
-        let hosts = self.exchange.hosts(now).map(|(name, _, presence)| {
-            let (presence, silent_periods) = match presence {
-                Presence::Present => ("present", 0),
-                Presence::Silent(periods) => ("silent", periods),
-                Presence::Out(periods) => ("out", periods),
-            };
-            HostState { name: name.to_owned(), presence: presence.into(), silent_periods }
+        let hosts = self.exchange.hosts(now).map(|(name, presence)| {
+            let (presence, silent_periods) = told(presence);
+            HostState { name: name.to_owned(), presence, silent_periods }
         });
         state.hosts = hosts.collect();
+        state.hosts_total = self.exchange.size();
+        state.section = self.exchange.is_divided().then(|| self.exchange.section().to_string());
+        let sections = self.exchange.sections(now).map(|(name, presence, hosts)| {
+            let (presence, silent_periods) = told(presence);
+            SectionState { name: name.to_owned(), presence, silent_periods, hosts }
+        });
+        state.sections = sections.collect();
         state.age_s =
             self.exchange.last_own().map(|period| now.since(self.exchange.config().due(period)).as_secs_f64());
         state.ignored_total.clone_from(self.faults.counts());
         state.sent_bytes_total = self.traffic.sent.load(Ordering::Relaxed);
         state.received_bytes_total = self.traffic.received.load(Ordering::Relaxed);
     }
+}
+
+fn told(presence: Presence) -> (String, u64) {
+    let (presence, silent_periods) = match presence {
+        Presence::Present => ("present", 0),
+        Presence::Silent(periods) => ("silent", periods),
+        Presence::Out(periods) => ("out", periods),
+    };
+    (presence.to_owned(), silent_periods)
 }

@@ -1,7 +1,9 @@
-//! What this host says: one key, which lives as long as its lease, and which no second process of that name can write.
+//! What this host says: one key, which lives as long as its lease, and which no second process of that name can write; and,
+//! in the name of its section, the sum of a period that nobody has told yet.
 
 use std::sync::Arc;
 
+use evenkeel_control::exchange::section::Section;
 use evenkeel_policy::exchange::Record;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
@@ -17,26 +19,59 @@ pub(super) struct Outgoing {
     pub(super) leaving: bool,
 }
 
+/// A section's sum on its way.
+#[derive(Clone, Debug)]
+pub(super) struct OutgoingSum {
+    pub(super) section: Section,
+    pub(super) period: u64,
+    pub(super) text: String,
+}
+
+/// What is there to be published.
+pub(super) struct ToPublish {
+    pub(super) own: Receiver<Option<Outgoing>>,
+    pub(super) sum: Receiver<Option<OutgoingSum>>,
+}
+
+/// Times that a sum is tried again because somebody else was faster.
+const ATTEMPTS: usize = 3;
+/// Periods by which a sum may be ahead of ours: clocks may be apart, and ours may be late.
+const AHEAD: u64 = 8;
+
 /// Publishes whatever is newest until the last one.
-pub(super) async fn run(
-    settings: Settings,
-    traffic: Arc<Traffic>,
-    events: Sender<Event>,
-    mut outgoing: Receiver<Option<Outgoing>>,
-) {
-    let key = settings.prefix() + &settings.host;
-    let mut publisher = Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, made_at: None };
-    while outgoing.changed().await.is_ok() {
-        let Some(Outgoing { text, leaving }) = outgoing.borrow_and_update().clone() else { continue };
-        let event = match publisher.publish(&text).await {
+pub(super) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
+    let key = settings.host_key();
+    let ToPublish { mut own, mut sum } = to_publish;
+    let mut publisher =
+        Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, made_at: None, summed: None };
+    loop {
+        let written = tokio::select! {
+            biased;
+            changed = sum.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let Some(sum) = sum.borrow_and_update().clone() else { continue };
+                publisher.publish_sum(&sum).await
+            }
+            changed = own.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let Some(Outgoing { text, leaving }) = own.borrow_and_update().clone() else { continue };
+                let written = publisher.publish(&text).await;
+                if leaving {
+                    publisher.leave().await;
+                    return;
+                }
+                written
+            }
+        };
+        let event = match written {
             Ok(()) => Event::Written,
             Err(Unwritten::Error(error)) => Event::Unwritten { why: error.to_string() },
             Err(Unwritten::Taken(why)) => Event::Unwritten { why },
         };
-        if leaving {
-            publisher.leave().await;
-            return;
-        }
         // Nobody hears it: the last one follows.
         let _ = events.send(event).await;
     }
@@ -64,6 +99,18 @@ struct Publisher {
     lease: Option<i64>,
     /// When our key was made; `None`: it is not ours yet.
     made_at: Option<i64>,
+    /// The sum that we wrote or read last.
+    summed: Option<Summed>,
+}
+
+/// What a section's key holds.
+#[derive(Clone, Copy, Debug)]
+struct Summed {
+    section: Section,
+    /// At which it was written.
+    revision: i64,
+    /// Of which period it is, if it is a sum at all.
+    period: Option<u64>,
 }
 
 impl Publisher {
@@ -153,6 +200,33 @@ impl Publisher {
             self.settings.exchange.group,
             self.settings.exchange.lease_seconds()
         )))
+    }
+
+    /// Writes a sum, unless somebody else has for the same period or a later one. Only who may say something itself speaks
+    /// for its section; it lives as long as who speaks for it.
+    async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
+        let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
+            return Ok(());
+        };
+        let key = self.settings.section_key(sum.section);
+        // One far ahead of us is of a clock that is wrong, and nobody takes it.
+        let is_told = |told: u64| (sum.period..=sum.period + AHEAD).contains(&told);
+        let known = self.summed.filter(|known| known.section == sum.section);
+        let mut known = known.unwrap_or(Summed { section: sum.section, revision: 0, period: None });
+        for _ in 0..ATTEMPTS {
+            if known.period.is_some_and(is_told) {
+                break;
+            }
+            let (revision, other) = client.renew(&key, sum.text.as_bytes(), lease, known.revision).await?;
+            let period = match other {
+                None => Some(sum.period),
+                Some(value) => Record::parse(&value).ok().map(|record| record.period),
+            };
+            known = Summed { revision, period, ..known };
+        }
+        self.summed = Some(known);
+        self.client = Some(client);
+        Ok(())
     }
 
     /// Gives our key up.

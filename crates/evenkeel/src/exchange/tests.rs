@@ -10,13 +10,15 @@ use std::thread::sleep;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::exchange::Round;
+use evenkeel_control::exchange::fleet::Said;
+use evenkeel_control::exchange::section::{Section, Sizes, place};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Exchange;
-use evenkeel_policy::exchange::PoolRecord;
+use evenkeel_policy::exchange::{PoolRecord, Pools, received_bytes};
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Handle, Member, Pools, Settings, lock, start, wall_clock};
+use super::{Handle, Member, Settings, lock, start, wall_clock};
 
 /// Short, so that the tests are; etcd's own shortest lease is two seconds.
 const PERIOD: Time = Time::from_millis(400);
@@ -121,9 +123,20 @@ impl Etcd {
     }
 
     fn host_with_clock(&self, name: &str, clock: fn() -> Instant) -> Host {
+        Self::host_with(self.settings(name, clock))
+    }
+
+    /// A host of a group that is divided above so many hosts, into sections of at most so many in the mean.
+    fn host_in_section(&self, name: &str, above: u64, most: u64) -> Host {
+        let mut settings = self.settings(name, wall_clock);
+        (settings.exchange.sections_above, settings.exchange.section_size) = (above, Some(most));
+        Self::host_with(settings)
+    }
+
+    fn host_with(settings: Settings) -> Host {
         let told = Arc::<Mutex<Told>>::default();
         let member = Recorder { told: Arc::clone(&told), reports: 0 };
-        Host { told, handle: start(self.settings(name, clock), member).expect("it starts") }
+        Host { told, handle: start(settings, member).expect("it starts") }
     }
 }
 
@@ -142,6 +155,8 @@ type Members = Vec<(String, u64, f64)>;
 #[derive(Debug, Default)]
 struct Told {
     rounds: BTreeMap<u64, Members>,
+    /// How many hosts took part in a round, one by one or in sums of sections.
+    hosts: BTreeMap<u64, u64>,
     /// It is on its own.
     alone: bool,
     /// How much of its share it was to take, round by round.
@@ -156,13 +171,16 @@ struct Recorder {
 impl Member for Recorder {
     fn report(&mut self) -> Pools {
         self.reports += 1;
-        BTreeMap::from([("main".into(), PoolRecord { used: self.reports as f64, ..PoolRecord::default() })])
+        let figures = PoolRecord { used: self.reports as f64, tenants: 1.0, ..PoolRecord::default() };
+        BTreeMap::from([("main".into(), figures)])
     }
 
-    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64) {
+    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64) {
         let members = round.members.iter();
-        let members = members.map(|member| (member.host.to_owned(), member.age, member.report.content["main"].used));
+        let members =
+            members.map(|member| (member.host.to_owned(), member.age, member.report.content.content["main"].used));
         let mut told = lock(&self.told);
+        told.hosts.insert(round.period, round.members.iter().map(|member| member.report.content.hosts).sum());
         let again = told.rounds.insert(round.period, members.collect());
         assert!(again.is_none(), "period {} was decided twice", round.period);
         told.alone = false;
@@ -214,6 +232,10 @@ impl Drop for Host {
     }
 }
 
+fn key_of(host: &str) -> String {
+    format!("evenkeel/main/hosts/{:04x}/{host}", place(host))
+}
+
 /// Waits until something holds; how long it took.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) -> StdDuration {
     let begun = StdInstant::now();
@@ -256,6 +278,17 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
     assert!(state.connected, "{state:?}");
     assert!(state.sent_bytes_total > 0 && state.received_bytes_total > state.sent_bytes_total, "{state:?}");
     assert_eq!(state.ignored_total, BTreeMap::new());
+    // What comes from etcd each period is no more than what the bound of docs/exchange.md is made of.
+    let length = etcd.ctl(&["get", "--print-value-only", &key_of("a")]).map_or(0, |value| value.trim_end().len());
+    let received = || (a.handle.state().received_bytes_total, a.handle.state().rounds_total);
+    let (bytes, rounds) = received();
+    wait("some periods", || received().1 >= rounds + 8);
+    let (bytes, rounds) = (received().0 - bytes, received().1 - rounds);
+    let most = received_bytes([length; 3]) as u64;
+    assert!(
+        bytes <= most * (rounds + 1) && bytes > most * rounds / 3,
+        "{bytes} bytes in {rounds} periods, bound {most}"
+    );
     let ramps = lock(&a.told).ramps.clone();
     assert!(ramps[0] < 1.0 && ramps.contains(&1.0), "{ramps:?}");
 
@@ -338,11 +371,14 @@ fn what_nobody_can_read_is_reported_and_ignored() {
         ("d e", newer),
         ("f", "{\"v\":1,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
     ] {
-        etcd.ctl(&["put", &format!("evenkeel/main/hosts/{key}"), value]).expect("written");
+        etcd.ctl(&["put", &key_of(key), value]).expect("written");
     }
+    etcd.ctl(&["put", "evenkeel/main/hosts/b", newer]).expect("written where no host belongs");
     let counts = || a.handle.state().ignored_total;
     wait("all are noticed", || ["corrupt", "newer", "period"].iter().all(|kind| counts().contains_key(*kind)));
-    assert_eq!(counts(), BTreeMap::from([("corrupt".into(), 2), ("newer".into(), 1), ("period".into(), 1)]));
+    wait("all are counted", || {
+        counts() == BTreeMap::from([("corrupt".into(), 3), ("newer".into(), 1), ("period".into(), 1)])
+    });
     let before = a.last_round();
     wait("it goes on", || a.last_round() > before + 5);
     wait("on its own terms", || a.sees() == ["a"] && a.standing() == "shared");
@@ -377,7 +413,7 @@ fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
     let value = format!(
         "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
     );
-    etcd.ctl(&["put", &format!("--lease={lease}"), "evenkeel/main/hosts/dead", &value]).expect("written");
+    etcd.ctl(&["put", &format!("--lease={lease}"), &key_of("dead"), &value]).expect("written");
     all_see(&[&a], &["a", "dead"]);
     let took = wait("it is out", || a.sees() == ["a"]);
     assert!(took < StdDuration::from_secs(8), "lease, one period and a decision later: {took:?}");
@@ -404,4 +440,67 @@ fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
     wait("it is noticed", || a.handle.state().ignored_total.contains_key("future"));
     wait("on both sides", || far.handle.state().ignored_total.contains_key("late"));
     wait("the others go on", || a.sees() == ["a", "b"]);
+}
+
+/// Waits for rounds in which all hosts were counted, and which were the same for all of them.
+fn wait_for_all_in_sections(hosts: &[Host]) {
+    let since = hosts.iter().map(Host::last_round).max().unwrap_or(0);
+    wait("all decide from the same sums of all", || {
+        let rounds: Vec<_> = hosts.iter().map(Host::rounds).collect();
+        let counted = lock(&hosts[0].told).hosts.clone();
+        let everyone = |period: &u64, members: &Members| {
+            counted[period] == hosts.len() as u64 && members.iter().all(|(_, age, _)| *age == 0)
+        };
+        let same = |period: &u64, members: &Members| rounds.iter().all(|other| other.get(period) == Some(members));
+        let after = rounds[0].range(since + 1..);
+        after.filter(|(period, members)| everyone(period, members) && same(period, members)).count() >= 3
+    });
+}
+
+#[test]
+fn a_group_of_twelve_decides_from_sums_of_sections_and_survives_who_tells_them() {
+    let Some(mut etcd) = Etcd::start("a_group_of_twelve") else { return };
+    let name = |n: usize| format!("host-{n:02}");
+    let mut hosts: Vec<Host> = (0..4).map(|n| etcd.host_in_section(&name(n), 4, 4)).collect();
+    wait_for_all_in_sections(&hosts);
+    assert!(hosts[0].handle.state().sections.is_empty(), "four read each other one by one");
+
+    // It grows over the threshold while it runs.
+    hosts.extend((4..12).map(|n| etcd.host_in_section(&name(n), 4, 4)));
+    let divided =
+        |hosts: &[Host]| hosts.iter().all(|host| host.handle.state().section.is_some_and(|s| s.starts_with("2-")));
+    wait("it is divided", || divided(&hosts));
+    wait_for_all_in_sections(&hosts);
+    let state = hosts[5].handle.state();
+    assert!(state.hosts.len() < 12 && state.hosts_total == 12, "{state:?}");
+    let mut sections: Vec<String> = (0..12).map(|n| Section::of(&name(n), 2).to_string()).collect();
+    sections.sort();
+    sections.dedup();
+    let present = state.sections.iter().filter(|section| section.presence == "present");
+    assert_eq!(present.map(|section| section.name.clone()).collect::<Vec<_>>(), sections);
+    assert_eq!(state.ignored_total, BTreeMap::new());
+
+    // What no host can have written is reported, and the next sum takes its place.
+    etcd.ctl(&["put", "evenkeel/main/sections/2-001", "{"]).expect("written");
+    etcd.ctl(&["put", "evenkeel/main/sections/2-1", "{}"]).expect("written");
+    wait("it is noticed", || hosts.iter().all(|host| host.handle.state().ignored_total.get("corrupt") >= Some(&2)));
+    wait_for_all_in_sections(&hosts);
+
+    // Who speaks for a section goes, in order; the next one speaks.
+    drop(hosts.remove(0));
+    wait_for_all_in_sections(&hosts);
+
+    // etcd goes and comes back.
+    etcd.kill();
+    wait("all know that they are alone", || hosts.iter().all(Host::is_alone));
+    etcd.restart();
+    wait_for_all_in_sections(&hosts);
+    wait("nothing is wrong any more", || hosts.iter().all(|host| host.standing() == "shared"));
+
+    // Other settings, one host after the other: all the time everybody counts.
+    for host in &hosts {
+        host.handle.resize(Sizes { above: 100, most: None });
+    }
+    wait("it is one again", || hosts.iter().all(|host| host.handle.state().section.is_none()));
+    wait_for_all_in_sections(&hosts);
 }

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use evenkeel_control::exchange::Round;
-use evenkeel_policy::exchange::PoolRecord;
+use evenkeel_control::exchange::fleet::Said;
+use evenkeel_policy::exchange::{PoolRecord, Pools};
 
 use super::run::{Shared, lock};
-use crate::exchange::{Member, Pools, sums};
+use crate::exchange::{Member, sums};
 
 /// Periods end and slots are decided between two ticks of the loop, which alone changes settings.
 pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
@@ -17,7 +18,7 @@ impl Member for SharedArrays {
         summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
     }
 
-    fn decide(&mut self, round: &Round<'_, Pools>, ramp: f64) {
+    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64) {
         lock(&self.0).arrays_mut().decide(&sums(round), ramp);
     }
 

@@ -188,6 +188,9 @@ const EXCHANGE: &[Metric<ExchangeState>] = &[
         e.age_s.map(Figure::Gauge)
     }),
     metric("exchange_rounds", "Periods decided.", None, |e| counter(e.rounds_total)),
+    metric("exchange_counted_hosts", "Hosts of the last period decided, in all sections.", None, |e| {
+        gauge(e.hosts_total)
+    }),
     metric("exchange_sent", "Sent to etcd.", BYTES, |e| counter(e.sent_bytes_total)),
     metric("exchange_received", "Received from etcd.", BYTES, |e| counter(e.received_bytes_total)),
 ];
@@ -309,7 +312,13 @@ pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, exchange: &ExchangeS
         let count = exchange.hosts.iter().filter(|host| host.presence == presence).count();
         (vec![("presence", presence.to_owned())], Figure::Gauge(count as f64))
     });
-    family(encoder, "exchange_hosts", "Hosts of the group, this one included.", None, hosts.into())?;
+    let help = "Hosts that are read one by one, this one included: of the group, or of its section.";
+    family(encoder, "exchange_hosts", help, None, hosts.into())?;
+    let sections = ["present", "silent", "out"].map(|presence| {
+        let count = exchange.sections.iter().filter(|section| section.presence == presence).count();
+        (vec![("presence", presence.to_owned())], Figure::Gauge(count as f64))
+    });
+    family(encoder, "exchange_sections", "Sections that told sums.", None, sections.into())?;
     let ignored = exchange
         .ignored_total
         .iter()

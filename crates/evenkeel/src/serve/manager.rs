@@ -103,6 +103,9 @@ impl Manager {
             tracing::warn!("{warning}");
         }
         let applied = self.server.reload(loaded.config)?;
+        if let Some(exchange) = self.exchange.get() {
+            exchange.resize(self.config().exchange.sizes());
+        }
         *fixed_volumes = loaded.fixed_volumes;
         Ok(told(applied))
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::Duration;
+use evenkeel_control::exchange::section::MAX_BITS;
 use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,16 @@ pub const VERSION: u32 = 1;
 pub const MAX_POOLS: usize = 32;
 /// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
 pub const MAX_RECORD_BYTES: usize = 80 << 10;
+/// Pools of all hosts of a section: they may be on different ones.
+pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
+/// The same as [`MAX_RECORD_BYTES`] of a section's sum; in base64 well below the 1.5 MiB that etcd takes.
+pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
+/// No section has more hosts.
+pub const MAX_HOSTS: u64 = 1_000_000;
+/// What etcd writes around a value in the change that it tells: numbers of the cluster, revisions, the key.
+const AROUND_VALUE_BYTES: usize = 400;
+/// What it answers to a host each period.
+const ANSWERS_BYTES: usize = 800;
 /// Nothing that is counted here is larger.
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name, as in the configuration.
@@ -21,8 +32,8 @@ const DIGITS: usize = 5;
 
 /// What one host says about one period. It does not grow with the number of its tenants.
 ///
-/// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: a value that
-/// stands for a whole rack is the same record.
+/// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: the sum of a
+/// whole section is the same record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
@@ -38,9 +49,39 @@ pub struct Record {
     /// The host says good-bye.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+    /// How often the hosts that it speaks for halve their group: into 2^bits sections.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bits: u8,
+    /// How many hosts it speaks for.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub hosts: u64,
     /// What happened, by pool.
     #[serde(default)]
-    pub pools: BTreeMap<String, PoolRecord>,
+    pub pools: Pools,
+}
+
+/// Figures by pool.
+pub type Pools = BTreeMap<String, PoolRecord>;
+
+fn is_zero(bits: &u8) -> bool {
+    *bits == 0
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(hosts: &u64) -> bool {
+    *hosts == 1
+}
+
+/// What several hosts did together: added up in the order in which they come.
+pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str, Summary> {
+    let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
+    for (name, record) in parts.flatten() {
+        sums.entry(name).or_default().add(&record.into());
+    }
+    sums
 }
 
 /// What the tenants of one pool did on one host, added up, and what they need.
@@ -72,24 +113,34 @@ pub struct PoolRecord {
     pub classes: Vec<(u16, f64, f64)>,
 }
 
+/// Bytes that a host receives from etcd in a period in which values of these lengths are written, at most: they come in
+/// base64, each with something around it, and so do the answers to what the host writes itself.
+pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
+    ANSWERS_BYTES + values.into_iter().map(|length| 4 * length.div_ceil(3) + AROUND_VALUE_BYTES).sum::<usize>()
+}
+
 /// A record that cannot be told: more pools than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{pools} pools are more than the {MAX_POOLS} that a host may exchange; set slots = \"none\" for those that are not shared"
+    "{pools} pools are more than the {most} that may be exchanged; set slots = \"none\" for those that are not shared"
 )]
 pub struct TooLarge {
     /// So many.
     pub pools: usize,
+    /// [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a section.
+    pub most: usize,
 }
 
 /// Why a text is no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// It is longer than any record.
-    #[error("is {bytes} bytes long, more than the {MAX_RECORD_BYTES} of any record")]
+    #[error("is {bytes} bytes long, more than the {most} of any such record")]
     TooLong {
         /// So long.
         bytes: usize,
+        /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a section.
+        most: usize,
     },
     /// It is from a newer program.
     #[error("is in format {version}, and this program reads up to format {VERSION}; update it")]
@@ -108,14 +159,15 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long. Figures are rounded to five digits; whoever decides does so
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are rounded to five digits; whoever decides does so
     /// from what was told, its own part included, so that all decide from the same.
     ///
     /// # Errors
     /// When there are too many pools.
     pub fn text(&self) -> Result<String, TooLarge> {
-        if self.pools.len() > MAX_POOLS {
-            return Err(TooLarge { pools: self.pools.len() });
+        let (most, _) = self.most();
+        if self.pools.len() > most {
+            return Err(TooLarge { pools: self.pools.len(), most });
         }
         let mut told = self.clone();
         told.pools.values_mut().for_each(PoolRecord::round);
@@ -128,8 +180,9 @@ impl Record {
     /// # Errors
     /// Why it is none. Nothing of it is to be used then.
     pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
-        if text.len() > MAX_RECORD_BYTES {
-            return Err(Unreadable::TooLong { bytes: text.len() });
+        let too_long = |most: usize| Unreadable::TooLong { bytes: text.len(), most };
+        if text.len() > MAX_SUM_BYTES {
+            return Err(too_long(MAX_SUM_BYTES));
         }
         let corrupt = |error: serde_json::Error| Unreadable::Corrupt(error.to_string());
         let version = serde_json::from_slice::<Version>(text).map_err(corrupt)?.v;
@@ -137,18 +190,34 @@ impl Record {
             return Err(Unreadable::Newer { version });
         }
         let record: Self = serde_json::from_slice(text).map_err(corrupt)?;
+        let (_, most) = record.most();
+        if text.len() > most {
+            return Err(too_long(most));
+        }
         match record.fault() {
             Some(fault) => Err(Unreadable::Corrupt(fault)),
             None => Ok(record),
         }
     }
 
+    /// Pools and bytes that it may have.
+    fn most(&self) -> (usize, usize) {
+        if self.hosts > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
+    }
+
     fn fault(&self) -> Option<String> {
         if self.v == 0 {
             return Some("there is no format 0".into());
         }
-        if self.pools.len() > MAX_POOLS {
-            return Some(format!("{} pools are more than {MAX_POOLS}", self.pools.len()));
+        if self.bits > MAX_BITS {
+            return Some(format!("a group halved {} times, more than {MAX_BITS}", self.bits));
+        }
+        if !(1..=MAX_HOSTS).contains(&self.hosts) {
+            return Some(format!("it speaks for {} hosts", self.hosts));
+        }
+        let (most, _) = self.most();
+        if self.pools.len() > most {
+            return Some(format!("{} pools are more than {most}", self.pools.len()));
         }
         if self.joined > self.period {
             return Some("it joined after the period that it reports".into());

@@ -31,6 +31,34 @@ pub(crate) enum Claim {
     Taken(i64, Vec<u8>),
 }
 
+/// Keys from one, and up to one that is no longer meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keys {
+    from: Vec<u8>,
+    to: Vec<u8>,
+}
+
+impl Keys {
+    /// All that begin with `prefix`.
+    pub(crate) fn with(prefix: &str) -> Self {
+        Self::between(prefix, prefix)
+    }
+
+    /// All that begin with `first` or `last` or come between.
+    pub(crate) fn between(first: &str, last: &str) -> Self {
+        Self { from: first.as_bytes().to_vec(), to: after(last) }
+    }
+}
+
+/// Which revision of a key was read.
+#[derive(Clone, Copy, Debug)]
+enum Since {
+    /// At which it was made; 0: it is not there.
+    Made(i64),
+    /// At which it was last written; 0: it is not there.
+    Written(i64),
+}
+
 /// What happened to a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -54,6 +82,8 @@ struct Pair {
     value: String,
     #[serde(deserialize_with = "number")]
     create_revision: i64,
+    #[serde(deserialize_with = "number")]
+    mod_revision: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -61,6 +91,8 @@ struct Pair {
 struct Range {
     header: Header,
     kvs: Vec<Pair>,
+    #[serde(deserialize_with = "number")]
+    count: i64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,6 +107,17 @@ struct Transaction {
     header: Header,
     succeeded: bool,
     responses: Vec<Operation>,
+}
+
+impl Transaction {
+    /// What a key holds that was not as it was thought to be.
+    fn found(&self) -> Option<&Pair> {
+        self.responses
+            .iter()
+            .filter_map(|operation| operation.response_range.as_ref())
+            .flat_map(|range| &range.kvs)
+            .next()
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,34 +207,62 @@ impl Client {
 
     /// Makes a key if there is none.
     pub(crate) async fn claim(&mut self, key: &str, value: &[u8], lease: i64) -> Result<Claim, Error> {
-        let made = self.put_if(key, value, lease, 0).await?;
+        let made = self.put_if(key, value, lease, Since::Made(0)).await?;
         if made.succeeded {
             return Ok(Claim::Ours(made.header.revision));
         }
-        let ranges = made.responses.into_iter().filter_map(|operation| operation.response_range);
-        let holder = ranges.flat_map(|range| range.kvs).next();
-        let holder = holder.ok_or_else(|| unlike(self.0.endpoint(), &"a key that is there and is not"))?;
+        let holder = made.found().ok_or_else(|| unlike(self.0.endpoint(), &"a key that is there and is not"))?;
         Ok(Claim::Taken(holder.create_revision, self.bytes(&holder.value)?))
+    }
+
+    /// Writes a key that was last written at `revision`, 0 if it is not there; the revision of what it holds then, and what
+    /// that is if it is not ours.
+    pub(crate) async fn renew(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        lease: i64,
+        revision: i64,
+    ) -> Result<(i64, Option<Vec<u8>>), Error> {
+        let done = self.put_if(key, value, lease, Since::Written(revision)).await?;
+        if done.succeeded {
+            return Ok((done.header.revision, None));
+        }
+        // It may have gone since.
+        let Some(holder) = done.found() else { return Ok((0, Some(Vec::new()))) };
+        Ok((holder.mod_revision, Some(self.bytes(&holder.value)?)))
+    }
+
+    /// How many keys there are.
+    pub(crate) async fn count(&mut self, keys: &Keys) -> Result<u64, Error> {
+        let (from, to) = (base64::encode(&keys.from), base64::encode(&keys.to));
+        let question = json!({ "key": from, "range_end": to, "count_only": true });
+        let range: Range = self.0.call("/v3/kv/range", &question).await?;
+        Ok(u64::try_from(range.count).unwrap_or(0))
     }
 
     /// Writes a key that was made at `revision`; whether it is still that one.
     pub(crate) async fn replace(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<bool, Error> {
-        self.put_if(key, value, lease, revision).await.map(|done| done.succeeded)
+        self.put_if(key, value, lease, Since::Made(revision)).await.map(|done| done.succeeded)
     }
 
-    async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, made_at: i64) -> Result<Transaction, Error> {
+    async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, since: Since) -> Result<Transaction, Error> {
         let (key, value) = (base64::encode(key.as_bytes()), base64::encode(value));
+        let (target, name, revision) = match since {
+            Since::Made(revision) => ("CREATE", "create_revision", revision),
+            Since::Written(revision) => ("MOD", "mod_revision", revision),
+        };
         let question = json!({
-            "compare": [{ "target": "CREATE", "result": "EQUAL", "key": key, "create_revision": made_at.to_string() }],
+            "compare": [{ "target": target, "result": "EQUAL", "key": key, name: revision.to_string() }],
             "success": [{ "request_put": { "key": key, "value": value, "lease": lease.to_string() } }],
             "failure": [{ "request_range": { "key": key } }],
         });
         self.0.call("/v3/kv/txn", &question).await
     }
 
-    /// All keys that begin with `prefix`, and then every change to them.
-    pub(crate) async fn follow(mut self, prefix: &str) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
-        let (from, to) = (base64::encode(prefix.as_bytes()), base64::encode(&after(prefix)));
+    /// All keys, and then every change to them.
+    pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
+        let (from, to) = (base64::encode(&keys.from), base64::encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
         let range: Range = self.0.call("/v3/kv/range", &question).await?;
         let all: Result<Vec<_>, Error> =
