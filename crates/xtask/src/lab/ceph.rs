@@ -18,8 +18,9 @@ const LEARNING: Duration = Duration::from_secs(30);
 const AFTER_CHANGE: Duration = Duration::from_secs(10);
 const SMALL: u64 = 256 << 10;
 const UNTHROTTLED: u64 = 64 << 20;
-/// What must hold in one short run on a machine that does other things as well. The figures that are aimed at (90 % of the
-/// throughput, 1.3 times the latency of the best fixed budget) take repeats: `--full`.
+/// What must hold in one short run on a machine that does other things as well, where the 99th percentile tells more about
+/// the machine than about the throttle: that of the medians. What is aimed at (90 % of the throughput, 1.3 times the 99th
+/// percentile of the best fixed budget) takes an idle machine, a sweep and repeats.
 const LEAST_THROUGHPUT: f64 = 0.8;
 const MOST_LATENCY: f64 = 0.6;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,7 +52,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     stage.set_speed(SPEED)?;
     lab.check(
         "a_small_throttle_shortens_the_wait_of_the_light_client",
-        small.light_p99_ms < MOST_LATENCY * all.light_p99_ms,
+        small.light_p50_ms < MOST_LATENCY * all.light_p50_ms,
         &format!("{small}; {all}"),
     );
 
@@ -68,7 +69,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     println!("lab: {}", stage.why()?);
     lab.check(
         "the_agent_keeps_the_light_client_waiting_less",
-        ours.light_p99_ms < MOST_LATENCY * all.light_p99_ms
+        ours.light_p50_ms < MOST_LATENCY * all.light_p50_ms
             && ours.bulk_mb_per_s > LEAST_THROUGHPUT * all.bulk_mb_per_s,
         &format!("{ours}; {all}"),
     );
@@ -78,7 +79,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     println!("lab: {}", stage.why()?);
     lab.check(
         "also_after_the_device_has_become_slower",
-        slower.light_p99_ms < MOST_LATENCY * all_slower.light_p99_ms
+        slower.light_p50_ms < MOST_LATENCY * all_slower.light_p50_ms
             && slower.bulk_mb_per_s > LEAST_THROUGHPUT * all_slower.bulk_mb_per_s,
         &format!("{slower}; {all_slower}"),
     );

@@ -44,8 +44,8 @@ pub(crate) fn missing() -> Option<String> {
 pub(crate) struct Window {
     case: String,
     pub(crate) bulk_mb_per_s: f64,
-    pub(crate) light_p99_ms: f64,
-    light_p50_ms: f64,
+    light_p99_ms: f64,
+    pub(crate) light_p50_ms: f64,
 }
 
 impl fmt::Display for Window {
