@@ -68,20 +68,31 @@ fn shares(state: &Value) -> bool {
     state["exchange"]["standing"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
 }
 
+/// Whether etcd is installed; if not, the test of this name counts as skipped.
+fn has_etcd(test: &str) -> bool {
+    if Command::new("etcd").arg("--version").output().is_ok() {
+        return true;
+    }
+    println!("SKIPPED: exchange: etcd not found");
+    if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        use std::io::Write;
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        writeln!(file.expect("the log of skipped tests"), "{test}: etcd not found").expect("written");
+    }
+    false
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
 #[test]
 fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
-    if Command::new("etcd").arg("--version").output().is_err() {
-        println!("SKIPPED: exchange: etcd not found");
-        if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-            use std::io::Write;
-            let file = fs::OpenOptions::new().create(true).append(true).open(path);
-            writeln!(file.expect("the log of skipped tests"), "exchange::hosts_share_slots: etcd not found")
-                .expect("written");
-        }
+    if !has_etcd("exchange::hosts_share_slots") {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+    let port = free_port();
     let etcd = Etcd::start(folders[2].path(), port);
     let (a, b) = (host(&folders[0], "a", port), host(&folders[1], "b", port));
     wait("both take part", || [&a, &b].iter().all(|host| shares(&host.state())));
@@ -134,4 +145,69 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     let _ = load.kill();
     let _ = load.wait();
     a.stop();
+}
+
+/// `evenkeel guard run --dry-run` with a volume of an array that hosts share.
+struct Guard(Child, String);
+
+impl Guard {
+    fn start(folder: &Folder, name: &str, port: u16) -> Self {
+        let status = format!("127.0.0.1:{}", free_port());
+        let config = format!(
+            "[guard]\nstatus = \"{status}\"\n[arrays.san.volumes.{name}]\ndevice = \"no-such-disk\"\n\
+             [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
+        );
+        let file = folder.join("guard.toml");
+        fs::write(&file, config).expect("written");
+        let mut command = Command::new(EVENKEEL);
+        command.args(["guard", "run", "--dry-run", "--config"]).arg(file);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the agent starts");
+        let guard = Self(child, status);
+        wait("the agent answers", || std::net::TcpStream::connect(&guard.1).is_ok());
+        guard
+    }
+
+    fn state(&self) -> Value {
+        serde_json::from_str(&http(&self.1, "GET", "/api/v1/state", &[], "").body).expect("JSON")
+    }
+
+    fn shares(&self) -> bool {
+        let state = self.state();
+        state["exchange"]["standing"] == "shared" && state["arrays"][0]["exchanged"] == true
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn agents_on_initiators_decide_together_and_alone_without_etcd() {
+    if !has_etcd("exchange::agents_on_initiators") {
+        return;
+    }
+    let folders = [Folder::new(), Folder::new(), Folder::new()];
+    let port = free_port();
+    let etcd = Etcd::start(folders[2].path(), port);
+    let agents = [Guard::start(&folders[0], "a", port), Guard::start(&folders[1], "b", port)];
+    wait("both decide together", || agents.iter().all(Guard::shares));
+    wait("both see both", || {
+        agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
+    });
+    let metrics = http(&agents[0].1, "GET", "/metrics", &[], "").body;
+    for metric in ["evenkeel_guard_exchange_connected 1", "evenkeel_guard_array_exchanged{array=\"san\"} 1"] {
+        assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
+    }
+    drop(etcd);
+    wait("each decides alone", || {
+        agents.iter().all(|agent| {
+            let state = agent.state();
+            state["exchange"]["standing"] == "lost" && state["arrays"][0]["exchanged"] == false
+        })
+    });
+    let _etcd = Etcd::start(folders[2].path(), port);
+    wait("both decide together again", || agents.iter().all(Guard::shares));
 }
