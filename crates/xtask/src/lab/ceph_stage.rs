@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::Options;
 use crate::build;
+use crate::packages;
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
@@ -30,7 +31,8 @@ pub(crate) fn missing() -> Option<String> {
     let programs = ["ceph", "ceph-mon", "ceph-osd", "monmaptool", "fio", "cc", "curl"];
     let absent = programs.into_iter().find(|program| process::find_program(program).is_none());
     if let Some(program) = absent {
-        return Some(format!("{program} is not installed"));
+        let command = packages::command(&["ceph-common", "ceph-mon", "ceph-osd", "fio", "gcc", "curl"]);
+        return Some(format!("{program} is not installed: {command}"));
     }
     if !Path::new("/dev/shm").is_dir() {
         return Some("there is no /dev/shm for the device".to_owned());
