@@ -81,7 +81,7 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     assert!(checked.status.success(), "{}", text(&checked.stderr));
     assert_eq!(
         text(&checked.stdout),
-        "usable: 1 resources with a goal, 1 hybrid devices with promises, 1 arrays shared with other hosts\n"
+        "usable: 1 resources with a goal, 1 hybrid devices with promises, 1 arrays shared with other hosts, OSDs by elastic\n"
     );
 
     let file = File::new("fault", "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n");

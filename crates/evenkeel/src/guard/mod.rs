@@ -185,7 +185,7 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let hybrids = config.hybrids.len();
     output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises") } else { String::new() });
     let arrays = config.arrays.len();
-    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts\n") } else { String::new() });
+    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts") } else { String::new() });
     output::print(&config.ceph.map_or_else(|| "\n".into(), |ceph| format!(", OSDs by {}\n", ceph.admission.kind())));
     Ok(())
 }
