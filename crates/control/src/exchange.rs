@@ -207,6 +207,8 @@ struct Host<C> {
     reports: BTreeMap<u64, Report<C>>,
     /// The last report that counts for the lease that has ended.
     ended_at: Option<u64>,
+    /// The last report before a period was decided without waiting longer: until another one comes nobody waits for it.
+    given_up_at: Option<u64>,
 }
 
 impl<C> Host<C> {
@@ -276,6 +278,7 @@ impl<C: PartialEq> Exchange<C> {
                 incarnation: report.incarnation,
                 reports: BTreeMap::from([(report.period, report)]),
                 ended_at: None,
+                given_up_at: None,
             };
             return Ok(());
         }
@@ -306,11 +309,17 @@ impl<C: PartialEq> Exchange<C> {
             self.decided = None;
         }
         let next = self.pending(current)?;
-        let ready = now >= self.patience(next) || self.complete(next);
-        ready.then(|| {
-            self.decided = Some(next);
-            next
-        })
+        let complete = self.complete(next);
+        if !complete && now < self.patience(next) {
+            return None;
+        }
+        if !complete {
+            for host in self.hosts.values_mut().filter(|host| host.newest() < next) {
+                host.given_up_at = Some(host.newest());
+            }
+        }
+        self.decided = Some(next);
+        Some(next)
     }
 
     /// When to ask [`Exchange::poll`] again even if no report comes: a host has not reported what is due.
@@ -422,10 +431,14 @@ impl<C: PartialEq> Exchange<C> {
         own && self.hosts.values().all(|host| host.newest() >= period || !self.expected(host, period))
     }
 
-    /// Whether a host is waited for: it reported the period before.
+    /// Whether a host is waited for: it reported one of the periods before. Where its clock is behind ours by as much as
+    /// may be, our own report is back before that of the last one comes.
     fn expected(&self, host: &Host<C>, period: u64) -> bool {
-        let before = period.checked_sub(1).and_then(|before| host.reports.get(&before));
-        before.is_some_and(|report| !report.leaving && !host.lease_ended(report))
+        let before = period.saturating_sub(1 + SKEW_PERIODS)..period;
+        let last = host.reports.range(before).next_back().map(|(_, report)| report);
+        last.is_some_and(|report| {
+            !report.leaving && !host.lease_ended(report) && host.given_up_at.is_none_or(|period| period < report.period)
+        })
     }
 
     /// When waiting for reports of a period ends: by then one of a host whose clock is a period behind has come.
@@ -442,6 +455,7 @@ impl<C: PartialEq> Exchange<C> {
             incarnation: report.incarnation,
             reports: BTreeMap::from([(report.period, report)]),
             ended_at: None,
+            given_up_at: None,
         };
         self.hosts.insert(name.to_owned(), host);
         Ok(())
