@@ -88,7 +88,7 @@ fn absent_late_and_cut_off_are_told_apart() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(socket.option("a").unwrap_err().is_absent());
     let osd = FakeOsd::start(&path);
-    osd.inside.lock().unwrap().delay = Duration::from_secs(3);
+    osd.inside.lock().unwrap().unanswered = Some("config get");
     assert!(matches!(socket.option("a"), Err(Error::Late { .. })));
     drop(osd);
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

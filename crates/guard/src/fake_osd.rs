@@ -5,7 +5,6 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -14,12 +13,10 @@ use serde_json::{Value, json};
 pub(crate) struct Inside {
     pub(crate) defaults: BTreeMap<String, String>,
     pub(crate) overrides: BTreeMap<String, String>,
-    /// Waits so long before it answers.
-    pub(crate) delay: Duration,
+    /// Questions of this prefix are carried out and never answered.
+    pub(crate) unanswered: Option<&'static str>,
     /// Transactions of 64 KiB and their base that were committed so far.
     pub(crate) commits: u64,
-    /// Questions that were answered, by their prefix.
-    pub(crate) asked: BTreeMap<String, u32>,
 }
 
 /// A daemon that listens until it is dropped.
@@ -36,15 +33,15 @@ impl FakeOsd {
         let inside = Inside {
             defaults: defaults.map(|(name, value)| (name.to_owned(), value.to_string())).into(),
             overrides: BTreeMap::new(),
-            delay: Duration::ZERO,
+            unanswered: None,
             commits: 0,
-            asked: BTreeMap::new(),
         };
         let inside = Arc::new(Mutex::new(inside));
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path).unwrap();
         let shared = Arc::downgrade(&inside);
         std::thread::spawn(move || {
+            let mut never_answered = Vec::new();
             for stream in listener.incoming() {
                 let Some(inside) = shared.upgrade() else { return };
                 let mut stream = stream.unwrap();
@@ -54,9 +51,13 @@ impl FakeOsd {
                     question.push(byte[0]);
                 }
                 let Ok(question) = serde_json::from_slice(&question) else { continue };
-                let delay = inside.lock().unwrap().delay;
-                std::thread::sleep(delay);
-                let answer = answer(&mut inside.lock().unwrap(), &question);
+                let mut inside = inside.lock().unwrap();
+                let answer = answer(&mut inside, &question);
+                if inside.unanswered.is_some_and(|prefix| question["prefix"] == prefix) {
+                    never_answered.push(stream);
+                    continue;
+                }
+                drop(inside);
                 let _ = stream.write_all(&(answer.len() as u32).to_be_bytes());
                 let _ = stream.write_all(answer.as_bytes());
             }
@@ -78,7 +79,6 @@ impl Drop for FakeOsd {
 fn answer(inside: &mut Inside, question: &Value) -> String {
     let text = |key: &str| question[key].as_str().unwrap_or_default().to_owned();
     let prefix = text("prefix");
-    *inside.asked.entry(prefix.clone()).or_default() += 1;
     let option = text("var");
     let value = |inside: &Inside, option: &str| {
         inside.overrides.get(option).or(inside.defaults.get(option)).cloned().unwrap_or_default()

@@ -94,23 +94,13 @@ fn a_change_that_was_not_answered_is_put_back_too() {
     let mut bench = bench("late");
     bench.set("262144");
     let path = bench.folder.join("osd.0.asok");
-    // It is carried out after nobody waits for it any more.
-    let mut hasty = CephOption::new(AdminSocket::new(path, Duration::from_millis(150)), OPTION);
+    let mut hasty = CephOption::new(AdminSocket::new(path, Duration::from_secs(2)), OPTION);
     std::mem::swap(&mut hasty.ours, &mut bench.option.ours);
     std::mem::swap(&mut hasty.before, &mut bench.option.before);
-    bench.osd.inside.lock().unwrap().delay = Duration::from_millis(100);
-    let late = Duration::from_millis(400);
-    let inside = std::sync::Arc::clone(&bench.osd.inside);
-    let slow = std::thread::spawn(move || {
-        while inside.lock().unwrap().asked.get("config get").is_none_or(|&asked| asked < 2) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        inside.lock().unwrap().delay = late;
-    });
+    bench.osd.inside.lock().unwrap().unanswered = Some("config set");
     assert!(hasty.set(&bench.journal, "131072").is_err());
-    slow.join().unwrap();
-    bench.osd.inside.lock().unwrap().delay = Duration::ZERO;
-    std::thread::sleep(2 * late);
+    assert_eq!(bench.osd.set(OPTION), Some("131072".into()), "it was carried out");
+    bench.osd.inside.lock().unwrap().unanswered = None;
     assert_eq!(bench.restored(), [Restored::Done]);
     assert_eq!(bench.osd.set(OPTION), None);
 }
