@@ -1,9 +1,8 @@
 //! What the Ceph lab plays on: a monitor and one OSD, its device, two clients and the agent.
 
 use std::fmt;
-use std::net::TcpListener;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,33 +11,20 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Options;
+use super::ceph_cluster::{self, Cluster, PATIENCE, daemon};
 use crate::build;
-use crate::packages;
 use crate::process::{self, Running};
-use crate::scratch::Scratch;
 
-const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
 const POOL: &str = "bench";
-/// Placement groups: enough to have requests of several at once on one OSD.
-const GROUPS: &str = "32";
 const WINDOW: Duration = Duration::from_secs(8);
-const PATIENCE: Duration = Duration::from_secs(60);
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const STATUS: &str = "127.0.0.1:9871";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
-    let programs = ["ceph", "ceph-mon", "ceph-osd", "monmaptool", "fio", "cc", "curl"];
-    let absent = programs.into_iter().find(|program| process::find_program(program).is_none());
-    if let Some(program) = absent {
-        let command = packages::command(&["ceph-common", "ceph-mon", "ceph-osd", "fio", "gcc", "curl"]);
-        return Some(format!("{program} is not installed: {command}"));
-    }
-    if !Path::new("/dev/shm").is_dir() {
-        return Some("there is no /dev/shm for the device".to_owned());
-    }
-    let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
-    (!engines.contains("rados")).then(|| "fio has no rados engine".to_owned())
+    ceph_cluster::missing(&["fio", "cc", "curl"], &["fio", "gcc", "curl"]).or_else(|| {
+        let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
+        (!engines.contains("rados")).then(|| "fio has no rados engine".to_owned())
+    })
 }
 
 /// What both clients got for a while.
@@ -60,114 +46,38 @@ impl fmt::Display for Window {
 /// Everything that runs; gone with the value.
 pub(crate) struct Stage {
     binary: PathBuf,
-    folder: PathBuf,
-    osd: Option<Running>,
-    _monitor: Running,
-    /// Holds the device, in memory.
-    _device: Device,
-    _scratch: Scratch,
-}
-
-/// The file that stands for the device.
-struct Device(PathBuf);
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+    cluster: Cluster,
 }
 
 impl Stage {
     /// Starts from nothing.
     pub(crate) fn start(options: &Options) -> Result<Self> {
-        let mut scratch = Scratch::new("ceph")?;
-        if options.keep {
-            scratch.keep();
-        }
-        let folder = scratch.path().to_owned();
-        let device = Device(PathBuf::from(format!("/dev/shm/evenkeel-ceph-{}", std::process::id())));
-        std::fs::File::create(&device.0)?.set_len(6 << 30)?;
-        std::fs::create_dir_all(folder.join("osd"))?;
-        std::os::unix::fs::symlink(&device.0, folder.join("osd/block"))?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let monitor = format!("[v2:127.0.0.1:{port}]");
-        std::fs::write(folder.join("ceph.conf"), configuration(&folder, &monitor))?;
-        std::fs::write(folder.join("speed"), 0_u64.to_ne_bytes())?;
-        let source = build::workspace().join("lab/ceph/pace.c");
-        process::output(
-            process::program("cc")
-                .args(["-O2", "-Wall", "-shared", "-fPIC", "-o"])
-                .arg(folder.join("pace.so"))
-                .arg(source)
-                .args(["-ldl", "-lpthread"]),
-        )?;
-        let mon = || {
-            let mut command = process::program("ceph-mon");
-            command.args(["-i", "a", "--conf"]).arg(folder.join("ceph.conf"));
-            command
-        };
-        // With a map of its own the monitor takes the port from it; by the configuration alone it takes the usual one.
-        let map = folder.join("monmap");
-        let create = ["--create", "--fsid", FSID, "--addv", "a", &monitor];
-        process::output(process::program("monmaptool").args(create).arg(&map))?;
-        process::output(mon().args(["--mkfs", "--monmap"]).arg(&map))?;
-        let running = daemon(&folder, "mon", mon().arg("-f"))?;
-        let mut stage = Self {
-            binary: options.binary.clone(),
-            folder,
-            osd: None,
-            _monitor: running,
-            _device: device,
-            _scratch: scratch,
-        };
-        stage
-            .wait_for("the monitor answers", |stage| stage.ceph(&["--connect-timeout", "3", "osd", "stat"]).is_ok())?;
-        let id = process::output(Command::new("cat").arg("/proc/sys/kernel/random/uuid"))?;
-        stage.ceph(&["osd", "new", id.trim(), "0"])?;
-        stage.ceph(&["osd", "crush", "add", "osd.0", "1.0", "root=default", "host=lab"])?;
-        let mkfs = ["-i", "0", "--mkfs", "--osd-objectstore", "bluestore", "--osd-uuid", id.trim()];
-        process::output(process::program("ceph-osd").arg("--conf").arg(stage.folder.join("ceph.conf")).args(mkfs))?;
-        stage.start_osd()?;
-        stage.ceph(&["osd", "pool", "create", POOL, GROUPS, GROUPS, "replicated"])?;
-        stage.ceph(&["osd", "pool", "set", POOL, "size", "1", "--yes-i-really-mean-it"])?;
-        Ok(stage)
-    }
-
-    fn start_osd(&mut self) -> Result<()> {
-        let mut command = process::program("ceph-osd");
-        command.arg("--conf").arg(self.folder.join("ceph.conf")).args(["-i", "0", "-f"]);
-        command.env("LD_PRELOAD", self.folder.join("pace.so")).env("PACE_FILE", self.folder.join("speed"));
-        self.osd = Some(daemon(&self.folder, "osd", &mut command)?);
-        self.wait_for("the OSD is up", |stage| {
-            stage.ceph(&["osd", "stat"]).is_ok_and(|text| text.contains("1 up")) && stage.overrides().is_ok()
-        })
+        let cluster = Cluster::start("ceph", options, |folder| {
+            let (library, speed) = (folder.join("pace.so"), folder.join("speed"));
+            std::fs::write(&speed, 0_u64.to_ne_bytes())?;
+            let source = build::workspace().join("lab/ceph/pace.c");
+            process::output(
+                process::program("cc")
+                    .args(["-O2", "-Wall", "-shared", "-fPIC", "-o"])
+                    .arg(&library)
+                    .arg(source)
+                    .args(["-ldl", "-lpthread"]),
+            )?;
+            Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", speed)])
+        })?;
+        cluster.create_pool(POOL)?;
+        Ok(Self { binary: options.binary.clone(), cluster })
     }
 
     /// Kills the OSD, and starts it again.
     pub(crate) fn restart_osd(&mut self) -> Result<()> {
-        drop(self.osd.take());
-        self.start_osd()
-    }
-
-    fn ceph(&self, arguments: &[&str]) -> Result<String> {
-        // A cluster that hangs would keep the command for ever.
-        let limit = format!("{}", ANSWER_LIMIT.as_secs());
-        let conf = self.folder.join("ceph.conf");
-        process::output(
-            process::program("timeout").args(["-k", "5", &limit, "ceph", "--conf"]).arg(conf).args(arguments),
-        )
-    }
-
-    /// Asks the OSD on its admin socket, by Ceph's own client.
-    fn ask(&self, arguments: &[&str]) -> Result<Value> {
-        let socket = self.folder.join("run/osd.0.asok").display().to_string();
-        let answer = self.ceph(&[&["--admin-daemon", &socket], arguments].concat())?;
-        serde_json::from_str(&answer).with_context(|| format!("the OSD says {answer:?}"))
+        self.cluster.kill_osd();
+        self.cluster.start_osd()
     }
 
     /// What is set in the running OSD of what the agent sets.
     pub(crate) fn overrides(&self) -> Result<Vec<String>> {
-        let diff = self.ask(&["config", "diff"])?;
+        let diff = self.cluster.ask(&["config", "diff"])?;
         let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
         let set = options
             .into_iter()
@@ -179,15 +89,15 @@ impl Stage {
     pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
         let option = "bluestore_throttle_bytes";
         match bytes {
-            Some(bytes) => self.ask(&["config", "set", option, &bytes.to_string()]),
-            None => self.ask(&["config", "unset", option]),
+            Some(bytes) => self.cluster.ask(&["config", "set", option, &bytes.to_string()]),
+            None => self.cluster.ask(&["config", "unset", option]),
         }
         .map(drop)
     }
 
     /// From now on the device writes so many bytes per second.
     pub(crate) fn set_speed(&self, bytes_per_s: u64) -> Result<()> {
-        let file = std::fs::OpenOptions::new().write(true).open(self.folder.join("speed"))?;
+        let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join("speed"))?;
         Ok(file.write_all_at(&bytes_per_s.to_ne_bytes(), 0)?)
     }
 
@@ -196,7 +106,7 @@ impl Stage {
         command
             .args([&format!("--name={name}"), "--ioengine=rados", "--clientname=admin", "--busy_poll=0"])
             .args([&format!("--pool={POOL}"), "--rw=randwrite", "--nr_files=8", "--time_based", "--output-format=json"])
-            .arg(format!("--conf={}", self.folder.join("ceph.conf").display()))
+            .arg(format!("--conf={}", self.cluster.conf().display()))
             .args(arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::null());
@@ -214,7 +124,7 @@ impl Stage {
 
     /// Bytes that clients wrote so far.
     fn written(&self) -> Result<u64> {
-        self.ask(&["perf", "dump", "osd"])?["osd"]["op_w_in_bytes"]
+        self.cluster.ask(&["perf", "dump", "osd"])?["osd"]["op_w_in_bytes"]
             .as_u64()
             .context("the OSD does not count op_w_in_bytes")
     }
@@ -244,13 +154,13 @@ impl Stage {
     pub(crate) fn start_guard(&self, arguments: &[&str]) -> Result<Running> {
         let config = format!(
             "[guard]\nstatus = {STATUS:?}\njournal = {:?}\n[ceph]\nsockets = [{:?}]\nonly = [\"osd.0\"]\n",
-            self.folder.join("journal"),
-            self.folder.join("run/osd.0.asok")
+            self.cluster.folder().join("journal"),
+            self.cluster.folder().join("run/osd.0.asok")
         );
-        std::fs::write(self.folder.join("guard.toml"), config)?;
+        std::fs::write(self.cluster.folder().join("guard.toml"), config)?;
         let mut command = Command::new(&self.binary);
-        command.args(["guard", "run", "--config"]).arg(self.folder.join("guard.toml")).args(arguments);
-        daemon(&self.folder, "guard", &mut command)
+        command.args(["guard", "run", "--config"]).arg(self.cluster.folder().join("guard.toml")).args(arguments);
+        daemon(self.cluster.folder(), "guard", &mut command)
     }
 
     /// Asks the agent to end, and waits for it.
@@ -313,61 +223,4 @@ impl Stage {
         }
         Ok(())
     }
-}
-
-/// Starts a daemon whose messages go to a log.
-fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
-    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
-}
-
-/// One shard with two threads, and a scheduler without reservations that keep it from choosing: what the throttle does shows
-/// then.
-fn configuration(folder: &Path, monitor: &str) -> String {
-    let folder = folder.display();
-    format!(
-        "[global]
-fsid = {FSID}
-mon_initial_members = a
-mon_host = {monitor}
-auth_cluster_required = none
-auth_service_required = none
-auth_client_required = none
-ms_bind_ipv6 = false
-ms_bind_msgr1 = false
-run_dir = {folder}/run
-admin_socket = {folder}/run/$name.asok
-log_file = {folder}/$name.ceph.log
-crash_dir = {folder}
-osd_pool_default_size = 1
-osd_pool_default_min_size = 1
-mon_allow_pool_size_one = true
-osd_pool_default_pg_autoscale_mode = off
-osd_crush_chooseleaf_type = 0
-mon_data_avail_warn = 2
-mon_data_avail_crit = 1
-[mon]
-mon_data = {folder}/mon
-[client]
-admin_socket =
-[osd]
-public_addr = 127.0.0.1
-cluster_addr = 127.0.0.1
-osd_data = {folder}/osd
-osd_memory_target = 939524096
-osd_memory_cache_min = 134217728
-bluefs_buffered_io = false
-bluestore_throttle_cost_per_io = 4000
-bluestore_prefer_deferred_size = 0
-osd_op_queue = mclock_scheduler
-osd_mclock_profile = custom
-osd_mclock_scheduler_client_res = 1
-osd_mclock_max_capacity_iops_ssd = 5000
-osd_mclock_max_capacity_iops_hdd = 5000
-osd_op_num_shards = 1
-osd_op_num_threads_per_shard = 2
-osd_class_update_on_start = false
-osd_crush_update_on_start = false
-"
-    )
 }
