@@ -208,6 +208,7 @@ mod tests {
     fn setup(duration: evenkeel_control::Duration) -> Setup {
         let start = evenkeel_control::Instant::ZERO;
         Setup {
+            workers: None,
             device: DeviceParams::Store(StoreParams::ssd()),
             pool: Config {
                 scheduler: Scheduler::Mclock,

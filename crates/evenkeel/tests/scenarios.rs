@@ -1,7 +1,8 @@
 //! Every scenario of `scenarios/` meets its bounds.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
@@ -10,7 +11,6 @@ fn folder() -> PathBuf {
 fn skip(name: &str, reason: &str) {
     println!("SKIPPED: {name}: {reason}");
     if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        use std::io::Write;
         let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         writeln!(log, "{name}: {reason}").unwrap();
     }
@@ -63,4 +63,62 @@ fn a_bound_that_is_missed_is_seen() {
     let bound = &result["points"][0]["bounds"][0];
     assert_eq!((bound["metric"].as_str(), bound["met"].as_bool()), (Some("light.p99_ms"), Some(false)));
     assert!(bound["mean"].as_f64().unwrap() > bound["max"].as_f64().unwrap());
+}
+
+/// Runs a scenario whose text is made here: the metric of each bound, and whether it is met.
+fn judged(scenario: &toml::Table) -> Vec<(String, bool)> {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .args(["sim", "-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(toml::to_string(scenario).unwrap().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bounds = result["points"][0]["bounds"].as_array().unwrap().iter();
+    bounds.map(|bound| (bound["metric"].as_str().unwrap().to_owned(), bound["met"].as_bool().unwrap())).collect()
+}
+
+fn all_five() -> toml::Table {
+    std::fs::read_to_string(folder().join("all-five.toml")).unwrap().parse().unwrap()
+}
+
+/// The metrics of `all-five` that say whether somebody with a promise gets it.
+const GOALS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
+
+/// Each goal is met for a tenant alone with those who were promised nothing, and all are met together.
+#[test]
+fn no_goal_that_is_met_alone_is_lost_with_the_others() {
+    for goal in GOALS {
+        let mut alone = all_five();
+        let (tenant, _) = goal.split_once('.').unwrap();
+        let here = |client: &toml::Value| [tenant, "journal", "backup"].contains(&client["tenant"].as_str().unwrap());
+        alone["client"].as_array_mut().unwrap().retain(here);
+        alone["bound"].as_array_mut().unwrap().retain(|bound| bound["metric"].as_str() == Some(goal));
+        assert_eq!(judged(&alone), [(goal.to_owned(), true)]);
+    }
+    let together = judged(&all_five());
+    assert!(GOALS.iter().all(|&goal| together.contains(&(goal.to_owned(), true))), "{together:?}");
+    assert!(together.iter().all(|(_, met)| *met), "{together:?}");
+}
+
+/// None of the goals is met by itself, and the others cannot do what placement does.
+#[test]
+fn goals_are_lost_without_the_controllers_and_one_without_placement() {
+    let missed = |scenario: &toml::Table| -> Vec<String> {
+        judged(scenario).into_iter().filter_map(|(metric, met)| (!met).then_some(metric)).collect()
+    };
+    for placement in ["round_robin", "least_connections"] {
+        let mut in_turn = all_five();
+        in_turn["workers"].as_table_mut().unwrap().insert("placement".to_owned(), placement.into());
+        assert_eq!(missed(&in_turn), ["database.mean_ms"], "{placement}");
+    }
+    let mut none = all_five();
+    none["workers"].as_table_mut().unwrap().insert("placement".to_owned(), "round_robin".into());
+    let pool = none["pool"].as_table_mut().unwrap();
+    pool.remove("read_response_time");
+    pool.extend(["admission", "slots"].map(|key| (key.to_owned(), "none".into())));
+    none["tenants"]["copy"].as_table_mut().unwrap().remove("promise");
+    assert_eq!(missed(&none), ["database.mean_ms", "mail.mean_ms"]);
 }

@@ -233,3 +233,24 @@ proptest! {
         prop_assert_eq!(carry_out(&calls, true).0, carry_out(&calls, false).0);
     }
 }
+
+#[test]
+fn a_worker_tells_what_it_did_and_among_how_many_it_found_each() {
+    let mut workers = Workers::new(constant(), 2, &[0], 1);
+    assert_eq!(workers.connect(1), 1);
+    assert_eq!((workers.worker(0), workers.worker(1)), (0, 1));
+    for id in 0..4 {
+        workers.submit(at(0), 0, id, Side::Receive, BYTES);
+    }
+    workers.submit(at(0), 1, 4, Side::Send, BYTES);
+    assert_eq!(drain(&mut workers).len(), 5);
+    let before = workers.counters(0);
+    let (first, second) = (workers.worked(0), workers.worked(1));
+    assert_eq!((first.messages, first.busy, second.messages, second.busy), (4, us(40), 1, us(10)));
+    // The first began before the others came; then 3, 2 and 1 were there.
+    assert_eq!((first.among, second.among), (1 + 3 + 2 + 1, 1));
+    workers.submit(at(100), 0, 5, Side::Send, BYTES);
+    drain(&mut workers);
+    let since = workers.counters(0).since(&before);
+    assert_eq!((since.received, since.sent, since.sent_bytes, since.busy), (0, 1, 1_000, us(10)));
+}

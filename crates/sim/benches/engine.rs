@@ -86,6 +86,7 @@ fn cases(duration: Duration) -> Vec<Case> {
     let client = |tenant, workload| Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE };
     let write = |bytes| Requests::random(Kind::Write, bytes, 1 << 30);
     let setup = |admission, clients| Setup {
+        workers: None,
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

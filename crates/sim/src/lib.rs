@@ -14,6 +14,7 @@
 
 pub mod engine;
 pub mod experiment;
+mod placed;
 pub mod scenario;
 pub mod statistics;
 pub mod workload;

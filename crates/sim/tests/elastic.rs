@@ -14,6 +14,7 @@ use evenkeel_sim::world::{Client, Setup, Tenant, run_quietly};
 fn bursts(admission: Config) -> Setup {
     let workload = Spec::bursts(32, Duration::from_millis(100), Requests::random(Kind::Write, 32 << 10, 1 << 30));
     Setup {
+        workers: None,
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

@@ -15,6 +15,7 @@ use evenkeel_sim::world::{Client, Failure, Setup, Tenant};
 
 fn setup(queue_depth: u32) -> Setup {
     Setup {
+        workers: None,
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

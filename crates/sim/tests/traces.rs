@@ -64,6 +64,7 @@ fn replay(text: &str, keys: &str) -> Replay {
 fn play(replay: Replay, seconds: u64) -> Run {
     let device = StoreParams { iops: 500_000, bandwidth_bytes_per_s: 5_000_000_000, ..StoreParams::ssd() };
     let setup = Setup {
+        workers: None,
         device: DeviceParams::Store(device),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

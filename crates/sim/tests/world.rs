@@ -67,6 +67,7 @@ prop_compose! {
     ) -> Setup {
         let slow = StoreParams { bandwidth_bytes_per_s: 20_000_000, ..StoreParams::ssd() };
         Setup {
+            workers: None,
             device: DeviceParams::Store(StoreParams::ssd()),
             pool: pool::Config {
                 scheduler,
@@ -154,6 +155,7 @@ proptest! {
 #[test]
 fn littles_law_holds() {
     let setup = Setup {
+        workers: None,
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

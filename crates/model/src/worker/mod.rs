@@ -51,6 +51,31 @@ pub struct Counters {
     pub busy: Duration,
 }
 
+impl Counters {
+    /// What was done since they were `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            received_bytes: self.received_bytes - before.received_bytes,
+            sent: self.sent - before.sent,
+            sent_bytes: self.sent_bytes - before.sent_bytes,
+            busy: self.busy - before.busy,
+        }
+    }
+}
+
+/// What a worker did since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// Messages received and sent.
+    pub messages: u64,
+    /// Time spent on them.
+    pub busy: Duration,
+    /// Messages that each of them found waiting when its service began, itself included, summed up.
+    pub among: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Message {
     id: u64,
@@ -78,10 +103,17 @@ struct Service {
     ends: Instant,
 }
 
+impl Connection {
+    fn of(worker: u32) -> Self {
+        Self { worker, handover: None, held: VecDeque::new(), extra: Duration::ZERO, counters: Counters::default() }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Worker {
     queue: VecDeque<Message>,
     service: Option<Service>,
+    worked: Worked,
 }
 
 /// Workers and their connections. When it is polled changes when completions are seen, never what they are.
@@ -108,22 +140,25 @@ impl Workers {
     pub fn new(params: WorkerParams, workers: usize, homes: &[u32], seed: u64) -> Self {
         let workers = workers.max(1);
         assert!(homes.iter().all(|&worker| (worker as usize) < workers), "connections need a worker that exists");
-        let connection = |&worker: &u32| Connection {
-            worker,
-            handover: None,
-            held: VecDeque::new(),
-            extra: Duration::ZERO,
-            counters: Counters::default(),
-        };
         Self {
             params,
             rng: SplitMix64::new(seed),
             workers: (0..workers).map(|_| Worker::default()).collect(),
-            connections: homes.iter().map(connection).collect(),
+            connections: homes.iter().map(|&worker| Connection::of(worker)).collect(),
             moving: Vec::new(),
             next: Instant::FAR_FUTURE,
             done: VecDeque::new(),
         }
+    }
+
+    /// One more connection, which `worker` serves; its number, the next after those that there are.
+    ///
+    /// # Panics
+    /// When there is no worker of this number.
+    pub fn connect(&mut self, worker: u32) -> u32 {
+        assert!((worker as usize) < self.workers.len(), "connections need a worker that exists");
+        self.connections.push(Connection::of(worker));
+        self.connections.len() as u32 - 1
     }
 
     /// A message of `bytes`, header included, is there to be received or sent; `id` comes back from [`Workers::poll`] and
@@ -207,6 +242,14 @@ impl Workers {
         self.connections[connection as usize].worker
     }
 
+    /// What a worker did.
+    ///
+    /// # Panics
+    /// When there is no worker of this number.
+    pub fn worked(&self, worker: u32) -> Worked {
+        self.workers[worker as usize].worked
+    }
+
     /// Messages that wait for a worker, the one under way included.
     ///
     /// # Panics
@@ -235,6 +278,9 @@ impl Workers {
     /// A worker is done with its message and takes the next.
     fn end(&mut self, worker: usize) {
         let Some(Service { message, time, ends }) = self.workers[worker].service.take() else { return };
+        let worked = &mut self.workers[worker].worked;
+        worked.messages += 1;
+        worked.busy = worked.busy + time;
         let counters = &mut self.connections[message.connection as usize].counters;
         counters.busy = counters.busy + time;
         let (count, bytes) = match message.side {
@@ -257,6 +303,7 @@ impl Workers {
         let extra = core::mem::take(&mut self.connections[message.connection as usize].extra);
         let time = self.params.jitter.apply(nominal, &mut self.rng) + extra;
         let ends = now + time;
+        self.workers[worker].worked.among += self.workers[worker].queue.len() as u64 + 1;
         self.workers[worker].service = Some(Service { message, time, ends });
         self.next = self.next.min(ends);
     }

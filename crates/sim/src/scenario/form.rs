@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_policy::config::{Pool, Tenant};
+use evenkeel_control::Duration as Time;
+use evenkeel_model::worker::WorkerParams;
+use evenkeel_policy::config::{Placement, Pool, Tenant};
 use evenkeel_policy::device::Device;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::Deserialize;
 
 use crate::workload::form::Form;
+use crate::world::FrontSetup;
 
 /// A scenario as written.
 #[derive(Debug, Deserialize)]
@@ -32,6 +35,8 @@ pub(super) struct File {
     /// How many seeds.
     #[serde(default = "one_32")]
     pub(super) seeds: u32,
+    /// Who receives requests and sends replies.
+    pub(super) workers: Option<WorkersForm>,
     /// The device behind the pool.
     pub(super) device: Device,
     /// The pool, as in a configuration.
@@ -56,6 +61,55 @@ fn one() -> u64 {
 
 fn one_32() -> u32 {
     1
+}
+
+/// Workers before the pool.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WorkersForm {
+    /// How many.
+    pub(super) count: u32,
+    /// Processor time of a request with its reply, without its bytes.
+    #[serde(default = "time_per_request")]
+    pub(super) time_per_request: Duration,
+    /// Processor time of each 1024 bytes of payload.
+    #[serde(default = "time_per_kib")]
+    pub(super) time_per_kib: Duration,
+    /// Who serves which connection, as in a configuration.
+    #[serde(default)]
+    pub(super) placement: Placement,
+    /// Connections of each client.
+    #[serde(default = "one_32")]
+    pub(super) connections: u32,
+}
+
+/// As measured on `serve`: [`WorkerParams::serve`].
+fn time_per_request() -> Duration {
+    let serve = WorkerParams::serve();
+    Duration(serve.receive_time + serve.send_time)
+}
+
+fn time_per_kib() -> Duration {
+    Duration(Time::from_nanos(KIB_SECONDS_NS / WorkerParams::serve().receive_bytes_per_s))
+}
+
+/// Nanoseconds in a second, for each of the bytes in a KiB.
+const KIB_SECONDS_NS: u64 = 1024 * 1_000_000_000;
+
+impl WorkersForm {
+    /// What is run. Time without bytes is halved between receiving and sending, as [`WorkerParams::serve`] has it.
+    pub(super) fn setup(&self) -> FrontSetup {
+        let receive_time = Time::from_nanos(self.time_per_request.0.as_nanos() / 2);
+        let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.0.as_nanos()).unwrap_or(u64::MAX);
+        let params = WorkerParams {
+            receive_time,
+            receive_bytes_per_s: bytes_per_s,
+            send_time: self.time_per_request.0 - receive_time,
+            send_bytes_per_s: bytes_per_s,
+            ..WorkerParams::serve()
+        };
+        FrontSetup { count: self.count, params, placement: self.placement.control(), connections: self.connections }
+    }
 }
 
 /// A client.

@@ -44,7 +44,7 @@ fn latency(result: &TenantResult, of: impl Fn(&TenantResult) -> Duration) -> f64
 }
 
 /// The quantities of a tenant.
-static OF_TENANT: [Quantity; 19] = [
+static OF_TENANT: [Quantity; 20] = [
     Quantity { name: "iops", of: Source::Served(|served, seconds| served.requests as f64 / seconds) },
     Quantity { name: "bytes_per_s", of: Source::Served(|served, seconds| served.bytes as f64 / seconds) },
     Quantity {
@@ -71,6 +71,13 @@ static OF_TENANT: [Quantity; 19] = [
     Quantity { name: "device_mean_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.mean())) },
     Quantity { name: "device_p99_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.p99())) },
     Quantity {
+        name: "worker_mean_ms",
+        of: Source::Tenant(|run, tenant| {
+            let mean = || latency(tenant, TenantResult::worker_mean);
+            if run.workers.is_empty() { f64::NAN } else { mean() }
+        }),
+    },
+    Quantity {
         name: "inversion_mean_ms",
         of: Source::Tenant(|_, tenant| latency(tenant, TenantResult::inversion_per_request)),
     },
@@ -88,7 +95,7 @@ static OF_TENANT: [Quantity; 19] = [
 ];
 
 /// The quantities of the pool.
-static OF_POOL: [Quantity; 7] = [
+static OF_POOL: [Quantity; 9] = [
     Quantity { name: "iops", of: Source::Served(|served, seconds| served.requests as f64 / seconds) },
     Quantity { name: "bytes_per_s", of: Source::Served(|served, seconds| served.bytes as f64 / seconds) },
     Quantity { name: "mean_ms", of: Source::Served(mean_ms) },
@@ -96,6 +103,15 @@ static OF_POOL: [Quantity; 7] = [
     Quantity { name: "budget_cv", of: Source::Pool(|run| run.budget.cv) },
     Quantity { name: "budget_min_bytes", of: Source::Pool(|run| bytes(run.budget.min_bytes)) },
     Quantity { name: "budget_max_bytes", of: Source::Pool(|run| bytes(run.budget.max_bytes)) },
+    Quantity {
+        name: "busiest_worker_percent",
+        // Without workers NaN.
+        of: Source::Pool(|run| run.workers.iter().map(|worker| worker.busy * 100.0).fold(f64::NAN, f64::max)),
+    },
+    Quantity {
+        name: "moves",
+        of: Source::Pool(|run| if run.workers.is_empty() { f64::NAN } else { run.moves as f64 }),
+    },
 ];
 
 /// The names that can be measured in a part of a run.

@@ -21,7 +21,7 @@ use evenkeel_policy::document::Document;
 use evenkeel_policy::{Config, Severity, findings};
 
 use crate::world::{self, Change, Run, Setup};
-use form::{BoundForm, ChangeForm, ClientForm, File};
+use form::{BoundForm, ChangeForm, ClientForm, File, WorkersForm};
 use metric::Metric;
 
 /// Opens a trace by the name that a scenario gives.
@@ -29,6 +29,11 @@ pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 
 /// Identical clients that one table may stand for.
 const MAX_COUNT: u32 = 10_000;
+/// Workers, and connections of all clients together: more than a server has.
+const MAX_WORKERS: u32 = 1_024;
+const MAX_CONNECTIONS: u64 = 100_000;
+/// The shortest and the longest processor time of a request: from what no server does to what nobody bears.
+const REQUEST_TIMES: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_secs(1));
 /// Samples of a time series: more than a plot resolves.
 const MAX_SAMPLES: u64 = 1_000_000;
 /// Seeds of one scenario.
@@ -154,6 +159,9 @@ impl Reader<'_> {
             response_goal: tenant.response_goal(),
         });
         let clients = self.clients(&file.client, &names, end, open);
+        if let Some(workers) = &file.workers {
+            self.workers(workers, clients.len());
+        }
         let (changes, marks) = self.changes(file, device.as_ref(), end);
         let bounds =
             file.bound.iter().enumerate().filter_map(|(i, bound)| self.bound(i, bound, &names, file, end)).collect();
@@ -163,6 +171,7 @@ impl Reader<'_> {
             seed: file.seed,
             seeds: file.seeds,
             setup: Setup {
+                workers: file.workers.as_ref().map(WorkersForm::setup),
                 // Without a device there are errors, and no scenario.
                 device: device.unwrap_or(DeviceParams::Store(evenkeel_model::store::StoreParams::ssd())),
                 pool: (&file.pool).into(),
@@ -175,6 +184,26 @@ impl Reader<'_> {
             },
             marks,
             bounds,
+        }
+    }
+
+    fn workers(&mut self, form: &WorkersForm, clients: usize) {
+        if !(1..=MAX_WORKERS).contains(&form.count) {
+            self.error(&["workers", "count"], format!("{} is out of range; use 1 to {MAX_WORKERS}", form.count));
+        }
+        let (least, most) = REQUEST_TIMES;
+        for (key, time, least) in
+            [("time_per_request", form.time_per_request, least), ("time_per_kib", form.time_per_kib, Duration::ZERO)]
+        {
+            if time.0 < least || time.0 > most {
+                self.error(&["workers", key], format!("{time} is out of range; use {least:?} to {most:?}"));
+            }
+        }
+        let connections = u64::from(form.connections) * clients as u64;
+        if form.connections == 0 || connections > MAX_CONNECTIONS {
+            let message =
+                format!("{} for each of {clients} clients; use 1 to {MAX_CONNECTIONS} of all", form.connections);
+            self.error(&["workers", "connections"], message);
         }
     }
 

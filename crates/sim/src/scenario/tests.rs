@@ -65,6 +65,22 @@ fn what_is_said_is_what_is_run() {
 }
 
 #[test]
+fn workers_are_those_of_serve_unless_told_otherwise() {
+    let plain = read(&with("[workers]\ncount = 4\n"), &[]).unwrap().setup.workers.unwrap();
+    let serve = evenkeel_model::worker::WorkerParams::serve();
+    let near = |one: u64, other: u64| one.abs_diff(other) <= other / 100;
+    assert_eq!((plain.params.receive_time, plain.params.send_time), (serve.receive_time, serve.send_time));
+    assert!(near(plain.params.receive_bytes_per_s, serve.receive_bytes_per_s), "{:?}", plain.params);
+    assert_eq!((plain.count, plain.connections, plain.placement.name()), (4, 1, "descent"));
+    let set = ["workers.placement=round_robin", "workers.time_per_request=1ms", "workers.time_per_kib=1us"];
+    let slow = read(&with("[workers]\ncount = 1\nconnections = 3\n"), &set).unwrap().setup.workers.unwrap();
+    assert_eq!((slow.count, slow.connections, slow.placement.name()), (1, 3, "round_robin"));
+    assert_eq!(slow.params.receive_time + slow.params.send_time, Duration::from_millis(1));
+    assert_eq!(slow.params.send_bytes_per_s, 1_024_000_000);
+    assert!(read(MINIMAL, &[]).unwrap().setup.workers.is_none());
+}
+
+#[test]
 fn values_are_put_over_the_text() {
     let set = [
         "pool.admission={ kind = \"fixed\", budget = \"1MiB\" }",
@@ -142,6 +158,14 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("[[bound]]\nmetric = 'a.iops'\nmax = 3\nfrom = '2s'", &[], "bound.0.from: is not before the end of the run"),
         ("[[client]]\ntenant = 'x'\nworkload = {}", &[], "test.toml:20:1: client.2.tenant: there is no tenant \"x\""),
         ("[[client]]\ntenant = 'a'\nworkload = { trace = 'gone' }", &[], "client.2.workload.trace: "),
+        (
+            "[workers]\ncount = 2\nplacment = 'descent'",
+            &[],
+            "test.toml:21:1: workers.placment: unknown key \"placment\"; did you mean \"placement\"?",
+        ),
+        ("[workers]\ncount = 0", &[], "test.toml:20:1: workers.count: 0 is out of range; use 1 to 1024"),
+        ("[workers]\ncount = 2\ntime_per_request = '5ns'", &[], "test.toml:21:1: workers.time_per_request: 5ns is out"),
+        ("[workers]\ncount = 2\nconnections = 0", &[], "workers.connections: 0 for each of 3 clients; use 1 to 100000"),
         (
             "[[client]]\ntenant = 'a'\nworkload = { queue_depht = 3 }",
             &[],

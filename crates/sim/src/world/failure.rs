@@ -81,6 +81,8 @@ pub enum Source {
     Device(&'static str),
     /// The pool.
     Pool,
+    /// The workers before it.
+    Workers,
     /// A client.
     Client {
         /// Its place in the setup, from 0.
@@ -97,6 +99,7 @@ impl fmt::Display for Source {
         match self {
             Self::Device(model) => write!(f, "device model `{model}`"),
             Self::Pool => f.write_str("the pool"),
+            Self::Workers => f.write_str("the model of workers"),
             Self::Client { index, tenant } => write!(f, "client {index} (tenant `{tenant}`)"),
             Self::Setup => f.write_str("the schedule of changes and samples"),
         }

@@ -19,7 +19,11 @@ pub(super) struct Completion {
     pub(super) kind: Kind,
     pub(super) bytes: u32,
     pub(super) sent_at: Instant,
+    /// When it came to the pool, and when the device was done with it: later and earlier than the client saw where there
+    /// are workers in between.
+    pub(super) entered_at: Instant,
     pub(super) admitted_at: Instant,
+    pub(super) left_at: Instant,
     pub(super) inversion: Duration,
 }
 
@@ -77,8 +81,8 @@ impl Meter {
             result.read_bytes += u64::from(completion.bytes);
         }
         result.response.record(response);
-        result.queue_wait.record(completion.admitted_at.since(completion.sent_at));
-        result.device.record(now.since(completion.admitted_at));
+        result.queue_wait.record(completion.admitted_at.since(completion.entered_at));
+        result.device.record(completion.left_at.since(completion.admitted_at));
         result.inversion = result.inversion + completion.inversion;
         tenant.responses_ns.push(response.as_nanos());
         let (bytes, response_ns) = (u64::from(completion.bytes), response.as_nanos());
@@ -126,6 +130,8 @@ impl Meter {
             budget: self.budget.spread(),
             series: self.series,
             events,
+            workers: Vec::new(),
+            moves: 0,
         }
     }
 }

@@ -1,36 +1,40 @@
 //! Clients, one pool and one device, run together in virtual time.
 //!
 //! ```text
-//!  workload ──▶ control::pool ──▶ model::Device
-//!     ▲                               │
-//!     └────────── completion ─────────┘
+//!  workload ──▶ (workers) ──▶ control::pool ──▶ model::Device
+//!     ▲                                             │
+//!     └──────── (workers) ◀─── completion ──────────┘
 //! ```
 
 mod failure;
+mod front;
 mod inversion;
 mod latencies;
 mod meter;
 mod result;
 mod run;
+mod slab;
 #[cfg(test)]
 mod tests;
 
 use std::ops::ControlFlow;
 
 use evenkeel_control::mclock::Qos;
+use evenkeel_control::placement;
 use evenkeel_control::pool;
 use evenkeel_control::pool::promise::Goals;
 use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::response::Standing;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
+use evenkeel_model::worker::WorkerParams;
 
 use crate::workload;
 
 pub use failure::{Failure, Source};
 pub use latencies::Latencies;
 pub(crate) use result::windows;
-pub use result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window};
+pub use result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window, WorkerResult};
 
 /// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are
 /// minutes of work for a fast device.
@@ -42,6 +46,8 @@ pub const EVENTS_PER_PROGRESS: u64 = 1 << 16;
 /// Everything a run is made of.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    /// Who receives requests and sends replies; without, clients reach the pool at once.
+    pub workers: Option<FrontSetup>,
     /// The device behind the pool.
     pub device: DeviceParams,
     /// Scheduler, admission and limits.
@@ -58,6 +64,19 @@ pub struct Setup {
     pub duration: Duration,
     /// Distance of the samples of the time series.
     pub sample_every: Duration,
+}
+
+/// Workers before the pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrontSetup {
+    /// How many; at least one.
+    pub count: u32,
+    /// What requests and replies cost them.
+    pub params: WorkerParams,
+    /// Who serves which connection.
+    pub placement: placement::Config,
+    /// Connections of each client, which take turns; at least one.
+    pub connections: u32,
 }
 
 /// A tenant of the pool.
@@ -164,6 +183,14 @@ impl Setup {
         let invalid = |at: &str, error: &dyn std::fmt::Display| fault(format!("device{at}: {error}"));
         if let Err(error) = self.device.validate() {
             return invalid("", &error);
+        }
+        if let Some(workers) = &self.workers {
+            if workers.count == 0 || workers.connections == 0 {
+                return fault("no worker serves anybody, and no connection carries anything; take one".to_owned());
+            }
+            if let Err(error) = workers.params.validate() {
+                return fault(format!("workers: {error}"));
+            }
         }
         for (index, client) in self.clients.iter().enumerate() {
             if client.tenant >= tenants {

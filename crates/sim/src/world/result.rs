@@ -22,6 +22,17 @@ pub struct Run {
     pub series: Vec<Sample>,
     /// Events of the engine.
     pub events: u64,
+    /// One for each worker; none where clients reach the pool without.
+    pub workers: Vec<WorkerResult>,
+    /// Connections that went to another worker in the counted time.
+    pub moves: u64,
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerResult {
+    /// The part of the counted time, 0 to 1, for which it had something to do. Whole seconds count.
+    pub busy: f64,
 }
 
 /// What a tenant received.
@@ -37,7 +48,7 @@ pub struct TenantResult {
     pub read_bytes: u64,
     /// From submission to completion: the response time.
     pub response: Latencies,
-    /// From submission to admission: the queueing delay.
+    /// From submission to admission: the queueing delay. Where there are workers, submission is when one has received it.
     pub queue_wait: Latencies,
     /// From admission to completion: the device latency.
     pub device: Latencies,
@@ -48,6 +59,11 @@ pub struct TenantResult {
 }
 
 impl TenantResult {
+    /// Mean time that requests and replies spent at workers, waiting and being received or sent.
+    pub fn worker_mean(&self) -> Duration {
+        self.response.mean() - self.queue_wait.mean() - self.device.mean()
+    }
+
     /// Mean [`TenantResult::inversion`] of a request.
     pub fn inversion_per_request(&self) -> Duration {
         Duration::from_nanos(self.inversion.as_nanos() / self.requests.max(1))

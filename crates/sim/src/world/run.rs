@@ -8,16 +8,21 @@ use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::device::{Device, DeviceParams};
+use evenkeel_model::worker::Side;
 
+use super::front::Front;
 use super::inversion::{Inversion, Passage};
 use super::meter::{Completion, Meter};
+use super::slab::Slab;
 use super::{Change, EVENTS_PER_PROGRESS, Failure, MAX_OUTSTANDING, Progress, Run, Setup, Source};
 use crate::engine::{Due, Queue};
+use crate::placed::SECOND;
 use crate::workload::{Next, Workload};
 
 /// Alarms. The device comes first: what completes at an instant makes room at that instant.
 const DEVICE: usize = 0;
 const POOL: usize = 1;
+const WORKERS: usize = 2;
 
 /// What the loop asks of a device; tests have one that misbehaves.
 pub(super) trait Machine {
@@ -59,16 +64,25 @@ impl Machine for Device {
 }
 
 enum Event {
+    /// A client that reaches the pool through workers comes, or goes.
+    Connect(usize),
+    Disconnect(usize),
     Client(usize),
     Change(usize),
     Sample,
+    /// Workers tell what their connections cost.
+    Second,
 }
 
 /// What the pool carries.
 struct Request {
     client: usize,
+    /// Through which it came; 0 where there are no workers.
+    connection: u32,
     io: Io,
     sent_at: Instant,
+    /// When it came to the pool.
+    entered_at: Instant,
     /// What [`Inversion::submitted`] answered.
     lower_time: Duration,
 }
@@ -80,6 +94,12 @@ struct Inside {
     passage: Passage,
 }
 
+/// What passes through workers.
+enum Passing {
+    Request(Request),
+    Reply(usize, Completion),
+}
+
 struct Client {
     workload: Workload,
     /// The instant for which it is to be asked again. Events for other instants are stale.
@@ -89,13 +109,13 @@ struct Client {
 pub(super) struct World<'a, D> {
     setup: &'a Setup,
     seed: u64,
-    queue: Queue<Event, 2>,
+    queue: Queue<Event, 3>,
+    front: Option<Front<Passing>>,
     pool: Pool<Request>,
     device: D,
     clients: Vec<Client>,
     tenants: Vec<TenantId>,
-    inside: Vec<Option<Inside>>,
-    free: Vec<u32>,
+    inside: Slab<Inside>,
     queued: usize,
     meter: Meter,
     inversion: Inversion,
@@ -117,10 +137,18 @@ impl<'a, D: Machine> World<'a, D> {
         let device = device(&setup.device, seeds.next_u64());
         let mut queue = Queue::default();
         let clients = setup.clients.iter().enumerate().map(|(index, client)| {
+            if setup.workers.is_some() {
+                queue.push(client.from, Event::Connect(index));
+                queue.push(client.until, Event::Disconnect(index));
+            }
             queue.push(client.from, Event::Client(index));
             Client { workload: Workload::new(&client.workload, seeds.next_u64()), wakes_at: client.from }
         });
-        let clients = clients.collect();
+        let clients: Vec<Client> = clients.collect();
+        let front = setup.workers.as_ref().map(|workers| {
+            queue.push(now + SECOND, Event::Second);
+            Front::new(workers, clients.len(), &mut seeds)
+        });
         for (index, (at, _)) in setup.changes.iter().enumerate() {
             queue.push(*at, Event::Change(index));
         }
@@ -131,12 +159,12 @@ impl<'a, D: Machine> World<'a, D> {
             queue,
             meter: Meter::new(setup, pool.admission().decision().budget_bytes),
             inversion: Inversion::new(setup.tenants.iter().map(|tenant| tenant.qos)),
+            front,
             pool,
             device,
             clients,
             tenants,
-            inside: Vec::new(),
-            free: Vec::new(),
+            inside: Slab::default(),
             queued: 0,
         }
     }
@@ -160,6 +188,7 @@ impl<'a, D: Machine> World<'a, D> {
             }
             match due {
                 Due::Alarm(DEVICE) => self.reap(now)?,
+                Due::Alarm(WORKERS) => self.passed(now)?,
                 Due::Alarm(_) => {}
                 Due::Event(Event::Client(index)) => {
                     if self.clients[index].wakes_at == now {
@@ -169,12 +198,61 @@ impl<'a, D: Machine> World<'a, D> {
                 }
                 Due::Event(Event::Change(index)) => self.change(now, index),
                 Due::Event(Event::Sample) => self.sample(now),
+                Due::Event(event) => self.workers(now, &event),
             }
             self.dispatch(now);
             self.meter.budget(now, self.pool.admission().decision().budget_bytes);
             self.watch_device(now)?;
+            if let Some(front) = &self.front {
+                self.queue.set_alarm(WORKERS, front.next_event());
+            }
         }
-        Ok(self.meter.finish(end, self.seed, self.queue.popped()))
+        let run = self.meter.finish(end, self.seed, self.queue.popped());
+        let (workers, moves) = self.front.as_ref().map(Front::result).unwrap_or_default();
+        Ok(Run { workers, moves, ..run })
+    }
+
+    /// What happens to workers alone.
+    fn workers(&mut self, now: Instant, event: &Event) {
+        let Some(front) = &mut self.front else { return };
+        match event {
+            Event::Connect(client) => front.connect(*client),
+            Event::Disconnect(client) => front.disconnect(*client),
+            _ => {
+                front.second(now, now > Instant::ZERO + self.setup.warmup);
+                self.queue.push(now + SECOND, Event::Second);
+            }
+        }
+    }
+
+    /// Takes from the workers what has passed: requests enter the pool, and replies are at their clients.
+    fn passed(&mut self, now: Instant) -> Result<(), Failure> {
+        while let Some(passing) = self.front.as_mut().and_then(|front| front.poll(now)) {
+            match passing {
+                Passing::Request(request) => self.enter(now, request),
+                Passing::Reply(client, completion) => self.answer(now, client, completion)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A request comes to the pool.
+    fn enter(&mut self, now: Instant, mut request: Request) {
+        let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
+        request.entered_at = now;
+        request.lower_time = self.inversion.submitted(now, tenant);
+        let work = Work { kind: io.kind, bytes: io.bytes };
+        if self.pool.submit(now, self.tenants[tenant], work, request).is_ok() {
+            self.queued += 1;
+            self.meter.submitted(now, tenant, io.bytes);
+        }
+    }
+
+    /// A client has its reply.
+    fn answer(&mut self, now: Instant, client: usize, completion: Completion) -> Result<(), Failure> {
+        self.meter.completed(now, self.setup.clients[client].tenant, completion);
+        self.clients[client].workload.complete(now);
+        self.ask(now, client)
     }
 
     /// Lets the client send what it has to send now.
@@ -186,14 +264,24 @@ impl<'a, D: Machine> World<'a, D> {
         loop {
             match self.clients[index].workload.next(now) {
                 Next::Issue(io) => {
-                    let lower_time = self.inversion.submitted(now, client.tenant);
-                    let work = Work { kind: io.kind, bytes: io.bytes };
-                    let request = Request { client: index, io, sent_at: now, lower_time };
-                    if self.pool.submit(now, self.tenants[client.tenant], work, request).is_ok() {
-                        self.queued += 1;
-                        self.meter.submitted(now, client.tenant, io.bytes);
+                    let mut request = Request {
+                        client: index,
+                        connection: 0,
+                        io,
+                        sent_at: now,
+                        entered_at: now,
+                        lower_time: Duration::ZERO,
+                    };
+                    match &mut self.front {
+                        None => self.enter(now, request),
+                        Some(front) => {
+                            let connection = front.next_connection(index);
+                            request.connection = connection;
+                            front.pass(now, connection, Side::Receive, &io, Passing::Request(request));
+                        }
                     }
-                    let outstanding = self.queued + self.inside.len() - self.free.len();
+                    let passing = self.front.as_ref().map_or(0, Front::under_way);
+                    let outstanding = self.queued + self.inside.len() + passing;
                     if outstanding > MAX_OUTSTANDING {
                         return Err(Failure::Runaway { source_of: self.client(index), at: now, outstanding });
                     }
@@ -216,22 +304,26 @@ impl<'a, D: Machine> World<'a, D> {
     /// Takes out of the device what has completed.
     fn reap(&mut self, now: Instant) -> Result<(), Failure> {
         while let Some(id) = self.device.poll(now) {
-            let place = usize::try_from(id).unwrap_or(usize::MAX);
-            let Some(Inside { request, ticket, passage }) = self.inside.get_mut(place).and_then(Option::take) else {
+            let Some(Inside { request, ticket, passage }) = self.inside.remove(id) else {
                 return Err(Failure::Unknown { source_of: Source::Device(self.device.name()), at: now, id });
             };
-            self.free.push(id as u32);
             let completion = Completion {
                 kind: ticket.work().kind,
                 bytes: request.io.bytes,
                 sent_at: request.sent_at,
+                entered_at: request.entered_at,
                 admitted_at: ticket.admitted_at(),
+                left_at: now,
                 inversion: self.inversion.completed(now, passage),
             };
-            self.meter.completed(now, self.setup.clients[request.client].tenant, completion);
             self.pool.complete(now, ticket, Outcome::Done);
-            self.clients[request.client].workload.complete(now);
-            self.ask(now, request.client)?;
+            match &mut self.front {
+                None => self.answer(now, request.client, completion)?,
+                Some(front) => {
+                    let reply = Passing::Reply(request.client, completion);
+                    front.pass(now, request.connection, Side::Send, &request.io, reply);
+                }
+            }
         }
         Ok(())
     }
@@ -245,11 +337,7 @@ impl<'a, D: Machine> World<'a, D> {
                     let io = request.io;
                     let tenant = self.setup.clients[request.client].tenant;
                     let passage = self.inversion.admitted(now, tenant, request.lower_time);
-                    let id = self.free.pop().unwrap_or_else(|| {
-                        self.inside.push(None);
-                        self.inside.len() as u32 - 1
-                    });
-                    self.inside[id as usize] = Some(Inside { request, ticket, passage });
+                    let id = self.inside.insert(Inside { request, ticket, passage });
                     self.device.submit(now, u64::from(id), io);
                 }
                 Dispatch::Wait(until) => return self.queue.set_alarm(POOL, until),
@@ -265,7 +353,7 @@ impl<'a, D: Machine> World<'a, D> {
         if next < now {
             return Err(Failure::Backward { source_of: source_of(), now, said: next });
         }
-        let inside = self.inside.len() - self.free.len();
+        let inside = self.inside.len();
         if next == Instant::FAR_FUTURE && inside > 0 {
             return Err(Failure::Lost { source_of: source_of(), at: now, inside });
         }
@@ -299,8 +387,10 @@ impl<'a, D: Machine> World<'a, D> {
     fn source(&self, due: &Due<Event>) -> Source {
         match due {
             Due::Alarm(DEVICE) => Source::Device(self.device.name()),
+            Due::Alarm(WORKERS) => Source::Workers,
             Due::Alarm(_) => Source::Pool,
-            Due::Event(Event::Client(index)) => self.client(*index),
+            Due::Event(Event::Client(index) | Event::Connect(index) | Event::Disconnect(index)) => self.client(*index),
+            Due::Event(Event::Second) => Source::Workers,
             Due::Event(Event::Change(_) | Event::Sample) => Source::Setup,
         }
     }

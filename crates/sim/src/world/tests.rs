@@ -24,6 +24,7 @@ fn client(tenant: usize, queue_depth: u32, bytes: u32) -> Client {
 fn setup(admission: admission::Config) -> Setup {
     let tenant = |name: &str, weight| Tenant::new(name, Qos { weight, ..Qos::default() });
     Setup {
+        workers: None,
         device: DeviceParams::Store(StoreParams::ssd()),
         pool: pool::Config {
             scheduler: Scheduler::Mclock,
@@ -192,4 +193,94 @@ fn a_reservation_that_is_not_met_shows_as_a_deficit() {
     let deficit = run_quietly(&setup, 1).unwrap().tenants[1].deficit;
     // Of the 64 that are outstanding at the end of each of the 4 windows, all but the 15 that came in the last 10 ms.
     assert!((4 * 46..4 * 52).contains(&deficit.requests) && deficit.windows == 4, "{deficit:?}");
+}
+
+/// FNV-1a over `value` as text.
+fn fingerprint(value: &impl std::fmt::Debug) -> u64 {
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    format!("{value:?}").bytes().fold(0xcbf2_9ce4_8422_2325, hash)
+}
+
+/// Taken before there were workers: what they add must not show where there are none.
+#[test]
+fn a_run_without_workers_is_what_it_was_to_the_last_bit() {
+    let run = run_quietly(&setup(admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED)), 7).unwrap();
+    let parts = (&run.tenants, run.budget, &run.series, run.events);
+    assert_eq!(fingerprint(&parts), 11_452_674_282_472_150_991);
+}
+
+fn behind_workers(count: u32, placement: placement::Config, ms_each: u64) -> Setup {
+    let half = Duration::from_nanos(ms_each * 500_000);
+    let params = WorkerParams {
+        receive_time: half,
+        receive_bytes_per_s: u64::MAX,
+        send_time: half,
+        send_bytes_per_s: u64::MAX,
+        jitter: evenkeel_model::jitter::Jitter::None,
+        ..WorkerParams::serve()
+    };
+    let workers = Some(FrontSetup { count, params, placement, connections: 1 });
+    Setup { workers, ..setup(admission::Config::Fixed { budget_bytes: 512 << 10 }) }
+}
+
+#[test]
+fn a_worker_serves_one_after_the_other_and_its_part_of_the_response_time_is_told() {
+    let setup = behind_workers(1, placement::Config::RoundRobin, 2);
+    let run = run_quietly(&setup, 1).unwrap();
+    let all: u64 = run.tenants.iter().map(|tenant| tenant.requests).sum();
+    // 4 s at 2 ms each, receiving and sending together.
+    assert!((1_990..=2_010).contains(&all), "{all}");
+    assert!(run.workers.len() == 1 && run.workers[0].busy > 0.99, "{:?}", run.workers);
+    // Of 65 requests nearly all wait there, each for its turn to be received and its turn to be sent.
+    let worker = run.tenants[0].worker_mean().as_millis_f64();
+    assert!((110.0..=130.0).contains(&worker), "{worker} ms");
+    assert!(run.tenants[0].queue_wait.mean() < Duration::from_millis(5));
+    assert_eq!(run_quietly(&setup, 1).unwrap(), run);
+}
+
+#[test]
+fn fast_workers_cost_next_to_nothing() {
+    let without = run_quietly(&setup(admission::Config::Fixed { budget_bytes: 512 << 10 }), 1).unwrap();
+    let mut with = behind_workers(4, placement::Config::default(), 1);
+    if let Some(workers) = &mut with.workers {
+        workers.params = WorkerParams::serve();
+    }
+    let with = run_quietly(&with, 1).unwrap();
+    // Of one at a time the next comes a moment after the pool has given its place away, so only the sum is as before.
+    assert!((with.bytes_per_s() / without.bytes_per_s() - 1.0).abs() < 0.03);
+    for tenant in &with.tenants {
+        assert!(tenant.requests > 0 && tenant.worker_mean() < Duration::from_micros(60), "{:?}", tenant.worker_mean());
+    }
+}
+
+#[test]
+fn a_connection_leaves_the_worker_that_another_fills() {
+    let light_on = |placement| {
+        let mut setup = behind_workers(2, placement, 1);
+        setup.clients = vec![client(0, 64, 512), client(0, 1, 512), client(1, 1, 512)];
+        // A fifth of a worker: less than a twentieth would not be worth a move.
+        setup.clients[2].workload = workload::Spec::open(200.0, Requests::random(Kind::Write, 512, 1 << 30));
+        (setup.warmup, setup.duration) = (Duration::from_secs(4), Duration::from_secs(4));
+        run_quietly(&setup, 1).unwrap()
+    };
+    let (in_turn, moved) = (light_on(placement::Config::RoundRobin), light_on(placement::Config::default()));
+    // Beside 64 requests it waits for them, or goes after the first look.
+    let waits = |run: &Run| run.tenants[1].worker_mean();
+    assert!(in_turn.moves == 0 && waits(&in_turn) > Duration::from_millis(50), "{:?}", waits(&in_turn));
+    assert!(waits(&moved) < Duration::from_millis(4), "{:?}", waits(&moved));
+}
+
+#[test]
+fn clients_that_come_and_go_take_their_connections_along() {
+    let mut setup = behind_workers(2, placement::Config::LeastConnections, 1);
+    let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+    // The first goes before the third comes, so the third finds its worker empty: the second and it share none.
+    setup.clients = vec![client(0, 8, 512), client(1, 8, 512), client(0, 8, 512)];
+    setup.clients[0].until = at(2_000);
+    setup.clients[2].from = at(2_100);
+    let run = run_quietly(&setup, 1).unwrap();
+    assert!(run.workers.iter().all(|worker| worker.busy > 0.9), "{:?}", run.workers);
+    let some = FrontSetup { connections: 0, ..setup.workers.clone().unwrap() };
+    let refused = run_quietly(&Setup { workers: Some(some), ..setup }, 1);
+    assert!(matches!(refused, Err(Failure::Setup { what }) if what.contains("no connection")));
 }

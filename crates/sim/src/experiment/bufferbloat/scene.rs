@@ -95,6 +95,7 @@ pub(super) fn client(tenant: usize, workload: Spec) -> Client {
 /// A setup without admission control, changes or warm-up, with a single sample.
 pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Setup {
     Setup {
+        workers: None,
         device,
         pool: pool::Config {
             scheduler: Scheduler::Mclock,

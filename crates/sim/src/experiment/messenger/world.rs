@@ -1,11 +1,11 @@
 //! Clients, OSDs with their workers, and a placement of connections in each, in virtual time.
 
 use evenkeel_control::histogram::Histogram;
-use evenkeel_control::placement::{Config, Placement, Sample};
+use evenkeel_control::placement::{Config, Placement};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::jitter::Jitter;
-use evenkeel_model::worker::{Counters, Done, Side, WorkerParams, Workers};
+use evenkeel_model::worker::{Done, Side, WorkerParams, Workers};
 
 use super::best;
 use super::cluster::{
@@ -13,9 +13,8 @@ use super::cluster::{
     opening_order, peer, peer_connection,
 };
 use crate::engine::{Due, Queue};
+use crate::placed::{Placed, SECOND};
 
-/// How often counters are read: a placement's interval is a multiple of it.
-pub const SECOND: Duration = Duration::from_secs(1);
 /// Seconds over which differences of workers are judged: the paper's interval.
 pub const WINDOW: usize = 5;
 /// Bytes of a message besides its payload; assumed.
@@ -144,14 +143,11 @@ struct Run<'a> {
     rng: SplitMix64,
     destinations: Destinations,
     queue: Queue<Event, 1>,
-    osds: Vec<Workers>,
-    placements: Vec<Placement>,
+    osds: Vec<Placed>,
     /// The next event of each OSD.
     next: [Instant; OSDS],
     requests: Vec<Request>,
     free: Vec<u32>,
-    /// By OSD and connection, at the last second.
-    before: Vec<Counters>,
     /// By OSD and connection: time busy in this window.
     connections: Vec<f64>,
     /// By OSD and worker: in this window, and since counting began.
@@ -182,14 +178,13 @@ impl<'a> Run<'a> {
         let mut rng = SplitMix64::new(seed);
         let destinations = Destinations::new(setup.skew, &mut rng);
         let depths = setup.load.depths(&mut rng);
-        let (mut osds, mut placements) = (Vec::new(), Vec::new());
+        let mut osds = Vec::new();
         for osd in 0..OSDS {
             let order = opening_order(osd, &mut rng);
             let mut placement = Placement::new(setup.placement, WORKERS, rng.next_u64(), Instant::ZERO);
             let mut homes = [0; CONNECTIONS];
             order.into_iter().for_each(|slot| homes[slot as usize] = placement.join(slot));
-            osds.push(Workers::new(setup.params, WORKERS, &homes, rng.next_u64()));
-            placements.push(placement);
+            osds.push(Placed::new(Workers::new(setup.params, WORKERS, &homes, rng.next_u64()), placement));
         }
         let mut queue = Queue::default();
         for (client, &depth) in depths.iter().enumerate() {
@@ -205,11 +200,9 @@ impl<'a> Run<'a> {
             destinations,
             queue,
             osds,
-            placements,
             next: [Instant::FAR_FUTURE; OSDS],
             requests: Vec::new(),
             free: Vec::new(),
-            before: vec![Counters::default(); OSDS * CONNECTIONS],
             connections: vec![0.0; OSDS * CONNECTIONS],
             window: vec![Worked::default(); OSDS * WORKERS],
             total: vec![Worked::default(); OSDS * WORKERS],
@@ -234,10 +227,10 @@ impl<'a> Run<'a> {
             }
             match due {
                 Due::Alarm(_) => {
-                    while let Some(done) = self.osds[osd].poll(now) {
+                    while let Some(done) = self.osds[osd].workers.poll(now) {
                         self.done(osd, done);
                     }
-                    self.next[osd] = self.osds[osd].next_event();
+                    self.next[osd] = self.osds[osd].workers.next_event();
                 }
                 Due::Event(event) => self.happen(now, event),
             }
@@ -258,8 +251,8 @@ impl<'a> Run<'a> {
     }
 
     fn submit(&mut self, now: Instant, osd: usize, connection: u32, id: u64, side: Side, bytes: u32) {
-        self.osds[osd].submit(now, connection, id, side, bytes);
-        self.next[osd] = self.osds[osd].next_event();
+        self.osds[osd].workers.submit(now, connection, id, side, bytes);
+        self.next[osd] = self.osds[osd].workers.next_event();
     }
 
     fn chance(&mut self, probability: f64) -> bool {
@@ -371,33 +364,22 @@ impl<'a> Run<'a> {
         let counted = self.is_counted(now);
         let mut by_worker = vec![Worked::default(); OSDS * WORKERS];
         let mut by_connection = vec![0.0; OSDS * CONNECTIONS];
-        for osd in 0..OSDS {
-            for connection in 0..CONNECTIONS as u32 {
-                let seen = self.osds[osd].counters(connection);
-                let place = osd * CONNECTIONS + connection as usize;
-                let before = std::mem::replace(&mut self.before[place], seen);
-                let busy = seen.busy - before.busy;
-                let received_bytes = seen.received_bytes - before.received_bytes;
-                self.placements[osd].observe(connection, Sample { cpu: busy, received_bytes });
-                by_connection[place] = busy.as_secs_f64();
-                let worker = &mut by_worker[osd * WORKERS + self.osds[osd].worker(connection) as usize];
-                worker.busy += busy.as_nanos();
-                worker.received += seen.received - before.received;
-                worker.bytes += received_bytes;
-            }
+        for (osd, placed) in self.osds.iter_mut().enumerate() {
+            placed.observe(CONNECTIONS as u32, |connection, worker, done| {
+                by_connection[osd * CONNECTIONS + connection as usize] = done.busy.as_secs_f64();
+                let worker = &mut by_worker[osd * WORKERS + worker as usize];
+                worker.busy += done.busy.as_nanos();
+                worker.received += done.received;
+                worker.bytes += done.received_bytes;
+            });
         }
         if counted {
             self.account(&by_worker, &by_connection);
         }
-        for (osd, placement) in self.placements.iter_mut().enumerate() {
-            if placement.tick(now).is_none() {
-                continue;
-            }
-            for &one in placement.moves() {
-                self.osds[osd].move_to(now, one.slot, one.to);
-                self.outcome.moves += u64::from(counted);
-            }
-            self.next[osd] = self.osds[osd].next_event();
+        for (osd, placed) in self.osds.iter_mut().enumerate() {
+            let moves = placed.tick(now);
+            self.outcome.moves += if counted { moves as u64 } else { 0 };
+            self.next[osd] = placed.workers.next_event();
         }
         self.destinations.drift(&mut self.rng);
     }

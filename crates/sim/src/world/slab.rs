@@ -1,0 +1,41 @@
+//! Things under numbers that are used again.
+
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Keeps a thing; its number.
+    #[inline]
+    pub(super) fn insert(&mut self, what: T) -> u32 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        self.places[place as usize] = Some(what);
+        place
+    }
+
+    /// Takes the thing of a number out; `None` if there is none.
+    #[inline]
+    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+        let place = usize::try_from(number).unwrap_or(usize::MAX);
+        let what = self.places.get_mut(place).and_then(Option::take)?;
+        self.free.push(number as u32);
+        Some(what)
+    }
+
+    /// How many things it keeps.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
