@@ -20,6 +20,7 @@ pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
+use crate::rbd::Image;
 pub use crate::slots::Slots;
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
 use crate::uri::Target;
@@ -362,12 +363,24 @@ pub struct Volume {
     pub reconnect_timeout: Duration,
     /// What becomes of writes which that server has acknowledged, but not flushed, when a connection to it breaks.
     pub unflushed: Unflushed,
+    /// Image of a Ceph cluster, for `backend = "rbd"`: `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`; a snapshot can only be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rbd: Option<Image>,
+    /// Configuration of that cluster; default where Ceph's programs look, `$CEPH_CONF` and `/etc/ceph/ceph.conf` first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_conf: Option<PathBuf>,
+    /// User of that cluster, without `client.`; default `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_user: Option<String>,
+    /// That user's keyring; default as its configuration says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_keyring: Option<PathBuf>,
     /// Size; needed for memory, emulate and a file that does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
     /// Refuse writes.
     pub read_only: bool,
-    /// Whether I/O goes around the page cache.
+    /// Whether I/O goes around the page cache, or librbd's cache.
     pub cache: Cache,
     /// Shown to clients that list exports.
     pub description: String,
@@ -388,6 +401,8 @@ pub enum Backend {
     Emulate,
     /// An export of another NBD server.
     Nbd,
+    /// An image of a Ceph cluster.
+    Rbd,
 }
 
 impl Backend {
@@ -399,12 +414,13 @@ impl Backend {
             Self::Block => "block",
             Self::Emulate => "emulate",
             Self::Nbd => "nbd",
+            Self::Rbd => "rbd",
         }
     }
 
     /// Whether the back end has the size it has, so that the configuration says none.
     pub const fn has_its_size(self) -> bool {
-        matches!(self, Self::Block | Self::Nbd)
+        matches!(self, Self::Block | Self::Nbd | Self::Rbd)
     }
 }
 
@@ -518,6 +534,10 @@ impl Default for Volume {
             backend: Backend::File,
             path: None,
             uri: None,
+            rbd: None,
+            ceph_conf: None,
+            ceph_user: None,
+            ceph_keyring: None,
             connections: 1,
             reconnect_timeout: Duration::from_secs(30),
             unflushed: Unflushed::Lost,
@@ -545,7 +565,7 @@ impl Config {
     /// The file or device behind a volume; `None` for back ends without one.
     pub fn path_of(&self, name: &str, volume: &Volume) -> Option<PathBuf> {
         match volume.backend {
-            Backend::Memory | Backend::Emulate | Backend::Nbd => None,
+            Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd => None,
             Backend::File => {
                 Some(volume.path.clone().unwrap_or_else(|| self.server.data_dir.join(format!("{name}.img"))))
             }

@@ -10,6 +10,7 @@
 //! | [`goal`] | goals for response times: how they are written and their decisions told |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`slots`] | slots of pools: how they are written and their decisions told |
+//! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | NBD servers and their exports, likewise |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
@@ -27,6 +28,7 @@ pub mod exchange;
 pub mod goal;
 pub mod hybrid;
 pub mod promise;
+pub mod rbd;
 mod rules;
 pub mod slots;
 pub mod ssd;

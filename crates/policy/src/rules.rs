@@ -1,11 +1,12 @@
 //! What a configuration must obey beyond its syntax.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::config::{
     Backend, Config, DEFAULT_VOLUME, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume, Workers,
 };
+use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
 
@@ -443,8 +444,9 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         out.error(&at("tenant"), unknown_name("tenant", tenant, config.tenants.keys()));
     }
     remote(name, volume, out);
+    image(name, volume, out);
     match (volume.backend, &volume.path) {
-        (Backend::Memory | Backend::Emulate | Backend::Nbd, Some(_)) => {
+        (Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd, Some(_)) => {
             out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
         }
         (Backend::Block, None) => {
@@ -458,6 +460,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         }
         (Backend::Block, Some(_)) => out.error(&at("size"), "a block device has the size it has; remove this key"),
         (Backend::Nbd, Some(_)) => out.error(&at("size"), "a remote export has the size it has; remove this key"),
+        (Backend::Rbd, Some(_)) => out.error(&at("size"), "an RBD image has the size it has; remove this key"),
         (_, Some(Bytes(0))) => out.error(&at("size"), "must be greater than 0"),
         (_, Some(size)) if i64::try_from(size.0).is_err() => {
             out.error(&at("size"), format!("{size} is more than a file can hold; use less than 8388608TiB"));
@@ -501,11 +504,40 @@ fn remote(name: &str, volume: &Volume, out: &mut Findings) {
     );
 }
 
+/// What a Ceph cluster holds.
+fn image(name: &str, volume: &Volume, out: &mut Findings) {
+    let at = |key: &'static str| ["volumes", name, key];
+    if volume.backend == Backend::Rbd {
+        out.error_if(
+            volume.rbd.is_none(),
+            &at("backend"),
+            "backend \"rbd\" needs an image, for example rbd = \"pool/image\"",
+        );
+        let user = volume.ceph_user.as_deref();
+        out.error_if(
+            user.is_some_and(|user| user.is_empty() || user.starts_with("client.") || user.contains('\0')),
+            &at("ceph_user"),
+            "write the user without \"client.\", for example ceph_user = \"evenkeel\"",
+        );
+        return;
+    }
+    for (key, given) in [
+        ("rbd", volume.rbd.is_some()),
+        ("ceph_conf", volume.ceph_conf.is_some()),
+        ("ceph_user", volume.ceph_user.is_some()),
+        ("ceph_keyring", volume.ceph_keyring.is_some()),
+    ] {
+        let why = format!("backend {:?} has no {key}; remove it, or use backend = \"rbd\"", volume.backend.name());
+        out.error_if(given, &at(key), &why);
+    }
+}
+
 /// No two volumes on one file or device, and no socket in the place of one.
 fn shared_paths(config: &Config, out: &mut Findings) {
     let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
     let mut exports: BTreeMap<&Target, &str> = BTreeMap::new();
+    let mut images: BTreeMap<(Option<&Path>, &Image), &str> = BTreeMap::new();
     for (name, volume) in &config.volumes {
         if let Some(uri) = &volume.uri
             && let Some(other) = exports.insert(uri, name)
@@ -513,6 +545,14 @@ fn shared_paths(config: &Config, out: &mut Findings) {
             out.error(
                 &["volumes", name, "uri"],
                 format!("{uri} already holds volume {other:?}; give each volume its own export"),
+            );
+        }
+        if let Some(image) = &volume.rbd
+            && let Some(other) = images.insert((volume.ceph_conf.as_deref(), image), name)
+        {
+            out.error(
+                &["volumes", name, "rbd"],
+                format!("{image} already holds volume {other:?}; give each volume its own image"),
             );
         }
         let Some(path) = config.path_of(name, volume) else { continue };

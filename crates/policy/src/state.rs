@@ -508,7 +508,7 @@ pub struct VolumeState {
     pub tenant: String,
     /// The pool it is on.
     pub pool: String,
-    /// `memory`, `file`, `block`, `emulate` or `nbd`.
+    /// `memory`, `file`, `block`, `emulate`, `nbd` or `rbd`.
     pub backend: String,
     /// File or device, if there is one.
     pub path: Option<String>,
@@ -525,6 +525,22 @@ pub struct VolumeState {
     /// The server behind it, for `nbd`.
     #[serde(default)]
     pub remote: Option<RemoteState>,
+    /// The image behind it, for `rbd`.
+    #[serde(default)]
+    pub rbd: Option<RbdState>,
+}
+
+/// The image of a Ceph cluster behind a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RbdState {
+    /// `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`.
+    pub image: String,
+    /// Bytes of one object of the cluster.
+    pub object_bytes: u64,
+    /// Requests that the cluster has not answered.
+    pub in_flight_requests: u64,
+    /// Times that its size has changed since it was opened.
+    pub resizes_total: u64,
 }
 
 /// The remote server behind a volume.

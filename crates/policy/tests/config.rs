@@ -457,3 +457,35 @@ fn a_volume_on_another_server_says_where() {
     let twice = format!("{}[volumes.other]\nbackend = \"nbd\"\n{uri}", far(uri));
     wrong(&twice, "volumes.other.uri", "already holds volume \"far\"");
 }
+
+#[test]
+fn a_volume_in_a_ceph_cluster_says_which_image() {
+    let image = |settings: &str| format!("[volumes.far]\nbackend = \"rbd\"\n{settings}");
+    let rbd = "rbd = \"pool/team/disk@monday\"\n";
+    let user = "ceph_conf = \"/c\"\nceph_user = \"evenkeel\"\nceph_keyring = \"/k\"\n";
+    let config = parse(&image(&format!("{rbd}{user}")));
+    let volume = &config.volumes["far"];
+    assert_eq!(volume.rbd.as_ref().map(ToString::to_string).as_deref(), Some("pool/team/disk@monday"));
+    assert_eq!((volume.ceph_user.as_deref(), config.path_of("far", volume)), (Some("evenkeel"), None));
+    assert!(volume.backend.has_its_size());
+    let wrong = |text: &str, key: &str, why: &str| {
+        let found = errors(text);
+        let fits = |problem: &&Problem| problem.key == key && problem.message.contains(why);
+        assert!(found.iter().find(fits).is_some_and(|problem| problem.position.is_some()), "{key}, {why}: {found:#?}");
+    };
+    wrong(&image(""), "volumes.far.backend", "needs an image");
+    wrong(&image("rbd = \"disk\"\n"), "volumes.far.rbd", "POOL/IMAGE");
+    for (setting, key, why) in [
+        ("size = 4096\n", "size", "remove this key"),
+        ("path = \"/x\"\n", "path", "has no path"),
+        ("uri = \"nbd://a/b\"\n", "uri", "has no uri"),
+        ("ceph_user = \"client.admin\"\n", "ceph_user", "without \"client.\""),
+    ] {
+        wrong(&image(&format!("{rbd}{setting}")), &format!("volumes.far.{key}"), why);
+    }
+    wrong(&format!("[volumes.a]\nsize = 4096\n{rbd}"), "volumes.a.rbd", "backend \"file\" has no rbd");
+    let twice = format!("{}[volumes.other]\nbackend = \"rbd\"\n{rbd}", image(rbd));
+    wrong(&twice, "volumes.other.rbd", "already holds volume \"far\"");
+    let two_clusters = format!("{}[volumes.other]\nbackend = \"rbd\"\n{rbd}ceph_conf = \"/other\"\n", image(rbd));
+    assert_eq!(parse(&two_clusters).volumes.len(), 2);
+}

@@ -44,6 +44,16 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// The image behind a volume cannot be used.
+    #[error("volume \"{volume}\": cannot use the RBD image {image}: {why}")]
+    Rbd {
+        /// The volume.
+        volume: String,
+        /// The image.
+        image: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// io_uring was asked for by name, and the kernel refuses it.
     #[error(
         "the kernel refuses io_uring ({0}); use --engine auto or --engine epoll, or allow it (sysctl kernel.io_uring_disabled=0; container profiles often forbid it)"
@@ -61,7 +71,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// A device did not answer in time. What it was asked to do may still happen.
-    #[error("volume \"{volume}\": its device has not answered for {} s; what was asked of it may still happen. Look at the kernel's log", patience.as_secs_f64())]
+    #[error("volume \"{volume}\": its device has not answered for {} s; what was asked of it may still happen. Look at the kernel's log, for an RBD image at `ceph -s`", patience.as_secs_f64())]
     NoAnswer {
         /// The volume.
         volume: String,

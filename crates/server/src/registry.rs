@@ -13,6 +13,7 @@ use crate::backend::Backend;
 use crate::backend::emulate::Device;
 use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
+use crate::backend::rbd::Rbd;
 use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
@@ -228,6 +229,11 @@ fn open_volume(
             let (read_only, size) = (promised.is_read_only(), promised.size);
             return Ok(Volume::new(id, name, pool, read_only, Backend::Remote(remote), size));
         }
+        config::Backend::Rbd => {
+            let read_only = read_only || volume.rbd.as_ref().is_some_and(|image| image.snapshot.is_some());
+            let (rbd, size) = Rbd::open(name, volume, read_only)?;
+            return Ok(Volume::new(id, name, pool, read_only, Backend::Rbd(rbd), size));
+        }
         config::Backend::File | config::Backend::Block => {
             let block = volume.backend == config::Backend::Block;
             let path = config.path_of(name, volume);
@@ -293,6 +299,15 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     sync(&volume)
 }
 
+/// Makes a volume's data durable, and lets go of what others wait for; the volume is of no use any more.
+pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
+    let synced = sync(volume);
+    if let Backend::Rbd(rbd) = &volume.backend {
+        rbd.close();
+    }
+    synced
+}
+
 /// Makes a volume's data durable.
 pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
     if volume.read_only {
@@ -303,6 +318,10 @@ pub(crate) fn sync(volume: &Volume) -> Result<(), Error> {
         Backend::Remote(remote) => {
             let fail = |why| Error::Remote { volume: volume.name.clone(), uri: remote.uri().to_owned(), why };
             return remote.sync().map_err(fail);
+        }
+        Backend::Rbd(rbd) => {
+            let fail = |why| Error::Rbd { volume: volume.name.clone(), image: rbd.name().to_owned(), why };
+            return rbd.sync().map_err(fail);
         }
         Backend::Memory(_) | Backend::Emulate(..) => return Ok(()),
     };

@@ -404,7 +404,7 @@ impl Server {
         let patience: StdDuration = self.config().server.drain_timeout.0.into();
         let stopped = self.stop(patience);
         let volumes: Vec<_> = self.shared.snapshot().volumes.iter().flatten().cloned().collect();
-        let mut errors = registry::settle(volumes, patience.max(STOP_PATIENCE), |volume| registry::sync(&volume));
+        let mut errors = registry::settle(volumes, patience.max(STOP_PATIENCE), |volume| registry::finish(&volume));
         errors.extend(stopped.err());
         Error::unless_empty(errors)
     }

@@ -251,9 +251,10 @@ fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
     ];
     let path = match &volume.backend {
         Backend::File(file) => Some(file.path().display().to_string()),
-        Backend::Memory(_) | Backend::Emulate(..) | Backend::Remote(_) => None,
+        Backend::Memory(_) | Backend::Emulate(..) | Backend::Remote(_) | Backend::Rbd(_) => None,
     };
     let remote = if let Backend::Remote(remote) = &volume.backend { Some(remote.state()) } else { None };
+    let rbd = if let Backend::Rbd(rbd) = &volume.backend { Some(rbd.state()) } else { None };
     VolumeState {
         name: volume.name.clone(),
         tenant: config.map_or_else(String::new, |v| snapshot.config.tenant_of(&volume.name, v).to_owned()),
@@ -266,5 +267,6 @@ fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
         flags: names.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| (*name).to_owned()).collect(),
         error: volume.sync_error(),
         remote,
+        rbd,
     }
 }

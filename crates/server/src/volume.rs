@@ -63,6 +63,9 @@ impl Volume {
     /// Size in bytes.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
+        if let Backend::Rbd(rbd) = &self.backend {
+            return rbd.size();
+        }
         self.size.load(Ordering::Relaxed)
     }
 
@@ -80,6 +83,11 @@ impl Volume {
                 volume: self.name.clone(),
                 uri: remote.uri().to_owned(),
                 why: "a remote export has the size that it had when the volume was opened; to serve more, open the volume anew".into(),
+            }),
+            Backend::Rbd(rbd) => Err(Error::Rbd {
+                volume: self.name.clone(),
+                image: rbd.name().to_owned(),
+                why: format!("resize the image itself (`rbd resize {}`); clients that connect afterwards see the new size", rbd.name()),
             }),
             Backend::File(file) => {
                 let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
@@ -129,9 +137,10 @@ impl Volume {
         match &self.backend {
             Backend::Memory(_) | Backend::Emulate(..) => !punch,
             // Fast or not at all.
-            Backend::File(_) | Backend::Remote(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
+            Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
             Backend::File(file) => file.writes_zeros(punch),
             Backend::Remote(remote) => !punch && !remote.promised().zeroes_fast(),
+            Backend::Rbd(_) => !punch,
         }
     }
 
@@ -154,6 +163,13 @@ impl Volume {
                 | TransmissionFlags::SEND_WRITE_ZEROES
                 | TransmissionFlags::SEND_FAST_ZERO
         };
+        if let Backend::Rbd(rbd) = &self.backend {
+            // librbd cannot be told to read ahead.
+            flags = flags.without(TransmissionFlags::SEND_CACHE);
+            if !rbd.zeroes_fast() {
+                flags = flags.without(TransmissionFlags::SEND_FAST_ZERO);
+            }
+        }
         flags
     }
 
@@ -198,16 +214,23 @@ impl Volume {
         self.sync_failed.store(true, Ordering::Release);
     }
 
-    /// Whether a sync has ever failed, or a remote server may have lost what it had acknowledged.
+    /// Whether a sync has ever failed, or what is behind the volume may have lost what it had acknowledged.
     #[inline]
     pub(crate) fn is_sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::Acquire) || matches!(&self.backend, Backend::Remote(remote) if remote.is_lost())
+        let lost = match &self.backend {
+            Backend::Remote(remote) => remote.is_lost(),
+            Backend::Rbd(rbd) => rbd.is_lost(),
+            Backend::Memory(_) | Backend::File(_) | Backend::Emulate(..) => false,
+        };
+        lost || self.sync_failed.load(Ordering::Acquire)
     }
 
     /// Why it failed.
     pub(crate) fn sync_error(&self) -> Option<String> {
-        if let Backend::Remote(remote) = &self.backend {
-            return remote.loss();
+        match &self.backend {
+            Backend::Remote(remote) => return remote.loss(),
+            Backend::Rbd(rbd) => return rbd.loss(),
+            Backend::Memory(_) | Backend::File(_) | Backend::Emulate(..) => {}
         }
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -6,6 +6,7 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_policy::check::check_file;
 use evenkeel_policy::config::{Server, Workers};
+use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use evenkeel_policy::uri::Target;
@@ -147,7 +148,7 @@ pub(crate) struct Create {
     /// The tenant of its connections [default: the tenant named like it, else `default`]
     #[arg(long)]
     tenant: Option<String>,
-    /// What holds the data: file, block, memory, emulate, nbd [default: file]
+    /// What holds the data: file, block, memory, emulate, nbd, rbd [default: file]
     #[arg(long)]
     backend: Option<String>,
     /// File or block device [default for a file: DATA_DIR/NAME.img]
@@ -156,6 +157,18 @@ pub(crate) struct Create {
     /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
     #[arg(long)]
     uri: Option<Target>,
+    /// Image of a Ceph cluster, for rbd: POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read a snapshot
+    #[arg(long)]
+    rbd: Option<Image>,
+    /// Configuration of that cluster [default: where Ceph's programs look]
+    #[arg(long)]
+    ceph_conf: Option<PathBuf>,
+    /// User of that cluster, without `client.` [default: admin]
+    #[arg(long)]
+    ceph_user: Option<String>,
+    /// That user's keyring [default: as the configuration says]
+    #[arg(long)]
+    ceph_keyring: Option<PathBuf>,
     /// Whether I/O goes around the page cache: direct, buffered [default: direct]
     #[arg(long)]
     cache: Option<String>,
@@ -180,12 +193,15 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             Ok(())
         }
         VolumeCommand::Create(create) => {
-            let path = match &create.path {
-                Some(path) => Some(
-                    std::path::absolute(path).with_context(|| format!("cannot make {} absolute", path.display()))?,
-                ),
-                None => None,
+            // The server may run in another folder.
+            let absolute = |path: Option<PathBuf>| {
+                let make = |path: PathBuf| {
+                    std::path::absolute(&path).with_context(|| format!("cannot make {} absolute", path.display()))
+                };
+                path.map(make).transpose()
             };
+            let path = absolute(create.path)?;
+            let (conf, keyring) = (absolute(create.ceph_conf)?, absolute(create.ceph_keyring)?);
             let volume = object([
                 ("size", create.size.map(|size| json!(size))),
                 ("pool", create.pool.map(Value::from)),
@@ -193,6 +209,10 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
                 ("backend", create.backend.map(Value::from)),
                 ("path", path.map(|path| json!(path))),
                 ("uri", create.uri.map(|uri| json!(uri))),
+                ("rbd", create.rbd.map(|image| json!(image))),
+                ("ceph_conf", conf.map(|path| json!(path))),
+                ("ceph_user", create.ceph_user.map(Value::from)),
+                ("ceph_keyring", keyring.map(|path| json!(path))),
                 ("cache", create.cache.map(Value::from)),
                 ("description", create.description.map(Value::from)),
                 ("read_only", create.read_only.then_some(Value::from(true))),

@@ -176,6 +176,7 @@ pub(super) fn volumes(state: &State) -> String {
                 .path
                 .as_ref()
                 .or(volume.remote.as_ref().map(|remote| &remote.uri))
+                .or(volume.rbd.as_ref().map(|rbd| &rbd.image))
                 .cloned()
                 .unwrap_or_else(|| "-".into()),
         ]

@@ -4,6 +4,7 @@ pub(crate) mod emulate;
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod overlap;
+pub(crate) mod rbd;
 pub(crate) mod remote;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use emulate::Device;
 use file::File;
 use memory::Memory;
+use rbd::Rbd;
 use remote::Remote;
 
 /// A run of bytes that is either allocated or a hole that reads as zero.
@@ -30,6 +32,8 @@ pub(crate) enum Backend {
     File(File),
     /// Where another NBD server has them.
     Remote(Remote),
+    /// In an image of a Ceph cluster.
+    Rbd(Rbd),
     /// In memory, as late as a modelled device would answer.
     Emulate(Memory, Arc<Device>),
 }

@@ -68,7 +68,11 @@ impl FileIo {
 
     /// Carries the operation out on the calling thread.
     pub(crate) fn run(self, volume: &Volume) -> IoResult {
-        let Backend::File(file) = &volume.backend else { return IoResult::Code(-libc::EINVAL) };
+        let file = match (&volume.backend, self) {
+            (Backend::File(file), _) => file,
+            (Backend::Rbd(rbd), Self::Extents { offset, len, max }) => return rbd.extents(offset, len, max),
+            _ => return IoResult::Code(-libc::EINVAL),
+        };
         let done = match self {
             Self::Read { ptr, len, offset } => {
                 // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done.

@@ -1,4 +1,4 @@
-//! Operations inside a file, another server or a modelled device.
+//! Operations inside a file, another server, a Ceph cluster or a modelled device.
 
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -41,8 +41,8 @@ pub(super) struct Operation {
     buffer: Option<Buffer>,
     /// The right to the pages that the present step touches.
     pass: Option<Pass>,
-    /// Bytes moved so far; the kernel may move fewer than asked.
-    moved: u32,
+    /// Bytes dealt with so far; the kernel may move fewer than asked, and librbd zeroes long ranges in steps.
+    moved: u64,
     /// Some of what is to be durable was written without being so: a sync must follow.
     unsynced: bool,
     /// The work is done and a sync for FUA is under way.
@@ -105,7 +105,7 @@ impl Operations {
 }
 
 impl Worker {
-    /// Starts a request on a volume in a file or on another server.
+    /// Starts a request on a volume in a file, on another server or in a Ceph cluster.
     pub(super) fn start_operation(&mut self, mut operation: Operation) {
         let request = &operation.request;
         let needs_sync = request.command == Command::Flush || request.is_durable();
@@ -142,11 +142,16 @@ impl Worker {
         self.hand_out(token, io);
     }
 
-    /// Hands a step of an operation to the ring, to a thread, or to the driver of another server.
+    /// Hands a step of an operation to the ring, to a thread, to the driver of another server, or to librbd.
     fn hand_out(&mut self, token: u32, io: FileIo) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         if let Backend::Remote(remote) = &operation.volume.backend {
             return remote.submit(io, token, &self.mailbox);
+        }
+        if let Backend::Rbd(rbd) = &operation.volume.backend
+            && !matches!(io, FileIo::Extents { .. })
+        {
+            return rbd.submit(io, token, &self.mailbox);
         }
         if let (Some(ring), Backend::File(file)) = (&mut self.ring, &operation.volume.backend)
             && ring.push(token, &io, file)
@@ -296,28 +301,29 @@ impl Operation {
                 let buffer = self.buffer.as_mut().expect("a read has a buffer");
                 // SAFETY: fewer bytes were moved than the buffer has.
                 let ptr = unsafe { buffer.as_mut_ptr().add(moved as usize) };
-                FileIo::Read { ptr, len: len as u32 - moved, offset: offset + u64::from(moved) }
+                FileIo::Read { ptr, len: (len - moved) as u32, offset: offset + moved }
             }
             Command::Write => {
                 let buffer = request.buffer.as_mut().expect("a write has a buffer");
                 // SAFETY: as above.
                 let ptr = unsafe { buffer.as_mut_ptr().add(moved as usize) };
-                let (len, offset) = (len as u32 - moved, offset + u64::from(moved));
+                let (len, offset) = ((len - moved) as u32, offset + moved);
                 // Only past the page cache: through it, a failure would use up the one report
                 // of lost data that the next flush relies on. A sync follows instead.
                 let direct = match &self.volume.backend {
                     Backend::File(file) => file.is_direct(ptr, offset, len),
                     Backend::Remote(remote) => remote.promised().has_fua(),
-                    Backend::Memory(_) | Backend::Emulate(..) => false,
+                    // librbd may be told to cache where we cannot see it, in the image's own settings.
+                    Backend::Rbd(_) | Backend::Memory(_) | Backend::Emulate(..) => false,
                 };
                 let durable = request.is_durable();
                 self.unsynced |= durable && !direct;
                 FileIo::Write { ptr, len, offset, durable: durable && direct }
             }
-            Command::Trim => FileIo::Trim { offset, len },
+            Command::Trim => FileIo::Trim { offset: offset + moved, len: len - moved },
             Command::WriteZeroes => FileIo::Zero {
-                offset,
-                len,
+                offset: offset + moved,
+                len: len - moved,
                 punch: !request.flags.contains(CommandFlags::NO_HOLE),
                 may_write: request.work.kind == Kind::Write,
             },
@@ -361,7 +367,13 @@ impl Operation {
             let gone = -code == libc::ENOSPC
                 && matches!(&self.volume.backend, Backend::File(file) if file.is_cut_short(self.volume.size()));
             // A client may wait for space; for a device that is gone it would wait for ever.
-            return Verdict::Failed(if gone { Errno::Io } else { errno_of(-code) });
+            let beyond = -code == libc::EINVAL && matches!(self.volume.backend, Backend::Rbd(_));
+            return Verdict::Failed(match (gone, beyond) {
+                (true, _) => Errno::Io,
+                // The image has shrunk since the client was told its size.
+                (_, true) => Errno::Invalid,
+                _ => errno_of(-code),
+            });
         }
         if is_sync {
             // Another sync may have failed, and taken the kernel's one report of it, while this one was under way.
@@ -369,8 +381,8 @@ impl Operation {
         }
         match command {
             Command::Read | Command::Write => {
-                self.moved += code as u32;
-                if u64::from(self.moved) == self.request.length {
+                self.moved += code as u64;
+                if self.moved == self.request.length {
                     self.syncing = self.unsynced;
                     return if self.unsynced { Verdict::Continue } else { Verdict::Done };
                 }
@@ -382,6 +394,10 @@ impl Operation {
                     );
                     return Verdict::Failed(Errno::Io);
                 }
+                Verdict::Continue
+            }
+            Command::Trim | Command::WriteZeroes if code > 0 => {
+                self.moved += code as u64;
                 Verdict::Continue
             }
             Command::Trim | Command::WriteZeroes if self.request.is_durable() => {

@@ -147,7 +147,7 @@ impl Worker {
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
                 device.submit(io, token, &self.mailbox);
             }
-            Backend::File(_) | Backend::Remote(_) => {
+            Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => {
                 self.start_operation(Operation::new(pool, volume, request, ticket, now));
             }
         }

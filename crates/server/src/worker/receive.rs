@@ -214,7 +214,7 @@ impl Worker {
         };
         volume.connections.fetch_add(1, Ordering::Relaxed);
         let limits = volume.limits();
-        let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_));
+        let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_));
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
         connection.phase = Phase::Attached(Box::new(Attached {
             session,
