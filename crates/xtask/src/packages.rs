@@ -10,7 +10,7 @@ use crate::process;
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program that a test runs, and the package that has it.
-const NEEDED: [(&str, &str); 18] = [
+const NEEDED: [(&str, &str); 21] = [
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("qemu-nbd", "qemu-utils"),
@@ -28,6 +28,9 @@ const NEEDED: [(&str, &str); 18] = [
     ("nft", "nftables"),
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
+    ("ceph", "ceph-common"),
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-osd", "ceph-osd"),
     // The program is not used; its package brings the library of the initiator that the lab drives.
     ("iscsi-perf", "libiscsi-bin"),
 ];

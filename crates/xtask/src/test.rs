@@ -45,6 +45,8 @@ pub(crate) enum Step {
     Iscsi,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
+    /// An image of a Ceph cluster through librbd.
+    Rbd,
     /// Goals for response times across hosts in network namespaces.
     Slots,
     /// Failing disks in a virtual machine.
@@ -67,6 +69,7 @@ impl Step {
                 | Self::Initiators
                 | Self::Iscsi
                 | Self::NbdClient
+                | Self::Rbd
                 | Self::Slots
                 | Self::SyncFailure
                 | Self::Systemd
@@ -192,6 +195,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Step::Initiators => lab_step(lab::Name::Initiators, args.keep),
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
+        Step::Rbd => match lab::without_rbd() {
+            Some(why) => Ok(Tally::one_skipped("lab rbd", why)),
+            None => lab::run_in_test(lab::Name::Rbd, args.keep),
+        },
         Step::Slots => match lab::without_slots() {
             Some(why) => Ok(Tally::one_skipped("lab slots", why)),
             None => lab::run_in_test(lab::Name::Slots, args.keep),

@@ -211,6 +211,7 @@ osd_op_num_shards = 1
 osd_op_num_threads_per_shard = 2
 osd_class_update_on_start = false
 osd_crush_update_on_start = false
+osd_client_watch_timeout = 5
 "
     )
 }

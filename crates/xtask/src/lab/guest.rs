@@ -231,7 +231,7 @@ fn parse_owed(text: &str) -> Result<BTreeMap<u64, u64>> {
 }
 
 /// Reads the whole export and says which sectors hold less than they owe.
-fn compare(client: &mut Client, owed: &BTreeMap<u64, u64>) -> Result<Vec<String>> {
+pub(super) fn compare(client: &mut Client, owed: &BTreeMap<u64, u64>) -> Result<Vec<String>> {
     const CHUNK: usize = 256 << 10;
     let mut broken = Vec::new();
     let mut chunk = vec![0; CHUNK];

@@ -53,15 +53,20 @@ impl Journal {
 
     /// Highest generation owed for each sector once `mark` is in the log.
     pub(crate) fn owed_at(&self, mark: u64) -> BTreeMap<u64, u64> {
-        let mut owed = BTreeMap::new();
-        for durable in self.before_mark.range(..=mark).flat_map(|(_, d)| d) {
-            for sector in durable.sector..durable.sector + durable.count {
-                let generation = owed.entry(sector).or_insert(0);
-                *generation = durable.generation.max(*generation);
-            }
-        }
-        owed
+        owed(self.before_mark.range(..=mark).flat_map(|(_, d)| d))
     }
+}
+
+/// Highest generation owed for each sector after these.
+pub(crate) fn owed<'a>(acknowledged: impl IntoIterator<Item = &'a Durable>) -> BTreeMap<u64, u64> {
+    let mut owed = BTreeMap::new();
+    for durable in acknowledged {
+        for sector in durable.sector..durable.sector + durable.count {
+            let generation = owed.entry(sector).or_insert(0);
+            *generation = durable.generation.max(*generation);
+        }
+    }
+    owed
 }
 
 #[cfg(test)]

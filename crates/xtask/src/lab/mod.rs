@@ -27,6 +27,7 @@ mod kernel;
 mod log_writes;
 mod nbd_client;
 mod pattern;
+mod rbd;
 mod replay;
 mod slots;
 mod sync_failure;
@@ -61,6 +62,8 @@ pub(crate) enum Name {
     Iscsi,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
+    /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
+    Rbd,
     /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
     Slots,
     /// Takes the device away under load and looks for flushes that hide it.
@@ -79,6 +82,7 @@ impl Name {
             Self::Initiators => "initiators",
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
+            Self::Rbd => "rbd",
             Self::Slots => "slots",
             Self::SyncFailure => "sync-failure",
             Self::Systemd => "systemd",
@@ -162,6 +166,7 @@ impl Lab {
 pub(crate) fn run(args: Args) -> Result<bool> {
     let reason = match args.name {
         Name::Ceph => without_ceph(),
+        Name::Rbd => without_rbd(),
         Name::Slots => without_slots(),
         _ => unavailable(),
     };
@@ -195,6 +200,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
+        Name::Rbd => rbd::run(&mut lab, &options),
         Name::Slots => slots::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
         Name::Systemd => systemd::run(&mut lab, &options),
@@ -220,6 +226,11 @@ pub(crate) fn unavailable() -> Option<String> {
 /// Why the lab of Ceph cannot run on this machine, if so.
 pub(crate) fn without_ceph() -> Option<String> {
     ceph::missing()
+}
+
+/// Why the lab of RBD images cannot run on this machine, if so.
+pub(crate) fn without_rbd() -> Option<String> {
+    rbd::missing()
 }
 
 /// Why the lab of slots cannot run on this machine, if so.

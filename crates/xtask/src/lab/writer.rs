@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use super::device_mapper::Device;
 use super::journal::Durable;
 use super::pattern::{self, SECTOR};
-use crate::client::{Client, Command};
+use crate::client::{Client, Command, Refused};
 
 /// Connections of a writer; with more than one, FLUSH on one covers writes of the other.
 const CONNECTIONS: u64 = 2;
@@ -82,6 +82,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes until the server is gone, calls `killer` meanwhile, and returns what was acknowledged as durable.
+pub(super) fn until_killed(socket: &str, export: &str, seed: u64, killer: impl FnOnce()) -> Result<Vec<Durable>> {
+    let shared = Shared::default();
+    let mut writers = Vec::new();
+    for index in 0..CONNECTIONS {
+        let client = Client::connect(socket, export, CONNECT_LIMIT)?;
+        ensure!(client.promises_durability(), "the server offers no FLUSH or no FUA");
+        let connection = Connection::new(client, index, seed, Arc::clone(&shared));
+        writers.push(thread::spawn(move || connection.run()));
+    }
+    killer();
+    for writer in writers {
+        let end = writer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a writer panicked")));
+        let error = end.err().context("a writer ended without an error")?;
+        ensure!(error.downcast_ref::<Refused>().is_none(), "a writer: {error:#}");
+    }
+    Ok(std::mem::take(&mut lock(&shared).durable))
 }
 
 fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Promises> {

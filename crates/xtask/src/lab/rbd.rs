@@ -1,0 +1,411 @@
+//! `evenkeel serve` in front of images of a real Ceph cluster: what clients read back, what they are told when an image
+//! changes or the cluster stops, and what is left after a kill.
+//!
+//! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::ceph_cluster::{self, Cluster, daemon};
+use super::journal;
+use super::{Lab, Options, guest, writer};
+use crate::client::{self, Client, Refused};
+use crate::process::{self, Running};
+
+const POOL: &str = "rbd";
+/// Images and their sizes in MiB, served under their own names.
+const IMAGES: [(&str, u32); 3] = [("disk", 256), ("killed", 32), ("paused", 32)];
+/// A snapshot of `disk`, served under this name.
+const SNAPSHOT: &str = "before";
+/// A volume that has nothing to do with Ceph.
+const OTHER: &str = "local";
+/// What the server gives requests when it is stopped, in seconds.
+const DRAIN_S: u64 = 3;
+/// How long the server may take to open its images: it waits for the lock of one that was killed.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const TOOL_LIMIT_S: &str = "60";
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a cluster is stopped, and a request must wait.
+const PAUSE: Duration = Duration::from_secs(3);
+/// How long the server writes before it is killed.
+const WRITING: Duration = Duration::from_secs(4);
+/// NBD's numbers of errors.
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
+const MIB: u64 = 1 << 20;
+
+/// Why the lab cannot run on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    let programs = ["rbd", "fio", "qemu-img", "qemu-io"];
+    ceph_cluster::missing(&programs, &["librbd1", "fio", "qemu-utils"])
+}
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    if let Some(why) = missing() {
+        anyhow::bail!("RBD cannot be tried here: {why}");
+    }
+    let begun = Instant::now();
+    let mut stage = Stage::start(options)?;
+    println!("lab: a cluster with images is up after {:.0} s", begun.elapsed().as_secs_f64());
+    without_library(lab, &stage)?;
+    let mut server = stage.serve()?;
+    let mut step = |name: &str, outcome: Result<String>| match outcome {
+        Ok(detail) => lab.passed(name, &detail),
+        Err(error) => lab.failed(name, &format!("{error:#}")),
+    };
+    step("fio_reads_back_what_it_wrote", stage.fio());
+    step("what_was_copied_in_is_in_the_image", stage.copy());
+    step("zeros_and_discards_read_as_zeros", stage.zeros());
+    step("a_snapshot_is_as_it_was_and_read_only", stage.snapshot());
+    step("a_second_server_is_refused_by_the_lock", stage.second_server());
+    step("a_resized_image_has_its_new_size", stage.resize());
+    step("requests_wait_while_the_cluster_is_paused", stage.pause());
+    step("requests_wait_while_the_osd_is_dead", stage.osd_dies());
+    let killed = stage.kill_under_writes(server);
+    step("what_was_acknowledged_is_there_after_a_kill", killed);
+    server = stage.serve()?;
+    step("a_stop_while_the_cluster_is_paused_is_bounded_and_told", stage.stop_paused(server));
+    server = stage.serve()?;
+    step("a_stop_gives_the_lock_back", stage.stop(server));
+    Ok(())
+}
+
+/// Without librbd the server says what to install, and serves the rest.
+fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
+    // The linker takes what it finds first, and this is no library.
+    let folder = stage.folder().join("broken");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("librbd.so.1"), "")?;
+    let config = stage.config("broken", &IMAGES)?;
+    let mut command = Command::new(&stage.binary);
+    command.args(["serve", "--config"]).arg(config).env("LD_LIBRARY_PATH", &folder).stdin(Stdio::null());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let named = said.contains("librbd.so.1") && said.contains("Install librbd1");
+    lab.check("without_librbd_it_says_what_to_install", !output.status.success() && named, said.trim());
+
+    let mut command = Command::new(&stage.binary);
+    command.args(["serve", "--config"]).arg(stage.config("rest", &[])?).env("LD_LIBRARY_PATH", &folder);
+    let rest = daemon(stage.folder(), "rest", &mut command)?;
+    let served = Client::connect(&stage.socket("rest"), OTHER, PATIENCE).and_then(Client::disconnect);
+    rest.kill();
+    lab.check("and_serves_what_needs_no_ceph", served.is_ok(), &format!("{served:?}"));
+    Ok(())
+}
+
+struct Stage {
+    binary: PathBuf,
+    cluster: Cluster,
+}
+
+impl Stage {
+    fn start(options: &Options) -> Result<Self> {
+        let cluster = Cluster::start("rbd", options, |_| Ok(Vec::new()))?;
+        cluster.create_pool(POOL)?;
+        let stage = Self { binary: options.binary.clone(), cluster };
+        stage.rbd(&["pool", "init", POOL])?;
+        for (image, mib) in IMAGES {
+            stage.rbd(&["create", &format!("{POOL}/{image}"), "--size", &format!("{mib}M")])?;
+        }
+        stage.rbd(&["snap", "create", &format!("{POOL}/disk@{SNAPSHOT}")])?;
+        Ok(stage)
+    }
+
+    fn folder(&self) -> &Path {
+        self.cluster.folder()
+    }
+
+    /// Runs Ceph's own client for images.
+    fn rbd(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = process::program("timeout");
+        command.args(["-k", "5", TOOL_LIMIT_S, "rbd", "--conf"]).arg(self.cluster.conf());
+        process::output(command.args(arguments))
+    }
+
+    fn socket(&self, name: &str) -> String {
+        self.folder().join(format!("{name}.sock")).display().to_string()
+    }
+
+    fn uri(&self, export: &str) -> String {
+        format!("nbd+unix:///{export}?socket={}", self.socket("serve"))
+    }
+
+    fn connect(&self, export: &str) -> Result<Client> {
+        Client::connect(&self.socket("serve"), export, PATIENCE)
+    }
+
+    fn config(&self, name: &str, images: &[(&str, u32)]) -> Result<PathBuf> {
+        let quoted = |path: PathBuf| format!("{:?}", path.display().to_string());
+        let conf = quoted(self.cluster.conf());
+        let data = quoted(self.folder().join(format!("{name}-data")));
+        let mut text = format!(
+            "[server]\nlisten = []\nstatus = \"off\"\ndata_dir = {data}\nunix = [{:?}]\ndrain_timeout = \"{DRAIN_S}s\"\n\
+             [volumes.{OTHER}]\nbackend = \"memory\"\nsize = \"1MiB\"\n",
+            self.socket(name)
+        );
+        let mut volume = |export: &str, image: &str| {
+            text += &format!("[volumes.{export}]\nbackend = \"rbd\"\nrbd = \"{POOL}/{image}\"\nceph_conf = {conf}\n");
+        };
+        for (image, _) in images {
+            volume(image, image);
+        }
+        if !images.is_empty() {
+            volume(SNAPSHOT, &format!("disk@{SNAPSHOT}"));
+        }
+        let path = self.folder().join(format!("{name}.toml"));
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    fn serve(&self) -> Result<Running> {
+        let begun = Instant::now();
+        let mut command = Command::new(&self.binary);
+        command.args(["serve", "--config"]).arg(self.config("serve", &IMAGES)?);
+        let mut server = daemon(self.folder(), "serve", &mut command)?;
+        if let Err(error) = Client::connect(&self.socket("serve"), OTHER, START_LIMIT).and_then(Client::disconnect) {
+            let ended = server.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
+            return Err(error.context(format!("it does not serve{ended}: {}", self.log("serve"))));
+        }
+        println!("lab: it serves after {:.1} s", begun.elapsed().as_secs_f64());
+        Ok(server)
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder().join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    fn fio(&self) -> Result<String> {
+        let uri = self.uri("disk");
+        for (pattern, sizes) in [("randwrite", "--bsrange=512-64k"), ("write", "--bs=1m")] {
+            tool(
+                "fio",
+                &[
+                    "--name=verify",
+                    "--ioengine=nbd",
+                    &format!("--uri={uri}"),
+                    &format!("--rw={pattern}"),
+                    sizes,
+                    "--size=32m",
+                    "--iodepth=16",
+                    "--fsync=64",
+                    "--verify=crc32c",
+                    "--do_verify=1",
+                    "--minimal",
+                ],
+            )?;
+        }
+        Ok("random 512 B to 64 KiB and sequential 1 MiB, 16 at a time, with flushes".to_owned())
+    }
+
+    /// Through the server in, and by Ceph's own client out.
+    fn copy(&self) -> Result<String> {
+        let (file, out, uri) = (self.folder().join("data"), self.folder().join("exported"), self.uri("disk"));
+        let (file, out) = (file.display().to_string(), out.display().to_string());
+        tool("dd", &["if=/dev/urandom", &format!("of={file}"), "bs=1M", "count=48", "status=none"])?;
+        // Holes at the end, and a length that is no multiple of anything.
+        std::fs::OpenOptions::new().write(true).open(&file)?.set_len(256 * MIB)?;
+        tool("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", &file, &uri])?;
+        tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &file, &uri])?;
+        self.rbd(&["export", "--no-progress", &format!("{POOL}/disk"), &out])?;
+        tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &file, &out])?;
+        let map = tool("qemu-img", &["map", "--output=json", "-f", "raw", &uri])?;
+        let map: Vec<serde_json::Value> = serde_json::from_str(&map)?;
+        let data: u64 =
+            map.iter().filter(|extent| extent["data"] == true).filter_map(|extent| extent["length"].as_u64()).sum();
+        ensure!((48 * MIB..=56 * MIB).contains(&data), "{} MiB of data are shown where there are 48", data / MIB);
+        Ok(format!("48 MiB of 256, {} MiB shown as data", data / MIB))
+    }
+
+    fn zeros(&self) -> Result<String> {
+        let uri = self.uri("disk");
+        let io = |commands: &[&str]| {
+            let mut words = vec!["-f", "raw"];
+            words.extend(commands.iter().flat_map(|command| ["-c", command]));
+            words.push(&uri);
+            let said = tool("qemu-io", &words)?;
+            ensure!(!said.contains("Pattern verification failed") && !said.contains("error"), "{said}");
+            Ok(said)
+        };
+        // Objects have 4 MiB. Zeros with and without holes, at odd places, across objects; made durable, too.
+        io(&["write -P 0xaa 0 24M", "write -z 1M 1M", "write -z -u 2050k 699k", "write -z -u -f 3583k 6M", "flush"])?;
+        io(&["read -P 0 1M 1M", "read -P 0 2050k 699k", "read -P 0 3583k 6M"])?;
+        io(&["read -P 0xaa 0 1M", "read -P 0xaa 2M 2k", "read -P 0xaa 2749k 834k", "read -P 0xaa 9727k 1M"])?;
+        io(&["discard 12M 4M", "read -P 0 12M 4M", "read -P 0xaa 11M 1M", "read -P 0xaa 16M 1M"])?;
+        io(&["write -f -P 0xbb 12289k 33k", "read -P 0xbb 12289k 33k", "read -P 0 12M 1k"])?;
+        Ok("with holes and without, within objects and across".to_owned())
+    }
+
+    fn snapshot(&self) -> Result<String> {
+        let mut client = self.connect(SNAPSHOT)?;
+        let mut data = vec![1; 1 << 20];
+        client.read(0, &mut data)?;
+        ensure!(data.iter().all(|&byte| byte == 0), "there is data that was written after it was made");
+        let refused = write(&mut client, 0)?;
+        ensure!(refused == Some(Refused(1)), "a write is answered {refused:?}");
+        Ok(String::new())
+    }
+
+    fn second_server(&self) -> Result<String> {
+        let begun = Instant::now();
+        let mut command = process::program("timeout");
+        command.args(["-k", "5", TOOL_LIMIT_S]).arg(&self.binary).args(["serve", "--config"]);
+        let output = command.arg(self.config("second", &IMAGES)?).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        ensure!(!output.status.success() && said.contains("it is locked by"), "{}: {said}", output.status);
+        Ok(format!("after {:.1} s: {said}", begun.elapsed().as_secs_f64()))
+    }
+
+    fn wait_for_size(&self, export: &str, mib: u64) -> Result<Duration> {
+        let begun = Instant::now();
+        loop {
+            let size = self.connect(export)?.size;
+            if size == mib * MIB {
+                return Ok(begun.elapsed());
+            }
+            ensure!(begun.elapsed() < PATIENCE, "clients are told {} MiB instead of {mib}", size / MIB);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn resize(&self) -> Result<String> {
+        let image = format!("{POOL}/disk");
+        self.rbd(&["resize", "--no-progress", &image, "--size", "320M"])?;
+        let grown = self.wait_for_size("disk", 320)?;
+        let mut old = self.connect("disk")?;
+        ensure!(write(&mut old, 300 * MIB)?.is_none(), "the new part cannot be written");
+        self.rbd(&["resize", "--no-progress", &image, "--size", "128M", "--allow-shrink"])?;
+        let shrunk = self.wait_for_size("disk", 128)?;
+        let refused = write(&mut old, 300 * MIB)?;
+        ensure!(refused == Some(Refused(ENOSPC)), "a write beyond the end is answered {refused:?}");
+        let mut data = [0; 4096];
+        let refused = old.read(200 * MIB, &mut data).err().and_then(|e| e.downcast_ref::<Refused>().copied());
+        ensure!(refused == Some(Refused(EINVAL)), "a read beyond the end is answered {refused:?}");
+        // Neither that connection nor another one is hurt.
+        ensure!(write(&mut old, 127 * MIB)?.is_none(), "the part that is left cannot be written");
+        old.read(127 * MIB, &mut data)?;
+        self.connect("killed")?.read(0, &mut data)?;
+        let ms = |time: Duration| time.as_millis();
+        Ok(format!("noticed within {} ms and {} ms of rbd's end", ms(grown), ms(shrunk)))
+    }
+
+    /// A write begins while the cluster is stopped by `stop`, waits, and ends after `resume`; others are served meanwhile.
+    fn waits(
+        &mut self,
+        stop: impl FnOnce(&mut Self) -> Result<()>,
+        resume: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<String> {
+        let (mut client, mut other) = (self.connect("paused")?, self.connect(OTHER)?);
+        stop(self)?;
+        let waiting = thread::spawn(move || write(&mut client, 0));
+        let until = Instant::now() + PAUSE;
+        let mut slowest = Duration::ZERO;
+        let mut data = [0; 4096];
+        while Instant::now() < until {
+            let begun = Instant::now();
+            other.read(0, &mut data)?;
+            slowest = slowest.max(begun.elapsed());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let waited = !waiting.is_finished();
+        let resumed = Instant::now();
+        resume(self)?;
+        while !waiting.is_finished() {
+            ensure!(resumed.elapsed() < PATIENCE, "the write has not ended {PATIENCE:?} after the cluster is back");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let ended = resumed.elapsed();
+        let answer = waiting.join().map_err(|_| anyhow::anyhow!("the client panicked"))??;
+        ensure!(waited, "the write did not wait");
+        ensure!(answer.is_none(), "the write was answered {answer:?}");
+        ensure!(slowest < Duration::from_secs(1), "a volume in memory took {slowest:?} meanwhile");
+        Ok(format!("the write ended {:.1} s after the cluster was told to go on", ended.as_secs_f64()))
+    }
+
+    fn pause(&mut self) -> Result<String> {
+        let tell = |what| move |stage: &mut Self| stage.cluster.ceph(&["osd", what]).map(drop);
+        self.waits(tell("pause"), tell("unpause"))
+    }
+
+    fn osd_dies(&mut self) -> Result<String> {
+        let kill = |stage: &mut Self| {
+            stage.cluster.kill_osd();
+            Ok(())
+        };
+        self.waits(kill, |stage| stage.cluster.start_osd())
+    }
+
+    fn kill_under_writes(&self, server: Running) -> Result<String> {
+        let killer = || {
+            thread::sleep(WRITING);
+            server.kill();
+        };
+        let durable = writer::until_killed(&self.socket("serve"), "killed", 7, killer)?;
+        let owed = journal::owed(&durable);
+        let server = self.serve()?;
+        let broken = guest::compare(&mut self.connect("killed")?, &owed)?;
+        ensure!(owed.len() > 100, "only {} sectors were acknowledged", owed.len());
+        ensure!(broken.is_empty(), "{} of {} sectors: {}", broken.len(), owed.len(), broken[0]);
+        terminate(&server);
+        server.wait(PATIENCE)?;
+        Ok(format!("{} writes acknowledged as durable, on {} sectors", durable.len(), owed.len()))
+    }
+
+    fn stop_paused(&self, server: Running) -> Result<String> {
+        let mut client = self.connect("paused")?;
+        self.cluster.ceph(&["osd", "pause"])?;
+        // Until the clients have heard of it.
+        thread::sleep(Duration::from_secs(1));
+        client.send(client::Command::Write, false, 1, 0, 4096, &[1; 4096])?;
+        thread::sleep(Duration::from_millis(500));
+        let begun = Instant::now();
+        let told = self.log("serve").len();
+        terminate(&server);
+        let ended = server.wait(PATIENCE);
+        let took = begun.elapsed();
+        self.cluster.ceph(&["osd", "unpause"])?;
+        let status = ended?;
+        let said = self.log("serve").split_off(told);
+        // Its requests, and then its volumes, are given so long.
+        let bound = Duration::from_secs(2 * DRAIN_S + 5);
+        ensure!(took < bound, "it took {took:?}");
+        ensure!(!status.success() && said.contains("paused"), "{status}: {said}");
+        let last = said.trim().lines().last().unwrap_or_default().to_owned();
+        Ok(format!("after {:.1} s: {last}", took.as_secs_f64()))
+    }
+
+    fn stop(&self, server: Running) -> Result<String> {
+        let mut client = self.connect("paused")?;
+        ensure!(write(&mut client, 0)?.is_none(), "it cannot be written");
+        let begun = Instant::now();
+        terminate(&server);
+        let status = server.wait(PATIENCE)?;
+        ensure!(status.success(), "it ended with {status}: {}", self.log("serve"));
+        let locks = self.rbd(&["lock", "ls", &format!("{POOL}/paused")])?;
+        ensure!(locks.trim().is_empty(), "there is still a lock: {locks}");
+        Ok(format!("ended after {:.1} s", begun.elapsed().as_secs_f64()))
+    }
+}
+
+/// Writes 4 KiB; how it was refused, if so.
+fn write(client: &mut Client, at: u64) -> Result<Option<Refused>> {
+    client.send(client::Command::Write, true, at, at, 4096, &[7; 4096])?;
+    match client.receive() {
+        Ok(_) => Ok(None),
+        Err(error) => error.downcast::<Refused>().map(Some),
+    }
+}
+
+fn terminate(server: &Running) {
+    // SAFETY: kill has no memory effects; the child has not been reaped.
+    unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
+}
+
+fn tool(name: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = process::program("timeout");
+    process::output(command.args(["-k", "5", TOOL_LIMIT_S, name]).args(arguments)).context("a client")
+}
