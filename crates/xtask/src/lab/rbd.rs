@@ -195,6 +195,7 @@ impl Stage {
                     "--fsync=64",
                     "--verify=crc32c",
                     "--do_verify=1",
+                    "--verify_state_save=0",
                     "--minimal",
                 ],
             )?;
