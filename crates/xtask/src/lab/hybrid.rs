@@ -1,10 +1,10 @@
 //! The hybrid lab: a promised throughput on a slow device behind a cache, with real control groups, in virtual time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Lab, Options, hybrid_guest, kernel, vm};
+use super::{Lab, Options, hybrid_guest, kernel, steps, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
@@ -24,20 +24,5 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut machine = vm::Machine::hybrid(&options.build, &scratch, options.verbose)?;
     let arguments = ["--only".into(), options.only.clone(), "--tools".into(), tools.display().to_string()];
     let guest = machine.boot(&options.guest_script("hybrid", &arguments)?, &[])?;
-    let mut steps = 0;
-    let mut since = Instant::now();
-    guest.finish(LIMIT, |line| {
-        let passed = line.strip_prefix("lab: passed ");
-        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
-            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-            steps += 1;
-            lab.check(name, passed.is_some(), detail);
-            println!("lab: {name} took {:.0} s", since.elapsed().as_secs_f64());
-            since = Instant::now();
-        } else if line.starts_with("lab: ") || line.starts_with("Error") {
-            println!("{line}");
-        }
-    })?;
-    ensure!(steps == expected, "{steps} of {expected} steps were reported");
-    Ok(())
+    steps::report(lab, guest, LIMIT, expected)
 }

@@ -1,16 +1,17 @@
 //! The steps of the hybrid lab, inside the machine.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::guard::{self, Guard};
 use super::guest::keep_in_memory;
 use super::hybrid_stage::{self as stage, Hybrid, Kept, Kind, Tenant, measure, until};
-use super::iscsi_stage::signal;
-use crate::process::{self, Running};
+use super::steps;
+use crate::process;
 
 /// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
 /// kernel's throttle lets it catch up afterwards.
@@ -29,11 +30,6 @@ const LOAD_SECONDS: u64 = 120;
 /// What must be missing without correction, and may be missing with it.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
-const CONFIG: &str = "/run/guard.toml";
-const JOURNAL: &str = "/run/guard.journal";
-const LOG: &str = "/run/guard.log";
-const STATUS: &str = "127.0.0.1:9810";
-const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// What the steps need.
 pub(super) struct Stage {
@@ -70,18 +66,14 @@ pub(super) fn run(binary: &Path, tools: &Path, only: &str) -> Result<()> {
     println!("lab: ready");
     let stage = Stage { binary: binary.to_owned(), tools: tools.to_owned() };
     for (name, step) in wanted(only) {
-        match step(&stage) {
-            Ok(detail) => println!("lab: passed {name} {detail}"),
-            Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
-        }
+        steps::tell(name, step(&stage));
     }
     Ok(())
 }
 
-/// `evenkeel guard run` under way.
+/// The agent under way.
 struct Agent {
-    binary: PathBuf,
-    running: Running,
+    guard: Guard,
     /// What it made promises about: `read` or `write`.
     direction: &'static str,
 }
@@ -89,10 +81,7 @@ struct Agent {
 impl Agent {
     /// Starts it with promises to these tenants, and waits until it guards.
     fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
-        let mut config = format!(
-            "[guard]\njournal = \"{JOURNAL}\"\nstatus = \"{STATUS}\"\n\n[hybrids.pool]\ndevice = \"{}\"\n",
-            hybrid.path.display()
-        );
+        let mut config = format!("[hybrids.pool]\ndevice = \"{}\"\n", hybrid.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
             let (group, promised) = (tenant.name(), tenant.promised);
             config += &format!(
@@ -100,27 +89,12 @@ impl Agent {
                 hybrid.kind.direction()
             );
         }
-        std::fs::write(CONFIG, config)?;
-        let log = std::fs::File::create(LOG)?;
-        let mut command = Command::new(binary);
-        command.args(["guard", "run", "--config", CONFIG]);
-        let started = Instant::now();
-        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        while !said().contains("guarding ") {
-            if let Some(status) = running.ended()? {
-                bail!("guard run ended with {status}: {}", said());
-            }
-            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", said());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(Self { binary: binary.to_owned(), running, direction: hybrid.kind.direction() })
+        let guard = Guard::start(binary, guard::ONLY, &config)?;
+        Ok(Self { guard, direction: hybrid.kind.direction() })
     }
 
     fn state(&self) -> Result<Value> {
-        let mut command = Command::new(&self.binary);
-        let text = process::output(command.args(["guard", "status", "--json", "--status", STATUS]))?;
-        let mut state: Value = serde_json::from_str(&text).context("guard status")?;
-        Ok(state["hybrids"][0].take())
+        Ok(self.guard.state()?["hybrids"][0].take())
     }
 
     /// The limits by the agent's word, as the groups are in the configuration.
@@ -152,19 +126,6 @@ impl Agent {
         }
         bail!("limits never stayed the same while they were looked at: {last:?}")
     }
-
-    /// Ends it as systemd does.
-    fn stop(self) -> Result<()> {
-        signal(self.running.id(), libc::SIGTERM);
-        let status = self.running.wait(READY_LIMIT)?;
-        ensure!(status.success(), "guard run failed at its end: {}", said());
-        Ok(())
-    }
-}
-
-/// What the agent said until now.
-fn said() -> String {
-    std::fs::read_to_string(LOG).unwrap_or_default().trim().to_owned()
 }
 
 /// The same load under limits of what was promised, as people set them today, and under the agent.
@@ -216,7 +177,7 @@ fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>) -> Result<Vec<
         let limits = agent.limits(&tenants)?;
         println!("lab: limits at the end: {limits:?}");
         knows_what_it_is(&agent, hybrid)?;
-        agent.stop()?;
+        agent.guard.stop()?;
         for tenant in &tenants {
             let limit = tenant.limit()?;
             ensure!(limit == Some(tenant.promised), "after the agent's end io.max has {limit:?}");
@@ -234,7 +195,7 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
     let counter = if agent.direction == "write" { "write_hits_total" } else { "read_hits_total" };
     let hits = state["cache"][counter].as_u64();
     ensure!(state["kind"] == kind.name() && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
-    let discovered = process::output(Command::new(&agent.binary).args(["guard", "discover", "--json"]))?;
+    let discovered = process::output(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
     let discovered: Value = serde_json::from_str(&discovered).context("guard discover")?;
     let entries = discovered["hybrids"].as_array().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().any(|entry| {
@@ -261,27 +222,21 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
     let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
     until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
     let killed_at = Instant::now();
-    if both {
-        signal(child_of(agent.running.id())?, libc::SIGKILL);
-    }
-    signal(agent.running.id(), libc::SIGKILL);
-    agent.running.wait(READY_LIMIT)?;
+    agent.guard.kill(both)?;
     let detail = if both {
         std::thread::sleep(Duration::from_secs(2));
         ensure!(limits(&tenants) == Some(vec![Some(PROMISED); 2]), "who put back {:?}?", limits(&tenants));
-        let said = process::output(Command::new(&stage.binary).args(["guard", "reset", "--journal", JOURNAL]))?;
+        let said = guard::reset(&stage.binary, guard::ONLY)?;
         ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
         ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
         // The next start does the same.
         let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
         until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
-        signal(child_of(agent.running.id())?, libc::SIGKILL);
-        signal(agent.running.id(), libc::SIGKILL);
-        agent.running.wait(READY_LIMIT)?;
+        agent.guard.kill(true)?;
         let nobody = Tenant::make(&hybrid, PROMISED)?;
         let agent = Agent::start(&stage.binary, &hybrid, std::slice::from_ref(&nobody))?;
         ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
-        agent.stop()?;
+        agent.guard.stop()?;
         tenants.push(nobody);
         "limits stayed until `guard reset`, and until the next start".to_owned()
     } else {
@@ -291,13 +246,6 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
     tenants.into_iter().try_for_each(Tenant::remove)?;
     hybrid.remove()?;
     Ok(detail)
-}
-
-/// The first child of a process: of the agent, its sentinel.
-pub(super) fn child_of(pid: u32) -> Result<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-    let first = children.split_ascii_whitespace().next().context("the agent has no sentinel")?;
-    Ok(first.parse()?)
 }
 
 /// A limit that somebody else sets while the agent runs.
@@ -320,9 +268,9 @@ fn foreign(stage: &Stage) -> Result<String> {
         known.is_some_and(|known| known["foreign_limit"].is_string())
     };
     ensure!(left_alone(&tenants[0]) && !left_alone(&tenants[1]), "the agent says {state}");
-    let why = process::output(Command::new(&stage.binary).args(["guard", "why", "pool", "--status", STATUS]))?;
+    let why = agent.guard.ask(&["why", "pool"])?;
     ensure!(why.contains(&tenants[1].name()), "guard why said {why}");
-    agent.stop()?;
+    agent.guard.stop()?;
     ensure!(tenants[0].limit()? == Some(THEIRS), "at its end the agent set {:?}", tenants[0].limit());
     ensure!(tenants[1].limit()?.is_none(), "at its end the agent left {:?}", tenants[1].limit());
     tenants.into_iter().try_for_each(Tenant::remove)?;

@@ -1,10 +1,10 @@
 //! The lab of initiators: two volumes of one slow array, as disks of the kernel's own initiators, in virtual time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Lab, Options, initiators_guest, vm};
+use super::{Lab, Options, initiators_guest, steps, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
@@ -20,20 +20,5 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     }
     let mut machine = vm::Machine::initiators(&options.build, &scratch, options.verbose)?;
     let guest = machine.boot(&options.guest_script("initiators", &["--only".into(), options.only.clone()])?, &[])?;
-    let mut steps = 0;
-    let mut since = Instant::now();
-    guest.finish(LIMIT, |line| {
-        let passed = line.strip_prefix("lab: passed ");
-        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
-            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-            steps += 1;
-            lab.check(name, passed.is_some(), detail);
-            println!("lab: {name} took {:.0} s", since.elapsed().as_secs_f64());
-            since = Instant::now();
-        } else if line.starts_with("lab: ") || line.starts_with("Error") {
-            println!("{line}");
-        }
-    })?;
-    ensure!(steps == expected, "{steps} of {expected} steps were reported");
-    Ok(())
+    steps::report(lab, guest, LIMIT, expected)
 }

@@ -12,33 +12,37 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::guard::{self, Guard, Place};
 use super::guest::{keep_in_memory, tool};
-use super::hybrid_guest::child_of;
 use super::hybrid_stage::{make_disk, until};
-use super::iscsi_stage::{put, signal};
+use super::iscsi_stage::put;
+use super::steps;
 use crate::process::{self, Running};
 
 const CONFIG: &str = "/sys/kernel/config";
 const ARRAY: &str = "/dev/array";
-const GUARD: &str = "/run/guard.toml";
-const JOURNAL: &str = "/run/guard.journal";
-const LOG: &str = "/run/guard.log";
-const STATUS: &str = "127.0.0.1:9810";
+/// Agents of two hosts, each with a disk of its own.
+const HOSTS: [Place; 2] =
+    [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
+const ETCD: &str = "http://127.0.0.1:2379";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// What the database was promised. One request takes 3 ms alone, and 100 ms behind the backup.
 const GOAL_MS: f64 = 25.0;
 /// How long a load runs before it counts, without the agent and with it, and for how long it counts then.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
+/// The same with two agents, of which each hears a period later of what the other did.
+const SETTLE_TOGETHER_SECONDS: u64 = 8;
 const LOAD_SECONDS: u64 = 5;
 
 type Step = fn(&Stage) -> Result<String>;
 
-const STEPS: [(&str, Step); 4] = [
+const STEPS: [(&str, Step); 5] = [
     ("a_goal_is_kept_by_queue_depth_of_scsi_disks", |stage| compare(stage, Kind::Scsi)),
     ("a_goal_is_kept_by_nr_requests_of_nvme_disks", |stage| compare(stage, Kind::Nvme)),
+    ("two_agents_keep_a_goal_together_through_etcd_and_go_on_alone_without", together),
     ("a_killed_agent_leaves_no_short_queue", |stage| killed(stage, false)),
     ("agent_and_sentinel_killed_leave_them_until_the_reset_or_the_next_start", |stage| killed(stage, true)),
 ];
@@ -60,6 +64,7 @@ enum Kind {
 }
 
 /// A disk of the array on this host.
+#[derive(Clone)]
 struct Disk {
     /// In `/dev`.
     name: String,
@@ -72,6 +77,10 @@ impl Disk {
         let text = std::fs::read_to_string(&self.setting).with_context(|| self.setting.display().to_string())?;
         Ok(text.trim().parse()?)
     }
+}
+
+fn lengths(disks: &[Disk; 2]) -> Result<Vec<u32>> {
+    disks.iter().map(Disk::length).collect()
 }
 
 /// What the steps need: database and backup as disks of both kinds.
@@ -100,15 +109,12 @@ pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
     make_disk("array", 1024, &slow)?;
     let scsi = scsi_disks()?;
     let nvme = nvme_disks()?;
-    let programs = ["fio"].into_iter().filter_map(process::find_program);
+    let programs = ["fio", "etcd"].into_iter().filter_map(process::find_program);
     keep_in_memory(programs.chain([binary.to_owned()]).collect())?;
     println!("lab: ready");
     let stage = Stage { binary: binary.to_owned(), scsi, nvme };
     for (name, step) in wanted(only) {
-        match step(&stage) {
-            Ok(detail) => println!("lab: passed {name} {detail}"),
-            Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
-        }
+        steps::tell(name, step(&stage));
     }
     Ok(())
 }
@@ -173,55 +179,56 @@ fn nvme_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// `evenkeel guard run` under way.
-struct Agent {
-    binary: PathBuf,
-    running: Running,
+/// Volumes of the array, and what the database was promised.
+fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
+    let volume = |(name, disk): (&str, &Disk)| {
+        let goal = if name == "database" { format!("response_time = \"{GOAL_MS}ms\"\n") } else { String::new() };
+        format!("[arrays.san.volumes.{name}]\ndevice = \"/dev/{}\"\n{goal}\n", disk.name)
+    };
+    of.into_iter().map(volume).collect()
 }
 
-impl Agent {
-    fn start(binary: &Path, [database, backup]: &[Disk; 2]) -> Result<Self> {
-        let config = format!(
-            "[guard]\njournal = \"{JOURNAL}\"\nstatus = \"{STATUS}\"\n\n\
-             [arrays.san.volumes.database]\ndevice = \"/dev/{}\"\nresponse_time = \"{GOAL_MS}ms\"\n\n\
-             [arrays.san.volumes.backup]\ndevice = \"/dev/{}\"\n",
-            database.name, backup.name
-        );
-        std::fs::write(GUARD, config)?;
-        let log = std::fs::File::create(LOG)?;
-        let mut command = Command::new(binary);
-        command.args(["guard", "run", "--config", GUARD]);
-        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        let started = Instant::now();
-        while !said().contains("guarding ") {
-            if let Some(status) = running.ended()? {
-                bail!("guard run ended with {status}: {}", said());
-            }
-            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", said());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(Self { binary: binary.to_owned(), running })
-    }
-
-    fn state(&self) -> Result<Value> {
-        let mut command = Command::new(&self.binary);
-        let text = process::output(command.args(["guard", "status", "--json", "--status", STATUS]))?;
-        let mut state: Value = serde_json::from_str(&text).context("guard status")?;
-        Ok(state["arrays"][0].take())
-    }
-
-    /// Ends it as systemd does.
-    fn stop(self) -> Result<()> {
-        signal(self.running.id(), libc::SIGTERM);
-        let status = self.running.wait(READY_LIMIT)?;
-        ensure!(status.success(), "guard run failed at its end: {}", said());
-        Ok(())
-    }
+/// One agent for both disks.
+fn one_for_both(stage: &Stage, [database, backup]: &[Disk; 2]) -> Result<Guard> {
+    Guard::start(&stage.binary, guard::ONLY, &volumes([("database", database), ("backup", backup)]))
 }
 
-/// What the agent said until now.
-fn said() -> String {
-    std::fs::read_to_string(LOG).unwrap_or_default().trim().to_owned()
+/// One agent for each disk, as on two hosts.
+fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
+    let exchange = |place: Place| format!("[exchange]\netcd = [\"{ETCD}\"]\nhost = \"{}\"\n", place.name);
+    let start = |place: Place, disk: &Disk| {
+        Guard::start(&stage.binary, place, &(volumes([(place.name, disk)]) + &exchange(place)))
+    };
+    Ok([start(HOSTS[0], &disks[0])?, start(HOSTS[1], &disks[1])?])
+}
+
+fn start_etcd() -> Result<Running> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open("/run/etcd.log")?;
+    let mut command = process::program("etcd");
+    command.args(["--data-dir", "/run/etcd", "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
+    command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
+    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Before an agent is asked again: starting a program costs the emulated processor more than it does to wait.
+const REST: Duration = Duration::from_millis(400);
+
+/// Waits until all agents decide in this way: `shared`, with the others, or `lost`, each for itself.
+fn agree(agents: &[Guard; 2], standing: &str) -> Result<()> {
+    let is_so = |agent: &Guard| {
+        let state = agent.state().ok()?;
+        let exchanged = state["arrays"][0]["exchanged"] == (standing == "shared");
+        (state["exchange"]["standing"] == standing && exchanged).then_some(())
+    };
+    let all_are = || {
+        std::thread::sleep(REST);
+        agents.iter().try_for_each(is_so)
+    };
+    until(&format!("standing {standing:?} of both"), all_are).with_context(|| {
+        let states: Vec<String> =
+            agents.iter().map(|agent| agent.state().map_or_else(|e| e.to_string(), |s| s.to_string())).collect();
+        states.join("; ")
+    })
 }
 
 /// Reads of 4 KiB, so many at a time.
@@ -261,26 +268,81 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64) -> Result<Served> {
 /// The same load without the agent and with it.
 fn compare(stage: &Stage, kind: Kind) -> Result<String> {
     let disks = stage.disks(kind);
-    let lengths = || disks.iter().map(Disk::length).collect::<Result<Vec<_>>>();
+    let lengths = || lengths(disks);
     let before = lengths()?;
     let without = load(disks, SETTLE_SECONDS[0])?;
-    let agent = Agent::start(&stage.binary, disks)?;
+    let agent = one_for_both(stage, disks)?;
     let with = load(disks, SETTLE_SECONDS[1])?;
-    let (during, state) = (lengths()?, agent.state()?);
-    let why = process::output(Command::new(&stage.binary).args(["guard", "why", "san", "--status", STATUS]))?;
+    let (during, state) = (lengths()?, agent.state()?["arrays"][0].take());
+    let why = agent.ask(&["why", "san"])?;
     agent.stop()?;
     let after = lengths()?;
+    let detail = judge(&without, &with, &before, &during, &[state])?;
+    ensure!(why.contains("backup of san"), "guard why said {why}");
+    ensure!(after == before, "after the agent's end queues are {after:?}: {detail}");
+    Ok(detail)
+}
+
+/// That the goal was missed without agents and kept with them, by what they did to the other disk.
+fn judge(without: &Served, with: &Served, before: &[u32], during: &[u32], states: &[Value]) -> Result<String> {
     let detail = format!(
         "goal {GOAL_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
         without.response_ms, without.backup_iops, with.response_ms, with.backup_iops
     );
     ensure!(without.response_ms > GOAL_MS, "nothing to be done: {detail}");
-    ensure!(with.response_ms < GOAL_MS, "the goal is not kept: {detail}; {state}; {why}");
-    ensure!(with.backup_iops > 0.5 * without.backup_iops, "the backup starves: {detail}; {state}");
-    ensure!(during[1] < before[1], "no queue became shorter: {detail}; {state}");
-    ensure!(why.contains("backup of san"), "guard why said {why}");
-    ensure!(after == before, "after the agent's end queues are {after:?}: {detail}");
+    ensure!(with.response_ms < GOAL_MS, "the goal is not kept: {detail}; {states:?}");
+    ensure!(with.backup_iops > 0.5 * without.backup_iops, "the backup starves: {detail}; {states:?}");
+    ensure!(during[1] < before[1], "no queue became shorter: {detail}; {states:?}");
     Ok(detail)
+}
+
+/// The same with an agent for each disk, of different kinds. Then etcd dies under load and comes back, and at the end one agent
+/// is stopped and one killed.
+fn together(stage: &Stage) -> Result<String> {
+    let disks = &[stage.scsi[0].clone(), stage.nvme[1].clone()];
+    let before = lengths(disks)?;
+    let without = load(disks, SETTLE_SECONDS[0])?;
+    let etcd = start_etcd()?;
+    let agents = one_for_each(stage, disks)?;
+    agree(&agents, "shared")?;
+    let with = load(disks, SETTLE_TOGETHER_SECONDS)?;
+    let during = lengths(disks)?;
+    agree(&agents, "shared").context("after the load")?;
+    let states = [agents[0].state()?, agents[1].state()?];
+    let detail = judge(&without, &with, &before, &during, &states)?;
+    let mut noise = fio(&disks[1], 32, &["--ramp_time=60"]);
+    let noise = Running::spawn(noise.stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let decided = |how: &str| {
+        let last = || {
+            std::thread::sleep(REST);
+            agents[1].ask(&["why", "san", "-n", "1"]).ok().filter(|last| last.contains(how))
+        };
+        until(&format!("decision of the backup's agent {how}"), last).map(drop)
+    };
+    decided("with other hosts")?;
+    let at = Instant::now();
+    etcd.kill();
+    agree(&agents, "lost")?;
+    let took = at.elapsed();
+    for place in HOSTS {
+        ensure!(place.said().contains("on its own"), "{} does not say that it is alone: {}", place.name, place.said());
+    }
+    decided("alone").context("without etcd")?;
+    let etcd = start_etcd()?;
+    agree(&agents, "shared").context("etcd is back")?;
+    decided("with other hosts").context("etcd is back")?;
+    until("shorter queue", || (disks[1].length().ok()? < before[1]).then_some(()))?;
+    let [database, backup] = agents;
+    database.stop()?;
+    ensure!(disks[0].length()? == before[0], "a stopped agent left {}", disks[0].length()?);
+    backup.kill(false)?;
+    until("original length", || (disks[1].length().ok()? == before[1]).then_some(()))?;
+    noise.kill();
+    etcd.kill();
+    Ok(format!(
+        "{detail}; both alone {:.1} s after etcd was killed, together again after its start",
+        took.as_secs_f64()
+    ))
 }
 
 /// Agent, and sentinel if `both`, killed while queues are shorter than before.
@@ -293,30 +355,24 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
         let mut noise = fio(backup, 32, &["--ramp_time=30"]);
         let noise = Running::spawn(noise.stdin(Stdio::null()).stdout(Stdio::null()))?;
         let shorter = || until("shorter queue", || (backup.length().ok()? < before).then_some(()));
-        let kill = |agent: Agent| -> Result<()> {
-            if both {
-                signal(child_of(agent.running.id())?, libc::SIGKILL);
-            }
-            signal(agent.running.id(), libc::SIGKILL);
-            agent.running.wait(READY_LIMIT).map(drop)
-        };
-        let agent = Agent::start(&stage.binary, disks)?;
+        let agent = one_for_both(stage, disks)?;
         shorter()?;
         let at = Instant::now();
-        kill(agent)?;
+        agent.kill(both)?;
         if both {
             std::thread::sleep(Duration::from_secs(1));
             ensure!(backup.length()? < before, "{kind:?}: who put it back?");
-            let said = process::output(Command::new(&stage.binary).args(["guard", "reset", "--journal", JOURNAL]))?;
+            let said = guard::reset(&stage.binary, guard::ONLY)?;
             ensure!(backup.length()? == before, "{kind:?}: guard reset left {}: {said}", backup.length()?);
-            let agent = Agent::start(&stage.binary, disks)?;
+            let agent = one_for_both(stage, disks)?;
             shorter()?;
-            kill(agent)?;
+            agent.kill(both)?;
             // The next one begins with what was there before, whatever it does then.
-            let agent = Agent::start(&stage.binary, disks)?;
+            let agent = one_for_both(stage, disks)?;
             let known = until("queue of the backup", || {
                 let state = agent.state().ok()?;
-                let backup = state["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
+                let backup =
+                    state["arrays"][0]["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
                 backup["queues"][0]["before"].as_u64()
             })?;
             agent.stop()?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::iscsi_guest::{self, Machine};
+use super::steps::Steps;
 use super::{Lab, Options, kernel, vm};
 use crate::scratch::Scratch;
 
@@ -46,22 +47,15 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             running.push((machine, scope.spawn(move || one(vm, machine, &script, &say))));
         }
         drop(say);
-        let mut steps = vec![0; wanted.len()];
-        let mut since = vec![Instant::now(); wanted.len()];
+        let mut steps: Vec<Steps> = wanted.iter().map(|_| Steps::new()).collect();
         for Said { machine, line } in said {
             let at = wanted.iter().position(|m| *m == machine).context("an unknown machine")?;
-            let passed = line.strip_prefix("lab: passed ");
-            if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
-                let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-                steps[at] += 1;
-                lab.check(name, passed.is_some(), detail);
-                println!("lab: {name} took {:.0} s", since[at].elapsed().as_secs_f64());
-                since[at] = Instant::now();
-            } else if line.starts_with("lab: ready") {
-                println!("lab: machine `{}` ready after {:.0} s", machine.name(), since[at].elapsed().as_secs_f64());
-                since[at] = Instant::now();
-            } else if line.starts_with("lab: ") || line.starts_with("Error") {
-                println!("{line}");
+            let steps = &mut steps[at];
+            if line.starts_with("lab: ready") {
+                println!("lab: machine `{}` ready after {:.0} s", machine.name(), steps.since.elapsed().as_secs_f64());
+                steps.since = Instant::now();
+            } else {
+                steps.hear(lab, &line);
             }
         }
         for ((machine, thread), steps) in running.into_iter().zip(steps) {
@@ -71,7 +65,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
                 println!("lab: {repeated} boots of the machine `{}` had to be repeated", machine.name());
             }
             let expected = iscsi_guest::steps(machine, &options.only);
-            ensure!(steps == expected, "{steps} of {expected} steps of `{}` were reported", machine.name());
+            let taken = steps.taken;
+            ensure!(taken == expected, "{taken} of {expected} steps of `{}` were reported", machine.name());
         }
         Ok(())
     })

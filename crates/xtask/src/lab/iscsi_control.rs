@@ -2,30 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::guard::{self, Guard};
 use super::guest::tool;
 use super::iscsi_observe::{Window, mean, observe, reader, writers};
 use super::iscsi_stage::{
-    GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, signal, volume_path, with_window,
+    GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, volume_path, with_window,
 };
-use crate::process::{self, Running};
+use crate::process;
 
 /// What each second after a restart must stay below, as a part of the goal.
 const OVERSHOOT_LIMIT: f64 = 1.5;
-const AGENT_LOG: &str = "/run/agent.log";
-const STATUS: &str = "127.0.0.1:9810";
-const READY_LIMIT: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// `evenkeel guard run` under way.
 pub(super) struct Agent {
-    running: Running,
+    guard: Guard,
     /// When it was ready, and the processor time that it had taken until then.
     ready: Instant,
     before_ns: u64,
@@ -63,47 +60,30 @@ impl Agent {
     ) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
-            "[guard]\ninterfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
-             discover_every = \"{discover_every}\"\njournal = \"/run/agent.journal\"\nstatus = \"{STATUS}\"\n\n\
+            "interfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
+             discover_every = \"{discover_every}\"\n\n\
              [resources.{GROUP}]\nread_response_time = \"{goal_ms}ms\"\nstatistic = \"{statistic}\"\n"
         );
-        std::fs::write("/run/guard.toml", config)?;
-        let log = std::fs::File::create(AGENT_LOG)?;
-        let mut command = Command::new(binary);
-        command.args(["guard", "run", "--config", "/run/guard.toml"]);
-        let started = Instant::now();
-        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        while !std::fs::read_to_string(AGENT_LOG)?.contains("guarding ") {
-            if let Some(status) = running.ended()? {
-                bail!("guard run ended with {status}: {}", std::fs::read_to_string(AGENT_LOG)?.trim());
-            }
-            let said = || std::fs::read_to_string(AGENT_LOG).unwrap_or_default();
-            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", said().trim());
-            thread::sleep(Duration::from_millis(50));
-        }
-        let before_ns = process::cpu_ns(running.id())?;
-        Ok(Self { running, ready: Instant::now(), before_ns })
+        let guard = Guard::start(binary, guard::ONLY, &config)?;
+        let before_ns = process::cpu_ns(guard.running.id())?;
+        Ok(Self { guard, ready: Instant::now(), before_ns })
     }
 
     /// Share of the processor that it took since it was ready, in percent.
     pub(super) fn processor_percent(&self) -> Result<f64> {
-        let used = (process::cpu_ns(self.running.id())? - self.before_ns) as f64;
+        let used = (process::cpu_ns(self.guard.running.id())? - self.before_ns) as f64;
         Ok(used / self.ready.elapsed().as_nanos() as f64 * 100.0)
     }
 
     /// Ends it as systemd does; the result is its log.
     pub(super) fn stop(self) -> Result<String> {
-        signal(self.running.id(), libc::SIGTERM);
-        let status = self.running.wait(Duration::from_secs(20))?;
-        let log = std::fs::read_to_string(AGENT_LOG)?;
-        ensure!(status.success(), "guard run failed at its end: {}", log.trim());
-        Ok(log)
+        self.guard.stop()
     }
 }
 
 /// `evenkeel guard status --json`.
 fn status(binary: &Path) -> Result<String> {
-    process::output(Command::new(binary).args(["guard", "status", "--json", "--status", STATUS]))
+    guard::ask(binary, guard::ONLY, &["status", "--json"])
 }
 
 /// Delay of each client in milliseconds, as the agent says; who is not held is not in it.
@@ -250,14 +230,14 @@ pub(super) fn without_effect(binary: &Path) -> Result<String> {
             ensure!(
                 started.elapsed() < Duration::from_secs(LIMIT_S),
                 "not noticed in {LIMIT_S} s: {}",
-                process::output(Command::new(binary).args(["guard", "why", "--status", STATUS]))?.trim()
+                guard::ask(binary, guard::ONLY, &["why"])?.trim()
             );
             observe(&device, started, 1, SECOND, &mut before)?;
         }
         let noticed_s = started.elapsed().as_secs_f64();
         let mut after = Vec::new();
         observe(&device, started, AFTER_S, SECOND, &mut after)?;
-        let said = process::output(Command::new(binary).args(["guard", "why", "--status", STATUS, "-n", "100"]))?;
+        let said = guard::ask(binary, guard::ONLY, &["why", "-n", "100"])?;
         agent.stop()?;
         print_windows(GOAL_MS, &before);
         print_windows(GOAL_MS, &after);

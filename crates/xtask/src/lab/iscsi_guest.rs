@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::tool;
 use super::iscsi_stage::{self as stage, Measured, Server, UNCAPPED, address, retransmits, signal, with_window};
+use super::steps;
 use super::{iscsi_baselines, iscsi_control, iscsi_others, iscsi_overhead, iscsi_servers};
 use crate::process::Running;
 
@@ -164,10 +165,7 @@ pub(super) fn run(binary: &Path, machine: Machine, only: &str) -> Result<()> {
     load(1, &["--seconds", "0.2", "--write"])?;
     println!("lab: ready");
     for (name, step) in wanted(machine, only) {
-        match step(binary) {
-            Ok(detail) => println!("lab: passed {name} {detail}"),
-            Err(e) => println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " ")),
-        }
+        steps::tell(name, step(binary));
     }
     Ok(())
 }
