@@ -24,6 +24,9 @@ use crate::volume::Volume;
 /// How long a removed volume may take to let go of its file before that is reported.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
+/// How long an image may take to be closed after its data is safe.
+const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
+
 /// Builds the next snapshot from the present one; nothing is visible to workers until it is published.
 pub(crate) struct Registry {
     /// What is being served.
@@ -301,11 +304,17 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
 
 /// Makes a volume's data durable, and lets go of what others wait for; the volume is of no use any more.
 pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
-    let synced = sync(volume);
-    if let Backend::Rbd(rbd) = &volume.backend {
-        rbd.close();
+    sync(volume)?;
+    if let Backend::Rbd(rbd) = &volume.backend
+        && !rbd.close(CLOSE_PATIENCE)
+    {
+        tracing::warn!(
+            volume = volume.name,
+            image = rbd.name(),
+            "the image could not be closed while its cluster does not answer; its lock is free when the cluster has forgotten this client, usually within 30 s"
+        );
     }
-    synced
+    Ok(())
 }
 
 /// Makes a volume's data durable.

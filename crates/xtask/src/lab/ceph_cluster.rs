@@ -187,8 +187,8 @@ osd_pool_default_min_size = 1
 mon_allow_pool_size_one = true
 osd_pool_default_pg_autoscale_mode = off
 osd_crush_chooseleaf_type = 0
-mon_data_avail_warn = 2
-mon_data_avail_crit = 1
+mon_data_avail_warn = 1
+mon_data_avail_crit = 0
 [mon]
 mon_data = {folder}/mon
 [client]

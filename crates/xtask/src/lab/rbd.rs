@@ -5,7 +5,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -294,37 +296,31 @@ impl Stage {
         Ok(format!("noticed within {} ms and {} ms of rbd's end", ms(grown), ms(shrunk)))
     }
 
-    /// A write begins while the cluster is stopped by `stop`, waits, and ends after `resume`; others are served meanwhile.
+    /// Writes, one after the other, wait while the cluster is stopped by `stop`, and end after `resume`; others are served
+    /// meanwhile.
     fn waits(
         &mut self,
         stop: impl FnOnce(&mut Self) -> Result<()>,
         resume: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<String> {
-        let (mut client, mut other) = (self.connect("paused")?, self.connect(OTHER)?);
+        let mut other = self.connect(OTHER)?;
+        let writer = Writer::start(self.connect("paused")?);
         stop(self)?;
-        let waiting = thread::spawn(move || write(&mut client, 0));
         let until = Instant::now() + PAUSE;
-        let mut slowest = Duration::ZERO;
-        let mut data = [0; 4096];
+        let (mut slowest, mut data) = (Duration::ZERO, [0; 4096]);
         while Instant::now() < until {
             let begun = Instant::now();
             other.read(0, &mut data)?;
             slowest = slowest.max(begun.elapsed());
             thread::sleep(Duration::from_millis(20));
         }
-        let waited = !waiting.is_finished();
         let resumed = Instant::now();
         resume(self)?;
-        while !waiting.is_finished() {
-            ensure!(resumed.elapsed() < PATIENCE, "the write has not ended {PATIENCE:?} after the cluster is back");
-            thread::sleep(Duration::from_millis(5));
-        }
-        let ended = resumed.elapsed();
-        let answer = waiting.join().map_err(|_| anyhow::anyhow!("the client panicked"))??;
-        ensure!(waited, "the write did not wait");
-        ensure!(answer.is_none(), "the write was answered {answer:?}");
+        let longest = writer.finish()?;
+        ensure!(longest > PAUSE / 2, "no write took longer than {longest:?} of {PAUSE:?}");
         ensure!(slowest < Duration::from_secs(1), "a volume in memory took {slowest:?} meanwhile");
-        Ok(format!("the write ended {:.1} s after the cluster was told to go on", ended.as_secs_f64()))
+        let ended = resumed.elapsed().as_secs_f64();
+        Ok(format!("a write took {:.1} s, until {ended:.1} s after the end was asked for", longest.as_secs_f64()))
     }
 
     fn pause(&mut self) -> Result<String> {
@@ -357,12 +353,10 @@ impl Stage {
     }
 
     fn stop_paused(&self, server: Running) -> Result<String> {
-        let mut client = self.connect("paused")?;
+        let writer = Writer::start(self.connect("paused")?);
         self.cluster.ceph(&["osd", "pause"])?;
-        // Until the clients have heard of it.
+        // Until the client of the cluster has heard of it: from the answer to its next request.
         thread::sleep(Duration::from_secs(1));
-        client.send(client::Command::Write, false, 1, 0, 4096, &[1; 4096])?;
-        thread::sleep(Duration::from_millis(500));
         let begun = Instant::now();
         let told = self.log("serve").len();
         terminate(&server);
@@ -374,7 +368,12 @@ impl Stage {
         // Its requests, and then its volumes, are given so long.
         let bound = Duration::from_secs(2 * DRAIN_S + 5);
         ensure!(took < bound, "it took {took:?}");
-        ensure!(!status.success() && said.contains("paused"), "{status}: {said}");
+        ensure!(writer.finish().is_err(), "the last write was answered");
+        ensure!(
+            !status.success() && said.contains("\"paused\"") && said.contains("still under way"),
+            "{status}: {said}"
+        );
+        ensure!(!said.contains("volume \"disk\""), "an image to which nothing was under way is named: {said}");
         let last = said.trim().lines().last().unwrap_or_default().to_owned();
         Ok(format!("after {:.1} s: {last}", took.as_secs_f64()))
     }
@@ -389,6 +388,42 @@ impl Stage {
         let locks = self.rbd(&["lock", "ls", &format!("{POOL}/paused")])?;
         ensure!(locks.trim().is_empty(), "there is still a lock: {locks}");
         Ok(format!("ended after {:.1} s", begun.elapsed().as_secs_f64()))
+    }
+}
+
+/// Writes one thing after the other, on a thread.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<Duration>>,
+}
+
+impl Writer {
+    fn start(mut client: Client) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let refused = write(&mut client, 0)?;
+                ensure!(refused.is_none(), "a write was refused: {refused:?}");
+                longest = longest.max(begun.elapsed());
+                thread::sleep(Duration::from_millis(20));
+            }
+            Ok(longest)
+        });
+        Self { stop, thread }
+    }
+
+    /// Waits for the end of the present write; the longest one.
+    fn finish(self) -> Result<Duration> {
+        self.stop.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        while !self.thread.is_finished() {
+            ensure!(begun.elapsed() < PATIENCE, "a write has not ended after {PATIENCE:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.thread.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
     }
 }
 

@@ -92,9 +92,19 @@ impl Rbd {
     /// # Errors
     /// When librbd is not installed, the cluster does not answer, or there is no such image.
     pub(crate) fn open(name: &str, volume: &config::Volume, read_only: bool) -> Result<(Self, u64), Error> {
+        let image = || volume.rbd.as_ref().map_or_else(String::new, ToString::to_string);
+        let missing = |why| Error::Rbd { volume: name.to_owned(), image: image(), why };
+        Self::open_with(Library::of_system().map_err(missing)?, name, volume, read_only)
+    }
+
+    fn open_with(
+        library: &'static Library,
+        name: &str,
+        volume: &config::Volume,
+        read_only: bool,
+    ) -> Result<(Self, u64), Error> {
         let spec = volume.rbd.clone().ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs an image")))?;
         let fail = |why: String| Error::Rbd { volume: name.to_owned(), image: spec.to_string(), why };
-        let library = Library::of_system().map_err(fail)?;
         let access = Access {
             image: spec.clone(),
             conf: volume.ceph_conf.clone(),
@@ -242,11 +252,12 @@ impl Rbd {
         image.flush().map_err(|error| format!("what was written may be lost: {error}"))
     }
 
-    /// Closes the image, which gives its lock back, when nothing is under way any more. Blocks until then.
-    pub(crate) fn close(&self) {
+    /// Closes the image, which gives its lock back, when nothing is under way any more. Waits for that no longer than
+    /// `patience`; whether it was long enough.
+    pub(crate) fn close(&self, patience: StdDuration) -> bool {
         self.shared.stop();
-        // An error says that the thread has ended, too.
-        let _ = lock(&self.closed).recv();
+        // That nobody is there to tell says that the thread has ended, too.
+        !matches!(lock(&self.closed).recv_timeout(patience), Err(RecvTimeoutError::Timeout))
     }
 
     /// Whether a flush has failed.
