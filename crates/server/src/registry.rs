@@ -299,7 +299,7 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
             "removed, but operations are still inside its back end; its file stays locked until they end"
         );
     }
-    sync(&volume)
+    finish(&volume)
 }
 
 /// Makes a volume's data durable, and lets go of what others wait for; the volume is of no use any more.

@@ -23,6 +23,8 @@ const POOL: &str = "rbd";
 const IMAGES: [(&str, u32); 3] = [("disk", 256), ("killed", 32), ("paused", 32)];
 /// A snapshot of `disk`, served under this name.
 const SNAPSHOT: &str = "before";
+/// A namespace of the pool, with an image `later`.
+const NAMESPACE: &str = "team";
 /// A volume that has nothing to do with Ceph.
 const OTHER: &str = "local";
 /// What the server gives requests when it is stopped, in seconds.
@@ -64,6 +66,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     step("what_was_copied_in_is_in_the_image", stage.copy());
     step("zeros_and_discards_read_as_zeros", stage.zeros());
     step("a_snapshot_is_as_it_was_and_read_only", stage.snapshot());
+    step("a_volume_comes_and_goes_while_it_serves", stage.create_and_remove(&server));
     step("a_second_server_is_refused_by_the_lock", stage.second_server());
     step("a_resized_image_has_its_new_size", stage.resize());
     step("requests_wait_while_the_cluster_is_paused", stage.pause());
@@ -114,6 +117,8 @@ impl Stage {
         for (image, mib) in IMAGES {
             stage.rbd(&["create", &format!("{POOL}/{image}"), "--size", &format!("{mib}M")])?;
         }
+        stage.rbd(&["namespace", "create", &format!("{POOL}/{NAMESPACE}")])?;
+        stage.rbd(&["create", &format!("{POOL}/{NAMESPACE}/later"), "--size", "32M"])?;
         stage.rbd(&["snap", "create", &format!("{POOL}/disk@{SNAPSHOT}")])?;
         Ok(stage)
     }
@@ -251,6 +256,39 @@ impl Stage {
         let refused = write(&mut client, 0)?;
         ensure!(refused == Some(Refused(1)), "a write is answered {refused:?}");
         Ok(String::new())
+    }
+
+    /// An image in a namespace, through librbd's cache.
+    fn create_and_remove(&self, server: &Running) -> Result<String> {
+        let (image, uri) = (format!("{POOL}/{NAMESPACE}/later"), self.uri("later"));
+        let conf = self.cluster.conf().display().to_string();
+        let control = |arguments: &[&str]| {
+            let mut command = process::program("timeout");
+            command.args(["-k", "5", TOOL_LIMIT_S]).arg(&self.binary).args(["volume"]).args(arguments);
+            process::output(command.arg("--control").arg(self.folder().join("serve-data/control.sock")))
+        };
+        let threads = || -> Result<u64> {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", server.id()))?;
+            let line = status.lines().find_map(|line| line.strip_prefix("Threads:"));
+            Ok(line.context("the kernel counts no threads")?.trim().parse()?)
+        };
+        let before = threads()?;
+        let user = ["--ceph-conf", &conf, "--ceph-user", "admin", "--cache", "buffered"];
+        control(&[&["create", "later", "--backend", "rbd", "--rbd", &image][..], &user[..]].concat())?;
+        let more = threads()? - before;
+        let io = ["write -P 0xcc 0 8M", "write -z 1k 3k", "write -f -P 0xdd 4M 4k", "flush"];
+        let back = ["read -P 0xcc 0 1k", "read -P 0 1k 3k", "read -P 0xdd 4M 4k", "read -P 0xcc 5M 3M"];
+        let words: Vec<&str> = io.iter().chain(&back).flat_map(|command| ["-c", command]).collect();
+        let said = tool("qemu-io", &[&["-f", "raw"][..], &words[..], &[&uri]].concat())?;
+        ensure!(!said.contains("Pattern verification failed") && !said.contains("error"), "{said}");
+        // Past the cache: what was flushed is in the cluster.
+        let out = self.folder().join("later").display().to_string();
+        self.rbd(&["export", "--no-progress", &image, &out])?;
+        tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", &out, &uri])?;
+        control(&["remove", "later"])?;
+        let locks = self.rbd(&["lock", "ls", &image])?;
+        ensure!(locks.trim().is_empty(), "there is still a lock: {locks}");
+        Ok(format!("in a namespace, cached; {more} threads more than before"))
     }
 
     fn second_server(&self) -> Result<String> {
