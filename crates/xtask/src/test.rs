@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Doc,
     /// Benchmarks run.
     Bench,
+    /// The throttle of a Ceph OSD.
+    Ceph,
     /// Power cuts in a virtual machine.
     Durability,
     /// Promised throughputs on hybrid devices in a virtual machine.
@@ -64,6 +66,7 @@ impl Step {
         !matches!(
             self,
             Self::Bench
+                | Self::Ceph
                 | Self::Durability
                 | Self::Hybrid
                 | Self::Initiators
@@ -190,6 +193,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             "--",
             "--smoke",
         ])),
+        Step::Ceph => match lab::without_ceph() {
+            Some(why) => Ok(Tally::one_skipped("lab ceph", why)),
+            None => lab::run_in_test(lab::Name::Ceph, args.keep),
+        },
         Step::Durability => lab_step(lab::Name::Durability, args.keep),
         Step::Hybrid => lab_step(lab::Name::Hybrid, args.keep),
         Step::Initiators => lab_step(lab::Name::Initiators, args.keep),

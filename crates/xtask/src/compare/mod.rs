@@ -6,7 +6,7 @@
 
 mod host;
 mod placement;
-mod stats;
+pub(crate) mod stats;
 mod targets;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! What the Ceph lab plays on: a monitor and one OSD, its device, two clients and the agent.
 
 use std::fmt;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,8 +17,10 @@ use crate::build;
 use crate::process::{self, Running};
 
 const POOL: &str = "bench";
-const WINDOW: Duration = Duration::from_secs(8);
-const STATUS: &str = "127.0.0.1:9871";
+/// Light clients, each with one request at a time: several, so that there are enough samples for a 99th percentile.
+const LIGHT_CLIENTS: &str = "4";
+/// What the light clients run before they are measured, and what starting them takes.
+const RAMP: &str = "2";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
@@ -27,19 +30,24 @@ pub(crate) fn missing() -> Option<String> {
     })
 }
 
-/// What both clients got for a while.
+/// What both kinds of clients got for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
-    case: String,
+    pub(crate) case: String,
     pub(crate) bulk_mb_per_s: f64,
-    light_p99_ms: f64,
+    pub(crate) light_p99_ms: f64,
     pub(crate) light_p50_ms: f64,
+    /// Requests of light clients that the percentiles are taken of.
+    pub(crate) samples: u64,
 }
 
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { case, bulk_mb_per_s, light_p99_ms, light_p50_ms } = self;
-        write!(f, "{case}: bulk {bulk_mb_per_s:.1} MB/s, light p50 {light_p50_ms:.1} p99 {light_p99_ms:.1} ms")
+        let Self { case, bulk_mb_per_s, light_p99_ms, light_p50_ms, samples } = self;
+        write!(
+            f,
+            "{case}: bulk {bulk_mb_per_s:.1} MB/s, light p50 {light_p50_ms:.1} p99 {light_p99_ms:.1} ms of {samples}"
+        )
     }
 }
 
@@ -47,6 +55,8 @@ impl fmt::Display for Window {
 pub(crate) struct Stage {
     binary: PathBuf,
     cluster: Cluster,
+    /// Where the agent tells its state.
+    status: SocketAddr,
 }
 
 impl Stage {
@@ -66,7 +76,8 @@ impl Stage {
             Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", speed)])
         })?;
         cluster.create_pool(POOL)?;
-        Ok(Self { binary: options.binary.clone(), cluster })
+        let status = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        Ok(Self { binary: options.binary.clone(), cluster, status })
     }
 
     /// Kills the OSD, and starts it again.
@@ -129,31 +140,44 @@ impl Stage {
             .context("the OSD does not count op_w_in_bytes")
     }
 
-    /// Runs the light client for a while: 4 KiB, one at a time, and 5 ms between two.
-    pub(crate) fn window(&self, case: &str) -> Result<Window> {
-        let runtime = format!("--runtime={}", WINDOW.as_secs());
-        let arguments = ["--bs=4k", "--iodepth=1", "--size=4m", "--thinktime=5000", "--ramp_time=2", &runtime];
+    /// What all clients write in a while, in MB/s.
+    pub(crate) fn throughput(&self, time: Duration) -> Result<f64> {
+        let (before, begun) = (self.written()?, Instant::now());
+        thread::sleep(time);
+        let written = self.written()? - before;
+        Ok(written as f64 / 1e6 / begun.elapsed().as_secs_f64())
+    }
+
+    /// Runs the light clients for a while: 4 KiB, each one at a time, and 5 ms between two.
+    pub(crate) fn window(&self, case: &str, time: Duration) -> Result<Window> {
+        let (jobs, runtime) = (format!("--numjobs={LIGHT_CLIENTS}"), format!("--runtime={}", time.as_secs()));
+        let ramp = format!("--ramp_time={RAMP}");
+        let arguments =
+            ["--bs=4k", "--iodepth=1", "--size=4m", "--thinktime=5000", "--group_reporting", &jobs, &runtime, &ramp];
         let (begun, before) = (Instant::now(), self.written()?);
         let output = process::output(&mut self.fio("light", &arguments))?;
         let (took, written) = (begun.elapsed(), self.written()? - before);
         let start = output.find('{').context("fio says nothing")?;
         let report: Value = serde_json::from_str(&output[start..])?;
-        let latency = &report["jobs"][0]["write"]["clat_ns"]["percentile"];
+        let writes = &report["jobs"][0]["write"];
+        let latency = &writes["clat_ns"]["percentile"];
         let ms = |percentile: &str| latency[percentile].as_f64().map(|ns| ns / 1e6).context("fio tells no latency");
         let window = Window {
             case: case.to_owned(),
             bulk_mb_per_s: written as f64 / 1e6 / took.as_secs_f64(),
             light_p99_ms: ms("99.000000")?,
             light_p50_ms: ms("50.000000")?,
+            samples: writes["clat_ns"]["N"].as_u64().context("fio tells no number of requests")?,
         };
         println!("lab: {window}");
         Ok(window)
     }
 
-    /// Starts the agent with a configuration for this OSD.
-    pub(crate) fn start_guard(&self, arguments: &[&str]) -> Result<Running> {
+    /// Starts the agent with a configuration for this OSD; `admission` is the name of its controller.
+    pub(crate) fn start_guard(&self, admission: &str, arguments: &[&str]) -> Result<Running> {
         let config = format!(
-            "[guard]\nstatus = {STATUS:?}\njournal = {:?}\n[ceph]\nsockets = [{:?}]\nonly = [\"osd.0\"]\n",
+            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\nadmission = {admission:?}\nsockets = [{:?}]\nonly = [\"osd.0\"]\n",
+            self.status,
             self.cluster.folder().join("journal"),
             self.cluster.folder().join("run/osd.0.asok")
         );
@@ -173,7 +197,7 @@ impl Stage {
     }
 
     fn state(&self) -> Option<Value> {
-        let url = format!("http://{STATUS}/api/v1/state");
+        let url = format!("http://{}/api/v1/state", self.status);
         let answer =
             process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url])).ok()?;
         let state: Value = serde_json::from_str(&answer).ok()?;

@@ -2,6 +2,8 @@
 
 mod ceph;
 mod ceph_cluster;
+mod ceph_full;
+mod ceph_judge;
 mod ceph_stage;
 mod cpio;
 mod device_mapper;
@@ -48,6 +50,8 @@ use crate::tally::Tally;
 
 /// Where the guest sees the lab's directory of the host.
 const SHARE: &str = "/run/lab";
+/// What a measurement of the lab of Ceph takes.
+const SECONDS: u64 = 12;
 
 /// Which lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -109,9 +113,18 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph with --full: comparison, cost).
     #[arg(long, default_value = "")]
     only: String,
+    /// Measure everything, with the release build, and print the tables of the docs (ceph).
+    #[arg(long)]
+    full: bool,
+    /// Seconds of each measurement (ceph).
+    #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// How often everything is measured with `--full` (ceph).
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    repeats: u64,
 }
 
 /// Settings of a run.
@@ -123,6 +136,9 @@ struct Options {
     keep: bool,
     verbose: bool,
     only: String,
+    full: bool,
+    seconds: u64,
+    repeats: u64,
 }
 
 impl Options {
@@ -181,19 +197,23 @@ pub(crate) fn run(args: Args) -> Result<bool> {
 
 /// One lab as a step of `cargo xtask test`.
 pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
-    run_lab(Args { name, server: Server::Evenkeel, binary: None, keep, verbose: false, only: String::new() })
+    let server = Server::Evenkeel;
+    let (verbose, only, full) = (false, String::new(), false);
+    run_lab(Args { name, server, binary: None, keep, verbose, only, full, seconds: SECONDS, repeats: 1 })
 }
 
 fn run_lab(args: Args) -> Result<Tally> {
     let started = Instant::now();
     let binary = match args.binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from)) {
         Some(binary) => std::path::absolute(binary)?,
-        None if args.server.is_evenkeel() => build::binary("evenkeel", build::Profile::Dev)?,
+        None if args.server.is_evenkeel() => {
+            build::binary("evenkeel", if args.full { build::Profile::Release } else { build::Profile::Dev })?
+        }
         None => PathBuf::from("evenkeel"),
     };
     let build = build::workspace().join("lab/build");
-    let options =
-        Options { server: args.server, binary, build, keep: args.keep, verbose: args.verbose, only: args.only };
+    let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
+    let options = Options { server, binary, build, keep, verbose, only, full, seconds, repeats };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Ceph => ceph::run(&mut lab, &options),

@@ -1,0 +1,187 @@
+//! The whole comparison of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and ours on a device whose speed
+//! changes, and what the agent costs. It prints the tables of docs/ceph.md.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::ceph::{AFTER_CHANGE, LEARNING, SPEED, sweep};
+use super::ceph_judge::Verdict;
+use super::ceph_stage::{Stage, Window};
+use super::{Lab, Options};
+use crate::compare::stats::Spread;
+use crate::process::Running;
+
+/// Fixed budgets, in KiB; the last lets everything in.
+const FIXED_KIB: [u64; 8] = [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10];
+/// Speeds of the device: as it is, 0.4 times, 2.5 times.
+const SPEEDS: [u64; 3] = [SPEED, SPEED * 2 / 5, SPEED * 5 / 2];
+/// Controllers, and how often [`LEARNING`] each needs: SlowFast fits nothing before 50 s.
+const METHODS: [(&str, u32); 2] = [("slowfast", 2), ("elastic", 1)];
+/// How long the agent's processor time is counted.
+const COUNTED: Duration = Duration::from_secs(60);
+/// Pairs of with and without a dry run, and how long each half is.
+const PAIRS: usize = 6;
+const HALF: Duration = Duration::from_secs(5);
+/// Most that the agent may take of a core, and most that a dry run may cost, in per cent.
+const MOST_COST: f64 = 1.0;
+
+/// Compares everything `repeats` times, then measures the cost; with `only` one of the two, `comparison` or `cost`.
+pub(crate) fn run(lab: &mut Lab, options: &Options, stage: &Stage, bulk: Running) -> Result<()> {
+    let begun = Instant::now();
+    if "comparison".contains(&options.only) {
+        compare(lab, options, stage, begun)?;
+    }
+    if "cost".contains(&options.only) {
+        progress(begun, "cost");
+        cost(lab, stage)?;
+    }
+    drop(bulk);
+    progress(begun, "done");
+    Ok(())
+}
+
+fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> Result<()> {
+    let time = Duration::from_secs(options.seconds);
+    let mut repeats = Vec::new();
+    for repeat in 1..=options.repeats {
+        let mut speeds: [Vec<Window>; 3] = Default::default();
+        for (windows, speed) in speeds.iter_mut().zip(SPEEDS) {
+            progress(begun, &format!("repeat {repeat} of {}: fixed at {} MiB/s", options.repeats, speed >> 20));
+            *windows = sweep(stage, speed, &FIXED_KIB, time)?;
+        }
+        for (method, learning) in METHODS {
+            progress(begun, &format!("repeat {repeat} of {}: {method}", options.repeats));
+            let windows = controlled(stage, method, LEARNING * learning, time)?;
+            speeds.iter_mut().zip(windows).for_each(|(all, window)| all.push(window));
+        }
+        repeats.push(speeds);
+    }
+    report(lab, &repeats)
+}
+
+fn progress(begun: Instant, what: &str) {
+    eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
+}
+
+/// What the agent makes of each speed of the device, which changes while it runs.
+fn controlled(stage: &Stage, method: &str, learning: Duration, time: Duration) -> Result<Vec<Window>> {
+    stage.set_speed(SPEED)?;
+    let guard = stage.start_guard(method, &[])?;
+    stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
+    let mut windows = Vec::new();
+    for speed in SPEEDS {
+        if speed == SPEED {
+            thread::sleep(learning);
+        } else {
+            // Both changes begin at the first speed.
+            stage.set_speed(SPEED)?;
+            thread::sleep(AFTER_CHANGE * 2);
+            stage.set_speed(speed)?;
+            thread::sleep(AFTER_CHANGE);
+        }
+        windows.push(stage.window(&format!("{method} at {} MiB/s", speed >> 20), time)?);
+        println!("lab: {}", stage.why()?);
+    }
+    stage.stop_guard(guard)?;
+    Ok(windows)
+}
+
+/// Medians over the repeats, as a table, and the bars.
+fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
+    let names = FIXED_KIB.iter().map(|kib| format!("{kib} KiB")).chain(METHODS.map(|(name, _)| name.to_owned()));
+    let mut tables = Vec::new();
+    for speed in 0..SPEEDS.len() {
+        let windows: Option<Vec<Window>> = names
+            .clone()
+            .enumerate()
+            .map(|(row, name)| median(&name, repeats.iter().filter_map(|repeat| repeat[speed].get(row))))
+            .collect();
+        tables.push(windows.context("something was not measured")?);
+    }
+    println!("\n| budget | {} |", SPEEDS.map(|speed| format!("{} MiB/s", speed >> 20)).join(" | "));
+    println!("|---|---|---|---|");
+    for (row, name) in names.enumerate() {
+        let cells: Vec<String> = tables.iter().map(|windows| cell(&windows[row])).collect();
+        println!("| {name} | {} |", cells.join(" | "));
+    }
+    println!();
+    for (windows, speed) in tables.iter().zip(SPEEDS) {
+        let (fixed, methods) = windows.split_at(FIXED_KIB.len());
+        for method in methods {
+            let verdict = Verdict::of(method, fixed).context("no fixed budget was measured")?;
+            let line = format!("{} at {} MiB/s: {verdict}", method.case, speed >> 20);
+            if method.case == "elastic" {
+                lab.check(&format!("ours_meets_the_bars_at_{}_mib_per_s", speed >> 20), verdict.holds(), &line);
+            } else {
+                println!("lab: {line}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn cell(window: &Window) -> String {
+    let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
+    format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
+}
+
+fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> Option<Window> {
+    let of = |value: fn(&Window) -> f64| Spread::of(windows.clone().map(value)).map(|spread| spread.median);
+    Some(Window {
+        case: case.to_owned(),
+        bulk_mb_per_s: of(|window| window.bulk_mb_per_s)?,
+        light_p99_ms: of(|window| window.light_p99_ms)?,
+        light_p50_ms: of(|window| window.light_p50_ms)?,
+        samples: windows.map(|window| window.samples).min()?,
+    })
+}
+
+/// What the agent takes of a core, and what a dry run takes of the OSD's throughput: on the paced device, and on memory, where
+/// the processors limit the OSD.
+fn cost(lab: &mut Lab, stage: &Stage) -> Result<()> {
+    stage.set_speed(SPEED)?;
+    let guard = stage.start_guard("elastic", &[])?;
+    stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
+    let core = stage.cost_of(&guard, COUNTED)?;
+    stage.stop_guard(guard)?;
+    lab.check(
+        "the_agent_takes_a_hundredth_of_a_core_at_most",
+        core <= MOST_COST,
+        &format!("{core:.2} % of a core over {} s", COUNTED.as_secs()),
+    );
+    let paced = lost(stage)?;
+    println!("lab: a dry run takes {} of the throughput on the paced device", percent(paced));
+    stage.set_speed(0)?;
+    let unpaced = lost(stage)?;
+    println!("lab: a dry run takes {} of the throughput on memory", percent(unpaced));
+    stage.set_speed(SPEED)?;
+    lab.check("a_dry_run_costs_a_hundredth_at_most", paced.median <= MOST_COST, &percent(paced));
+    Ok(())
+}
+
+/// Per cent of the throughput that are missing during a dry run, pair by pair, in a turning order.
+fn lost(stage: &Stage) -> Result<Spread> {
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for pair in 0..PAIRS {
+        for half in 0..2 {
+            if (pair + half) % 2 == 0 {
+                without.push(stage.throughput(HALF)?);
+                continue;
+            }
+            let guard = stage.start_guard("elastic", &["--dry-run"])?;
+            stage.wait_for("the OSD is watched", |stage| stage.standing() == "watched")?;
+            with.push(stage.throughput(HALF)?);
+            stage.stop_guard(guard)?;
+        }
+    }
+    let ratio = Spread::of_ratio(&with, &without).context("nothing was written")?;
+    let lost = |ratio: f64| (1.0 - ratio) * 100.0;
+    Ok(Spread { median: lost(ratio.median), min: lost(ratio.max), max: lost(ratio.min) })
+}
+
+fn percent(spread: Spread) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{median:.2} % ({min:.2} to {max:.2} of {PAIRS} pairs)")
+}
