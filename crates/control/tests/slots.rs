@@ -147,8 +147,8 @@ proptest! {
 
 #[test]
 fn while_all_goals_can_be_kept_margins_are_equal() {
-    // Both have a queue; the one with the tighter goal gets more for the same load.
-    let load = report(40, 20, 30, 20.0, 40);
+    // Both have a queue, for which there are too few slots; the one with the tighter goal gets more for the same load.
+    let load = report(40, 80, 30, 20.0, 40);
     let workloads = [workload(1, 200, 1.0, load), workload(2, 800, 1.0, load)];
     let mut controller = controller(Method::Needs);
     let (_, shares) = settled(&mut controller, &workloads, 30);
@@ -158,6 +158,17 @@ fn while_all_goals_can_be_kept_margins_are_equal() {
         matches!(tight.1, Reason::EqualMargin { .. }) && matches!(loose.1, Reason::EqualMargin { .. }),
         "{shares:?}"
     );
+}
+
+/// However late it is: a slot for each request is all that can be used, and the others need theirs.
+#[test]
+fn nobody_gets_slots_for_requests_that_there_are_not() {
+    let late = report(10, 12, 190, 8.0, 80);
+    let many = report(100, 60, 20, 50.0, 80);
+    let workloads = [workload(1, 200, 1.0, late), workload(2, 200, 1.0, many)];
+    let (_, shares) = settled(&mut controller(Method::Needs), &workloads, 5);
+    // 12 that wait, and 100 a second that stay for 80 ms; everyone has one, and none is needed for less than all.
+    assert!(shares[0].0 <= 12.0 + 8.0 + 1.5, "{shares:?}");
 }
 
 #[test]

@@ -30,6 +30,8 @@ fn full(figure: f64) -> PoolRecord {
         device_s: figure,
         device_part: figure,
         queued: figure,
+        known: figure,
+        elasticity: figure,
         smallest_goal_us: Some(u64::MAX),
         needs: vec![figure; 25],
         classes: (0..48).map(|class| (class, figure, figure)).collect(),
@@ -185,7 +187,7 @@ fn impossible_figures_are_told_as_the_nearest_possible() {
 fn pool() -> impl Strategy<Value = PoolRecord> {
     let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
     (
-        proptest::collection::vec(figure(), 8),
+        proptest::collection::vec(figure(), 10),
         proptest::option::of(any::<u64>()),
         prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
         proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
@@ -199,6 +201,8 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             device_s: sums[5],
             queued: sums[6],
             device_part: sums[7],
+            known: sums[8],
+            elasticity: sums[9],
             smallest_goal_us,
             needs,
             classes: classes.into_iter().map(|(class, (tenants, need))| (class, tenants, need)).collect(),
@@ -212,7 +216,7 @@ fn a_summary_comes_back_as_it_was_told() {
     let mut summary =
         Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
     (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
-    summary.device_part = 0.75;
+    (summary.device_part, summary.known, summary.elasticity) = (0.75, 60.0, 15.0);
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
     (summary.classes[0], summary.classes[47]) =
         (Class { workloads: 1.0, need: 0.5 }, Class { workloads: 2.0, need: 60.25 });

@@ -29,6 +29,7 @@ use crate::time::Duration;
 mod config;
 mod depth;
 mod fast;
+mod knee;
 mod need;
 mod report;
 mod split;
@@ -36,6 +37,7 @@ mod summary;
 
 pub use config::{Config, Method};
 pub use depth::Depth;
+use knee::Knee;
 pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};
@@ -43,7 +45,13 @@ pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 /// The part of the tightest goal that the device may take where no latency is configured: at ease, and under pressure.
 const PART_OF_GOAL: f64 = 0.5;
 const MOST_OF_GOAL: f64 = 0.7;
-/// Latency that is aimed at where nothing has a goal and none is configured.
+/// The same where more slots bring nothing but latency: what waits at its host can still be held back.
+const PART_BEYOND_KNEE: f64 = 0.25;
+/// From this elasticity of the throughput on, more slots are worth the latency that goals allow.
+const WORTH_A_GOAL: f64 = 0.15;
+/// Where nothing has a goal: as many slots as bring a fourth of a per cent more throughput for the last per cent of them.
+const KNEE: f64 = 0.25;
+/// Latency that PARDA aims at where nothing has a goal and none is configured.
 const WITHOUT_GOALS_S: f64 = 0.02;
 /// Everyone may have this many out, while there are that many for everyone.
 const LEAST: f64 = 1.0;
@@ -180,6 +188,7 @@ pub struct Controller {
     /// What counts as the goal of those that have none, in seconds.
     no_goal_s: f64,
     tightness: Option<f64>,
+    knee: Knee,
     shares: Vec<Share>,
 }
 
@@ -202,6 +211,7 @@ impl Controller {
             latency_s: None,
             no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
             tightness: None,
+            knee: Knee::default(),
             shares: Vec::new(),
         })
     }
@@ -325,18 +335,24 @@ impl Controller {
         // to do than it may, that says nothing of what more slots would do.
         let period_s = self.config.period.as_secs_f64();
         if group.completed > 0.0 {
-            let by_latency = self.target_s / (group.used * period_s / group.completed).max(1e-9);
-            let factor = match self.config.latency {
-                None if group.device_part > 0.0 => {
-                    let part = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
-                    part / group.device_part
+            let busy = group.queued > 0.0 && group.used >= BOUND * self.total;
+            if busy {
+                self.knee.learn(self.config.period, group.used, group.completed);
+            }
+            let elasticity = knee::together(group.known, group.elasticity);
+            let factor = match (self.config.latency, group.smallest_goal) {
+                (None, Some(_)) if group.device_part > 0.0 => {
+                    let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
+                    let worth = (elasticity / WORTH_A_GOAL).min(1.0);
+                    (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
                 }
-                _ => by_latency,
+                (None, None) => (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0),
+                _ => self.target_s / (group.used * period_s / group.completed).max(1e-9),
             };
             let total = (group.used * factor).clamp(self.config.least, self.config.most);
             if total < self.total {
                 self.total += DOWN * (total - self.total);
-            } else if group.queued > 0.0 && group.used >= BOUND * self.total {
+            } else if busy {
                 self.total += UP * (total - self.total);
             }
         }
@@ -383,7 +399,8 @@ impl Controller {
     }
 
     fn summarise(&mut self) {
-        let mut own = Summary::default();
+        let known = self.knee.known();
+        let mut own = Summary { known, elasticity: known * self.knee.elasticity(), ..Summary::default() };
         for known in &self.known {
             let (workload, report) = (&known.workload, &known.workload.report);
             own.weight += workload.weight;
@@ -477,6 +494,8 @@ impl Known {
         if self.workload.report.queued > 0 {
             rate = rate.max(self.workload.promised_iops);
         }
-        rate * self.latency_s
+        // More than one for each request is of no use.
+        let useful = (self.arrivals + self.spread) * self.latency_s + self.workload.report.queued as f64;
+        (rate * self.latency_s).min(useful)
     }
 }

@@ -67,6 +67,10 @@ pub struct Summary {
     pub device_part: f64,
     /// Requests waiting at hosts.
     pub queued: f64,
+    /// How much is known of what more slots bring, each host's own added up.
+    pub known: f64,
+    /// The same times the elasticity of throughput that it speaks for.
+    pub elasticity: f64,
     /// The smallest goal of a workload that is not idle.
     pub smallest_goal: Option<Duration>,
     /// Slots needed to keep every goal times [`scale`].
@@ -86,6 +90,8 @@ impl Default for Summary {
             device_s: 0.0,
             device_part: 0.0,
             queued: 0.0,
+            known: 0.0,
+            elasticity: 0.0,
             smallest_goal: None,
             needs: [0.0; SCALES],
             classes: [Class::default(); CLASSES],
@@ -104,6 +110,8 @@ impl Summary {
         self.device_s += other.device_s;
         self.device_part = self.device_part.max(other.device_part);
         self.queued += other.queued;
+        self.known += other.known;
+        self.elasticity += other.elasticity;
         self.smallest_goal = match (self.smallest_goal, other.smallest_goal) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -104,6 +104,10 @@ pub struct PoolRecord {
     pub device_part: f64,
     /// Requests waiting at the host.
     pub queued: f64,
+    /// How much is known of what more slots bring.
+    pub known: f64,
+    /// The same times the elasticity of throughput that it speaks for.
+    pub elasticity: f64,
     /// The smallest goal for a response time of a tenant that is not idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smallest_goal_us: Option<u64>,
@@ -242,6 +246,8 @@ impl PoolRecord {
             &mut self.device_s,
             &mut self.device_part,
             &mut self.queued,
+            &mut self.known,
+            &mut self.elasticity,
         ];
         let classes = self.classes.iter_mut().flat_map(|(_, tenants, need)| [tenants, need]);
         sums.into_iter().chain(&mut self.needs).chain(classes)
@@ -281,6 +287,8 @@ impl From<&Summary> for PoolRecord {
             device_s: summary.device_s,
             device_part: summary.device_part,
             queued: summary.queued,
+            known: summary.known,
+            elasticity: summary.elasticity,
             smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
             classes: classes.map(|(place, class)| (place, class.workloads, class.need)).collect(),
@@ -299,6 +307,8 @@ impl From<&PoolRecord> for Summary {
             device_s: record.device_s,
             device_part: record.device_part,
             queued: record.queued,
+            known: record.known,
+            elasticity: record.elasticity,
             smallest_goal: record.smallest_goal_us.map(Duration::from_micros),
             ..Self::default()
         };

@@ -1,0 +1,93 @@
+//! How much more comes out of a device for more slots: where the curve of throughput over slots bends.
+
+use crate::time::Duration;
+
+/// What is assumed of a device of which nothing is known, give or take 0.2, and what has to be known for it to count half:
+/// counts vary by half of what chance makes of them.
+const ASSUMED: f64 = 0.3;
+const DOUBT: f64 = 12.0;
+/// For how long what was seen counts, in seconds (time constant).
+const MEMORY_S: f64 = 30.0;
+/// Latencies that differ by more than this part from what was expected, in the mean over so many completions, tell that the
+/// device, or what it is asked, is another one: half of what was seen is forgotten.
+const SURPRISE: f64 = 0.12;
+const SURPRISE_OVER: f64 = 300.0;
+
+/// Estimates the elasticity of throughput, d ln X / d ln s, of a device that is kept busy: how many per cent more it does
+/// for one per cent more slots s. 1 while slots are what limits it, 0 beyond the knee, in between for disks, which choose
+/// better among more requests.
+///
+/// Latency is close to l = a + b·s for devices of all kinds: a is what a request takes on its own, and b what another one
+/// in front of it costs. With Little's law the elasticity is then a / l. Weighted regression of l on s over the last half
+/// minute, where s varied; what is assumed makes it vary.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Knee {
+    /// Completions, lately.
+    weight: f64,
+    slots: f64,
+    latency_s: f64,
+    spread: f64,
+    both: f64,
+    /// Slots in the newest period.
+    used: f64,
+    /// By how much latencies differ from what was expected lately.
+    off: f64,
+}
+
+impl Knee {
+    /// In a period of this length the device had `used` slots, all that it was to have, and completed so many requests.
+    pub(super) fn learn(&mut self, length: Duration, used: f64, completed: f64) {
+        if used <= 0.0 || completed <= 0.0 || length == Duration::ZERO {
+            return;
+        }
+        let latency_s = used * length.as_secs_f64() / completed;
+        let mut keep = libm::exp(-length.as_secs_f64() / MEMORY_S);
+        let expected_s = self.latency_s * self.relative_latency(used);
+        if expected_s > 0.0 {
+            let newest = completed / (completed + SURPRISE_OVER);
+            self.off += newest * (latency_s / expected_s - 1.0 - self.off);
+        }
+        if self.off.abs() > SURPRISE {
+            keep *= 0.5;
+        }
+        // The more were counted, the less is chance.
+        self.weight = self.weight * keep + completed;
+        let (slots_off, latency_off) = (used - self.slots, latency_s - self.latency_s);
+        self.slots += slots_off * completed / self.weight;
+        self.latency_s += latency_off * completed / self.weight;
+        self.spread = self.spread * keep + completed * slots_off * (used - self.slots);
+        self.both = self.both * keep + completed * slots_off * (latency_s - self.latency_s);
+        self.used = used;
+    }
+
+    /// How much is known: the sum of the squares of how far s was from its mean, as a part of the mean, by completions.
+    pub(super) fn known(&self) -> f64 {
+        if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 }
+    }
+
+    /// The elasticity at the slots of the newest period, 0 to 1.
+    pub(super) fn elasticity(&self) -> f64 {
+        if self.slots <= 0.0 {
+            return ASSUMED;
+        }
+        ((1.0 - self.slope()) / self.relative_latency(self.used)).clamp(0.0, 1.0)
+    }
+
+    /// Of latency over slots, both as parts of their means, 0 to 1.
+    fn slope(&self) -> f64 {
+        let scale = self.slots * self.latency_s;
+        let both = if scale > 0.0 { self.both / scale } else { 0.0 };
+        ((both + DOUBT * (1.0 - ASSUMED)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
+    }
+
+    /// The latency to expect with so many slots, as a part of its mean.
+    fn relative_latency(&self, slots: f64) -> f64 {
+        let relative = if self.slots > 0.0 { slots / self.slots } else { 1.0 };
+        (1.0 + self.slope() * (relative - 1.0)).max(1e-9)
+    }
+}
+
+/// The elasticity by what hosts know together: the sum of what each knows, and the sum of that times its elasticity.
+pub(super) fn together(known: f64, elasticity: f64) -> f64 {
+    if known > 0.0 { elasticity / known } else { ASSUMED }
+}

@@ -1,0 +1,149 @@
+//! Slots of three hosts that tell each other what they did, in front of one array: goals held for clients whose requests do
+//! not come evenly.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::slots::{self, Summary};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+
+const WORK: Work = Work { kind: Kind::Read, bytes: 4096 };
+/// How long after the end of a period the last summary is there, and how long a period is.
+const EXCHANGE_MS: u64 = 60;
+const PERIOD_MS: u64 = 500;
+const GOAL_MS: u64 = 250;
+
+/// How a client asks.
+#[derive(Clone, Copy, Debug)]
+enum Ask {
+    /// So many at a time, always.
+    Closed(usize),
+    /// At random, so many a second, at most so many at a time.
+    Random { per_s: f64, depth: usize },
+    /// The same, but it waits until nothing is outstanding whenever it is early: batches, larger the slower they are.
+    Batches { per_s: f64, depth: usize },
+}
+
+struct Client {
+    ask: Ask,
+    rng: SplitMix64,
+    next_ms: f64,
+    outstanding: usize,
+    quiet: bool,
+}
+
+impl Client {
+    /// How many requests it sends now.
+    fn sends(&mut self, now_ms: u64) -> usize {
+        let (per_s, depth, batches) = match self.ask {
+            Ask::Closed(depth) => return depth - self.outstanding,
+            Ask::Random { per_s, depth } => (per_s, depth, false),
+            Ask::Batches { per_s, depth } => (per_s, depth, true),
+        };
+        let mut sends = 0;
+        self.quiet &= self.outstanding > 0;
+        while !self.quiet && self.outstanding + sends < depth {
+            if self.next_ms > now_ms as f64 {
+                self.quiet = batches && self.outstanding + sends > 0;
+                break;
+            }
+            self.next_ms -= (1.0 - self.rng.next_f64()).ln() * 1e3 / per_s;
+            sends += 1;
+        }
+        sends
+    }
+}
+
+struct Host {
+    pool: Pool<u64>,
+    tenant: TenantId,
+    client: Client,
+    heard: Option<Summary>,
+    /// Requests and milliseconds in this second, and the means of those before.
+    second: (u64, u64),
+    means: Vec<f64>,
+}
+
+/// Serves 1,000 requests a second, first come, first served; answers the mean response time of each host's seconds.
+fn run(asks: [(Ask, bool); 3], seconds: u64, seed: u64) -> Vec<Vec<f64>> {
+    let slots = slots::Config { period: Duration::from_millis(PERIOD_MS), most: 300.0, ..slots::Config::NEEDS };
+    let config = Config {
+        scheduler: Scheduler::Mclock,
+        admission: Admission::None,
+        base_cost_bytes: 0,
+        cost: CostModel { base_bytes: 1, write_percent: 100 },
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+        goal: None,
+        slots: Some(slots),
+    };
+    let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
+    let mut hosts: Vec<Host> = (0u64..)
+        .zip(asks)
+        .map(|(place, (ask, goal))| {
+            let mut pool = Pool::new(config, at(0), seed ^ place);
+            pool.share_slots(true);
+            let tenant = pool.join(at(0), Qos::default());
+            let goal = goal.then(|| ResponseGoal::mean(Duration::from_millis(GOAL_MS)));
+            pool.set_response_goal(tenant, goal);
+            let rng = SplitMix64::new(seed.wrapping_mul(31) ^ place);
+            let client = Client { ask, rng, next_ms: 0.0, outstanding: 0, quiet: false };
+            Host { pool, tenant, client, heard: None, second: (0, 0), means: Vec::new() }
+        })
+        .collect();
+    let mut array: VecDeque<(usize, u64, Ticket)> = VecDeque::new();
+    for now in 1..=seconds * 1000 {
+        if let Some((host, sent, ticket)) = array.pop_front() {
+            let host = &mut hosts[host];
+            host.pool.complete(at(now), ticket, Outcome::Done);
+            host.client.outstanding -= 1;
+            host.second = (host.second.0 + 1, host.second.1 + now - sent);
+        }
+        for (place, host) in hosts.iter_mut().enumerate() {
+            for _ in 0..host.client.sends(now) {
+                host.client.outstanding += 1;
+                host.pool.submit(at(now), host.tenant, WORK, now).expect("a tenant");
+            }
+            if now % PERIOD_MS == 0 {
+                host.pool.tick_controllers(at(now));
+                host.heard = host.pool.take_summary(at(now));
+            }
+            while let Next::Run(sent, ticket) = host.pool.dispatch(at(now)) {
+                array.push_back((place, sent, ticket));
+            }
+            if now % 1000 == 0 {
+                let (count, sum) = std::mem::take(&mut host.second);
+                host.means.push(if count == 0 { 1000.0 } else { sum as f64 / count as f64 });
+            }
+        }
+        if now % PERIOD_MS == EXCHANGE_MS && hosts.iter().all(|host| host.heard.is_some()) {
+            let mut group = Summary::default();
+            hosts.iter().filter_map(|host| host.heard.as_ref()).for_each(|heard| group.add(heard));
+            hosts.iter_mut().for_each(|host| host.pool.decide_slots(at(now), &group));
+        }
+    }
+    hosts.into_iter().map(|host| host.means).collect()
+}
+
+/// Goals of a client that always has 150 requests outstanding, and of one whose 100 a second come unevenly, beside one that takes
+/// what it can get.
+#[test]
+fn goals_are_kept_however_unevenly_requests_come() {
+    for uneven in [Ask::Random { per_s: 100.0, depth: 64 }, Ask::Batches { per_s: 100.0, depth: 64 }] {
+        for seed in 300..320 {
+            let means = run([(Ask::Closed(150), true), (uneven, true), (Ask::Closed(200), false)], 110, seed);
+            for (host, means) in means[..2].iter().enumerate() {
+                // It takes some seconds to find out what the device can do.
+                let missed: Vec<_> = (0..).zip(means).skip(10).filter(|(_, mean)| **mean > GOAL_MS as f64).collect();
+                assert!(missed.is_empty(), "{uneven:?}, seed {seed}, host {host}: missed in seconds {missed:?}");
+            }
+            let served: f64 = means[2][10..].iter().map(|mean| 200.0 / mean * 1e3).sum::<f64>() / 100.0;
+            assert!(served > 100.0, "{uneven:?}, seed {seed}: {served:.0} requests a second are left for the third");
+        }
+    }
+}
