@@ -264,7 +264,8 @@ pub struct Pool {
     /// How many requests tenants may have inside the device, so that their goals for response times are kept; together
     /// with other hosts where there is an exchange.
     pub slots: Slots,
-    /// Mean latency of the device that slots aim at; without this key half of the smallest goal.
+    /// Mean latency of the device that slots aim at; without this key "needs" finds it, the others take half of the smallest
+    /// goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_latency: Option<Duration>,
     /// All slots together, on all hosts: never more, and the total of "rwd" and "sfq_d".

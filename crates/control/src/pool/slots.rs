@@ -182,19 +182,19 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Whether the device is shared with pools of other hosts, whose figures [`Pool::decide_slots`] will bring. Periods then
-    /// end when [`Pool::take_summary`] is called.
+    /// For a device that is shared with pools of other hosts: whether their figures are heard, which [`Pool::decide_slots`] will
+    /// bring. Periods then end when [`Pool::take_summary`] is called.
     ///
-    /// Without, the pool decides alone, at first as if it knew nothing: what the group had together is not its own, and it
-    /// takes no more than the latency that it measures lets it take. Fixed totals and their shares stay as they are.
+    /// While they are not, the pool decides alone, at first as if it knew nothing: what the group had together is not its own,
+    /// and it takes no more than the latency that it measures lets it take. Fixed totals and their shares stay as they are.
+    /// Not to be called where no other host has a say.
     pub fn share_slots(&mut self, exchanged: bool) {
         let Some(slots) = &mut self.slots else { return };
-        let alone = slots.exchanged && !exchanged;
-        slots.exchanged = exchanged;
-        if alone {
+        if slots.exchanged && !exchanged {
             slots.ramp = 1.0;
-            slots.controller.begin_anew();
         }
+        slots.exchanged = exchanged;
+        slots.controller.set_alone(!exchanged);
     }
 
     /// How much of their shares tenants get, 0 (as little as everyone has) to 1: a host that joins takes its part in steps,
@@ -227,8 +227,10 @@ impl<R> Pool<R> {
             return;
         }
         let begun = |config: Config| -> Result<Box<Slots>, InvalidConfig> {
+            let mut controller = Controller::new(&config)?;
+            controller.set_alone(self.slots.as_ref().is_some_and(|slots| slots.controller.is_alone()));
             Ok(Box::new(Slots {
-                controller: Controller::new(&config)?,
+                controller,
                 config,
                 began: now,
                 next_tick: now + config.period,

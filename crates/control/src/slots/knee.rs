@@ -2,16 +2,17 @@
 
 use crate::time::Duration;
 
-/// What is assumed of a device of which nothing is known, give or take 0.2, and what has to be known for it to count half:
-/// counts vary by half of what chance makes of them.
-const ASSUMED: f64 = 0.3;
+/// What has to be known for what is assumed of a device, give or take 0.2, to count half: counts vary by half of what chance
+/// makes of them.
 const DOUBT: f64 = 12.0;
 /// For how long what was seen counts, in seconds (time constant).
 const MEMORY_S: f64 = 30.0;
-/// Latencies that differ by more than this part from what was expected, in the mean over so many completions, tell that the
-/// device, or what it is asked, is another one: half of what was seen is forgotten.
+/// Latencies that differ by more than this part from what was expected, in the mean over so many completions or so many
+/// seconds (whichever is sooner), tell that the device, or what it is asked, is another one: half of what was seen is
+/// forgotten.
 const SURPRISE: f64 = 0.12;
 const SURPRISE_OVER: f64 = 300.0;
+const SURPRISE_OVER_S: f64 = 3.0;
 
 /// Estimates the elasticity of throughput, d ln X / d ln s, of a device that is kept busy: how many per cent more it does
 /// for one per cent more slots s. 1 while slots are what limits it, 0 beyond the knee, in between for disks, which choose
@@ -22,6 +23,8 @@ const SURPRISE_OVER: f64 = 300.0;
 /// minute, where s varied; what is assumed makes it vary.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Knee {
+    /// What is assumed while nothing is known.
+    assumed: f64,
     /// Completions, lately.
     weight: f64,
     slots: f64,
@@ -35,6 +38,11 @@ pub(super) struct Knee {
 }
 
 impl Knee {
+    /// What is assumed from now on; what is known stays.
+    pub(super) fn assume(&mut self, elasticity: f64) {
+        self.assumed = elasticity;
+    }
+
     /// In a period of this length the device had `used` slots, all that it was to have, and completed so many requests.
     pub(super) fn learn(&mut self, length: Duration, used: f64, completed: f64) {
         if used <= 0.0 || completed <= 0.0 || length == Duration::ZERO {
@@ -44,7 +52,7 @@ impl Knee {
         let mut keep = libm::exp(-length.as_secs_f64() / MEMORY_S);
         let expected_s = self.latency_s * self.relative_latency(used);
         if expected_s > 0.0 {
-            let newest = completed / (completed + SURPRISE_OVER);
+            let newest = (completed / SURPRISE_OVER).max(length.as_secs_f64() / SURPRISE_OVER_S).min(0.5);
             self.off += newest * (latency_s / expected_s - 1.0 - self.off);
         }
         if self.off.abs() > SURPRISE {
@@ -62,22 +70,26 @@ impl Knee {
 
     /// How much is known: the sum of the squares of how far s was from its mean, as a part of the mean, by completions.
     pub(super) fn known(&self) -> f64 {
-        if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 }
+        let known = if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 };
+        // What is left of adding equal numbers is no knowledge.
+        if known < 1e-9 * DOUBT { 0.0 } else { known }
     }
 
     /// The elasticity at the slots of the newest period, 0 to 1.
     pub(super) fn elasticity(&self) -> f64 {
-        if self.slots <= 0.0 {
-            return ASSUMED;
-        }
         ((1.0 - self.slope()) / self.relative_latency(self.used)).clamp(0.0, 1.0)
+    }
+
+    /// The elasticity by what hosts know together: the sum of what each knows, and the sum of that times its elasticity.
+    pub(super) fn together(&self, known: f64, elasticity: f64) -> f64 {
+        if known > 0.0 { elasticity / known } else { self.assumed }
     }
 
     /// Of latency over slots, both as parts of their means, 0 to 1.
     fn slope(&self) -> f64 {
         let scale = self.slots * self.latency_s;
         let both = if scale > 0.0 { self.both / scale } else { 0.0 };
-        ((both + DOUBT * (1.0 - ASSUMED)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
+        ((both + DOUBT * (1.0 - self.assumed)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
     }
 
     /// The latency to expect with so many slots, as a part of its mean.
@@ -85,9 +97,4 @@ impl Knee {
         let relative = if self.slots > 0.0 { slots / self.slots } else { 1.0 };
         (1.0 + self.slope() * (relative - 1.0)).max(1e-9)
     }
-}
-
-/// The elasticity by what hosts know together: the sum of what each knows, and the sum of that times its elasticity.
-pub(super) fn together(known: f64, elasticity: f64) -> f64 {
-    if known > 0.0 { elasticity / known } else { ASSUMED }
 }

@@ -51,7 +51,13 @@ const PART_BEYOND_KNEE: f64 = 0.25;
 const WORTH_A_GOAL: f64 = 0.15;
 /// Where nothing has a goal: as many slots as bring a fourth of a per cent more throughput for the last per cent of them.
 const KNEE: f64 = 0.25;
-/// Latency that PARDA aims at where nothing has a goal and none is configured.
+/// The elasticity while nothing is known of it: more than the knee's where nothing has a goal, so that the total moves and
+/// something is seen.
+const ASSUMED: f64 = 0.1;
+const ASSUMED_WITHOUT_GOALS: f64 = 0.3;
+/// A group that changes by more than this part is another one: who has left may still load the device.
+const OTHERS: f64 = 0.05;
+/// Latency that PARDA, and a host that is alone, aims at where nothing has a goal and none is configured.
 const WITHOUT_GOALS_S: f64 = 0.02;
 /// Everyone may have this many out, while there are that many for everyone.
 const LEAST: f64 = 1.0;
@@ -189,6 +195,10 @@ pub struct Controller {
     no_goal_s: f64,
     tightness: Option<f64>,
     knee: Knee,
+    /// Others load the device, of whom nothing is heard.
+    alone: bool,
+    /// Weights of all workloads together.
+    weight: f64,
     shares: Vec<Share>,
 }
 
@@ -212,6 +222,8 @@ impl Controller {
             no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
             tightness: None,
             knee: Knee::default(),
+            alone: false,
+            weight: 0.0,
             shares: Vec::new(),
         })
     }
@@ -221,13 +233,21 @@ impl Controller {
         &self.config
     }
 
-    /// Forgets how many slots the group has together: the host is on its own from now on, and finds out anew how many the
-    /// device can take, from the least. What is known of its workloads stays, and so do fixed totals.
-    pub fn begin_anew(&mut self) {
-        if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
+    /// Whether nothing is heard of the others that load the device. Then it forgets how many slots the group has together, and
+    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told from
+    /// what the device does. What is known of its workloads stays, and so do fixed totals.
+    pub fn set_alone(&mut self, alone: bool) {
+        if alone && !self.alone && !matches!(self.config.method, Method::Rwd | Method::SfqD) {
             self.total = self.config.least;
             self.latency_s = None;
+            self.knee = Knee::default();
         }
+        self.alone = alone;
+    }
+
+    /// Whether it is; see [`Self::set_alone`].
+    pub fn is_alone(&self) -> bool {
+        self.alone
     }
 
     /// What the workloads of this host did in a period; who is missing is gone. Answers what to tell the other hosts.
@@ -336,17 +356,24 @@ impl Controller {
         let period_s = self.config.period.as_secs_f64();
         if group.completed > 0.0 {
             let busy = group.queued > 0.0 && group.used >= BOUND * self.total;
-            if busy {
+            self.knee.assume(if group.smallest_goal.is_some() { ASSUMED } else { ASSUMED_WITHOUT_GOALS });
+            if (group.weight - self.weight).abs() > OTHERS * self.weight {
+                self.knee = Knee::default();
+            }
+            self.weight = group.weight;
+            if busy && !self.alone {
                 self.knee.learn(self.config.period, group.used, group.completed);
             }
-            let elasticity = knee::together(group.known, group.elasticity);
+            let elasticity = if self.alone { 1.0 } else { self.knee.together(group.known, group.elasticity) };
             let factor = match (self.config.latency, group.smallest_goal) {
                 (None, Some(_)) if group.device_part > 0.0 => {
                     let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
                     let worth = (elasticity / WORTH_A_GOAL).min(1.0);
                     (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
                 }
-                (None, None) => (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0),
+                (None, None) if !self.alone => {
+                    (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0)
+                }
                 _ => self.target_s / (group.used * period_s / group.completed).max(1e-9),
             };
             let total = (group.used * factor).clamp(self.config.least, self.config.most);

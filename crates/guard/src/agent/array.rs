@@ -134,6 +134,7 @@ impl Array {
     /// Shares slots out by what all hosts together did, this one included. `ramp`: how much of its share this host takes.
     pub fn decide(&mut self, now: Instant, group: &Summary, ramp: f64) {
         (self.exchanged, self.ramp) = (true, ramp.clamp(0.0, 1.0));
+        self.controller.set_alone(false);
         self.share(now, group);
     }
 
@@ -141,8 +142,8 @@ impl Array {
     pub fn alone(&mut self) {
         if std::mem::take(&mut self.exchanged) {
             self.ramp = 1.0;
-            self.controller.begin_anew();
         }
+        self.controller.set_alone(true);
     }
 
     /// The slots of each volume, in the configuration's order, if something was decided since the last call;

@@ -155,7 +155,9 @@ impl<'a> World<'a> {
         let mut tenants = Vec::new();
         for (place, workload) in setup.workloads.iter().enumerate() {
             let pool = &mut hosts[workload.host].pool;
-            pool.share_slots(count > 1);
+            if count > 1 {
+                pool.share_slots(true);
+            }
             let id = pool.join(Instant::ZERO, Qos { weight: workload.weight, ..Qos::default() });
             pool.set_response_goal(id, Some(ResponseGoal::mean(workload.goal)));
             tenants.push(id);
@@ -259,7 +261,9 @@ impl<'a> World<'a> {
         let silent = self.setup.silence.is_some_and(|(from, until)| (from..until).contains(&now));
         let many = self.hosts.len() > 1;
         for host in &mut self.hosts {
-            host.pool.share_slots(many && !silent);
+            if many {
+                host.pool.share_slots(!silent);
+            }
             host.pool.tick_controllers(now);
             if let Some(summary) = host.pool.take_summary(now) {
                 host.heard = summary;
