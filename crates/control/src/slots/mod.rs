@@ -350,39 +350,42 @@ impl Controller {
         });
     }
 
-    fn needs(&mut self, group: &Summary) {
-        // Little's law tells what the latency will be while those inside have not all come out yet. While the device has less
-        // to do than it may, that says nothing of what more slots would do.
-        let period_s = self.config.period.as_secs_f64();
-        if group.completed > 0.0 {
-            let busy = group.queued > 0.0 && group.used >= BOUND * self.total;
-            self.knee.assume(if group.smallest_goal.is_some() { ASSUMED } else { ASSUMED_WITHOUT_GOALS });
-            if (group.weight - self.weight).abs() > OTHERS * self.weight {
-                self.knee = Knee::default();
-            }
-            self.weight = group.weight;
-            if busy && !self.alone {
-                self.knee.learn(self.config.period, group.used, group.completed);
-            }
-            let elasticity = if self.alone { 1.0 } else { self.knee.together(group.known, group.elasticity) };
-            let factor = match (self.config.latency, group.smallest_goal) {
-                (None, Some(_)) if group.device_part > 0.0 => {
-                    let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
-                    let worth = (elasticity / WORTH_A_GOAL).min(1.0);
-                    (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
-                }
-                (None, None) if !self.alone => {
-                    (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0)
-                }
-                _ => self.target_s / (group.used * period_s / group.completed).max(1e-9),
-            };
-            let total = (group.used * factor).clamp(self.config.least, self.config.most);
-            if total < self.total {
-                self.total += DOWN * (total - self.total);
-            } else if busy {
-                self.total += UP * (total - self.total);
-            }
+    /// The total goes where the latency is what goals leave the device, or where the knee is.
+    fn follow_device(&mut self, group: &Summary) {
+        if group.completed <= 0.0 {
+            return;
         }
+        if (group.weight - self.weight).abs() > OTHERS * self.weight {
+            self.knee = Knee::default();
+        }
+        self.weight = group.weight;
+        self.knee.assume(if group.smallest_goal.is_some() { ASSUMED } else { ASSUMED_WITHOUT_GOALS });
+        // While the device has less to do than it may, its latency says nothing of what more slots would do.
+        let busy = group.queued > 0.0 && group.used >= BOUND * self.total;
+        if busy && !self.alone {
+            self.knee.learn(self.config.period, group.used, group.completed);
+        }
+        let elasticity = if self.alone { 1.0 } else { self.knee.together(group.known, group.elasticity) };
+        let factor = match (self.config.latency, group.smallest_goal) {
+            (None, Some(_)) if group.device_part > 0.0 => {
+                let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
+                let worth = (elasticity / WORTH_A_GOAL).min(1.0);
+                (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
+            }
+            (None, None) if !self.alone => (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0),
+            // Little's law tells what the latency will be while those inside have not all come out yet.
+            _ => self.target_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
+        };
+        let total = (group.used * factor).clamp(self.config.least, self.config.most);
+        if total < self.total {
+            self.total += DOWN * (total - self.total);
+        } else if busy {
+            self.total += UP * (total - self.total);
+        }
+    }
+
+    fn needs(&mut self, group: &Summary) {
+        self.follow_device(group);
         // Everyone has the least; what is left is shared by need.
         let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
         let total = self.total - least * group.workloads;
