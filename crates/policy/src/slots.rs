@@ -74,14 +74,22 @@ impl Config {
     }
 }
 
-/// Why a tenant has the slots that it has, as a sentence.
-pub fn sentence(reason: &Reason) -> String {
+/// Why a tenant has the slots that it has, as a sentence. `has_goal`: one that was promised nothing yields to the others.
+pub fn sentence(reason: &Reason, has_goal: bool) -> String {
     match reason {
         Reason::Unbounded => "the method sets no bound".into(),
         Reason::ByWeight => "its share of the total by weight".into(),
         Reason::Idle => "it asks for nothing at present".into(),
         Reason::EqualMargin { tightness } => {
             format!("all goals are kept, and could be kept if they were {:.0} % of what they are", 100.0 * tightness)
+        }
+        Reason::Kept if !has_goal => "as much as it has use for; not all goals can be kept".into(),
+        Reason::Infeasible { feasible_at } if !has_goal => {
+            let yields = "it has no goal and yields, and not all goals can be kept";
+            feasible_at.map_or_else(
+                || yields.into(),
+                |scale| format!("{yields}; they could if they were {scale:.1} times as large"),
+            )
         }
         Reason::Kept => "as much as its goal needs; not all goals can be kept".into(),
         Reason::Infeasible { feasible_at: Some(scale) } => {
@@ -93,5 +101,22 @@ pub fn sentence(reason: &Reason) -> String {
             "its goal cannot be kept beside the others, and not even ten times as large".into()
         }
         Reason::ByLatency => "it follows the latency of the device".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_goal_is_not_said_to_miss_one() {
+        let infeasible = [Some(1.5), None].map(|feasible_at| Reason::Infeasible { feasible_at });
+        for reason in infeasible.iter().chain([&Reason::Kept]) {
+            let (with, without) = (sentence(reason, true), sentence(reason, false));
+            assert!(with.contains("its goal"), "{with}");
+            assert!(!without.contains("its goal") && without.contains("not all goals can be kept"), "{without}");
+        }
+        assert!(sentence(&infeasible[0], false).ends_with("1.5 times as large"));
+        assert_eq!(sentence(&Reason::Idle, false), sentence(&Reason::Idle, true));
     }
 }

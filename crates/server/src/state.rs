@@ -13,6 +13,7 @@ use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Standing};
 use evenkeel_policy::goal;
+use evenkeel_policy::slots::sentence;
 use evenkeel_policy::state::{
     AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState, SlotsState, State,
     TenantSlotsState, TenantState, VolumeState, WorkerState,
@@ -206,7 +207,7 @@ fn slots(granted: &Granted) -> TenantSlotsState {
         windows_total: granted.windows,
         violated_total: granted.violated,
         reason: granted.reason.map_or("", |reason| reason.name()).into(),
-        because: granted.reason.as_ref().map_or_else(String::new, evenkeel_policy::slots::sentence),
+        because: granted.reason.map_or_else(String::new, |reason| sentence(&reason, granted.goal.is_some())),
     }
 }
 

@@ -225,8 +225,10 @@ impl Array {
     pub fn records(&self) -> impl Iterator<Item = SlotsRecord> {
         let mut decisions: Vec<&Decided> = self.decisions.iter().collect();
         decisions.sort_by_key(|decision| std::cmp::Reverse(decision.until));
-        let name = |volume: usize| self.volumes.get(volume).map_or("", |volume| &volume.name);
-        decisions.into_iter().map(move |decision| decision.record(&self.name, name(decision.volume)))
+        decisions.into_iter().filter_map(move |decision| {
+            let volume = self.volumes.get(decision.volume)?;
+            Some(decision.record(&self.name, &volume.name, volume.config.response_time.is_some()))
+        })
     }
 }
 
@@ -291,7 +293,10 @@ impl Volume {
                 windows_total: self.windows,
                 violated_total: self.violated,
                 reason: self.reason.map_or("", |reason| reason.name()).into(),
-                because: self.reason.as_ref().map(evenkeel_policy::slots::sentence).unwrap_or_default(),
+                because: self
+                    .reason
+                    .map(|reason| evenkeel_policy::slots::sentence(&reason, self.config.response_time.is_some()))
+                    .unwrap_or_default(),
             },
             queues: Vec::new(),
         }

@@ -140,7 +140,8 @@ impl Decided {
         }
     }
 
-    pub(super) fn record(&self, array: &str, volume: &str) -> SlotsRecord {
+    /// Of the volume of this name, which has a goal or not.
+    pub(super) fn record(&self, array: &str, volume: &str, has_goal: bool) -> SlotsRecord {
         let seconds = |at: Instant| at.since(Instant::ZERO).as_secs_f64();
         let ms = |seconds: Option<f64>| seconds.map(|seconds| seconds * 1e3);
         SlotsRecord {
@@ -151,7 +152,7 @@ impl Decided {
             times: self.times,
             exchanged: self.exchanged,
             reason: self.reason.name().into(),
-            because: sentence(&self.reason),
+            because: sentence(&self.reason, has_goal),
             response_ms: ms(self.last.response_s),
             device_ms: ms(self.last.device_s),
             slots: self.last.slots,
