@@ -92,6 +92,7 @@ fn main() -> ExitCode {
         eprintln!("evenkeel: --log {:?} is not a filter: {error}", cli.log);
         return ExitCode::from(2);
     }
+    let serves = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(&args),
@@ -107,13 +108,14 @@ fn main() -> ExitCode {
         Command::Server(command) => control::server(command),
         Command::Reload(connect) => control::reload(&connect),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("evenkeel: {error:#}");
-            ExitCode::FAILURE
-        }
+    if let Err(error) = &done {
+        eprintln!("evenkeel: {error:#}");
     }
+    let status = u8::from(done.is_err());
+    if serves {
+        evenkeel_server::leave(status);
+    }
+    ExitCode::from(status)
 }
 
 fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {

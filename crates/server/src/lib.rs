@@ -22,6 +22,7 @@ mod state;
 mod volume;
 mod worker;
 
+pub use backend::rbd::leave;
 pub use error::Error;
 pub use listen::is_stale;
 pub use server::{Applied, Server, Start};

@@ -110,13 +110,25 @@ struct Files {
     rbd: libloading::Library,
 }
 
+static FOUND: OnceLock<Library> = OnceLock::new();
+
+/// Ends the process with `status`, at once, if the Ceph libraries are in use; returns if they are not. A normal end would
+/// destroy what their threads work with, and an image that waits for its cluster, or is just being closed, would end the
+/// process with an abort instead.
+pub fn leave(status: u8) {
+    if FOUND.get().is_some() {
+        let _ = std::io::Write::flush(&mut std::io::stdout());
+        // SAFETY: it does not return.
+        unsafe { libc::_exit(status.into()) }
+    }
+}
+
 impl Library {
     /// The libraries of this system. What was found stays; what was not is looked for again the next time.
     ///
     /// # Errors
     /// What is missing, and what to install.
     pub(super) fn of_system() -> Result<&'static Self, String> {
-        static FOUND: OnceLock<Library> = OnceLock::new();
         if let Some(found) = FOUND.get() {
             return Ok(found);
         }

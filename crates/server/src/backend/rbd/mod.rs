@@ -16,6 +16,7 @@ use evenkeel_policy::config::{self, Cache};
 use evenkeel_policy::state::RbdState;
 
 use self::image::{Access, Image, Properties, error_of};
+pub use self::library::leave;
 use self::library::{CompletionPtr, Library};
 use super::Extent;
 use crate::engine::{FileIo, IoResult};
