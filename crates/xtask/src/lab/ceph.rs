@@ -27,8 +27,8 @@ const FIXED_KIB: [u64; 4] = [256, 512, 1 << 10, 64 << 10];
 const SMALL_MOST: f64 = 0.6;
 /// What the agent must keep of the throughput and make of the median wait without a throttle. That much is robust on a machine
 /// that does other things as well; the bars are printed, and decide with `--full`.
-const LEAST_THROUGHPUT: f64 = 0.75;
-const MOST_MEDIAN: f64 = 0.75;
+const LEAST_THROUGHPUT: f64 = 0.8;
+const MOST_MEDIAN: f64 = 0.6;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why the lab cannot run on this machine, if so.

@@ -175,8 +175,11 @@ impl Stage {
 
     /// Starts the agent with a configuration for this OSD; `admission` is the name of its controller.
     pub(crate) fn start_guard(&self, admission: &str, arguments: &[&str]) -> Result<Running> {
+        // Ours is what an operator gets who asks for nothing else.
+        let admission =
+            if admission == "elastic" { String::new() } else { format!("admission = {admission:?}\n") };
         let config = format!(
-            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\nadmission = {admission:?}\nsockets = [{:?}]\nonly = [\"osd.0\"]\n",
+            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\n{admission}sockets = [{:?}]\nonly = [\"osd.0\"]\n",
             self.status,
             self.cluster.folder().join("journal"),
             self.cluster.folder().join("run/osd.0.asok")
