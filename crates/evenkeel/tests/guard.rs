@@ -100,6 +100,16 @@ fn check_and_discover_answer_in_json() {
     let findings: Value = serde_json::from_slice(&check.stdout).expect("JSON");
     assert_eq!(findings["can_act"].as_bool(), Some(check.status.success()));
     assert!(findings["findings"].as_array().is_some_and(|all| all.iter().any(|finding| finding["part"] == "netem")));
+    // Port 9 of this host is where nobody listens.
+    let arrays =
+        "[arrays.san.volumes.database]\ndevice = \"no-such-disk\"\n[exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
+    let file = File::new("arrays", arrays);
+    let check = guard(&["check", "--config", file.path(), "--json"]);
+    let findings: Value = serde_json::from_slice(&check.stdout).expect("JSON");
+    for part in ["san/database", "http://127.0.0.1:9"] {
+        let found = findings["findings"].as_array().and_then(|all| all.iter().find(|finding| finding["part"] == part));
+        assert!(found.is_some_and(|found| found["presence"] == "missing" && found["cure"] != ""), "{part}: {findings}");
+    }
     let discover = guard(&["discover", "--json"]);
     let map: Value = serde_json::from_slice(&discover.stdout).expect("JSON");
     assert!(map["links"].is_array() && map["notes"].is_array(), "{map}");

@@ -22,6 +22,7 @@ mod etcd;
 mod faults;
 mod pools;
 mod publish;
+mod reach;
 #[cfg(test)]
 mod tests;
 mod watcher;
@@ -29,6 +30,7 @@ mod watcher;
 use etcd::Traffic;
 use faults::Faults;
 pub(crate) use pools::{ServedPools, sums};
+pub(crate) use reach::reach;
 use watcher::Wanted;
 
 /// Changes that wait to be looked at; the sender waits when there are more.

@@ -16,6 +16,7 @@ use evenkeel_policy::config::Status;
 use serde::de::DeserializeOwned;
 
 use crate::control::{get_over_tcp, path};
+use crate::exchange::reach;
 use crate::output;
 
 mod act;
@@ -49,6 +50,9 @@ pub(crate) enum Command {
     ///
     /// Changes and loads nothing. Exit status 1 if clients cannot be held back here.
     Check {
+        /// A configuration whose arrays and exchange are looked at, too
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Print the findings as JSON
         #[arg(long)]
         json: bool,
@@ -126,7 +130,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Discover { config, json } => discover(config.as_deref(), json),
-        Command::Check { json } => check(json),
+        Command::Check { config, json } => check(config.as_deref(), json),
         Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Config(ConfigCommand::Example) => {
             output::print(EXAMPLE);
@@ -159,8 +163,16 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(json: bool) -> anyhow::Result<()> {
+fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let mut preflight = judged();
+    if let Some(config) = config.map(read).transpose()? {
+        preflight.findings.extend(preflight::arrays::judge(&config, &Roots::default()));
+        if !config.exchange.etcd.is_empty() {
+            let answers = reach(&config.exchange)?;
+            let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
+            preflight.findings.extend(findings);
+        }
+    }
     for entry in osds::find(Path::new("/"), &[]) {
         let socket = AdminSocket::new(entry.socket, CHECK_LIMIT);
         preflight.findings.push(preflight::osd::judge(&entry.name, &Scheduling::ask(&socket)));

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::discovery::roots::{self, Roots};
 use crate::sensor::tracepoints::EVENTS;
 
+pub mod arrays;
 pub mod osd;
 mod parts;
 

@@ -1,0 +1,35 @@
+//! Does etcd answer? Asked once, before anything depends on it.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use evenkeel_policy::config;
+
+use super::etcd::{Client, Keys, Traffic};
+use super::{Settings, StdDuration};
+
+/// Asks each address for the number of hosts of the group; what it is called, and what it answered.
+///
+/// # Errors
+/// Where this host has no name for the exchange, or nothing can be asked at all.
+pub(crate) fn reach(exchange: &config::Exchange) -> anyhow::Result<Vec<(String, Result<u64, String>)>> {
+    let settings = Settings::of_this_host(exchange)?;
+    let (keys, patience) = (Keys::with(&format!("{}hosts/", settings.prefix())), settings.patience());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .context("cannot ask etcd")?;
+    let ask = async |endpoint: &config::Endpoint| {
+        let mut client = Client::open(endpoint, patience, &Arc::new(Traffic::default())).await?;
+        client.count(&keys).await
+    };
+    let answers = exchange.etcd.iter().map(|endpoint| {
+        let answer = runtime.block_on(ask(endpoint)).map_err(|error| error.to_string());
+        (endpoint.to_string(), answer)
+    });
+    let answers = answers.collect();
+    // A name that is looked up meanwhile keeps nobody waiting.
+    runtime.shutdown_timeout(StdDuration::ZERO);
+    Ok(answers)
+}

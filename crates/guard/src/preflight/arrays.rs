@@ -1,0 +1,69 @@
+//! The queues of arrays that hosts share, and the exchange with these hosts.
+
+use crate::config::Config;
+use crate::discovery::roots::{self, Roots};
+use crate::sensor::queue::{self, Queue};
+
+use super::{Finding, Presence};
+
+/// What was found for each volume of the arrays of a configuration.
+pub fn judge(config: &Config, roots: &Roots) -> Vec<Finding> {
+    let volumes = config.arrays.iter().flat_map(|(array, settings)| {
+        settings.volumes.iter().map(move |(name, volume)| (format!("{array}/{name}"), volume.device.as_str()))
+    });
+    volumes.map(|(part, device)| judge_volume(part, device, roots)).collect()
+}
+
+fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
+    let finding = |presence, evidence: String, lost: &str, cure: String| Finding {
+        part,
+        purpose: "slots of an array, by the lengths of its disks' queues".into(),
+        presence,
+        evidence,
+        lost: lost.into(),
+        cure,
+    };
+    let lost = "what the volume sends cannot be held back";
+    match queue::find(roots, device) {
+        Err(why) => finding(Presence::Missing, device.to_owned(), lost, why.to_string()),
+        Ok(queues) => {
+            let said: Result<Vec<String>, String> = queues.iter().map(length).collect();
+            match said {
+                Ok(lengths) => finding(Presence::Present, lengths.join("; "), "", String::new()),
+                Err(why) => finding(Presence::Unsuitable, device.to_owned(), lost, why),
+            }
+        }
+    }
+}
+
+/// The length of a queue now, and between what it is kept: never more than it was found with.
+fn length(queue: &Queue) -> Result<String, String> {
+    let text = roots::text(&queue.path).map_err(|why| format!("make {} readable: {why}", queue.path.display()))?;
+    let now: u32 = text.trim().parse().map_err(|_| {
+        format!("{} has {:?} instead of a number; tell its driver's maker", queue.path.display(), text.trim())
+    })?;
+    let each = if queue.queues.get() > 1 { format!(" of each of {} queues", queue.queues) } else { String::new() };
+    let (disk, knob, least) = (&queue.disk, queue.knob, queue.knob.least().min(now));
+    Ok(format!("{disk}: {} {now}{each}, kept within {least} to {now}", knob.name()))
+}
+
+/// What one address of etcd answered: how many hosts are there, or why it does not.
+pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
+    let finding = |presence, evidence, lost: &str, cure| Finding {
+        part: endpoint.to_owned(),
+        purpose: "slots decided together with other hosts".into(),
+        presence,
+        evidence,
+        lost: lost.into(),
+        cure,
+    };
+    match answer {
+        Ok(hosts) => finding(Presence::Present, format!("it answers; {hosts} hosts are there"), "", String::new()),
+        Err(why) => finding(
+            Presence::Missing,
+            "it was asked".into(),
+            "without any etcd each host decides alone, by the latency that it measures",
+            format!("start etcd or correct exchange.etcd: {why}"),
+        ),
+    }
+}
