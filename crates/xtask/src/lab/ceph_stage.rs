@@ -176,8 +176,7 @@ impl Stage {
     /// Starts the agent with a configuration for this OSD; `admission` is the name of its controller.
     pub(crate) fn start_guard(&self, admission: &str, arguments: &[&str]) -> Result<Running> {
         // Ours is what an operator gets who asks for nothing else.
-        let admission =
-            if admission == "elastic" { String::new() } else { format!("admission = {admission:?}\n") };
+        let admission = if admission == "elastic" { String::new() } else { format!("admission = {admission:?}\n") };
         let config = format!(
             "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\n{admission}sockets = [{:?}]\nonly = [\"osd.0\"]\n",
             self.status,
