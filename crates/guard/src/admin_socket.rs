@@ -4,17 +4,22 @@
 //! significant first, and so many bytes: JSON, or a text that begins with `ERROR: (`. What is pure stands first, what opens
 //! sockets at the end.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Map, Value};
 
 /// More than any answer that is asked for here: all counters of an OSD are 20 KB, its configuration 100 KB.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Bytes before an answer that tell its length.
 const LENGTH_BYTES: usize = 4;
+/// How long is waited for the end of an answer before what has come of it is taken out: an answer that is longer than what the
+/// system holds, some 200 KB, would never end otherwise.
+const DRAIN_EVERY: Duration = Duration::from_millis(20);
 /// What an answer begins with that is none.
 const REFUSAL: &str = "ERROR: (";
 
@@ -117,35 +122,28 @@ pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
 ///
 /// # Errors
 /// [`Malformed::Short`] if the daemon said no more, [`Malformed::Long`].
-pub fn text(received: &[u8]) -> Result<String, Malformed> {
+pub fn text(received: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     let wanted = wanted(received)?.unwrap_or(LENGTH_BYTES);
     match received.get(LENGTH_BYTES..wanted) {
-        Some(body) => Ok(String::from_utf8_lossy(body).into_owned()),
+        Some(body) => Ok(String::from_utf8_lossy(body)),
         None => Err(Malformed::Short { got: received.len(), wanted }),
     }
 }
 
-/// An answer as the daemon means it.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    /// What was asked for. Commands that have nothing to say answer with nothing, which is `null` here.
-    Json(Value),
-    /// In its words.
-    Refused(String),
+/// Why the daemon does not do what it was asked for, in its words, if that is what it says.
+pub fn refusal(text: &str) -> Option<String> {
+    text.starts_with(REFUSAL).then(|| text.trim_end().replace('\n', ": "))
 }
 
-/// Understands an answer.
+/// An answer that is no refusal. Commands that have nothing to say answer with nothing, which is `null` here.
 ///
 /// # Errors
 /// [`Malformed::Json`].
-pub fn understand(text: &str) -> Result<Answer, Malformed> {
-    if text.starts_with(REFUSAL) {
-        return Ok(Answer::Refused(text.trim_end().replace('\n', ": ")));
-    }
+pub fn json(text: &str) -> Result<Value, Malformed> {
     if text.trim().is_empty() {
-        return Ok(Answer::Json(Value::Null));
+        return Ok(Value::Null);
     }
-    serde_json::from_str(text).map(Answer::Json).map_err(|error| Malformed::Json(error.to_string()))
+    serde_json::from_str(text).map_err(|error| Malformed::Json(error.to_string()))
 }
 
 /// The value of an option in an answer to `config get`.
@@ -195,13 +193,36 @@ impl AdminSocket {
     /// # Errors
     /// See [`Error`]; after [`Error::Late`] it is not known whether the command was carried out.
     pub fn ask(&self, prefix: &str, arguments: &[(&str, Value)]) -> Result<(Value, i32), Error> {
+        let mut answers = [Vec::new()];
+        let pid = self.exchange([&question(prefix, arguments)], &mut answers)?;
+        Ok((self.understand(prefix, &answers[0], json)?, pid))
+    }
+
+    /// Asks several questions at once and waits until all answers have come, each in its buffer as it was received; what was
+    /// there before is overwritten. Cheaper than one after the other, and the answers are of nearly the same time. The result
+    /// is the process that listens, as that of [`ask`](Self::ask).
+    ///
+    /// # Errors
+    /// See [`Error`]; the limit holds for all answers together.
+    pub fn exchange<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> Result<i32, Error> {
+        self.try_exchange(questions, answers).map_err(|cause| self.failed(cause))
+    }
+
+    /// What an answer to `command` says by `parse`, unless it is a refusal.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] and [`Error::Odd`].
+    pub fn understand<T>(
+        &self,
+        command: &str,
+        received: &[u8],
+        parse: impl FnOnce(&str) -> Result<T, Malformed>,
+    ) -> Result<T, Error> {
         let odd = |problem| Error::Odd { path: self.path.clone(), problem };
-        let (received, pid) = self.exchange(&question(prefix, arguments)).map_err(|cause| self.failed(cause))?;
-        match text(&received).and_then(|text| understand(&text)).map_err(odd)? {
-            Answer::Json(value) => Ok((value, pid)),
-            Answer::Refused(answer) => {
-                Err(Error::Refused { path: self.path.clone(), command: prefix.to_owned(), answer })
-            }
+        let text = text(received).map_err(odd)?;
+        match refusal(&text) {
+            Some(answer) => Err(Error::Refused { path: self.path.clone(), command: command.to_owned(), answer }),
+            None => parse(&text).map_err(odd),
         }
     }
 
@@ -236,31 +257,20 @@ impl AdminSocket {
         .map(drop)
     }
 
-    fn exchange(&self, question: &[u8]) -> io::Result<(Vec<u8>, i32)> {
+    fn try_exchange<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> io::Result<i32> {
         let deadline = Instant::now() + self.limit;
-        let mut stream = self.connect()?;
-        let pid = rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
-        stream.set_write_timeout(Some(self.limit))?;
-        stream.write_all(question)?;
-        let mut received = Vec::with_capacity(8 << 10);
-        let mut part = [0; 16 << 10];
-        loop {
-            // A length that is too long is complained about by whoever looks at it next.
-            if wanted(&received).map_or(true, |wanted| wanted.is_some_and(|wanted| received.len() >= wanted)) {
-                return Ok((received, pid));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            stream.set_read_timeout(Some(left))?;
-            match stream.read(&mut part) {
-                Ok(0) => return Ok((received, pid)),
-                Ok(n) => received.extend_from_slice(&part[..n]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+        let (mut streams, mut pid) = (Vec::with_capacity(N), 0);
+        for question in questions {
+            let mut stream = self.connect()?;
+            stream.write_all(question)?;
+            streams.push(stream);
         }
+        // A daemon answers one connection after the other: when it has answered the last, all answers are there.
+        for (stream, answer) in streams.iter().zip(answers).rev() {
+            receive(stream, answer, deadline)?;
+            pid = rustix::net::sockopt::socket_peercred(stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
+        }
+        Ok(pid)
     }
 
     /// Connects without waiting: a daemon that hangs has a full queue of connections, and a blocking call would wait for
@@ -270,9 +280,7 @@ impl AdminSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
-        let stream = UnixStream::from(socket);
-        stream.set_nonblocking(false)?;
-        Ok(stream)
+        Ok(UnixStream::from(socket))
     }
 
     fn failed(&self, cause: io::Error) -> Error {
@@ -281,6 +289,39 @@ impl AdminSocket {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::Absent { path },
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Late { path, limit: self.limit },
             _ => Error::Io { path, cause },
+        }
+    }
+}
+
+/// Waits for an answer; one that is cut off is complained about by whoever looks at it next.
+///
+/// The daemon writes the length, then the body, and closes. Only the last wakes us up: on an idle machine waking up costs more
+/// than all that is done with the answer.
+fn receive(mut stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
+    answer.clear();
+    let mut part = [0; 16 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let wait = Timespec::try_from(left.min(DRAIN_EVERY)).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(stream, PollFlags::RDHUP)], Some(&wait)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // A length that is too long is complained about as well.
+        while wanted(answer).is_ok_and(|wanted| wanted.is_none_or(|wanted| answer.len() < wanted)) {
+            match stream.read(&mut part) {
+                Ok(0) => return Ok(()),
+                Ok(n) => answer.extend_from_slice(&part[..n]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if wanted(answer).map_or(true, |wanted| wanted.is_some_and(|wanted| answer.len() >= wanted)) {
+            return Ok(());
         }
     }
 }

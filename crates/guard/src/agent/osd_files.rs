@@ -22,6 +22,8 @@ use crate::sensor::osd::{self as sensor, Counters};
 pub const BYTES: &str = "bluestore_throttle_bytes";
 /// What may be inside or wait to be written in place, beyond the former.
 pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
+/// The command that tells counters.
+const PERF_DUMP: &str = "perf dump";
 /// A throttle that shows something else than what we set for so many samples was set by somebody else.
 const FOREIGN_SAMPLES: u32 = 3;
 
@@ -61,6 +63,11 @@ impl Standing {
 pub struct Osd {
     name: String,
     socket: AdminSocket,
+    /// What is asked in each sample: the store's counters and those of its throttle. Ceph takes one logger in a question, and
+    /// all of them would be much.
+    questions: [Vec<u8>; 2],
+    /// The answers to these, kept for their memory.
+    answers: [Vec<u8>; 2],
     mind: Mind,
     bytes: CephOption,
     deferred: CephOption,
@@ -90,6 +97,9 @@ impl Osd {
             bytes: CephOption::new(socket.clone(), BYTES),
             deferred: CephOption::new(socket.clone(), DEFERRED),
             socket,
+            questions: [sensor::STORE, sensor::BYTES]
+                .map(|logger| admin_socket::question(PERF_DUMP, &[("logger", logger.into())])),
+            answers: [Vec::new(), Vec::new()],
             control_deferred: config.deferred,
             deferred_ratio: None,
             pid: None,
@@ -169,18 +179,18 @@ impl Osd {
         Ok(())
     }
 
-    fn counters(&self) -> Result<(Counters, i32), admin_socket::Error> {
-        let ask = |logger: &str| self.socket.ask("perf dump", &[("logger", logger.into())]);
-        let odd = |problem| admin_socket::Error::Odd { path: self.socket.path().to_owned(), problem };
-        let (store, _) = ask(sensor::STORE)?;
-        let (bytes, pid) = ask(sensor::BYTES)?;
-        let store: sensor::Store = sensor::parse(&store, sensor::STORE).map_err(odd)?;
-        let bytes = sensor::parse(&bytes, sensor::BYTES).map_err(odd)?;
-        if !store.features().latency {
-            return Err(odd(admin_socket::Malformed::Lacks(
-                "counters of the time that the store's states take".into(),
-            )));
-        }
+    fn counters(&mut self) -> Result<(Counters, i32), admin_socket::Error> {
+        let questions = [&*self.questions[0], &*self.questions[1]];
+        let pid = self.socket.exchange(questions, &mut self.answers)?;
+        let [store, bytes] = &self.answers;
+        let store = self.socket.understand(PERF_DUMP, store, |text| {
+            let store: sensor::Store = sensor::parse(text, sensor::STORE)?;
+            if store.features().latency {
+                return Ok(store);
+            }
+            Err(admin_socket::Malformed::Lacks("counters of the time that the store's states take".into()))
+        })?;
+        let bytes = self.socket.understand(PERF_DUMP, bytes, |text| sensor::parse(text, sensor::BYTES))?;
         Ok((Counters { store, bytes }, pid))
     }
 

@@ -4,7 +4,12 @@
 //! from the states that follow it. There is no smallest latency among the counters: the smallest mean over short times takes
 //! its place.
 
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
 use serde::Deserialize;
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::admin_socket::Malformed;
 
@@ -118,14 +123,40 @@ impl Store {
     }
 }
 
-/// The counters of a logger in an answer to `perf dump`.
+/// The counters of a logger in an answer to `perf dump`. Those that are not wanted are passed over and never stored: this is
+/// done many times a second.
 ///
 /// # Errors
-/// [`Malformed::Lacks`] if the OSD has no such logger (its store is not BlueStore), [`Malformed::Json`] if a counter is of
-/// another kind.
-pub fn parse<T: for<'de> Deserialize<'de>>(answer: &serde_json::Value, logger: &str) -> Result<T, Malformed> {
-    let counters = answer.get(logger).ok_or_else(|| Malformed::Lacks(format!("counters of {logger}")))?;
-    T::deserialize(counters).map_err(|error| Malformed::Json(format!("{logger}: {error}")))
+/// [`Malformed::Lacks`] if the OSD has no such logger (its store is not BlueStore), [`Malformed::Json`] if the answer is not
+/// JSON or a counter is of another kind.
+pub fn parse<'de, T: Deserialize<'de>>(answer: &'de str, logger: &str) -> Result<T, Malformed> {
+    let mut json = serde_json::Deserializer::from_str(answer);
+    let counters = json.deserialize_map(Logger(logger, PhantomData)).and_then(|counters| json.end().map(|()| counters));
+    let counters = counters.map_err(|error| Malformed::Json(format!("{logger}: {error}")))?;
+    counters.ok_or_else(|| Malformed::Lacks(format!("counters of {logger}")))
+}
+
+/// Finds one logger among those in an answer.
+struct Logger<'a, T>(&'a str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Logger<'_, T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("loggers with their counters")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut loggers: A) -> Result<Option<T>, A::Error> {
+        let mut found = None;
+        while let Some(name) = loggers.next_key::<Cow<'de, str>>()? {
+            if name == self.0 {
+                found = Some(loggers.next_value()?);
+            } else {
+                loggers.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Both loggers at about the same time.

@@ -1,7 +1,5 @@
-use proptest::prelude::*;
-use serde_json::Value;
-
 use super::*;
+use proptest::prelude::*;
 
 const STORES: [&str; 2] = [
     include_str!("../../tests/fixtures/ceph16/bluestore_1.json"),
@@ -14,15 +12,8 @@ const THROTTLES: [&str; 2] = [
 const DEFERRED_THROTTLE: &str = include_str!("../../tests/fixtures/ceph16/deferred_1.json");
 const NO_LOGGER: &str = include_str!("../../tests/fixtures/ceph16/nosuchlogger.json");
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
-
 fn captured() -> [Counters; 2] {
-    [0, 1].map(|i| Counters {
-        store: parse(&json(STORES[i]), STORE).unwrap(),
-        bytes: parse(&json(THROTTLES[i]), BYTES).unwrap(),
-    })
+    [0, 1].map(|i| Counters { store: parse(STORES[i], STORE).unwrap(), bytes: parse(THROTTLES[i], BYTES).unwrap() })
 }
 
 #[test]
@@ -38,7 +29,7 @@ fn an_osd_of_version_16_tells_all_that_is_wanted() {
     let written = after.store.payload().unwrap() - before.store.payload().unwrap();
     let cost = after.bytes.put_sum - before.bytes.put_sum;
     assert!(cost > 0 && written > 0 && written <= cost * 2, "{written} {cost}");
-    let deferred: Throttle = parse(&json(DEFERRED_THROTTLE), DEFERRED).unwrap();
+    let deferred: Throttle = parse(DEFERRED_THROTTLE, DEFERRED).unwrap();
     // Its bound is the sum of both options.
     assert_eq!(deferred.max, 262_144 + 134_217_728);
 }
@@ -46,12 +37,23 @@ fn an_osd_of_version_16_tells_all_that_is_wanted() {
 #[test]
 fn names_of_later_versions_are_known_and_missing_counters_are_told() {
     let later = STORES[0].replace("bluestore_write_", "write_");
-    let store: Store = parse(&json(&later), STORE).unwrap();
+    let store: Store = parse(&later, STORE).unwrap();
     assert_eq!(store.payload(), captured()[0].store.payload());
     let without = STORES[0].replace("state_kv_queued_lat", "state_gone_lat");
-    let store: Store = parse(&json(&without), STORE).unwrap();
+    let store: Store = parse(&without, STORE).unwrap();
     assert_eq!(store.features(), Features { latency: false, payload: true });
-    assert_eq!(parse::<Store>(&json(NO_LOGGER), STORE), Err(Malformed::Lacks("counters of bluestore".into())));
+    assert_eq!(parse::<Store>(NO_LOGGER, STORE), Err(Malformed::Lacks("counters of bluestore".into())));
+}
+
+#[test]
+fn the_logger_is_found_among_others_and_an_answer_that_is_cut_off_is_none() {
+    let both = format!("{},{}", STORES[0].trim_end().strip_suffix('}').unwrap(), &THROTTLES[0][1..]);
+    let [counters, _] = captured();
+    assert_eq!((parse(&both, STORE), parse(&both, BYTES)), (Ok(counters.store), Ok(counters.bytes)));
+    let cut = &STORES[0].trim_end()[..STORES[0].trim_end().len() - 1];
+    assert!(matches!(parse::<Store>(cut, STORE), Err(Malformed::Json(_))));
+    assert!(matches!(parse::<Store>(&format!("{} {{", STORES[0]), STORE), Err(Malformed::Json(_))));
+    assert!(matches!(parse::<Store>("[]", STORE), Err(Malformed::Json(_))));
 }
 
 #[test]
@@ -68,15 +70,15 @@ proptest! {
         let mut bytes = text.as_bytes().to_vec();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let Ok(value) = serde_json::from_slice::<Value>(&bytes) else { return Ok(()) };
+        let text = std::str::from_utf8(&bytes).unwrap();
         let logger = if which < 2 { STORE } else { BYTES };
         let [before, _] = captured();
         if which < 2 {
-            if let Ok(store) = parse::<Store>(&value, logger) {
+            if let Ok(store) = parse::<Store>(text, logger) {
                 let latency = store.latency_since(&before.store);
                 prop_assert!(latency.is_none_or(|latency| latency >= 0.0));
             }
-        } else if let Ok(bytes) = parse::<Throttle>(&value, logger) {
+        } else if let Ok(bytes) = parse::<Throttle>(text, logger) {
             let _ = (bytes.waiting(), Counters { bytes, ..before }.continue_from(&before));
         }
     }
