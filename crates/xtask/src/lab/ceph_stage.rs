@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Options;
+use super::ceph_admin::Admin;
 use super::ceph_cluster::{self, Cluster, PATIENCE, daemon};
 use crate::build;
 use crate::process::{self, Running};
@@ -135,9 +136,12 @@ impl Stage {
 
     /// Bytes that clients wrote so far.
     fn written(&self) -> Result<u64> {
-        self.cluster.ask(&["perf", "dump", "osd"])?["osd"]["op_w_in_bytes"]
-            .as_u64()
-            .context("the OSD does not count op_w_in_bytes")
+        self.admin().counter("osd", "op_w_in_bytes")
+    }
+
+    /// The admin socket of the OSD.
+    pub(crate) fn admin(&self) -> Admin {
+        Admin::new(self.cluster.folder().join("run/osd.0.asok"))
     }
 
     /// What all clients write in a while, in MB/s.

@@ -1,6 +1,7 @@
 //! Labs in a virtual machine: what the host's kernel cannot show.
 
 mod ceph;
+mod ceph_admin;
 mod ceph_cluster;
 mod ceph_full;
 mod ceph_judge;
