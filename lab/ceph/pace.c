@@ -1,8 +1,9 @@
 /* Paces the writes of a program that uses libaio, as one device of a given speed would: preloaded into an OSD.
  *
  * The device below is much faster, so that an operation that the kernel reports as done has only just begun as far as the
- * program is told: it is held until a device that serves one write after the other would be done with it. The speed is
- * a 64-bit number, bytes per second, in the file that PACE_FILE names; it may be changed at any time, 0 lets everything pass.
+ * program is told: it is held until a device that serves one write after the other would be done with it. The file that
+ * PACE_FILE names holds two 64-bit numbers, which may be changed at any time: the speed in bytes per second, 0 to let
+ * everything pass, and what each write takes beside its bytes, in nanoseconds, 0 for what flash takes.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -16,15 +17,15 @@
 #include <unistd.h>
 
 enum { OP_PWRITE = 1, OP_PWRITEV = 8, HELD_MOST = 4096 };
-/* What a write takes beside its bytes, and a flush, in seconds. */
-static const double EACH = 100e-6, FLUSH = 500e-6;
+/* What a write takes on flash beside its bytes, and a flush on any device, in seconds. */
+static const double FLASH_EACH = 100e-6, FLUSH = 500e-6;
 
 /* As the kernel has it, up to what is read here. */
 struct request { void *data; uint32_t key, flags; uint16_t op; };
 struct event { void *data; struct request *request; int64_t result, more; };
 typedef int get_events(void *, long, long, struct event *, struct timespec *);
 
-static const volatile uint64_t *speed;
+static const volatile uint64_t *speed, *each_ns;
 static get_events *next_get_events;
 static int (*next_fdatasync)(int);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -50,8 +51,11 @@ __attribute__((constructor)) static void begin(void)
     const char *path = getenv("PACE_FILE");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file >= 0) {
-        void *page = mmap(NULL, sizeof(uint64_t), PROT_READ, MAP_SHARED, file, 0);
-        if (page != MAP_FAILED) speed = page;
+        void *page = mmap(NULL, 2 * sizeof(uint64_t), PROT_READ, MAP_SHARED, file, 0);
+        if (page != MAP_FAILED) {
+            speed = page;
+            each_ns = speed + 1;
+        }
         close(file);
     }
     void *aio = dlopen("libaio.so.1", RTLD_NOW);
@@ -69,9 +73,10 @@ static double due(const struct event *event, double at)
     if ((op != OP_PWRITE && op != OP_PWRITEV) || event->result <= 0) return at;
     uint64_t bytes_per_s = *speed;
     if (!bytes_per_s) return at;
+    double each = *each_ns ? *each_ns * 1e-9 : FLASH_EACH;
     pthread_mutex_lock(&lock);
     if (free_at < at) free_at = at;
-    free_at += EACH + (double)event->result / (double)bytes_per_s;
+    free_at += each + (double)event->result / (double)bytes_per_s;
     double done = free_at;
     pthread_mutex_unlock(&lock);
     return done;

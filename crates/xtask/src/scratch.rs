@@ -7,6 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
+/// Where files are in memory.
+pub(crate) const MEMORY: &str = "/dev/shm";
+
 /// Directories to remove when a signal ends this program.
 static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -32,12 +35,21 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Makes a directory whose name holds `purpose`.
     pub(crate) fn new(purpose: &str) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let base = match std::env::var_os("TMPDIR") {
             None if Path::new("/var/tmp").is_dir() => PathBuf::from("/var/tmp"),
             _ => std::env::temp_dir(),
         };
+        Self::under(&base, purpose)
+    }
+
+    /// Makes one in memory, for files that stand for devices.
+    pub(crate) fn in_memory(purpose: &str) -> Result<Self> {
+        Self::under(Path::new(MEMORY), purpose)
+    }
+
+    fn under(base: &Path, purpose: &str) -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("evenkeel-{purpose}-{}-{number}", std::process::id()));
         std::fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
         live().insert(path.clone());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::ceph_cluster::FLASH;
 use super::ceph_judge::Verdict;
 use super::ceph_stage::{self, Stage, Window};
 use super::{Lab, Options, ceph_full};
@@ -41,13 +42,13 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     if let Some(why) = missing() {
         anyhow::bail!("Ceph cannot be tried here: {why}");
     }
-    let begun = Instant::now();
-    let mut stage = Stage::start(options)?;
-    println!("lab: an OSD is up after {:.0} s", begun.elapsed().as_secs_f64());
-    let bulk = stage.start_bulk()?;
     if options.full {
-        return ceph_full::run(lab, options, &stage, bulk);
+        return ceph_full::run(lab, options);
     }
+    let begun = Instant::now();
+    let mut stage = Stage::start(options, 1, FLASH)?;
+    println!("lab: an OSD is up after {:.0} s", begun.elapsed().as_secs_f64());
+    let _bulk = stage.start_bulk()?;
     let time = Duration::from_secs(options.seconds);
     let fixed = sweep(&stage, SPEED, &FIXED_KIB, time)?;
     let fixed_slower = sweep(&stage, SLOWER, &FIXED_KIB, time)?;
@@ -59,13 +60,13 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         &format!("{small}; {all}"),
     );
 
-    let dry = stage.start_guard("elastic", &["--dry-run"])?;
+    let dry = stage.start_guard("", &["--dry-run"])?;
     stage.wait_for("the OSD is watched", |stage| stage.standing() == "watched")?;
     thread::sleep(Duration::from_secs(2));
     lab.check("dry_run_sets_nothing", stage.overrides()?.is_empty(), &format!("{:?}", stage.overrides()?));
     stage.stop_guard(dry)?;
 
-    let guard = stage.start_guard("elastic", &[])?;
+    let guard = stage.start_guard("", &[])?;
     stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
     thread::sleep(LEARNING);
     let ours = stage.window("the agent", time)?;
@@ -78,14 +79,15 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     judge(lab, "also_after_the_device_has_become_slower", &slower, &fixed_slower)?;
     println!("lab: the agent takes {:.2} % of a core", stage.cost_of(&guard, Duration::from_secs(5))?);
 
-    stage.restart_osd()?;
+    stage.cluster().kill_osd(0);
+    stage.cluster().start_osd(0)?;
     stage.wait_for("it is controlled again", |stage| stage.standing() == "controlled" && stage.restarts() > 0)?;
     let again = stage.overrides()?;
     lab.check("an_osd_that_starts_anew_is_controlled_again", !again.is_empty(), &format!("{again:?}"));
     stage.stop_guard(guard)?;
     lab.check("a_stop_puts_the_throttle_back", stage.overrides()?.is_empty(), &format!("{:?}", stage.overrides()?));
 
-    let guard = stage.start_guard("elastic", &[])?;
+    let guard = stage.start_guard("", &[])?;
     stage.wait_for("the throttle is set", |stage| stage.overrides().is_ok_and(|set| !set.is_empty()))?;
     guard.kill();
     let begun = Instant::now();

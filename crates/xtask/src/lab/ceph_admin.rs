@@ -1,4 +1,4 @@
-//! The admin socket of the lab's OSD without Ceph's own client, which takes a tenth of a second of a processor: too much in
+//! The admin socket of an OSD of the lab without Ceph's own client, which takes a tenth of a second of a processor: too much in
 //! the midst of a measurement.
 
 use std::io::{Read as _, Write as _};

@@ -1,4 +1,4 @@
-//! A Ceph cluster of one monitor and one OSD on this machine, from the distribution's packages, for the labs that need one.
+//! A Ceph cluster of one monitor and a few OSDs on this machine, from the distribution's packages, for the labs that need one.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use serde_json::Value;
 use super::Options;
 use crate::packages;
 use crate::process::{self, Running};
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 
 const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
 /// Placement groups of a pool: enough to have requests of several at once on one OSD.
 const GROUPS: &str = "32";
-/// What holds the OSD's data, sparse, in memory.
+/// What holds an OSD's data, sparse, in memory.
 const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -33,50 +33,57 @@ pub(crate) fn missing(programs: &[&str], packages: &[&str]) -> Option<String> {
         let command = packages::command(&[&PACKAGES[..], packages].concat());
         return Some(format!("{program} is not installed: {command}"));
     }
-    (!Path::new("/dev/shm").is_dir()).then(|| "there is no /dev/shm for the device".to_owned())
+    (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
 }
+
+/// What a cluster is to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan<'a> {
+    /// Of the lab: part of the names of files.
+    pub(crate) name: &'a str,
+    /// How many OSDs.
+    pub(crate) osds: usize,
+    /// Lines of the configuration for the kind of device and the scheduler.
+    pub(crate) settings: &'a str,
+}
+
+/// Settings of an OSD on flash whose scheduler has no reservations that keep it from choosing: what the throttle does shows
+/// then.
+pub(crate) const FLASH: &str = "bluestore_throttle_cost_per_io = 4000
+bluestore_prefer_deferred_size = 0
+osd_mclock_scheduler_client_res = 1
+";
 
 /// The daemons and their files; gone with the value.
 pub(crate) struct Cluster {
     folder: PathBuf,
-    osd: Option<Running>,
+    /// By number; `None` while one is dead.
+    osds: Vec<Option<Running>>,
     _monitor: Running,
-    /// What the OSD finds in its environment.
+    /// What OSDs find in their environment.
     environment: Vec<(&'static str, PathBuf)>,
-    /// Holds the device, in memory.
-    _device: Device,
+    /// Holds the devices, in memory.
+    devices: Scratch,
     _scratch: Scratch,
 }
 
-/// The file that stands for the device.
-struct Device(PathBuf);
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 impl Cluster {
-    /// Starts from nothing; `name` is that of the lab. `prepare` makes what the OSD needs in the folder of the cluster, and
-    /// returns what it shall find in its environment.
+    /// Starts from nothing. `prepare` makes what the OSDs need in the folder of the cluster, and returns what they shall find
+    /// in their environment.
     pub(crate) fn start(
-        name: &str,
+        plan: Plan,
         options: &Options,
         prepare: impl FnOnce(&Path) -> Result<Vec<(&'static str, PathBuf)>>,
     ) -> Result<Self> {
-        let mut scratch = Scratch::new(name)?;
+        let mut scratch = Scratch::new(plan.name)?;
         if options.keep {
             scratch.keep();
         }
         let folder = scratch.path().to_owned();
-        let device = Device(PathBuf::from(format!("/dev/shm/evenkeel-{name}-{}", std::process::id())));
-        std::fs::File::create(&device.0)?.set_len(DEVICE_BYTES)?;
-        std::fs::create_dir_all(folder.join("osd"))?;
-        std::os::unix::fs::symlink(&device.0, folder.join("osd/block"))?;
+        let devices = Scratch::in_memory(plan.name)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let monitor = format!("[v2:127.0.0.1:{port}]");
-        std::fs::write(folder.join("ceph.conf"), configuration(&folder, &monitor))?;
+        std::fs::write(folder.join("ceph.conf"), configuration(&folder, &monitor, plan.settings))?;
         let environment = prepare(&folder)?;
         let mon = || {
             let mut command = process::program("ceph-mon");
@@ -89,22 +96,41 @@ impl Cluster {
         process::output(process::program("monmaptool").args(create).arg(&map))?;
         process::output(mon().args(["--mkfs", "--monmap"]).arg(&map))?;
         let running = daemon(&folder, "mon", mon().arg("-f"))?;
-        let mut cluster =
-            Self { folder, osd: None, _monitor: running, environment, _device: device, _scratch: scratch };
+        let osds = (0..plan.osds).map(|_| None).collect();
+        let mut cluster = Self { folder, osds, _monitor: running, environment, devices, _scratch: scratch };
         cluster.wait_for("the monitor answers", || cluster.ceph(&["--connect-timeout", "3", "osd", "stat"]).is_ok())?;
-        let id = process::output(Command::new("cat").arg("/proc/sys/kernel/random/uuid"))?;
-        cluster.ceph(&["osd", "new", id.trim(), "0"])?;
-        cluster.ceph(&["osd", "crush", "add", "osd.0", "1.0", "root=default", "host=lab"])?;
-        let mkfs = ["-i", "0", "--mkfs", "--osd-objectstore", "bluestore", "--osd-uuid", id.trim()];
-        process::output(process::program("ceph-osd").arg("--conf").arg(cluster.conf()).args(mkfs))?;
-        cluster.start_osd()?;
+        for osd in 0..plan.osds {
+            cluster.make_osd(osd)?;
+            cluster.start_osd(osd)?;
+        }
         Ok(cluster)
     }
 
-    /// Makes a pool whose objects are kept once.
-    pub(crate) fn create_pool(&self, name: &str) -> Result<()> {
+    /// Makes an OSD with an empty device, each on a host of its own as far as Ceph knows.
+    fn make_osd(&self, osd: usize) -> Result<()> {
+        let (number, data) = (osd.to_string(), self.folder.join(format!("osd{osd}")));
+        let device = self.devices.path().join(&number);
+        std::fs::File::create(&device)?.set_len(DEVICE_BYTES)?;
+        std::fs::create_dir_all(&data)?;
+        std::os::unix::fs::symlink(&device, data.join("block"))?;
+        let id = process::output(Command::new("cat").arg("/proc/sys/kernel/random/uuid"))?;
+        self.ceph(&["osd", "new", id.trim(), &number])?;
+        let host = format!("host=lab{osd}");
+        self.ceph(&["osd", "crush", "add", &format!("osd.{osd}"), "1.0", "root=default", &host])?;
+        let mkfs = ["-i", &number, "--mkfs", "--osd-objectstore", "bluestore", "--osd-uuid", id.trim()];
+        process::output(process::program("ceph-osd").arg("--conf").arg(self.conf()).args(mkfs)).map(drop)
+    }
+
+    /// Makes a pool whose objects are kept so many times, and may be written while there is one copy.
+    pub(crate) fn create_pool(&self, name: &str, copies: usize) -> Result<()> {
         self.ceph(&["osd", "pool", "create", name, GROUPS, GROUPS, "replicated"])?;
-        self.ceph(&["osd", "pool", "set", name, "size", "1", "--yes-i-really-mean-it"]).map(drop)
+        self.ceph(&["osd", "pool", "set", name, "size", &copies.to_string(), "--yes-i-really-mean-it"])?;
+        self.ceph(&["osd", "pool", "set", name, "min_size", "1"]).map(drop)
+    }
+
+    /// How many OSDs there are, dead or alive.
+    pub(crate) fn osds(&self) -> usize {
+        self.osds.len()
     }
 
     /// Where the daemons have their files.
@@ -117,18 +143,21 @@ impl Cluster {
         self.folder.join("ceph.conf")
     }
 
-    /// Kills the OSD.
-    pub(crate) fn kill_osd(&mut self) {
-        drop(self.osd.take());
+    /// Kills an OSD.
+    pub(crate) fn kill_osd(&mut self, osd: usize) {
+        drop(self.osds[osd].take());
     }
 
-    /// Starts the OSD, and waits until it is up.
-    pub(crate) fn start_osd(&mut self) -> Result<()> {
+    /// Starts an OSD, and waits until all that live are up.
+    pub(crate) fn start_osd(&mut self, osd: usize) -> Result<()> {
         let mut command = process::program("ceph-osd");
-        command.arg("--conf").arg(self.conf()).args(["-i", "0", "-f"]).envs(self.environment.iter().cloned());
-        self.osd = Some(daemon(&self.folder, "osd", &mut command)?);
+        command.arg("--conf").arg(self.conf()).args(["-i", &osd.to_string(), "-f"]);
+        command.envs(self.environment.iter().cloned());
+        self.osds[osd] = Some(daemon(&self.folder, &format!("osd{osd}"), &mut command)?);
+        let up = format!("{} up", self.osds.iter().flatten().count());
         self.wait_for("the OSD is up", || {
-            self.ceph(&["osd", "stat"]).is_ok_and(|text| text.contains("1 up")) && self.ask(&["config", "diff"]).is_ok()
+            self.ceph(&["osd", "stat"]).is_ok_and(|text| text.contains(&up))
+                && self.ask(osd, &["config", "diff"]).is_ok()
         })
     }
 
@@ -141,9 +170,14 @@ impl Cluster {
         )
     }
 
-    /// Asks the OSD on its admin socket, by Ceph's own client.
-    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<Value> {
-        let socket = self.folder.join("run/osd.0.asok").display().to_string();
+    /// The admin socket of an OSD.
+    pub(crate) fn socket(&self, osd: usize) -> PathBuf {
+        self.folder.join(format!("run/osd.{osd}.asok"))
+    }
+
+    /// Asks an OSD on its admin socket, by Ceph's own client.
+    pub(crate) fn ask(&self, osd: usize, arguments: &[&str]) -> Result<Value> {
+        let socket = self.socket(osd).display().to_string();
         let answer = self.ceph(&[&["--admin-daemon", &socket], arguments].concat())?;
         serde_json::from_str(&answer).with_context(|| format!("the OSD says {answer:?}"))
     }
@@ -164,9 +198,8 @@ pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
-/// One shard with two threads, and a scheduler without reservations that keep it from choosing: what the throttle does shows
-/// then.
-fn configuration(folder: &Path, monitor: &str) -> String {
+/// One shard with two threads: with more of them, requests that were taken out wait at the throttle in order of arrival.
+fn configuration(folder: &Path, monitor: &str, settings: &str) -> String {
     let folder = folder.display();
     format!(
         "[global]
@@ -196,15 +229,12 @@ admin_socket =
 [osd]
 public_addr = 127.0.0.1
 cluster_addr = 127.0.0.1
-osd_data = {folder}/osd
+osd_data = {folder}/osd$id
 osd_memory_target = 939524096
 osd_memory_cache_min = 134217728
 bluefs_buffered_io = false
-bluestore_throttle_cost_per_io = 4000
-bluestore_prefer_deferred_size = 0
 osd_op_queue = mclock_scheduler
 osd_mclock_profile = custom
-osd_mclock_scheduler_client_res = 1
 osd_mclock_max_capacity_iops_ssd = 5000
 osd_mclock_max_capacity_iops_hdd = 5000
 osd_op_num_shards = 1
@@ -212,6 +242,6 @@ osd_op_num_threads_per_shard = 2
 osd_class_update_on_start = false
 osd_crush_update_on_start = false
 osd_client_watch_timeout = 5
-"
+{settings}"
     )
 }

@@ -1,5 +1,5 @@
-//! The whole comparison of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and ours on a device whose speed
-//! changes, and what the agent costs. It prints the tables of docs/ceph.md.
+//! All of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and ours on a device whose speed changes, what the
+//! agent costs, recovery, and an emulated disk. It prints the tables of docs/ceph.md.
 
 use std::fmt;
 use std::thread;
@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::ceph::{AFTER_CHANGE, LEARNING, SPEED, sweep};
+use super::ceph_cluster::FLASH;
 use super::ceph_judge::Verdict;
 use super::ceph_stage::{Stage, Window};
-use super::{Lab, Options};
+use super::{Lab, Options, ceph_disk, ceph_recovery};
 use crate::compare::stats::Spread;
-use crate::process::Running;
 
 /// Fixed budgets, in KiB; the last lets everything in.
 const FIXED_KIB: [u64; 8] = [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10];
 /// Speeds of the device: as it is, 0.4 times, 2.5 times.
 const SPEEDS: [u64; 3] = [SPEED, SPEED * 2 / 5, SPEED * 5 / 2];
-/// Controllers, and how often [`LEARNING`] each needs: SlowFast fits nothing before 50 s.
-const METHODS: [(&str, u32); 2] = [("slowfast", 2), ("elastic", 1)];
+/// Controllers with their settings, and how often [`LEARNING`] each needs: SlowFast fits nothing before 50 s. Ours is what an
+/// operator gets who asks for nothing else.
+const METHODS: [(&str, &str, u32); 2] = [("slowfast", "admission = \"slowfast\"", 2), ("elastic", "", 1)];
 /// How long the agent's processor time is counted.
 const COUNTED: Duration = Duration::from_secs(30);
 /// Pairs of with and without a dry run, and how long each half is: many short ones, because the throughput of an OSD changes
@@ -32,17 +33,27 @@ const HALF: Duration = Duration::from_millis(1_500);
 /// Most that the agent may take of a core, and most that a dry run may cost, in per cent.
 const MOST_COST: f64 = 1.0;
 
-/// Compares everything `repeats` times, then measures the cost; with `only` one of the two, `comparison` or `cost`.
-pub(crate) fn run(lab: &mut Lab, options: &Options, stage: &Stage, bulk: Running) -> Result<()> {
+/// Runs the parts whose name has what is asked for in it: `comparison` (`repeats` times), `cost`, `recovery` and `disk`.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let begun = Instant::now();
-    if "comparison".contains(&options.only) {
-        compare(lab, options, stage, begun)?;
+    let wanted = |part: &str| part.contains(&options.only);
+    if wanted("comparison") || wanted("cost") {
+        let stage = Stage::start(options, 1, FLASH)?;
+        let _bulk = stage.start_bulk()?;
+        if wanted("comparison") {
+            compare(lab, options, &stage, begun)?;
+        }
+        if wanted("cost") {
+            progress(begun, "cost");
+            cost(lab, &stage)?;
+        }
     }
-    if "cost".contains(&options.only) {
-        progress(begun, "cost");
-        cost(lab, stage)?;
+    if wanted("recovery") {
+        ceph_recovery::run(lab, options, begun)?;
     }
-    drop(bulk);
+    if wanted("disk") {
+        ceph_disk::run(lab, options, begun)?;
+    }
     progress(begun, "done");
     Ok(())
 }
@@ -56,9 +67,9 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
             progress(begun, &format!("repeat {repeat} of {}: fixed at {} MiB/s", options.repeats, speed >> 20));
             *windows = sweep(stage, speed, &FIXED_KIB, time)?;
         }
-        for (method, learning) in METHODS {
+        for (method, settings, learning) in METHODS {
             progress(begun, &format!("repeat {repeat} of {}: {method}", options.repeats));
-            let windows = controlled(stage, method, LEARNING * learning, time)?;
+            let windows = controlled(stage, (method, settings), LEARNING * learning, time)?;
             speeds.iter_mut().zip(windows).for_each(|(all, window)| all.push(window));
         }
         repeats.push(speeds);
@@ -66,14 +77,19 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
     report(lab, &repeats)
 }
 
-fn progress(begun: Instant, what: &str) {
+pub(crate) fn progress(begun: Instant, what: &str) {
     eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
 }
 
 /// What the agent makes of each speed of the device, which changes while it runs.
-fn controlled(stage: &Stage, method: &str, learning: Duration, time: Duration) -> Result<Vec<Window>> {
+fn controlled(
+    stage: &Stage,
+    (method, settings): (&str, &str),
+    learning: Duration,
+    time: Duration,
+) -> Result<Vec<Window>> {
     stage.set_speed(SPEED)?;
-    let guard = stage.start_guard(method, &[])?;
+    let guard = stage.start_guard(settings, &[])?;
     stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
     let mut windows = Vec::new();
     for speed in SPEEDS {
@@ -95,7 +111,7 @@ fn controlled(stage: &Stage, method: &str, learning: Duration, time: Duration) -
 
 /// Medians over the repeats, as a table, and the bars.
 fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
-    let names = FIXED_KIB.iter().map(|kib| format!("{kib} KiB")).chain(METHODS.map(|(name, _)| name.to_owned()));
+    let names = FIXED_KIB.iter().map(|kib| format!("{kib} KiB")).chain(METHODS.map(|(name, ..)| name.to_owned()));
     let mut tables = Vec::new();
     for speed in 0..SPEEDS.len() {
         let windows: Option<Vec<Window>> = names
@@ -127,7 +143,8 @@ fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     Ok(())
 }
 
-fn cell(window: &Window) -> String {
+/// Throughput, 99th percentile and median, for a table.
+pub(crate) fn cell(window: &Window) -> String {
     let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
     format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
 }
@@ -147,11 +164,11 @@ fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> 
 /// the processors limit the OSD.
 fn cost(lab: &mut Lab, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
-    let guard = stage.start_guard("elastic", &[])?;
+    let guard = stage.start_guard("", &[])?;
     stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
-    let answered = stage.admin().thread_ns()?;
+    let answered = stage.admin(0).thread_ns()?;
     let core = stage.cost_of(&guard, COUNTED)?;
-    let answered = (stage.admin().thread_ns()? - answered) as f64 / COUNTED.as_nanos() as f64 * 100.0;
+    let answered = (stage.admin(0).thread_ns()? - answered) as f64 / COUNTED.as_nanos() as f64 * 100.0;
     stage.stop_guard(guard)?;
     lab.check(
         "the_agent_takes_a_hundredth_of_a_core_at_most",
@@ -193,7 +210,7 @@ fn lost(stage: &Stage) -> Result<Lost> {
                 without = stage.throughput(HALF)?;
                 continue;
             }
-            let guard = stage.start_guard("elastic", &["--dry-run"])?;
+            let guard = stage.start_guard("", &["--dry-run"])?;
             stage.wait_for("the OSD is watched", |stage| stage.standing() == "watched")?;
             with = stage.throughput(HALF)?;
             stage.stop_guard(guard)?;

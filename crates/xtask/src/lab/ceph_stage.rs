@@ -1,4 +1,4 @@
-//! What the Ceph lab plays on: a monitor and one OSD, its device, two clients and the agent.
+//! What the Ceph lab plays on: a monitor and OSDs, their devices, clients and the agent.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -13,11 +13,15 @@ use serde_json::Value;
 
 use super::Options;
 use super::ceph_admin::Admin;
-use super::ceph_cluster::{self, Cluster, PATIENCE, daemon};
+use super::ceph_cluster::{self, Cluster, PATIENCE, Plan, daemon};
 use crate::build;
 use crate::process::{self, Running};
 
 const POOL: &str = "bench";
+/// The file that tells how fast the devices are.
+const PACE: &str = "pace";
+/// Size of the objects that are lost, in bytes.
+pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
 /// Light clients, each with one request at a time: several, so that there are enough samples for a 99th percentile.
 const LIGHT_CLIENTS: &str = "4";
 /// What the light clients run before they are measured, and what starting them takes.
@@ -61,11 +65,11 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts from nothing.
-    pub(crate) fn start(options: &Options) -> Result<Self> {
-        let cluster = Cluster::start("ceph", options, |folder| {
-            let (library, speed) = (folder.join("pace.so"), folder.join("speed"));
-            std::fs::write(&speed, 0_u64.to_ne_bytes())?;
+    /// Starts from nothing, with a copy of each object on every OSD; `settings` are lines of the OSDs' configuration.
+    pub(crate) fn start(options: &Options, osds: usize, settings: &str) -> Result<Self> {
+        let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, |folder| {
+            let (library, pace) = (folder.join("pace.so"), folder.join(PACE));
+            std::fs::write(&pace, [0; 16])?;
             let source = build::workspace().join("lab/ceph/pace.c");
             process::output(
                 process::program("cc")
@@ -74,22 +78,21 @@ impl Stage {
                     .arg(source)
                     .args(["-ldl", "-lpthread"]),
             )?;
-            Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", speed)])
+            Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", pace)])
         })?;
-        cluster.create_pool(POOL)?;
+        cluster.create_pool(POOL, osds)?;
         let status = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         Ok(Self { binary: options.binary.clone(), cluster, status })
     }
 
-    /// Kills the OSD, and starts it again.
-    pub(crate) fn restart_osd(&mut self) -> Result<()> {
-        self.cluster.kill_osd();
-        self.cluster.start_osd()
+    /// The daemons.
+    pub(crate) fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
     }
 
-    /// What is set in the running OSD of what the agent sets.
+    /// What is set in the first of the running OSDs of what the agent sets.
     pub(crate) fn overrides(&self) -> Result<Vec<String>> {
-        let diff = self.cluster.ask(&["config", "diff"])?;
+        let diff = self.cluster.ask(0, &["config", "diff"])?;
         let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
         let set = options
             .into_iter()
@@ -97,27 +100,36 @@ impl Stage {
         Ok(set.collect())
     }
 
-    /// Sets the throttle by hand, or takes that back.
+    /// Sets the throttle of all OSDs by hand, or takes that back.
     pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
         let option = "bluestore_throttle_bytes";
-        match bytes {
-            Some(bytes) => self.cluster.ask(&["config", "set", option, &bytes.to_string()]),
-            None => self.cluster.ask(&["config", "unset", option]),
+        for osd in 0..self.cluster.osds() {
+            match bytes {
+                Some(bytes) => self.cluster.ask(osd, &["config", "set", option, &bytes.to_string()])?,
+                None => self.cluster.ask(osd, &["config", "unset", option])?,
+            };
         }
-        .map(drop)
+        Ok(())
     }
 
-    /// From now on the device writes so many bytes per second.
+    /// From now on each device is one of flash that writes so many bytes per second; at 0 it is memory.
     pub(crate) fn set_speed(&self, bytes_per_s: u64) -> Result<()> {
-        let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join("speed"))?;
-        Ok(file.write_all_at(&bytes_per_s.to_ne_bytes(), 0)?)
+        self.set_pace(bytes_per_s, Duration::ZERO)
+    }
+
+    /// From now on each device writes so many bytes per second, and takes `each` for every write beside its bytes; nothing is
+    /// what flash takes.
+    pub(crate) fn set_pace(&self, bytes_per_s: u64, each: Duration) -> Result<()> {
+        let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join(PACE))?;
+        let each_ns = each.as_nanos() as u64;
+        Ok(file.write_all_at([bytes_per_s.to_ne_bytes(), each_ns.to_ne_bytes()].as_flattened(), 0)?)
     }
 
     fn fio(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = process::program("fio");
         command
             .args([&format!("--name={name}"), "--ioengine=rados", "--clientname=admin", "--busy_poll=0"])
-            .args([&format!("--pool={POOL}"), "--rw=randwrite", "--nr_files=8", "--time_based", "--output-format=json"])
+            .args([&format!("--pool={POOL}"), "--output-format=json"])
             .arg(format!("--conf={}", self.cluster.conf().display()))
             .args(arguments)
             .stdin(Stdio::null())
@@ -125,23 +137,43 @@ impl Stage {
         command
     }
 
+    /// A client that writes here and there until its time is over.
+    fn forever(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.fio(name, &["--rw=randwrite", "--nr_files=8", "--time_based"]);
+        command.args(arguments);
+        command
+    }
+
     /// 64 KiB, 64 at a time, until dropped.
     pub(crate) fn start_bulk(&self) -> Result<Running> {
-        let mut command = self.fio("bulk", &["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600"]);
+        let mut command = self.forever("bulk", &["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600"]);
         let bulk = Running::spawn(command.stdout(Stdio::null()))?;
         let before = self.written()?;
         self.wait_for("the bulk client writes", |stage| stage.written().is_ok_and(|now| now > before + (32 << 20)))?;
         Ok(bulk)
     }
 
-    /// Bytes that clients wrote so far.
-    fn written(&self) -> Result<u64> {
-        self.admin().counter("osd", "op_w_in_bytes")
+    /// Writes `count` objects, all of each, 64 at a time; the same ones each time.
+    pub(crate) fn populate(&self, count: u64) -> Result<()> {
+        let (files, size) = (format!("--nr_files={count}"), format!("--size={}", count * OBJECT_BYTES));
+        let block = format!("--bs={OBJECT_BYTES}");
+        let arguments = ["--rw=write", &block, "--iodepth=64", "--touch_objects=0", &files, &size];
+        process::output(&mut self.fio("populate", &arguments)).map(drop)
     }
 
-    /// The admin socket of the OSD.
-    pub(crate) fn admin(&self) -> Admin {
-        Admin::new(self.cluster.folder().join("run/osd.0.asok"))
+    /// Bytes that clients wrote so far.
+    fn written(&self) -> Result<u64> {
+        self.counted("op_w_in_bytes")
+    }
+
+    /// What all OSDs have counted since they were started.
+    pub(crate) fn counted(&self, counter: &str) -> Result<u64> {
+        (0..self.cluster.osds()).map(|osd| self.admin(osd).counter("osd", counter)).sum()
+    }
+
+    /// The admin socket of an OSD.
+    pub(crate) fn admin(&self, osd: usize) -> Admin {
+        Admin::new(self.cluster.socket(osd))
     }
 
     /// What all clients write in a while, in MB/s.
@@ -154,12 +186,21 @@ impl Stage {
 
     /// Runs the light clients for a while: 4 KiB, each one at a time, and 5 ms between two.
     pub(crate) fn window(&self, case: &str, time: Duration) -> Result<Window> {
-        let (jobs, runtime) = (format!("--numjobs={LIGHT_CLIENTS}"), format!("--runtime={}", time.as_secs()));
+        let jobs = format!("--numjobs={LIGHT_CLIENTS}");
+        self.measure(case, time, &["--iodepth=1", "--thinktime=5000", &jobs])
+    }
+
+    /// Runs a bursty client for a while: 4 KiB, 16 at a time, and 100 ms between two bursts.
+    pub(crate) fn bursts(&self, case: &str, time: Duration) -> Result<Window> {
+        self.measure(case, time, &["--iodepth=16", "--thinktime=100000", "--thinktime_blocks=16"])
+    }
+
+    fn measure(&self, case: &str, time: Duration, arguments: &[&str]) -> Result<Window> {
+        let runtime = format!("--runtime={}", time.as_secs());
         let ramp = format!("--ramp_time={RAMP}");
-        let arguments =
-            ["--bs=4k", "--iodepth=1", "--size=4m", "--thinktime=5000", "--group_reporting", &jobs, &runtime, &ramp];
+        let mut light = self.forever("light", &["--bs=4k", "--size=4m", "--group_reporting", &runtime, &ramp]);
         let (begun, before) = (Instant::now(), self.written()?);
-        let output = process::output(&mut self.fio("light", &arguments))?;
+        let output = process::output(light.args(arguments))?;
         let (took, written) = (begun.elapsed(), self.written()? - before);
         let start = output.find('{').context("fio says nothing")?;
         let report: Value = serde_json::from_str(&output[start..])?;
@@ -177,15 +218,15 @@ impl Stage {
         Ok(window)
     }
 
-    /// Starts the agent with a configuration for this OSD; `admission` is the name of its controller.
-    pub(crate) fn start_guard(&self, admission: &str, arguments: &[&str]) -> Result<Running> {
-        // Ours is what an operator gets who asks for nothing else.
-        let admission = if admission == "elastic" { String::new() } else { format!("admission = {admission:?}\n") };
+    /// Starts the agent for all OSDs; `settings` are lines of its table.
+    pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
+        let osds = 0..self.cluster.osds();
+        let only: Vec<String> = osds.clone().map(|osd| format!("osd.{osd}")).collect();
+        let sockets: Vec<PathBuf> = osds.map(|osd| self.cluster.socket(osd)).collect();
         let config = format!(
-            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\n{admission}sockets = [{:?}]\nonly = [\"osd.0\"]\n",
+            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\nsockets = {sockets:?}\nonly = {only:?}\n{settings}\n",
             self.status,
             self.cluster.folder().join("journal"),
-            self.cluster.folder().join("run/osd.0.asok")
         );
         std::fs::write(self.cluster.folder().join("guard.toml"), config)?;
         let mut command = Command::new(&self.binary);
@@ -202,36 +243,44 @@ impl Stage {
         Ok(())
     }
 
-    fn state(&self) -> Option<Value> {
+    /// What the agent says of each OSD; nothing if it does not run.
+    fn state(&self) -> Vec<Value> {
         let url = format!("http://{}/api/v1/state", self.status);
-        let answer =
-            process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url])).ok()?;
-        let state: Value = serde_json::from_str(&answer).ok()?;
-        state["osds"].get(0).cloned()
+        let answer = process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url]));
+        let state: Value = answer.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        state["osds"].as_array().cloned().unwrap_or_default()
     }
 
-    /// How the OSD stands with the agent; empty if it does not run.
+    /// How the OSDs stand with the agent, a word if all do so in the same way; empty if it does not run.
     pub(crate) fn standing(&self) -> String {
-        let state = self.state().unwrap_or_default();
-        state["standing"].as_str().unwrap_or_default().to_owned()
+        let mut words: Vec<String> =
+            self.state().iter().map(|osd| osd["standing"].as_str().unwrap_or_default().to_owned()).collect();
+        words.dedup();
+        words.join(", ")
     }
 
-    /// Times that the agent has seen the OSD start anew.
+    /// Times that the agent has seen an OSD start anew.
     pub(crate) fn restarts(&self) -> u64 {
-        self.state().and_then(|state| state["restarts_total"].as_u64()).unwrap_or(0)
+        self.state().iter().filter_map(|osd| osd["restarts_total"].as_u64()).sum()
     }
 
-    /// What the agent says about its budget.
+    /// What the agent says about its budgets.
     pub(crate) fn why(&self) -> Result<String> {
-        let state = self.state().context("the agent does not answer")?;
-        let (samples, skipped) = (&state["samples_total"], &state["skipped_total"]);
-        Ok(format!(
-            "budget {} KiB, {}; {} changes, {samples} samples, {skipped} skipped, {} errors",
-            state["budget_bytes"].as_u64().unwrap_or(0) >> 10,
-            state["because"],
-            state["changes_total"],
-            state["errors_total"]
-        ))
+        let state = self.state();
+        ensure!(!state.is_empty(), "the agent does not answer");
+        let told = state.iter().map(|osd| {
+            format!(
+                "{}: budget {} KiB, {}; {} changes, {} samples, {} skipped, {} errors",
+                osd["name"].as_str().unwrap_or_default(),
+                osd["budget_bytes"].as_u64().unwrap_or(0) >> 10,
+                osd["because"],
+                osd["changes_total"],
+                osd["samples_total"],
+                osd["skipped_total"],
+                osd["errors_total"]
+            )
+        });
+        Ok(told.collect::<Vec<_>>().join("; "))
     }
 
     /// What a process takes of a core in a while, in per cent.

@@ -3,8 +3,10 @@
 mod ceph;
 mod ceph_admin;
 mod ceph_cluster;
+mod ceph_disk;
 mod ceph_full;
 mod ceph_judge;
+mod ceph_recovery;
 mod ceph_stage;
 mod cpio;
 mod device_mapper;
@@ -114,7 +116,7 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph with --full: comparison, cost).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph with --full: comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything, with the release build, and print the tables of the docs (ceph).

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::ceph_cluster::{self, Cluster, daemon};
+use super::ceph_cluster::{self, Cluster, FLASH, Plan, daemon};
 use super::journal;
 use super::{Lab, Options, guest, writer};
 use crate::client::{self, Client, Refused};
@@ -110,8 +110,9 @@ struct Stage {
 
 impl Stage {
     fn start(options: &Options) -> Result<Self> {
-        let cluster = Cluster::start("rbd", options, |_| Ok(Vec::new()))?;
-        cluster.create_pool(POOL)?;
+        let plan = Plan { name: "rbd", osds: 1, settings: FLASH };
+        let cluster = Cluster::start(plan, options, |_| Ok(Vec::new()))?;
+        cluster.create_pool(POOL, 1)?;
         let stage = Self { binary: options.binary.clone(), cluster };
         stage.rbd(&["pool", "init", POOL])?;
         for (image, mib) in IMAGES {
@@ -368,10 +369,10 @@ impl Stage {
 
     fn osd_dies(&mut self) -> Result<String> {
         let kill = |stage: &mut Self| {
-            stage.cluster.kill_osd();
+            stage.cluster.kill_osd(0);
             Ok(())
         };
-        self.waits(kill, |stage| stage.cluster.start_osd())
+        self.waits(kill, |stage| stage.cluster.start_osd(0))
     }
 
     fn kill_under_writes(&self, server: Running) -> Result<String> {

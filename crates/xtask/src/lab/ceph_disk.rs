@@ -1,0 +1,74 @@
+//! An OSD with the settings of a hard disk, on a device as slow for each request as one: what fixed budgets give, and what the
+//! agent makes of it, with and without control of deferred writes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::ceph::LEARNING;
+use super::ceph_full::{cell, progress};
+use super::ceph_judge::Verdict;
+use super::ceph_stage::{Stage, Window};
+use super::{Lab, Options};
+
+/// What BlueStore does on a device that rotates, for a file that does not: it charges 670,000 bytes for each write, and defers
+/// those of less than 64 KiB.
+const SETTINGS: &str = "bluestore_debug_enforce_settings = hdd
+osd_mclock_scheduler_client_res = 1
+";
+/// A disk: what it transfers in a second, and what it takes for a write beside that.
+const SPEED: u64 = 150_000_000;
+const EACH: Duration = Duration::from_millis(4);
+/// Fixed budgets, in MiB; the last lets everything in.
+const FIXED_MIB: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// The agent as it is, and with deferred writes left alone.
+const AGENTS: [(&str, &str); 2] = [("agent", ""), ("agent, deferred = false", "deferred = false")];
+/// A request takes longer than on flash, and so does the end of those that were let in before.
+const SETTLING: Duration = Duration::from_secs(4);
+
+/// Measures all cases, and prints the table and the bars.
+pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()> {
+    progress(begun, "disk: an OSD");
+    let stage = Stage::start(options, 1, SETTINGS)?;
+    stage.set_pace(SPEED, EACH)?;
+    let _bulk = stage.start_bulk()?;
+    let time = Duration::from_secs(options.seconds);
+    let mut fixed = Vec::new();
+    for mib in FIXED_MIB {
+        progress(begun, &format!("disk: {mib} MiB"));
+        stage.set_throttle(Some(mib << 20))?;
+        thread::sleep(SETTLING);
+        fixed.push(stage.window(&format!("{mib} MiB"), time)?);
+    }
+    stage.set_throttle(None)?;
+    let mut agents = Vec::new();
+    for (name, settings) in AGENTS {
+        progress(begun, &format!("disk: {name}"));
+        let guard = stage.start_guard(settings, &[])?;
+        stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
+        thread::sleep(LEARNING);
+        agents.push(stage.window(name, time)?);
+        println!("lab: {}", stage.why()?);
+        stage.stop_guard(guard)?;
+    }
+    report(lab, &fixed, &agents)
+}
+
+fn report(lab: &mut Lab, fixed: &[Window], agents: &[Window]) -> Result<()> {
+    println!("\n| budget | bulk, light p99 (p50) |\n|---|---|");
+    for window in fixed.iter().chain(agents) {
+        println!("| {} | {} |", window.case, cell(window));
+    }
+    println!();
+    for agent in agents {
+        let verdict = Verdict::of(agent, fixed).context("no fixed budget was measured")?;
+        let line = format!("{}: {verdict}", agent.case);
+        if agent.case == AGENTS[0].0 {
+            lab.check("ours_meets_the_bars_on_a_disk", verdict.holds(), &line);
+        } else {
+            println!("lab: {line}");
+        }
+    }
+    Ok(())
+}
