@@ -12,17 +12,17 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::client;
-use crate::server::{self, Directory, Export, Limits, Offer, Session, reply, request};
+use crate::server::{self, Directory, Export, Limits, Offer, Session, Tls, reply, request};
 use crate::wire::{
     Command, CommandFlags, EXTENDED_REQUEST_LEN, Errno, Extent, Framing, GREETING_LEN, MAX_PAYLOAD, OPTION_REPLY_MAGIC,
     REQUEST_LEN, STATE_HOLE, STATE_ZERO, TransmissionFlags,
 };
 
-/// The exports of the fuzzed server: `disk0` (default), and `rough` with 4 KiB blocks.
+/// The exports of the fuzzed server: `disk0` (default), `rough` with 4 KiB blocks, and `vault`, which needs TLS.
 pub struct Shelf;
 
 impl Shelf {
-    const EXPORTS: [Export<'static>; 2] = [
+    const EXPORTS: [Export<'static>; 3] = [
         Export {
             name: "disk0",
             description: "a disk",
@@ -31,6 +31,7 @@ impl Shelf {
             min_block: 1,
             preferred_block: 4096,
             max_payload: MAX_PAYLOAD,
+            tls_only: false,
         },
         Export {
             name: "rough",
@@ -40,6 +41,17 @@ impl Shelf {
             min_block: 4096,
             preferred_block: 4096,
             max_payload: 1 << 20,
+            tls_only: false,
+        },
+        Export {
+            name: "vault",
+            description: "under lock",
+            size: 1 << 20,
+            flags: TransmissionFlags::NONE,
+            min_block: 1,
+            preferred_block: 4096,
+            max_payload: MAX_PAYLOAD,
+            tls_only: true,
         },
     ];
 
@@ -79,23 +91,31 @@ struct Negotiation {
     out: Vec<u8>,
     end: Result<server::Status, server::Violation>,
     consumed: usize,
+    /// Whether TLS was started.
+    secure: bool,
 }
 
 fn negotiate(offer: Offer, input: &[u8], mut piece: impl FnMut() -> usize) -> Negotiation {
     let mut handshake = server::Handshake::new(offer);
     let mut out = Vec::new();
     handshake.greet(&mut out);
-    let (mut consumed, mut shown) = (0, 0);
+    let (mut consumed, mut shown, mut secure) = (0, 0, false);
     loop {
         let step = match handshake.advance(&input[consumed..shown], &Shelf, &mut out) {
             Ok(step) => step,
-            Err(violation) => return Negotiation { out, end: Err(violation), consumed: 0 },
+            Err(violation) => return Negotiation { out, end: Err(violation), consumed: 0, secure },
         };
         assert!(step.consumed <= shown - consumed, "consumed more than there was");
+        if step.status == server::Status::StartTls {
+            assert!(!secure && offer.tls != Tls::No, "TLS started twice or unasked");
+            // What follows is what would come out of it.
+            (secure, consumed) = (true, consumed + step.consumed);
+            continue;
+        }
         assert!(step.status != server::Status::More || step.consumed > 0 || consumed == shown, "no progress");
         consumed += step.consumed;
         if step.status != server::Status::More || (consumed == input.len() && shown == input.len()) {
-            return Negotiation { out, end: Ok(step.status), consumed };
+            return Negotiation { out, end: Ok(step.status), consumed, secure };
         }
         if consumed == shown {
             shown = (shown + piece().max(1)).min(input.len());
@@ -107,13 +127,19 @@ fn negotiate(offer: Offer, input: &[u8], mut piece: impl FnMut() -> usize) -> Ne
 /// cut, the rest is what a client sends: flags, options, then requests.
 pub fn handshake(data: &[u8]) {
     let [choice, cut, input @ ..] = data else { return };
-    let offer = Offer { structured: choice & 1 == 0, extended: choice & 2 == 0 };
+    let tls = match choice >> 2 & 3 {
+        1 => Tls::Selective,
+        2 => Tls::Forced,
+        _ => Tls::No,
+    };
+    let offer = Offer { structured: choice & 1 == 0, extended: choice & 2 == 0, tls };
     let whole = negotiate(offer, input, || usize::MAX >> 1);
     let mut pieces = Pieces(u64::from(*cut) + 1);
     assert_eq!(negotiate(offer, input, || pieces.next()), whole, "the pieces matter");
     check_answers(&whole.out);
     let Ok(server::Status::Transmission(session)) = whole.end else { return };
     let export = Shelf::get(&session.export).expect("a session for an export that exists");
+    assert!(whole.secure || !(export.tls_only || tls == Tls::Forced), "served without TLS");
     assert!(session.flags.contains(TransmissionFlags::HAS_FLAGS));
     assert!(session.structured() || !(session.base_allocation || session.flags.contains(TransmissionFlags::SEND_DF)));
     assert!(offer.extended || !session.extended());

@@ -351,7 +351,7 @@ fn repeating_structured_reply_changes_nothing() {
 
 #[test]
 fn what_is_not_offered_is_unsupported() {
-    let mut handshake = Handshake::new(Offer { structured: false, extended: false });
+    let mut handshake = Handshake::new(Offer { structured: false, extended: false, ..Offer::default() });
     ask(&mut handshake, &FIXED.to_be_bytes());
     for option in [option::STRUCTURED_REPLY, option::EXTENDED_HEADERS] {
         for data in [b"".as_slice(), b"x"] {

@@ -27,7 +27,7 @@ fn negotiate(input: &[u8]) -> (Option<Session>, &[u8]) {
         match step.status {
             Status::More => assert!(!rest.is_empty(), "the recording ends too soon"),
             Status::Transmission(session) => return (Some(session), rest),
-            Status::Closed => return (None, rest),
+            Status::Closed | Status::StartTls => return (None, rest),
         }
     }
 }

@@ -188,7 +188,7 @@ proptest! {
         pieces in vec(1usize..64, 1..50),
     ) {
         let request = Wanted { export: name.into(), goal, framing: wanted, base_allocation };
-        let (outcome, session) = connect(request, Offer { structured, extended }, &pieces);
+        let (outcome, session) = connect(request, Offer { structured, extended, ..Offer::default() }, &pieces);
         let expected = match wanted {
             Framing::Extended if extended => Framing::Extended,
             Framing::Extended | Framing::Structured if structured => Framing::Structured,

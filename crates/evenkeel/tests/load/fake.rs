@@ -49,6 +49,7 @@ impl Shelf {
         min_block: 1,
         preferred_block: 4096,
         max_payload: MAX_PAYLOAD,
+        tls_only: false,
     };
 }
 
@@ -75,7 +76,7 @@ impl Server {
             for stream in listener.incoming() {
                 let (stream, disk) = (stream.unwrap(), Arc::clone(&disk));
                 // A client that leaves is the end of its thread, not of the test.
-                std::thread::spawn(move || serve(stream, Offer { structured, extended }, &disk, fault));
+                std::thread::spawn(move || serve(stream, Offer { structured, extended, ..Offer::default() }, &disk, fault));
             }
         });
         Self { socket: path.display().to_string(), _dir: dir }

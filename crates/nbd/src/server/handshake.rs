@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::Violation;
+use super::fields::{Fields, parse_contexts, parse_describe, string};
 use super::reply::BASE_ALLOCATION_ID;
 use crate::wire::{
     BASE_ALLOCATION, ClientFlags, EXPORT_NAME_ZEROES, Framing, GREETING_MAGIC, HandshakeFlags, MAX_STRING,
@@ -42,6 +43,8 @@ pub struct Export<'a> {
     pub preferred_block: u32,
     /// Longest READ or WRITE in bytes: a multiple of `min_block`, at least `preferred_block`.
     pub max_payload: u32,
+    /// Whether it is neither listed nor served before TLS was started.
+    pub tls_only: bool,
 }
 
 /// The exports that a client may see.
@@ -62,12 +65,27 @@ pub struct Offer {
     pub structured: bool,
     /// Extended headers.
     pub extended: bool,
+    /// Encryption.
+    pub tls: Tls,
 }
 
 impl Default for Offer {
     fn default() -> Self {
-        Self { structured: true, extended: true }
+        Self { structured: true, extended: true, tls: Tls::No }
     }
+}
+
+/// Whether the client can start TLS, and whether it must: the modes of the
+/// specification ("TLS support").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// NOTLS: it cannot.
+    #[default]
+    No,
+    /// SELECTIVETLS: it can, and must for exports that are [`Export::tls_only`].
+    Selective,
+    /// FORCEDTLS: without TLS no option is answered, and nothing is told of any export.
+    Forced,
 }
 
 /// What was negotiated; the transmission phase follows.
@@ -115,6 +133,11 @@ pub enum Status {
     /// Send what is in `out`, then call again: at once if input is left, else
     /// when more arrives.
     More,
+    /// Send what is in `out` as it is, then have TLS take the stream over, and call again with what comes out of it.
+    ///
+    /// Input that is left was sent before the client could know of this answer. It is not part of what TLS protects
+    /// and must not be understood as such: close the connection.
+    StartTls,
     /// Send what is in `out`; the input that is left is the first requests.
     Transmission(Session),
     /// Send what is in `out`, then close: the client has ended the negotiation.
@@ -135,6 +158,8 @@ pub struct Handshake {
     framing: Framing,
     /// The export for which `base:allocation` was last selected.
     context_for: Option<String>,
+    /// Whether TLS was started.
+    secure: bool,
     shutting_down: bool,
 }
 
@@ -158,6 +183,7 @@ impl Handshake {
             client: ClientFlags::NONE,
             framing: Framing::Simple,
             context_for: None,
+            secure: false,
             shutting_down: false,
         }
     }
@@ -193,7 +219,7 @@ impl Handshake {
                 Err(violation) => break Err(violation),
             }
         };
-        if !matches!(result, Ok(Step { status: Status::More, .. })) {
+        if !matches!(result, Ok(Step { status: Status::More | Status::StartTls, .. })) {
             self.stage = Stage::Ended;
             self.pending = Vec::new();
         }
@@ -280,6 +306,8 @@ impl Handshake {
         match option {
             option::ABORT => return Ok(abort(out)),
             _ if self.shutting_down => fail(out, option, reply::ERR_SHUTDOWN, SHUTTING_DOWN),
+            option::STARTTLS if self.offer.tls != Tls::No => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
+            _ if self.must_start_tls() => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
             option::LIST
             | option::INFO
             | option::GO
@@ -306,7 +334,9 @@ impl Handshake {
             option::ABORT => return Ok(abort(out)),
             option::EXPORT_NAME => return self.export_name(data, dir, out),
             _ if self.shutting_down => fail(out, option, reply::ERR_SHUTDOWN, SHUTTING_DOWN),
-            option::LIST if data.is_empty() => list(dir, out),
+            option::STARTTLS if self.offer.tls != Tls::No => return Ok(self.start_tls(data, out)),
+            _ if self.must_start_tls() => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
+            option::LIST if data.is_empty() => self.list(dir, out),
             option::INFO | option::GO => {
                 if let Some(session) = self.describe(option, data, dir, out) {
                     return Ok(Status::Transmission(session));
@@ -328,12 +358,60 @@ impl Handshake {
             option::LIST => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
             option::STRUCTURED_REPLY if self.offer.structured => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
             option::EXTENDED_HEADERS if self.offer.extended => fail(out, option, reply::ERR_INVALID, UNEXPECTED_DATA),
-            // STARTTLS too: the server is in the specification's NOTLS mode. A
-            // server with TLS answers ACK here, forgets framing and context, and
-            // ends this call with a status of its own.
+            // STARTTLS too in NOTLS mode.
             _ => fail(out, option, reply::ERR_UNSUP, ""),
         }
         Ok(Status::More)
+    }
+
+    /// STARTTLS, where it is offered. What was agreed upon before could have been anybody's wish and is forgotten.
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Status {
+        if !data.is_empty() {
+            fail(out, option::STARTTLS, reply::ERR_INVALID, UNEXPECTED_DATA);
+            return Status::More;
+        }
+        if self.secure {
+            fail(out, option::STARTTLS, reply::ERR_INVALID, "TLS was started already");
+            return Status::More;
+        }
+        self.secure = true;
+        self.framing = Framing::Simple;
+        self.context_for = None;
+        acknowledge(out, option::STARTTLS);
+        Status::StartTls
+    }
+
+    /// Whether no option is answered before TLS was started.
+    fn must_start_tls(&self) -> bool {
+        self.offer.tls == Tls::Forced && !self.secure
+    }
+
+    /// Whether an export must not be served to this client as it is connected now.
+    fn withholds(&self, export: &Export<'_>) -> bool {
+        export.tls_only && !self.secure
+    }
+
+    /// Refuses an option that concerns such an export.
+    fn withhold(&self, option: u32, out: &mut Vec<u8>) {
+        match self.offer.tls {
+            // It must not be told to start what it cannot.
+            Tls::No => fail(out, option, reply::ERR_POLICY, "the export needs TLS, which this server does not offer"),
+            Tls::Selective | Tls::Forced => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
+        }
+    }
+
+    fn list(&self, dir: &impl Directory, out: &mut Vec<u8>) {
+        dir.visit(&mut |export| {
+            if self.withholds(export) {
+                return;
+            }
+            answer(out, option::LIST, reply::SERVER, |out| {
+                out.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
+                out.extend_from_slice(export.name.as_bytes());
+                out.extend_from_slice(export.description.as_bytes());
+            });
+        });
+        acknowledge(out, option::LIST);
     }
 
     /// EXPORT_NAME can only succeed or close the connection.
@@ -341,12 +419,19 @@ impl Handshake {
         if self.shutting_down {
             return Err(Violation::ExportNameShutdown);
         }
+        if self.must_start_tls() {
+            return Err(Violation::ExportNameTls);
+        }
         if self.framing.is_extended() {
             return Err(Violation::ExportNameExtended);
         }
         let name = string(data).ok_or(Violation::ExportNameInvalid)?;
         let mut outcome = Err(Violation::ExportNameUnknown);
         dir.find(name, &mut |export| {
+            if self.withholds(export) {
+                outcome = Err(Violation::ExportNameTls);
+                return;
+            }
             if must_know_block_size(export) {
                 outcome = Err(Violation::ExportNameBlockSize);
                 return;
@@ -370,6 +455,10 @@ impl Handshake {
         };
         let mut session = None;
         let found = dir.find(name, &mut |export| {
+            if self.withholds(export) {
+                self.withhold(option, out);
+                return;
+            }
             if must_know_block_size(export) && !wanted.block_size {
                 info_block_size(out, option, export);
                 fail(out, option, reply::ERR_BLOCK_SIZE_REQD, "ask for the block size and obey it");
@@ -431,8 +520,15 @@ impl Handshake {
         let Some((name, selected)) = parse_contexts(data, set) else {
             return fail(out, option, reply::ERR_INVALID, MALFORMED);
         };
-        let mut canonical = None;
-        if !dir.find(name, &mut |export| canonical = Some(String::from(export.name))) {
+        let (mut canonical, mut withheld) = (None, false);
+        let found = dir.find(name, &mut |export| {
+            canonical = Some(String::from(export.name));
+            withheld = self.withholds(export);
+        });
+        if withheld {
+            return self.withhold(option, out);
+        }
+        if !found {
             return fail(out, option, reply::ERR_UNKNOWN, NO_SUCH_EXPORT);
         }
         if selected {
@@ -450,6 +546,7 @@ impl Handshake {
 }
 
 const SHUTTING_DOWN: &str = "the server is shutting down";
+const START_TLS: &str = "start TLS first";
 const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
@@ -461,59 +558,6 @@ const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(Trans
 /// rules without knowing it.
 fn must_know_block_size(export: &Export<'_>) -> bool {
     export.min_block > PORTABLE_MIN_BLOCK
-}
-
-/// The information that an INFO or GO asks for, beyond what is always sent.
-#[derive(Clone, Copy, Default)]
-struct Wanted {
-    name: bool,
-    description: bool,
-    block_size: bool,
-}
-
-/// Name and information requests of an INFO or GO, if well-formed.
-fn parse_describe(data: &[u8]) -> Option<(&str, Wanted)> {
-    let mut fields = Fields(data);
-    let name = fields.string()?;
-    let count = fields.u16()?;
-    if fields.0.len() != usize::from(count) * 2 {
-        return None;
-    }
-    let mut wanted = Wanted::default();
-    while let Some(request) = fields.u16() {
-        match request {
-            info::NAME => wanted.name = true,
-            info::DESCRIPTION => wanted.description = true,
-            info::BLOCK_SIZE => wanted.block_size = true,
-            _ => {}
-        }
-    }
-    Some((name, wanted))
-}
-
-/// Export name, and whether the queries select `base:allocation`, if well-formed.
-fn parse_contexts(data: &[u8], set: bool) -> Option<(&str, bool)> {
-    let mut fields = Fields(data);
-    let name = fields.string()?;
-    let count = fields.u32()?;
-    // Listing without a query asks for everything, selecting without one for nothing.
-    let mut selected = !set && count == 0;
-    for _ in 0..count {
-        let query = fields.string()?;
-        selected |= query == BASE_ALLOCATION || (!set && query == "base:");
-    }
-    fields.0.is_empty().then_some((name, selected))
-}
-
-fn list(dir: &impl Directory, out: &mut Vec<u8>) {
-    dir.visit(&mut |export| {
-        answer(out, option::LIST, reply::SERVER, |out| {
-            out.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
-            out.extend_from_slice(export.name.as_bytes());
-            out.extend_from_slice(export.description.as_bytes());
-        });
-    });
-    acknowledge(out, option::LIST);
 }
 
 fn abort(out: &mut Vec<u8>) -> Status {
@@ -555,43 +599,4 @@ fn answer(out: &mut Vec<u8>, option: u32, kind: u32, body: impl FnOnce(&mut Vec<
     body(out);
     let length = (out.len() - length_at - 4) as u32;
     out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
-}
-
-/// A string as the specification defines it ("Conventions").
-fn string(bytes: &[u8]) -> Option<&str> {
-    if bytes.len() > MAX_STRING || bytes.contains(&0) {
-        return None;
-    }
-    core::str::from_utf8(bytes).ok()
-}
-
-/// Reads fields off the front of a message; `None` where it is too short.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*field)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_be_bytes)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-
-    /// A string behind its 32-bit length.
-    fn string(&mut self) -> Option<&'a str> {
-        let length = self.u32()? as usize;
-        let (field, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        string(field)
-    }
 }

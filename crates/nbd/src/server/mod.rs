@@ -5,12 +5,13 @@
 //! [`request::validate`] whether each may run, and puts a header from [`reply`]
 //! in front of each answer.
 
+mod fields;
 pub mod handshake;
 pub mod reply;
 pub mod request;
 
 pub use crate::wire::Request;
-pub use handshake::{Directory, Export, Handshake, Offer, Session, Status, Step};
+pub use handshake::{Directory, Export, Handshake, Offer, Session, Status, Step, Tls};
 pub use reply::ReplyHeader;
 pub use request::Limits;
 
@@ -44,6 +45,8 @@ pub enum Violation {
     ExportNameBlockSize,
     /// EXPORT_NAME while the server shuts down.
     ExportNameShutdown,
+    /// EXPORT_NAME without TLS for an export that needs it.
+    ExportNameTls,
     /// A request does not start with the magic number of the negotiated framing.
     RequestMagic(u32),
     /// The payload of a request is so long that taking it would be a denial of service.
@@ -62,6 +65,7 @@ impl fmt::Display for Violation {
             Self::ExportNameUnknown => f.write_str("EXPORT_NAME for an export that does not exist"),
             Self::ExportNameExtended => f.write_str("EXPORT_NAME after extended headers"),
             Self::ExportNameBlockSize => f.write_str("EXPORT_NAME for an export with a block size to negotiate"),
+            Self::ExportNameTls => f.write_str("EXPORT_NAME for an export that needs TLS"),
             Self::ExportNameShutdown => f.write_str("EXPORT_NAME while shutting down"),
             Self::RequestMagic(magic) => write!(f, "request starts with {magic:#010x}"),
             Self::PayloadLength(length) => write!(f, "request announces a payload of {length} bytes"),

@@ -19,7 +19,7 @@ const SHELF: [(&str, &str, u64, u32); 3] =
 fn export(index: usize) -> Export<'static> {
     let (name, description, size, min_block) = SHELF[index];
     let flags = if name == "plain" { TransmissionFlags::READ_ONLY } else { all_flags() };
-    Export { name, description, size, flags, min_block, preferred_block: 4096, max_payload: 1 << 25 }
+    Export { name, description, size, flags, min_block, preferred_block: 4096, max_payload: 1 << 25, tls_only: false }
 }
 
 impl Directory for Shelf {

@@ -42,6 +42,7 @@ impl Directory for Shown {
             min_block: self.min_block,
             preferred_block: self.min_block.max(4096),
             max_payload: self.max_payload,
+            tls_only: false,
         });
     }
 
@@ -213,7 +214,11 @@ impl Fake {
 }
 
 fn negotiate(stream: &mut UnixStream, shown: &Shown) -> io::Result<(Session, Vec<u8>)> {
-    let offer = Offer { structured: shown.framing.has_chunks(), extended: shown.framing.is_extended() };
+    let offer = Offer {
+        structured: shown.framing.has_chunks(),
+        extended: shown.framing.is_extended(),
+        ..Offer::default()
+    };
     let mut handshake = Handshake::new(offer);
     let (mut out, mut input) = (Vec::new(), Vec::new());
     handshake.greet(&mut out);
