@@ -15,3 +15,5 @@ mod lifecycle;
 mod qemu;
 #[path = "clients/remote.rs"]
 mod remote;
+#[path = "clients/tls.rs"]
+mod tls;

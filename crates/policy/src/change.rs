@@ -27,7 +27,7 @@ pub enum Change {
     PoolRemoved(String),
     /// A tenant appears.
     TenantAdded(String),
-    /// A tenant has other promises or addresses.
+    /// A tenant has other promises, addresses or certificates.
     TenantChanged(String),
     /// A tenant disappears; its connections fall to the tenant that is now theirs.
     TenantRemoved(String),
@@ -42,7 +42,7 @@ pub enum Change {
         /// Its new size.
         to: Bytes,
     },
-    /// A volume belongs to another tenant or is described otherwise.
+    /// A volume belongs to another tenant, is described otherwise, or needs TLS of others.
     VolumeChanged(String),
 }
 
@@ -130,6 +130,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("workers", old.workers != new.workers),
         ("default_export", old.default_export != new.default_export),
         ("drain_timeout", old.drain_timeout != new.drain_timeout),
+        ("tls", old.tls != new.tls),
     ];
     live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
 }
@@ -174,7 +175,7 @@ fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Chan
         (from, Some(to)) if from != Some(to) => changes.push(Change::VolumeGrown { name: name.into(), to }),
         _ => {}
     }
-    if old.tenant != new.tenant || old.description != new.description {
+    if old.tenant != new.tenant || old.description != new.description || old.tls != new.tls {
         changes.push(Change::VolumeChanged(name.into()));
     }
 }

@@ -22,6 +22,7 @@ use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
+pub use crate::tls::{Certificate, Need, Tls};
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
 use crate::uri::Target;
 
@@ -91,6 +92,9 @@ pub struct Server {
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
+    /// TLS on NBD connections; without this table it is not offered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 /// Which worker serves which connection.
@@ -313,6 +317,8 @@ pub struct Tenant {
     pub response_time_statistic: Statistic,
     /// Connections from these addresses belong to this tenant, whatever the volume says.
     pub clients: Vec<Cidr>,
+    /// Connections with one of these certificates belong to this tenant, whatever their address or the volume say.
+    pub certificates: Vec<Certificate>,
 }
 
 /// A promised throughput: of reads and writes together, or of each direction for itself; each either iops or bytes_per_s.
@@ -381,6 +387,9 @@ pub struct Volume {
     pub size: Option<Bytes>,
     /// Refuse writes.
     pub read_only: bool,
+    /// Which clients must use TLS; default as `[server.tls]` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Need>,
     /// Whether I/O goes around the page cache, or librbd's cache.
     pub cache: Cache,
     /// Shown to clients that list exports.
@@ -482,6 +491,7 @@ impl Default for Server {
             handshake_timeout: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
+            tls: None,
         }
     }
 }
@@ -523,6 +533,7 @@ impl Default for Tenant {
             response_time: None,
             response_time_statistic: Statistic::Mean,
             clients: Vec::new(),
+            certificates: Vec::new(),
         }
     }
 }
@@ -544,6 +555,7 @@ impl Default for Volume {
             unflushed: Unflushed::Lost,
             size: None,
             read_only: false,
+            tls: None,
             cache: Cache::Direct,
             description: String::new(),
         }
@@ -591,6 +603,24 @@ impl Config {
             .filter(|(block, _)| block.contains(address))
             .max_by_key(|(block, _)| block.specificity())
             .map(|(_, name)| name.as_str())
+    }
+
+    /// The tenant that claims a client's certificate, known by its names and its SHA-256 fingerprint.
+    pub fn tenant_of_certificate(&self, names: &[String], fingerprint: &[u8; 32]) -> Option<&str> {
+        let means = |tenant: &Tenant| tenant.certificates.iter().any(|known| known.means(names, fingerprint));
+        self.tenants.iter().find(|(_, tenant)| means(tenant)).map(|(name, _)| name.as_str())
+    }
+
+    /// Whether clients of a volume must use TLS that come over TCP, or else over a Unix socket.
+    pub fn needs_tls(&self, volume: &Volume, tcp: bool) -> bool {
+        let need = volume.tls.or(self.server.tls.as_ref().map(|tls| tls.required));
+        need.is_some_and(|need| need.applies(tcp))
+    }
+
+    /// Whether no volume is served without TLS to clients that come over TCP, or else over a Unix socket.
+    pub fn all_need_tls(&self, tcp: bool) -> bool {
+        self.volumes.values().all(|volume| self.needs_tls(volume, tcp))
+            && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
     /// The volume that a client gets which names none.

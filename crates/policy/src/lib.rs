@@ -33,6 +33,7 @@ mod rules;
 pub mod slots;
 pub mod ssd;
 pub mod state;
+pub mod tls;
 pub mod units;
 pub mod uri;
 pub mod workload;

@@ -1,10 +1,12 @@
 //! What a configuration must obey beyond its syntax.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume, Workers,
+    Backend, Config, DEFAULT_VOLUME, Need, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume, Workers,
 };
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
@@ -88,6 +90,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
         tenant(name, settings, &mut out);
     }
     address_blocks(config, &mut out);
+    tls::certificates(config, &mut out);
     names("volumes", config.volumes.keys(), &mut out);
     for (name, settings) in &config.volumes {
         volume(config, name, settings, &mut out);
@@ -130,10 +133,13 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         if server.listen[..i].contains(address) && address.port() != 0 {
             out.error(&at("listen"), format!("{address} is listed twice; remove one"));
         }
-        if !address.ip().is_loopback() {
-            out.warning(&at("listen"), format!("{address} is reachable from other machines, and NBD without TLS neither authenticates nor encrypts; keep it to networks you trust"));
+        if !address.ip().is_loopback()
+            && let Some(danger) = tls::danger(config)
+        {
+            out.warning(&at("listen"), format!("{address} is reachable from other machines, and {danger}"));
         }
     }
+    tls::settings(server, out);
     if let Status::At(address) = server.status {
         if server.listen.contains(&address) && address.port() != 0 {
             out.error(&at("status"), format!("{address} already serves NBD; use another port"));
@@ -443,6 +449,11 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     {
         out.error(&at("tenant"), unknown_name("tenant", tenant, config.tenants.keys()));
     }
+    out.error_if(
+        config.server.tls.is_none() && volume.tls.is_some_and(|need| need != Need::No),
+        &at("tls"),
+        "the server has no certificate; add [server.tls] with certificate and key, or remove this key",
+    );
     remote(name, volume, out);
     image(name, volume, out);
     match (volume.backend, &volume.path) {

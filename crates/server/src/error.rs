@@ -26,6 +26,16 @@ pub enum Error {
         /// The other process, if the kernel tells.
         holder: Option<u32>,
     },
+    /// A file with certificates or keys cannot be used.
+    #[error("server.tls.{key}: {} {why}", path.display())]
+    Tls {
+        /// The key in the configuration.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// An address could not be listened on.
     #[error("cannot listen on {address}: {cause}{}", listen_hint(cause))]
     Listen {

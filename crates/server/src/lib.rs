@@ -19,6 +19,7 @@ mod settle;
 mod shared;
 mod spin;
 mod state;
+mod tls;
 mod volume;
 mod worker;
 

@@ -19,6 +19,7 @@ use crate::clock;
 use crate::error::Error;
 use crate::settle::{side_by_side, within};
 use crate::shared::{SharedPool, Snapshot};
+use crate::tls::Acceptor;
 use crate::volume::Volume;
 
 /// How long a removed volume may take to let go of its file before that is reported.
@@ -43,9 +44,9 @@ impl Registry {
         Self { config: Arc::new(empty), patience: None, seed }
     }
 
-    /// The snapshot for `config`, starting from `present`. Everything that can fail happens here,
-    /// and nothing that is being served changes.
-    pub(crate) fn plan(&self, present: &Snapshot, config: &Config) -> Result<Snapshot, Error> {
+    /// The snapshot for `config`, starting from `present`; `fresh`: reads certificates again even if they are in the same
+    /// files. Everything that can fail happens here, and nothing that is being served changes.
+    pub(crate) fn plan(&self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
             volumes: present.volumes.clone(),
@@ -53,6 +54,7 @@ impl Registry {
             pools: present.pools.clone(),
             tenants: present.tenants.clone(),
             devices: present.devices.clone(),
+            tls: self.acceptor(present, config, fresh)?,
         };
         for (name, pool) in &config.pools {
             let known = next.pools.iter().position(|p| p.name == *name);
@@ -105,6 +107,17 @@ impl Registry {
         }
         self.lengthen(&next)?;
         Ok(next)
+    }
+
+    fn acceptor(&self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Option<Arc<Acceptor>>, Error> {
+        let Some(settings) = &config.server.tls else { return Ok(None) };
+        let known = present.tls.as_ref();
+        if let Some(known) = known.filter(|_| !fresh && self.config.server.tls.as_ref() == Some(settings)) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let read = Acceptor::load(settings)?;
+        // Connections are judged anew by what is not the same.
+        Ok(Some(known.filter(|known| known.is_same(&read)).map_or_else(|| Arc::new(read), Arc::clone)))
     }
 
     /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].

@@ -128,7 +128,7 @@ impl Server {
             config.server.placement.control(),
         ));
         let mut registry = Registry::new(start.seed);
-        let mut snapshot = registry.plan(&Snapshot::default(), &config)?;
+        let mut snapshot = registry.plan(&Snapshot::default(), &config, true)?;
         registry.apply(&mut snapshot);
         // From here on there are clients, and changes that wait behind one another.
         registry.patience = Some(DEVICE_PATIENCE);
@@ -231,8 +231,15 @@ impl Server {
     pub fn reload(&self, config: Config) -> Result<Applied, Error> {
         let mut registry = self.registry();
         let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
-        let warnings = self.switch(&mut registry, &config)?;
-        Ok(Applied { changes: changes.iter().map(Change::to_string).collect(), warnings })
+        let before = self.shared.snapshot().tls.clone();
+        let warnings = self.switch(&mut registry, &config, true)?;
+        let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
+        if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
+            && !Arc::ptr_eq(&before, after)
+        {
+            changes.push("certificates changed".into());
+        }
+        Ok(Applied { changes, warnings })
     }
 
     /// Serves a new volume.
@@ -246,7 +253,7 @@ impl Server {
             return Err(Error::Refused(format!("there is a volume named \"{name}\" already")));
         }
         config.volumes.insert(name.to_owned(), volume);
-        self.switch(&mut registry, &config).map(drop)
+        self.switch(&mut registry, &config, false).map(drop)
     }
 
     /// Makes a volume longer. Clients see the new size when they reconnect.
@@ -273,7 +280,7 @@ impl Server {
             Some(settings) => settings.size = Some(size),
             None => {}
         }
-        self.switch(&mut registry, &config).map(drop)
+        self.switch(&mut registry, &config, false).map(drop)
     }
 
     /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.
@@ -285,7 +292,7 @@ impl Server {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         config.volumes.remove(name).ok_or_else(|| unknown("volume", name))?;
-        self.switch(&mut registry, &config)
+        self.switch(&mut registry, &config, false)
     }
 
     /// Changes the modelled device of a pool while it runs.
@@ -301,7 +308,7 @@ impl Server {
             return Err(Error::Refused(format!("pool \"{pool}\" does not emulate a device")));
         }
         settings.emulate = Some(emulate);
-        self.switch(&mut registry, &config).map(drop)
+        self.switch(&mut registry, &config, false).map(drop)
     }
 
     /// What the tenants of each pool whose slots are shared out did since the last call, for the hosts that share it; ends
@@ -374,14 +381,14 @@ impl Server {
         }
     }
 
-    /// Puts a new configuration into force, and tells what could not be made durable of the volumes that it removes.
+    /// Puts a new configuration into force, with certificates that are read again if `fresh`, and tells what could not be made durable of the volumes that it removes.
     /// On failure nothing has changed.
-    fn switch(&self, registry: &mut Registry, config: &Config) -> Result<Vec<Error>, Error> {
+    fn switch(&self, registry: &mut Registry, config: &Config, fresh: bool) -> Result<Vec<Error>, Error> {
         let (before, same) = (self.shared.workers(), registry.config.server.workers == config.server.workers);
         let workers = if same { before } else { count_of(config.server.workers) };
         self.hire(before, workers)?;
         let present = self.shared.snapshot();
-        let mut next = registry.plan(&present, config).inspect_err(|_| self.dismiss(before, workers))?;
+        let mut next = registry.plan(&present, config, fresh).inspect_err(|_| self.dismiss(before, workers))?;
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
         drop(present);

@@ -1,22 +1,24 @@
 //! What all workers see: pools, volumes, tenants, and who serves which connection.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use evenkeel_control::placement::{self, Placement};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::Workers;
 use evenkeel_policy::state::OverdueIo;
 
 use crate::backend::emulate::Device;
 use crate::buffer::Budget;
+use crate::tls::Acceptor;
 use crate::volume::Volume;
 use crate::worker::connection::{ConnKey, Request};
 use crate::worker::mailbox::{Mailbox, Message};
+use crate::worker::transport::Peer;
 
 /// A pool with its lock. Held for microseconds: workers go in with a batch.
 pub(crate) struct SharedPool {
@@ -62,6 +64,8 @@ pub(crate) struct Snapshot {
     pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
     /// Each pool's modelled device, if it emulates one.
     pub(crate) devices: Vec<Option<Arc<Device>>>,
+    /// What encrypts connections, if they can be.
+    pub(crate) tls: Option<Arc<Acceptor>>,
 }
 
 impl Snapshot {
@@ -78,10 +82,38 @@ impl Snapshot {
         self.volumes.get(id as usize)?.as_ref()
     }
 
-    /// Who pays for a connection from `address` to `volume`.
-    pub(crate) fn tenant(&self, volume: &Volume, address: Option<IpAddr>) -> Option<(Arc<str>, TenantId)> {
-        let by_address = address.and_then(|address| self.config.tenant_of_address(address.to_canonical()));
-        let name = match by_address {
+    /// What a new connection is offered. All or nothing is better than asking for each volume: the names of
+    /// volumes are then nobody's business before TLS.
+    pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
+        match &self.tls {
+            None => Tls::No,
+            Some(_) if self.config.all_need_tls(peer.is_remote()) => Tls::Forced,
+            Some(_) => Tls::Selective,
+        }
+    }
+
+    /// Whether a client must use TLS for a volume.
+    pub(crate) fn needs_tls(&self, volume: &Volume, peer: &Peer) -> bool {
+        let volume = self.config.volumes.get(&volume.name);
+        volume.is_some_and(|volume| self.config.needs_tls(volume, peer.is_remote()))
+    }
+
+    /// Whether a client whose certificate was verified may have any volume.
+    pub(crate) fn admits(&self, peer: &Peer) -> bool {
+        let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
+        !named_only || self.claims(peer).is_some()
+    }
+
+    /// The tenant that claims a client's certificate.
+    fn claims(&self, peer: &Peer) -> Option<&str> {
+        let identity = peer.identity.as_ref()?;
+        self.config.tenant_of_certificate(&identity.names, &identity.fingerprint)
+    }
+
+    /// Who pays for a connection of `peer` to `volume`.
+    pub(crate) fn tenant(&self, volume: &Volume, peer: &Peer) -> Option<(Arc<str>, TenantId)> {
+        let by_address = || self.config.tenant_of_address(peer.address?.to_canonical());
+        let name = match self.claims(peer).or_else(by_address) {
             Some(name) => name,
             None => self.config.tenant_of(&volume.name, self.config.volumes.get(&volume.name)?),
         };

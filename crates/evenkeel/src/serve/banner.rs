@@ -20,8 +20,19 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
     }
     let _ = writeln!(out, "Control socket:                       {}", control.display());
     let export = config.default_export().or_else(|| config.volumes.keys().next().map(String::as_str));
-    if let (Some(export), Some(uri)) = (export, uris.first()) {
-        try_it(out, export, uri, uris, config);
+    if let Some(export) = export {
+        let needs_tls = |uri: &String| {
+            config.volumes.get(export).is_some_and(|volume| config.needs_tls(volume, uri.starts_with("nbd://")))
+        };
+        let clear: Vec<String> = uris.iter().filter(|uri| !needs_tls(uri)).cloned().collect();
+        match (clear.first(), uris.iter().find_map(|uri| uri.strip_prefix("nbd://"))) {
+            (Some(uri), _) => try_it(out, export, uri, &clear, config),
+            (None, Some(address)) => {
+                let uri = format!("nbds://{address}/{export}?tls-certificates=DIR");
+                let _ = writeln!(out, "\nTry it with a certificate, in another terminal:\n    nbdinfo '{uri}'");
+            }
+            (None, None) => {}
+        }
     }
     let _ = writeln!(out, "\nStop with Ctrl-C.");
     text
@@ -62,6 +73,8 @@ fn with_export(uri: &str, export: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_policy::config::Need;
+
     use super::*;
 
     #[test]
@@ -78,6 +91,20 @@ mod tests {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
         assert_eq!(with_export(&uris[1], "disk0"), "nbd+unix:///disk0?socket=/run/nbd.sock");
+    }
+
+    #[test]
+    fn where_tls_is_needed_nothing_is_offered_that_would_be_refused() {
+        let mut config = Config::default();
+        let uris = ["nbd://[::1]:10809".to_owned(), "nbd+unix:///?socket=/s".to_owned()];
+        let need = |config: &mut Config, need| config.volumes.values_mut().for_each(|volume| volume.tls = Some(need));
+        need(&mut config, Need::Tcp);
+        let text = lines(&config, &uris, None, Path::new("c"));
+        assert!(text.contains("nbdinfo 'nbd+unix:///disk0?socket=/s'") && !text.contains("'nbd://"), "{text}");
+        need(&mut config, Need::Always);
+        let text = lines(&config, &uris, None, Path::new("c"));
+        assert!(text.contains("nbdinfo 'nbds://[::1]:10809/disk0?tls-certificates=DIR'"), "{text}");
+        assert!(!text.contains("nbd-client") && !text.contains("nbdinfo 'nbd+unix"), "{text}");
     }
 
     #[test]

@@ -76,7 +76,9 @@ impl Server {
             for stream in listener.incoming() {
                 let (stream, disk) = (stream.unwrap(), Arc::clone(&disk));
                 // A client that leaves is the end of its thread, not of the test.
-                std::thread::spawn(move || serve(stream, Offer { structured, extended, ..Offer::default() }, &disk, fault));
+                std::thread::spawn(move || {
+                    serve(stream, Offer { structured, extended, ..Offer::default() }, &disk, fault)
+                });
             }
         });
         Self { socket: path.display().to_string(), _dir: dir }
@@ -110,7 +112,7 @@ fn negotiate(stream: &mut UnixStream, offer: Offer) -> io::Result<(Session, Vec<
                 }
                 Status::More if step.consumed > 0 => {}
                 Status::More => break,
-                Status::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Status::Closed | Status::StartTls => return Err(io::ErrorKind::ConnectionAborted.into()),
             }
         }
     }

@@ -44,7 +44,8 @@ impl Listener {
         Ok(match self {
             Self::Tcp(_) => {
                 let address = address.and_then(|a| SocketAddr::try_from(a).ok());
-                let peer = Peer { address: address.map(|a| a.ip()), port: address.map_or(0, |a| a.port()), uid: None };
+                let (address, port) = (address.map(|a| a.ip()), address.map_or(0, |a| a.port()));
+                let peer = Peer { address, port, ..Peer::default() };
                 (Transport::tcp(fd, peer_timeout.into()), peer)
             }
             Self::Unix(_) => {
@@ -96,7 +97,7 @@ impl Worker {
     /// Greets a new connection.
     pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey) {
         tracing::debug!(%peer, worker = self.index, "connection opened");
-        let mut handshake = Handshake::new(Offer::default());
+        let mut handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
         let mut connection = Connection::new(key, transport, peer, handshake, clock::now());

@@ -15,6 +15,7 @@ use super::transport::{Peer, Transport};
 use crate::backend::Extent;
 use crate::buffer::{Budget, Buffer, BufferPool};
 use crate::shared::Snapshot;
+use crate::tls::Room;
 use crate::volume::Volume;
 
 /// Names a connection for the life of the process: a slot and how often it was used before.
@@ -157,7 +158,11 @@ pub(crate) struct OutQueue {
 
 /// Room for the pieces of one send, kept from send to send.
 #[derive(Default)]
-pub(crate) struct SendList(Vec<libc::iovec>);
+pub(crate) struct SendList {
+    pieces: Vec<libc::iovec>,
+    /// For TLS, which uses it to receive, too.
+    pub(crate) room: Room,
+}
 
 // SAFETY: the pointers in it are only used within one call of `OutQueue::flush`.
 unsafe impl Send for SendList {}
@@ -182,13 +187,16 @@ impl OutQueue {
     /// Sends as much as the socket takes; how many bytes that was.
     pub(crate) fn flush(
         &mut self,
-        transport: &Transport,
+        transport: &mut Transport,
         list: &mut SendList,
         buffers: &mut BufferPool,
         budget: &Budget,
     ) -> io::Result<u64> {
+        if !transport.push()? {
+            return Ok(0);
+        }
         let mut all = 0;
-        let iov = &mut list.0;
+        let iov = &mut list.pieces;
         while !self.replies.is_empty() {
             iov.clear();
             let mut skip = self.sent;
@@ -208,7 +216,7 @@ impl OutQueue {
                 }
             }
             // SAFETY: headers and payloads live in the queue, and volumes with the connection.
-            let sent = match unsafe { transport.send(iov) } {
+            let sent = match unsafe { transport.send(iov, &mut list.room) } {
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
                 Err(error) => return Err(error),
@@ -444,17 +452,32 @@ impl Connection {
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
-            Ending::Draining => self.in_flight == 0 && (self.gone || self.out.len() == 0),
+            Ending::Draining => {
+                self.in_flight == 0 && (self.gone || self.out.len() == 0 && !self.transport.wants_send())
+            }
         }
     }
 
-    /// Takes over what a new snapshot says of it; false when its volume was removed.
+    /// Takes over what a new snapshot says of it; false when it must end: its volume was removed, needs TLS by now, or is
+    /// not for its certificate any more.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
+        // Who has just proved who it is and said nothing since is judged with its first word.
+        let admitted = self.peer.identity.is_none() || snapshot.admits(&self.peer);
+        if let (Some(stream), Some(acceptor)) = (self.transport.tls(), &snapshot.tls)
+            && !(stream.follow(acceptor) && admitted)
+        {
+            tracing::info!(peer = %self.peer, "closing a connection: its certificate is not accepted any more");
+            return false;
+        }
         let Phase::Attached(attached) = &mut self.phase else { return true };
         if snapshot.volume(attached.volume.id).is_none() {
             return false;
         }
-        if let Some((name, tenant)) = snapshot.tenant(&attached.volume, self.peer.address) {
+        if self.transport.tls().is_none() && snapshot.needs_tls(&attached.volume, &self.peer) {
+            tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS now");
+            return false;
+        }
+        if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {
             attached.tenant = tenant;
             attached.tenant_name = name;
         }

@@ -441,7 +441,7 @@ impl Worker {
         } else {
             let watch = self.meter.start();
             let sent = connection.out.flush(
-                &connection.transport,
+                &mut connection.transport,
                 &mut self.send_list,
                 &mut self.buffers,
                 &self.shared.budget,

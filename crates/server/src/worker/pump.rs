@@ -13,6 +13,7 @@ use evenkeel_policy::{goal, promise};
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
 use super::operations::Operation;
+use super::transport::Peer;
 use super::{Worker, mail};
 use crate::backend::memory::Memory;
 use crate::backend::{Backend, Extent};
@@ -163,7 +164,10 @@ impl Worker {
         let tenant = match connection.map(|connection| &connection.phase) {
             Some(Phase::Attached(attached)) => Some(attached.tenant),
             // Served by another worker, which knows the client's address: the volume's tenant pays.
-            _ => self.snapshot.volume(request.volume).and_then(|volume| Some(self.snapshot.tenant(volume, None)?.1)),
+            _ => self
+                .snapshot
+                .volume(request.volume)
+                .and_then(|volume| Some(self.snapshot.tenant(volume, &Peer::default())?.1)),
         };
         match tenant {
             Some(tenant) => self.pools[pool].incoming.push((tenant, request.work, request)),

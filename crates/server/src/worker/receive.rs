@@ -7,15 +7,16 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::Instant;
 use evenkeel_nbd::server::{Directory, Export, Session, Status, reply, request};
 use evenkeel_nbd::wire::Command;
-use evenkeel_policy::Config;
 
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Pace, Paused, Payload, Phase, Request};
 use super::pump::EXTENTS_BYTES;
+use super::transport::Peer;
 use super::{SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::Backend;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::shared::Snapshot;
+use crate::tls;
 use crate::volume::Volume;
 
 /// Times a connection is read in a row before others get their turn.
@@ -34,28 +35,35 @@ pub(super) enum Lost {
     Violation,
 }
 
-fn export_of<'a>(config: &'a Config, volume: &'a Volume) -> Export<'a> {
-    let limits = volume.limits();
-    Export {
-        name: &volume.name,
-        description: config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
-        size: limits.size,
-        flags: volume.flags(),
-        min_block: limits.min_block,
-        preferred_block: volume.preferred_block(),
-        max_payload: limits.max_payload,
+/// The volumes as one client sees them.
+struct Exports<'a> {
+    snapshot: &'a Snapshot,
+    peer: &'a Peer,
+}
+
+impl Exports<'_> {
+    fn export<'a>(&'a self, volume: &'a Volume) -> Export<'a> {
+        let limits = volume.limits();
+        Export {
+            name: &volume.name,
+            description: self.snapshot.config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
+            size: limits.size,
+            flags: volume.flags(),
+            min_block: limits.min_block,
+            preferred_block: volume.preferred_block(),
+            max_payload: limits.max_payload,
+            tls_only: self.snapshot.needs_tls(volume, self.peer),
+        }
     }
 }
 
-impl Directory for Snapshot {
+impl Directory for Exports<'_> {
     fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        for volume in self.volumes.iter().flatten() {
-            f(&export_of(&self.config, volume));
-        }
+        self.snapshot.volumes.iter().flatten().for_each(|volume| f(&self.export(volume)));
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
-        Self::find(self, name).map(|volume| f(&export_of(&self.config, volume))).is_some()
+        self.snapshot.find(name).map(|volume| f(&self.export(volume))).is_some()
     }
 }
 
@@ -73,7 +81,7 @@ impl Worker {
             Err(Lost::Violation) => {
                 // What was answered so far still goes out, best effort.
                 let _ = connection.out.flush(
-                    &connection.transport,
+                    &mut connection.transport,
                     &mut self.send_list,
                     &mut self.buffers,
                     &self.shared.budget,
@@ -109,7 +117,11 @@ impl Worker {
                 incoming.request.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer.as_mut_slice()[filled..])
             });
             let (payload_room, room) = (into.len(), scratch.len() - have);
-            let received = match connection.transport.receive(into, &mut scratch[have..]) {
+            let received = connection.transport.receive(into, &mut scratch[have..], &mut self.send_list.room);
+            if connection.transport.wants_send() {
+                self.mark_dirty(connection);
+            }
+            let received = match received {
                 // Nothing more will come.
                 Ok(0) if connection.gone => return Err(Lost::Gone),
                 Ok(0) => {
@@ -121,6 +133,10 @@ impl Worker {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !connection.gone => break,
                 Err(error) => {
+                    if let Some(why) = tls::reason(&error) {
+                        tracing::info!(peer = %connection.peer, %why, "closing a connection: TLS failed");
+                        return Err(Lost::Violation);
+                    }
                     tracing::debug!(peer = %connection.peer, %error, "receiving failed");
                     return Err(Lost::Gone);
                 }
@@ -135,7 +151,8 @@ impl Worker {
                 break;
             }
         }
-        if connection.gone && connection.ending == Ending::Open && connection.paused == Paused::No {
+        let untold = connection.gone || connection.transport.has_received();
+        if untold && connection.ending == Ending::Open && connection.paused == Paused::No {
             // Epoll does not tell of what is left.
             self.resume.push(connection.key.slot);
         }
@@ -184,9 +201,11 @@ impl Worker {
             connection.paused = Paused::Full;
             return Ok(0);
         }
+        self.identify(connection)?;
         let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
         let mut answer = Vec::new();
-        let step = handshake.advance(input, &*self.snapshot, &mut answer);
+        let exports = Exports { snapshot: &self.snapshot, peer: &connection.peer };
+        let step = handshake.advance(input, &exports, &mut answer);
         if !answer.is_empty() {
             connection.out.push(None, Payload::Owned(answer), 0);
             self.mark_dirty(connection);
@@ -200,16 +219,56 @@ impl Worker {
         };
         match step.status {
             Status::More => {}
+            Status::StartTls => self.start_tls(connection, step.consumed == input.len())?,
             Status::Closed => connection.ending = Ending::Draining,
             Status::Transmission(session) => self.attach(connection, session)?,
         }
         Ok(step.consumed)
     }
 
+    /// Hands the stream to TLS; `quiet`: the client has sent nothing since it asked for that.
+    fn start_tls(&mut self, connection: &mut Connection, quiet: bool) -> Result<(), Lost> {
+        let refuse = |connection: &Connection, why: &str| {
+            tracing::info!(peer = %connection.peer, why, "closing a connection");
+            Err(Lost::Violation)
+        };
+        if !quiet {
+            return refuse(connection, "what it sent behind STARTTLS is not encrypted");
+        }
+        // The answer is the last that goes out as it is.
+        let (list, buffers) = (&mut self.send_list, &mut self.buffers);
+        let sent = connection.out.flush(&mut connection.transport, list, buffers, &self.shared.budget);
+        if sent.is_err() {
+            return Err(Lost::Gone);
+        }
+        if connection.out.len() > 0 {
+            return refuse(connection, "it leaves answers unread and starts TLS");
+        }
+        let Some(acceptor) = &self.snapshot.tls else { return refuse(connection, "TLS is not offered any more") };
+        match connection.transport.secure(Arc::clone(acceptor)) {
+            Ok(()) => Ok(()),
+            Err(error) => refuse(connection, &error.to_string()),
+        }
+    }
+
+    /// Takes note of the client's certificate, once it is known.
+    fn identify(&self, connection: &mut Connection) -> Result<(), Lost> {
+        if connection.peer.identity.is_some() {
+            return Ok(());
+        }
+        let Some(stream) = connection.transport.tls() else { return Ok(()) };
+        connection.peer.identity = stream.identity().map(Arc::new);
+        if self.snapshot.admits(&connection.peer) {
+            return Ok(());
+        }
+        tracing::info!(peer = %connection.peer, "closing a connection: no tenant names its certificate");
+        Err(Lost::Violation)
+    }
+
     fn attach(&mut self, connection: &mut Connection, session: Session) -> Result<(), Lost> {
         let snapshot = Arc::clone(&self.snapshot);
         let Some(volume) = snapshot.find(&session.export) else { return Err(Lost::Gone) };
-        let Some((tenant_name, tenant)) = snapshot.tenant(volume, connection.peer.address) else {
+        let Some((tenant_name, tenant)) = snapshot.tenant(volume, &connection.peer) else {
             return Err(Lost::Gone);
         };
         volume.connections.fetch_add(1, Ordering::Relaxed);

@@ -18,7 +18,7 @@ impl Worker {
             return;
         }
         let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
-        let writing = connection.out.len() > 0 && !connection.dirty;
+        let writing = (connection.out.len() > 0 || connection.transport.wants_send()) && !connection.dirty;
         let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
         if interest != connection.interest && !connection.gone {
             self.watch(&mut connection, interest);
@@ -73,6 +73,7 @@ impl Worker {
         if let Some(volume) = connection.volume() {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
+        connection.transport.end();
         tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
@@ -174,7 +175,7 @@ impl Worker {
             connection.ending = Ending::Draining;
         }
         self.mark_dirty(&mut connection);
-        if connection.paused != Paused::No {
+        if connection.paused != Paused::No || connection.transport.has_received() {
             self.resume.push(connection.key.slot);
         }
         let slot = connection.key.slot as usize;

@@ -34,7 +34,7 @@ fn worker_with(bytes: u64, in_flight: usize) -> Worker {
     };
     let shared = Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control()));
     let mut registry = Registry::new(0);
-    let mut snapshot = registry.plan(&Snapshot::default(), &config).unwrap();
+    let mut snapshot = registry.plan(&Snapshot::default(), &config, true).unwrap();
     registry.apply(&mut snapshot);
     shared.publish(snapshot);
     let mut worker = Worker::new(0, shared, Vec::new()).unwrap();

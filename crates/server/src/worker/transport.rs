@@ -1,18 +1,20 @@
-//! The byte stream under a connection. TLS becomes another variant here.
+//! The byte stream under a connection: a socket, as it is or under TLS.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 
+use crate::tls::{self, Acceptor, Identity};
+
 /// A connected, non-blocking stream.
-pub(crate) enum Transport {
-    /// TCP.
-    Tcp(OwnedFd),
-    /// A Unix socket.
-    Unix(OwnedFd),
+pub(crate) struct Transport {
+    fd: OwnedFd,
+    /// What encrypts it, once the client has asked for that.
+    tls: Option<Box<tls::Stream>>,
 }
 
 /// Who is at the other end, as far as the transport tells.
@@ -24,15 +26,25 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     /// User of a Unix peer.
     pub(crate) uid: Option<u32>,
+    /// Who it has proved to be under TLS.
+    pub(crate) identity: Option<Arc<Identity>>,
+}
+
+impl Peer {
+    /// Whether it may be on another machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.uid.is_none()
+    }
 }
 
 impl std::fmt::Display for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.address, self.uid) {
-            (Some(address), _) => std::net::SocketAddr::new(address, self.port).fmt(f),
-            (None, Some(uid)) => write!(f, "unix uid {uid}"),
-            (None, None) => f.write_str("unix"),
+            (Some(address), _) => std::net::SocketAddr::new(address, self.port).fmt(f)?,
+            (None, Some(uid)) => write!(f, "unix uid {uid}")?,
+            (None, None) => f.write_str("unix")?,
         }
+        self.identity.as_ref().map_or(Ok(()), |identity| write!(f, " ({identity})"))
     }
 }
 
@@ -52,27 +64,68 @@ impl Transport {
         let _ = sockopt::set_tcp_keepintvl(&fd, (idle / KEEPALIVE_PROBES).max(second));
         let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_PROBES);
         let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis().try_into().unwrap_or(u32::MAX));
-        Self::Tcp(fd)
+        Self { fd, tls: None }
     }
 
     /// Takes over an accepted Unix socket.
     pub(crate) fn unix(fd: OwnedFd) -> Self {
         // The default of 208 KiB counts overhead and would cut a batch of 32 replies of 4 KiB in two.
         let _ = sockopt::set_socket_send_buffer_size(&fd, UNIX_SEND_BUFFER);
-        Self::Unix(fd)
+        Self { fd, tls: None }
+    }
+
+    /// From here on everything is encrypted in both directions.
+    ///
+    /// # Errors
+    /// None that a checked configuration can cause.
+    pub(crate) fn secure(&mut self, acceptor: Arc<Acceptor>) -> Result<(), rustls::Error> {
+        self.tls = Some(Box::new(tls::Stream::new(acceptor)?));
+        Ok(())
+    }
+
+    /// What encrypts it, if anything.
+    #[inline]
+    pub(crate) fn tls(&mut self) -> Option<&mut tls::Stream> {
+        self.tls.as_deref_mut()
+    }
+
+    /// Whether something was received that no event of the socket tells of.
+    #[inline]
+    pub(crate) fn has_received(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_received())
+    }
+
+    /// Whether something waits to be sent that [`Self::send`] has taken, or that TLS itself has to say.
+    #[inline]
+    pub(crate) fn wants_send(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_send())
+    }
+
+    /// Sends what waits; whether all of it went.
+    #[inline]
+    pub(crate) fn push(&mut self) -> io::Result<bool> {
+        self.tls.as_mut().map_or(Ok(true), |tls| tls.push(self.fd.as_fd()))
+    }
+
+    /// Tells the peer that nothing more comes, if there is a way to.
+    pub(crate) fn end(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.end(self.fd.as_fd());
+        }
     }
 
     /// The socket.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(fd) | Self::Unix(fd) => fd.as_fd(),
-        }
+        self.fd.as_fd()
     }
 
-    /// Receives into up to two buffers, one after the other. 0 = the peer has finished.
+    /// Receives into up to two buffers, one after the other. 0 = the peer has finished. `room` is for TLS.
     #[inline]
-    pub(crate) fn receive(&self, first: &mut [u8], second: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8], room: &mut tls::Room) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
+            return tls.receive(self.fd.as_fd(), first, second, room);
+        }
         let iov = [
             libc::iovec { iov_base: first.as_mut_ptr().cast(), iov_len: first.len() },
             libc::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: second.len() },
@@ -91,13 +144,18 @@ impl Transport {
         }
     }
 
-    /// Sends what `iov` points to, without blocking and without SIGPIPE; bytes taken.
+    /// Sends what `iov` points to, without blocking and without SIGPIPE; bytes taken, which under TLS may still wait for
+    /// [`Self::push`]. `room` is for TLS.
     ///
     /// # Safety
     /// Every element must point to readable memory of its length. Memory that others
     /// write meanwhile is allowed (the kernel copies it); only its content is then undefined.
     #[inline]
-    pub(crate) unsafe fn send(&self, iov: &[libc::iovec]) -> io::Result<usize> {
+    pub(crate) unsafe fn send(&mut self, iov: &[libc::iovec], room: &mut tls::Room) -> io::Result<usize> {
+        if let Some(tls) = &mut self.tls {
+            // SAFETY: by this function's contract.
+            return unsafe { tls.send(self.fd.as_fd(), iov, room) };
+        }
         // SAFETY: all-zero is a valid `msghdr`.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = iov.as_ptr().cast_mut();

@@ -214,11 +214,8 @@ impl Fake {
 }
 
 fn negotiate(stream: &mut UnixStream, shown: &Shown) -> io::Result<(Session, Vec<u8>)> {
-    let offer = Offer {
-        structured: shown.framing.has_chunks(),
-        extended: shown.framing.is_extended(),
-        ..Offer::default()
-    };
+    let offer =
+        Offer { structured: shown.framing.has_chunks(), extended: shown.framing.is_extended(), ..Offer::default() };
     let mut handshake = Handshake::new(offer);
     let (mut out, mut input) = (Vec::new(), Vec::new());
     handshake.greet(&mut out);
@@ -241,7 +238,7 @@ fn negotiate(stream: &mut UnixStream, shown: &Shown) -> io::Result<(Session, Vec
                 }
                 Status::More if step.consumed > 0 => {}
                 Status::More => break,
-                Status::Closed => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Status::Closed | Status::StartTls => return Err(io::ErrorKind::ConnectionAborted.into()),
             }
         }
     }

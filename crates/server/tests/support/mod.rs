@@ -150,6 +150,7 @@ impl TestServer {
 
 pub enum Stream {
     Tcp(TcpStream),
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
     Unix(UnixStream),
 }
 
@@ -157,6 +158,7 @@ impl Stream {
     pub fn set_timeout(&self, timeout: Option<Duration>) {
         match self {
             Self::Tcp(s) => s.set_read_timeout(timeout).unwrap(),
+            Self::Tls(s) => s.sock.set_read_timeout(timeout).unwrap(),
             Self::Unix(s) => s.set_read_timeout(timeout).unwrap(),
         }
     }
@@ -164,6 +166,7 @@ impl Stream {
     pub fn finish_writing(&self) {
         match self {
             Self::Tcp(s) => s.shutdown(Shutdown::Write).unwrap(),
+            Self::Tls(s) => s.sock.shutdown(Shutdown::Write).unwrap(),
             Self::Unix(s) => s.shutdown(Shutdown::Write).unwrap(),
         }
     }
@@ -174,6 +177,7 @@ impl Read for Stream {
         loop {
             let result = match self {
                 Self::Tcp(s) => s.read(buffer),
+                Self::Tls(s) => s.read(buffer),
                 Self::Unix(s) => s.read(buffer),
             };
             // The kernel takes down the ring of a server that was tried on this thread, and interrupts it for that.
@@ -188,6 +192,7 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(s) => s.write(bytes),
+            Self::Tls(s) => s.write(bytes),
             Self::Unix(s) => s.write(bytes),
         }
     }
@@ -240,15 +245,28 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(mut stream: Stream, export: &str, framing: Framing) -> Self {
+    pub fn new(stream: Stream, export: &str, framing: Framing) -> Self {
+        Self::negotiate(stream, export, framing, &[])
+    }
+
+    /// The same on a stream whose greeting was answered already, as before TLS.
+    pub fn greeted(stream: Stream, export: &str, framing: Framing) -> Self {
+        Self::negotiate(stream, export, framing, b"NBDMAGICIHAVEOPT\0\x03")
+    }
+
+    fn negotiate(mut stream: Stream, export: &str, framing: Framing, greeting: &[u8]) -> Self {
         stream.set_timeout(Some(PATIENCE));
         let mut handshake =
             Handshake::new(Wanted { export: export.into(), goal: Goal::Go, framing, base_allocation: true });
-        let (mut input, mut out) = (Vec::new(), Vec::new());
+        let (mut input, mut out) = (greeting.to_vec(), Vec::new());
+        // Its answer, four bytes of flags, was sent with it.
+        let mut said_already = if greeting.is_empty() { 0 } else { 4 };
         let connected = loop {
             let step = handshake.advance(&input, &mut out).unwrap_or_else(|v| panic!("{v}"));
             input.drain(..step.consumed);
-            stream.write_all(&out).unwrap();
+            let skip = out.len().min(said_already);
+            said_already -= skip;
+            stream.write_all(&out[skip..]).unwrap();
             out.clear();
             match step.outcome {
                 Some(Outcome::Connected(connected)) => break connected,
@@ -304,7 +322,9 @@ impl Client {
         match self.stream.read(&mut more) {
             Ok(0) => return false,
             Ok(n) => self.input.extend_from_slice(&more[..n]),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return false,
+            Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof) => {
+                return false;
+            }
             Err(error) => panic!("no answer: {error}"),
         }
         let used = self.replies.parse(&self.input, &mut self.answers).unwrap_or_else(|v| panic!("{v}"));

@@ -12,6 +12,7 @@ use super::{Job, Promised};
 use crate::backend::Extent;
 use crate::clock;
 use crate::engine::FileIo;
+use crate::tls::Room;
 use crate::worker::transport::Transport;
 
 /// Requests in flight on one connection at most. More wait here, where they can still go to another one; a server that
@@ -242,7 +243,7 @@ impl Link {
                 }
             }
             // SAFETY: headers are in `out`, and a payload is valid until its job is reported done.
-            match unsafe { self.transport.send(&iov[..count]) } {
+            match unsafe { self.transport.send(&iov[..count], &mut Room::default()) } {
                 Ok(sent) => self.consume(sent),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_blocked = true;
@@ -274,7 +275,7 @@ impl Link {
         for _ in 0..READS_IN_A_ROW {
             let carried = self.carry.len();
             scratch[..carried].copy_from_slice(&self.carry);
-            let received = match self.transport.receive(&mut [], &mut scratch[carried..]) {
+            let received = match self.transport.receive(&mut [], &mut scratch[carried..], &mut Room::default()) {
                 Ok(0) => return Err(Broken::Closed),
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

@@ -1,0 +1,54 @@
+//! Who a client is by its certificate.
+
+use std::fmt;
+
+use rustls::pki_types::CertificateDer;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+/// More names than a certificate for a client has; the rest is not looked at.
+const MAX_NAMES: usize = 32;
+
+/// A client's certificate, which its authority stands for.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    /// Common name of the subject, if it has one, and DNS names.
+    pub(crate) names: Vec<String>,
+    /// SHA-256 of the certificate.
+    pub(crate) fingerprint: [u8; 32],
+}
+
+impl Identity {
+    /// Of a certificate that was verified.
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+        let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(digest.as_ref());
+        Self { names: names(certificate), fingerprint }
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.names.first() {
+            Some(name) => f.write_str(name),
+            None => evenkeel_policy::config::Certificate::Fingerprint(self.fingerprint).fmt(f),
+        }
+    }
+}
+
+/// What a certificate calls its subject. A certificate that cannot be understood has no names.
+fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
+    let certificate = certificate.tbs_certificate();
+    let common = certificate.subject().common_name().ok().flatten().map(|name| name.value().to_string());
+    let alternative = certificate.get_extension::<SubjectAltName>().ok().flatten();
+    let dns = alternative.into_iter().flat_map(|(_, names)| names.0).filter_map(|name| match name {
+        GeneralName::DnsName(name) => Some(name.to_string()),
+        _ => None,
+    });
+    // They are shown in logs.
+    common.into_iter().chain(dns).filter(|name| !name.chars().any(char::is_control)).take(MAX_NAMES).collect()
+}

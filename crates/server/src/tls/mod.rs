@@ -1,0 +1,211 @@
+//! TLS: certificates out of files, who a client is by its certificate, and the stream that is encrypted.
+
+mod identity;
+mod stream;
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_policy::config;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig, ServerConnection};
+
+use crate::error::Error;
+pub(crate) use identity::Identity;
+pub(crate) use stream::{Room, Stream, reason};
+
+/// More than any list of revoked certificates that a server should have to search at each handshake.
+const MAX_FILE: u64 = 16 << 20;
+/// A certificate that ends sooner than this is spoken of.
+const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// What a server needs to accept TLS, read and checked.
+pub(crate) struct Acceptor {
+    config: Arc<ServerConfig>,
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
+    /// Of all files, to tell whether they have changed.
+    digest: [u8; 32],
+}
+
+impl Acceptor {
+    /// Reads the files that the settings name.
+    ///
+    /// # Errors
+    /// Names the key of the file that cannot be used, and what would be right. What is in a file is never part of it.
+    pub(crate) fn load(settings: &config::Tls) -> Result<Self, Error> {
+        let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+        let mut read = |key: &'static str, path: &Path| {
+            let content = read(path).map_err(|error| fail(key, path, format!("cannot be read: {error}")))?;
+            digest.update(&(content.len() as u64).to_be_bytes());
+            digest.update(&content);
+            Ok::<_, Error>(content)
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+
+        let certificates = read("certificate", &settings.certificate)?;
+        let chain = certificates_in("certificate", &settings.certificate, &certificates)?;
+        warn_of_end(&settings.certificate, &chain[0]);
+        warn_of_readers(&settings.key);
+        let key = read("key", &settings.key)?;
+        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
+            let why = "has no private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
+            fail("key", &settings.key, why.into())
+        })?;
+        let verifier = match &settings.clients {
+            None => None,
+            Some(path) => {
+                let content = read("clients", path)?;
+                let lists = match &settings.revoked {
+                    Some(path) => lists_in(path, &read("revoked", path)?)?,
+                    None => Vec::new(),
+                };
+                Some(verifier(path, &content, lists, &provider, settings)?)
+            }
+        };
+
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| fail("certificate", &settings.certificate, error.to_string()))?;
+        let builder = match &verifier {
+            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                fail("key", &settings.key, format!("does not belong to {}", settings.certificate.display()))
+            }
+            error => fail("certificate", &settings.certificate, format!("cannot be used: {error}")),
+        })?;
+        // Whoever resumed a session would not be asked for a certificate again, which may be revoked by then.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        let digest = digest.finish().as_ref().try_into().unwrap_or_default();
+        Ok(Self { config: Arc::new(config), verifier, digest })
+    }
+
+    /// Whether both were read from files of the same content.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+
+    /// The server's side of a new connection.
+    ///
+    /// # Errors
+    /// None that a checked configuration can cause.
+    pub(crate) fn session(&self) -> Result<ServerConnection, rustls::Error> {
+        let mut session = ServerConnection::new(Arc::clone(&self.config))?;
+        // The stream bounds what it has encrypted ahead.
+        session.set_buffer_limit(None);
+        Ok(session)
+    }
+
+    /// Whether a client with these certificates, let in by other settings, would be let in by these.
+    pub(crate) fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some(verifier) = &self.verifier else { return true };
+        let Some((first, rest)) = chain.split_first() else { return false };
+        verifier.verify_client_cert(first, rest, UnixTime::now()).is_ok()
+    }
+}
+
+fn fail(key: &'static str, path: &Path, why: String) -> Error {
+    Error::Tls { key, path: path.to_owned(), why }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 16 MiB"));
+    }
+    Ok(content)
+}
+
+/// At least one certificate.
+fn certificates_in(key: &'static str, path: &Path, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();
+    match read {
+        Ok(list) if !list.is_empty() => Ok(list),
+        Ok(_) => Err(fail(
+            key,
+            path,
+            "has no certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")".into(),
+        )),
+        Err(error) => Err(fail(key, path, format!("is damaged: {error}"))),
+    }
+}
+
+fn lists_in(path: &Path, content: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+    let read: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(content).collect();
+    match read {
+        Ok(list) if !list.is_empty() => Ok(list),
+        Ok(_) => Err(fail(
+            "revoked",
+            path,
+            "has no list; give a PEM file with revocation lists (\"-----BEGIN X509 CRL-----\")".into(),
+        )),
+        Err(error) => Err(fail("revoked", path, format!("is damaged: {error}"))),
+    }
+}
+
+fn verifier(
+    path: &Path,
+    content: &[u8],
+    lists: Vec<CertificateRevocationListDer<'static>>,
+    provider: &Arc<CryptoProvider>,
+    settings: &config::Tls,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_in("clients", path, content)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| fail("clients", path, format!("has a certificate that is no authority: {error}")))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists);
+    builder.build().map_err(|error| {
+        let why = format!(
+            "has a list that cannot be used: {error}; it must be of version 2 (`openssl ca -gencrl -crlexts SECTION`)"
+        );
+        fail("revoked", settings.revoked.as_deref().unwrap_or(path), why)
+    })
+}
+
+/// The clients would notice otherwise.
+fn warn_of_end(path: &Path, certificate: &CertificateDer<'_>) {
+    use x509_cert::der::Decode;
+    let Ok(certificate) = x509_cert::Certificate::from_der(certificate) else { return };
+    let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
+    let path = path.display();
+    match end.checked_sub(Duration::from_secs(UnixTime::now().as_secs())) {
+        None => tracing::warn!(
+            "server.tls.certificate: {path} has expired, and clients will refuse it; renew it and reload"
+        ),
+        Some(left) if left < SOON => {
+            tracing::warn!(
+                "server.tls.certificate: {path} expires in {} days; renew it and reload",
+                left.as_secs() / 86_400
+            );
+        }
+        Some(_) => {}
+    }
+}
+
+/// A key that others can read is no secret.
+fn warn_of_readers(path: &Path) {
+    let Ok(metadata) = fs::metadata(path) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        let path = path.display();
+        tracing::warn!(
+            "server.tls.key: everybody on this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! An encrypted stream over a non-blocking socket.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustls::{IoState, ServerConnection};
+
+use super::{Acceptor, Identity};
+
+/// Bytes that are received or encrypted at once: four records of the greatest length, so that one system call
+/// serves several and the processor's caches hold them.
+const BATCH: usize = 64 << 10;
+/// Bytes received with one system call, at least.
+const LEAST: usize = 4 << 10;
+/// Times in a row that a socket is read without a byte for the caller coming out of it, as in a handshake.
+const FRUITLESS: usize = 4;
+
+/// Room for the bytes of one step, shared by all streams of a worker. Takes no memory before it is used.
+#[derive(Default)]
+pub(crate) struct Room(Vec<u8>);
+
+impl Room {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.0.resize(BATCH, 0);
+        &mut self.0
+    }
+}
+
+/// Places for received bytes, one after the other.
+struct Places<'a> {
+    first: &'a mut [u8],
+    second: &'a mut [u8],
+    filled: usize,
+}
+
+impl Places<'_> {
+    fn free(&mut self) -> &mut [u8] {
+        match self.filled.checked_sub(self.first.len()) {
+            None => &mut self.first[self.filled..],
+            Some(into_second) => &mut self.second[into_second..],
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.free().is_empty()
+    }
+}
+
+/// One connection's TLS.
+///
+/// Holds at most one record of each direction in parts, what was received with one system call, and [`BATCH`] bytes
+/// that were encrypted and not yet sent.
+pub(crate) struct Stream {
+    session: ServerConnection,
+    /// What let the client in.
+    acceptor: Arc<Acceptor>,
+    /// Received and not yet decrypted, because there was no place for it.
+    unread: Vec<u8>,
+    /// Decrypted and not yet taken.
+    decrypted: usize,
+    /// The peer has said that nothing more comes.
+    ended: bool,
+}
+
+impl Stream {
+    /// The server's side, before the first byte.
+    ///
+    /// # Errors
+    /// As [`Acceptor::session`].
+    pub(crate) fn new(acceptor: Arc<Acceptor>) -> Result<Self, rustls::Error> {
+        let session = acceptor.session()?;
+        Ok(Self { session, acceptor, unread: Vec::new(), decrypted: 0, ended: false })
+    }
+
+    /// Who the client has proved to be; `None` during the handshake and without a certificate.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        self.session.peer_certificates()?.first().map(Identity::of)
+    }
+
+    /// Takes over new settings; false if the client would not be let in by them.
+    pub(crate) fn follow(&mut self, acceptor: &Arc<Acceptor>) -> bool {
+        if Arc::ptr_eq(acceptor, &self.acceptor) {
+            return true;
+        }
+        self.acceptor = Arc::clone(acceptor);
+        self.session.is_handshaking() || acceptor.admits(self.session.peer_certificates().unwrap_or_default())
+    }
+
+    /// Whether something was received that no event of the socket tells of.
+    pub(crate) fn has_received(&self) -> bool {
+        self.decrypted > 0 || !self.unread.is_empty()
+    }
+
+    /// Whether something waits to be sent.
+    pub(crate) fn wants_send(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// Receives into up to two buffers, one after the other, of which one at least has room. 0 = the peer has finished.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing came for the caller; what [`reason`] explains when the peer breaks TLS or is not to be
+    /// let in.
+    pub(crate) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        first: &mut [u8],
+        second: &mut [u8],
+        room: &mut Room,
+    ) -> io::Result<usize> {
+        let mut places = Places { first, second, filled: 0 };
+        self.take(&mut places)?;
+        if places.filled == 0 && !self.unread.is_empty() {
+            let unread = std::mem::take(&mut self.unread);
+            self.unread = self.decrypt(&unread, &mut places)?.to_vec();
+        }
+        for _ in 0..FRUITLESS {
+            if places.filled > 0 || self.ended {
+                return Ok(places.filled);
+            }
+            let bytes = room.bytes();
+            let most = (places.first.len() + places.second.len()).clamp(LEAST, BATCH);
+            match rustix::io::read(fd, &mut bytes[..most]) {
+                Ok(0) => return Ok(0),
+                Ok(received) => self.unread = self.decrypt(&bytes[..received], &mut places)?.to_vec(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if places.filled > 0 { Ok(places.filled) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Decrypts until there is no place for more; what is left.
+    fn decrypt<'a>(&mut self, mut bytes: &'a [u8], places: &mut Places<'_>) -> io::Result<&'a [u8]> {
+        while !bytes.is_empty() && self.decrypted == 0 && !self.ended {
+            self.session.read_tls(&mut bytes)?;
+            let state: IoState = self
+                .session
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.decrypted = state.plaintext_bytes_to_read();
+            self.ended = state.peer_has_closed();
+            self.take(places)?;
+        }
+        // Nothing that comes after the end is of any meaning.
+        Ok(if self.ended { &[] } else { bytes })
+    }
+
+    fn take(&mut self, places: &mut Places<'_>) -> io::Result<()> {
+        while self.decrypted > 0 && !places.is_full() {
+            let taken = self.session.reader().read(places.free())?;
+            places.filled += taken;
+            self.decrypted -= taken;
+        }
+        Ok(())
+    }
+
+    /// Encrypts what `iov` points to and sends it; bytes taken. What is taken and does not fit into the socket waits for
+    /// [`Self::push`], and nothing more is taken before it went.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing could be taken.
+    ///
+    /// # Safety
+    /// Every element must point to readable memory of its length. Others may write to it meanwhile; only the content of
+    /// what is sent is then undefined.
+    pub(crate) unsafe fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        iov: &[libc::iovec],
+        room: &mut Room,
+    ) -> io::Result<usize> {
+        let (mut rest, mut skip, mut taken) = (iov, 0, 0);
+        while self.push(fd)? {
+            let bytes = room.bytes();
+            let mut filled = 0;
+            while let Some((piece, after)) = rest.split_first() {
+                let length = (piece.iov_len - skip).min(bytes.len() - filled);
+                // SAFETY: the source by this function's contract, from `skip` within its length; the target has so many
+                // bytes left and is ours alone.
+                unsafe {
+                    let from = piece.iov_base.cast::<u8>().add(skip);
+                    std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr().add(filled), length);
+                }
+                filled += length;
+                skip += length;
+                if skip < piece.iov_len {
+                    break;
+                }
+                (rest, skip) = (after, 0);
+            }
+            if filled == 0 {
+                return Ok(taken);
+            }
+            self.session.writer().write_all(&bytes[..filled])?;
+            taken += filled;
+        }
+        if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    /// Sends what waits; whether all of it went.
+    pub(crate) fn push(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Socket(fd)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tells the peer that nothing more comes, as far as the socket takes it.
+    pub(crate) fn end(&mut self, fd: BorrowedFd<'_>) {
+        self.session.send_close_notify();
+        let _ = self.push(fd);
+    }
+}
+
+/// What TLS has to say about an error of [`Stream::receive`]; `None` if it is one of the socket.
+pub(crate) fn reason(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Sends without blocking and without SIGPIPE.
+struct Socket<'a>(BorrowedFd<'a>);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        // An `IoSlice` has the layout of an `iovec`; the kernel only reads.
+        message.msg_iov = pieces.as_ptr().cast::<libc::iovec>().cast_mut();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the slices outlive the call.
+        let sent =
+            unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        if sent >= 0 { Ok(sent as usize) } else { Err(io::Error::last_os_error()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Files that cannot be used, and who is let in by those that can.
+
+use std::path::PathBuf;
+
+use evenkeel_policy::config;
+
+use super::*;
+
+#[path = "../../tests/support/authority.rs"]
+mod authority;
+use authority::{Authority, Pair};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-tls-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn settings(&self, authority: &Authority, server: &Pair) -> config::Tls {
+        config::Tls {
+            certificate: self.file("certificate", &server.certificate),
+            key: self.file("key", &server.key),
+            clients: Some(self.file("clients", &authority.certificate)),
+            revoked: None,
+            required: config::Need::Tcp,
+            named_only: false,
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn chain(pair: &Pair) -> [CertificateDer<'static>; 1] {
+    [CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap()]
+}
+
+fn identity(pair: &Pair) -> Identity {
+    Identity::of(&chain(pair)[0])
+}
+
+#[test]
+fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
+    let (folder, authority) = (Folder::new("bad"), Authority::new());
+    let (server, other) = (authority.issue("localhost"), authority.issue("other"));
+    let good = folder.settings(&authority, &server);
+    assert!(Acceptor::load(&good).is_ok());
+    let bad = |name: &str, content: &str| folder.file(name, content);
+    let base64 = "c2VjcmV0IHNlY3JldCBzZWNyZXQ=";
+    let damaged = format!("-----BEGIN PRIVATE KEY-----\n{base64}\n-----END PRIVATE KEY-----\n");
+    let cases = [
+        (config::Tls { certificate: "/nowhere".into(), ..good.clone() }, "certificate: /nowhere cannot be read"),
+        (config::Tls { certificate: bad("empty", ""), ..good.clone() }, "has no certificate"),
+        (config::Tls { key: bad("none", &server.certificate), ..good.clone() }, "has no private key"),
+        (config::Tls { key: bad("damaged", &damaged), ..good.clone() }, "server.tls."),
+        (config::Tls { key: bad("other", &other.key), ..good.clone() }, "does not belong to"),
+        (config::Tls { clients: Some(bad("nobody", "")), ..good.clone() }, "server.tls.clients: "),
+        (config::Tls { revoked: Some(bad("list", "")), ..good.clone() }, "server.tls.revoked: "),
+    ];
+    for (settings, wanted) in cases {
+        let error = Acceptor::load(&settings).err().expect(wanted).to_string();
+        assert!(error.contains(wanted), "{error}");
+        assert!(!error.contains(base64) && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn who_was_let_in_is_judged_anew_by_new_settings() {
+    let (folder, authority) = (Folder::new("anew"), Authority::new());
+    let settings = folder.settings(&authority, &authority.issue("localhost"));
+    let before = Acceptor::load(&settings).unwrap();
+    assert!(before.is_same(&Acceptor::load(&settings).unwrap()));
+    let alice = chain(&authority.issue("alice"));
+    assert!(before.admits(&alice) && !before.admits(&[]));
+    folder.file("clients", &Authority::new().certificate);
+    let after = Acceptor::load(&settings).unwrap();
+    assert!(!after.is_same(&before) && !after.admits(&alice));
+    let anybody = Acceptor::load(&config::Tls { clients: None, ..settings }).unwrap();
+    assert!(anybody.admits(&[]) && anybody.admits(&alice));
+}
+
+#[test]
+fn a_certificate_is_known_by_its_names_and_its_fingerprint() {
+    let (one, two) =
+        (identity(&Authority::new().issue("web.example.org")), identity(&Authority::new().issue("web.example.org")));
+    assert_eq!(one.names, ["web.example.org", "web.example.org"]);
+    assert_ne!(one.fingerprint, two.fingerprint);
+    assert_eq!(one.to_string(), "web.example.org");
+    let nameless = Identity { names: Vec::new(), ..one };
+    assert!(nameless.to_string().starts_with("sha256:"));
+    // What is no certificate has a fingerprint and no name.
+    assert!(Identity::of(&CertificateDer::from(vec![1, 2, 3])).names.is_empty());
+}

@@ -1,0 +1,87 @@
+//! An authority, and what it issues.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+/// A certificate and its key, in PEM.
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub certificate: String,
+}
+
+impl Authority {
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "authority");
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    /// For a server or client of this common name, which is its DNS name, too.
+    pub fn issue(&self, name: &str) -> Pair {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Pair { certificate, key: key.serialize_pem() }
+    }
+
+    /// Writes what a server needs into a folder; the table `[server.tls]` with these keys beside.
+    pub fn serve(&self, folder: &Path, keys: &str) -> String {
+        let server = self.issue("localhost");
+        let write = |name: &str, content: &str| {
+            std::fs::write(folder.join(name), content).unwrap();
+            folder.join(name).display().to_string()
+        };
+        format!(
+            "[server.tls]\ncertificate = \"{}\"\nkey = \"{}\"\nclients = \"{}\"\n{keys}\n",
+            write("server.pem", &server.certificate),
+            write("server.key", &server.key),
+            write("ca.pem", &self.certificate)
+        )
+    }
+
+    /// What a client of this pair believes and shows.
+    pub fn client(&self, pair: &Pair) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+        Arc::new(builder.with_root_certificates(roots).with_client_auth_cert(chain, key).unwrap())
+    }
+}
+
+/// Past the greeting and STARTTLS.
+pub fn start_tls(mut stream: TcpStream) -> TcpStream {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    stream.write_all(b"\0\0\0\x01IHAVEOPT\0\0\0\x05\0\0\0\0").unwrap();
+    let mut answer = [0; 20];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[8..], [0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0], "an acknowledgement");
+    stream
+}
+
+/// A stream under TLS, on which the negotiation goes on.
+pub fn secure(stream: TcpStream, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+    let session = ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap()).unwrap();
+    StreamOwned::new(session, start_tls(stream))
+}
