@@ -145,7 +145,8 @@ fn who_starts_tls_and_dawdles_is_closed_in_time() {
             })
             .count()
     });
-    assert!(last_words(silent).is_empty());
+    let said = last_words(silent);
+    assert!(said.is_empty() || said[0] == 21, "neither silence nor an alert: {said:?}");
     last_words(idle.sock);
     assert!(trickle.join().unwrap() < 1000);
     test.wait_for("all gone", |state| state.connections == 0);
