@@ -113,7 +113,7 @@ fn metrics_count_what_was_served() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "300", "--queue-depth", "8"]);
-    let answer = http(server.status(), "GET", "/metrics", &[], "");
+    let answer = http(server.status(), "GET", "/metrics", &["Accept: application/openmetrics-text"], "");
     assert!(answer.head.contains("content-type: application/openmetrics-text"), "{}", answer.head);
     let metrics = answer.body;
     assert!(metrics.ends_with("# EOF\n"));
@@ -296,8 +296,8 @@ fn promises_and_pools_change_live_until_the_next_reload() {
         let metrics = http(server.status(), "GET", "/metrics", &[], "").body;
         let each = metrics.lines().filter(|line| line.starts_with("evenkeel_tenant_promise{"));
         assert_eq!(each.count(), promises.len());
-        for (of, _, rate) in promises {
-            let of = format!("evenkeel_tenant_promise{{pool=\"main\",tenant=\"default\",of=\"{of}\"}}");
+        for (of, unit, rate) in promises {
+            let of = format!("evenkeel_tenant_promise{{pool=\"main\",tenant=\"default\",of=\"{of}\",unit=\"{unit}\"}}");
             assert_eq!(sample(&metrics, &of), f64::from(*rate));
         }
         let text = succeed(&folder, &["state"]);

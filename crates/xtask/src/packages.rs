@@ -10,7 +10,7 @@ use crate::process;
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program that a test runs, and the package that has it.
-const NEEDED: [(&str, &str); 21] = [
+const NEEDED: [(&str, &str); 22] = [
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("qemu-nbd", "qemu-utils"),
@@ -33,6 +33,7 @@ const NEEDED: [(&str, &str); 21] = [
     ("ceph-osd", "ceph-osd"),
     // The program is not used; its package brings the library of the initiator that the lab drives.
     ("iscsi-perf", "libiscsi-bin"),
+    ("promtool", "prometheus"),
 ];
 
 /// Packages whose programs are missing.
@@ -64,6 +65,8 @@ fn apt(args: &[&str]) -> Result<()> {
     let mut messages = Vec::new();
     let mut command = Command::new("apt-get");
     command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    // Some packages bring a service besides the program that is wanted (etcd, Prometheus): systemctl does not start it then.
+    command.env("SYSTEMD_OFFLINE", "1");
     let status = process::stream(&mut command, INSTALL_LIMIT, |line| messages.push(line.to_owned()))?;
     ensure!(status.success(), "apt-get {} failed:\n{}", args.join(" "), messages.join("\n"));
     Ok(())

@@ -24,6 +24,7 @@ mod acting;
 mod exchange;
 mod hold;
 mod http;
+mod metrics;
 mod osd_threads;
 mod restore;
 mod run;

@@ -18,6 +18,7 @@ mod api;
 mod bounded;
 mod guard;
 pub(crate) mod metrics;
+pub(crate) mod openmetrics;
 mod page;
 
 use bounded::Bounded;

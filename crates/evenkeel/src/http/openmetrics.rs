@@ -1,0 +1,273 @@
+//! Metrics made from records: tables that say what is read from which record, and the two text formats.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use evenkeel_policy::state::{ExchangeState, LatencyState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+
+/// What Prometheus asks for, and what [`text::encode`] writes.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What everyone else gets: `curl`, `promtool`, scrapers that know no other.
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Bucket bounds are the powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s): bounds of the server's own finer
+/// histogram, so that the counts are exact.
+const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 13..=35;
+
+pub(crate) const BYTES: Option<Unit> = Some(Unit::Bytes);
+pub(crate) const SECONDS: Option<Unit> = Some(Unit::Seconds);
+
+/// A metric of every `T`, or of those that have it at the moment.
+pub(crate) struct Metric<T> {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    read: Read<T>,
+}
+
+enum Read<T> {
+    Gauge(fn(&T) -> Option<f64>),
+    Counter(fn(&T) -> u64),
+    /// A counter of seconds.
+    Time(fn(&T) -> f64),
+    Histogram(fn(&T) -> &LatencyState),
+}
+
+/// A figure that goes up and down; `None` leaves the sample out.
+pub(crate) const fn gauge<T>(
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    read: fn(&T) -> Option<f64>,
+) -> Metric<T> {
+    Metric { name, help, unit, read: Read::Gauge(read) }
+}
+
+/// A count since the start; its samples end in `_total`.
+pub(crate) const fn counter<T>(
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    read: fn(&T) -> u64,
+) -> Metric<T> {
+    Metric { name, help, unit, read: Read::Counter(read) }
+}
+
+/// Seconds spent since the start, a counter.
+pub(crate) const fn time<T>(name: &'static str, help: &'static str, read: fn(&T) -> f64) -> Metric<T> {
+    Metric { name, help, unit: SECONDS, read: Read::Time(read) }
+}
+
+/// A distribution of durations. One without any is left out: tenants that are configured and never seen cost nothing.
+pub(crate) const fn histogram<T>(name: &'static str, help: &'static str, read: fn(&T) -> &LatencyState) -> Metric<T> {
+    Metric { name, help, unit: SECONDS, read: Read::Histogram(read) }
+}
+
+/// A count as a gauge. Counts stay exact up to 2^53, centuries of any of them.
+pub(crate) fn some(value: u64) -> Option<f64> {
+    Some(value as f64)
+}
+
+/// 1 or 0.
+pub(crate) fn whether(holds: bool) -> Option<f64> {
+    some(u64::from(holds))
+}
+
+/// Milliseconds, as records have them.
+pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
+    value.map(|ms| ms / 1e3)
+}
+
+/// Labels of a sample.
+pub(crate) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
+
+/// A record with the labels that tell it from others of its kind.
+pub(crate) type Row<'a, T> = (Labels<'a>, &'a T);
+
+impl<T> Read<T> {
+    fn metric_type(&self) -> MetricType {
+        match self {
+            Self::Gauge(_) => MetricType::Gauge,
+            Self::Counter(_) | Self::Time(_) => MetricType::Counter,
+            Self::Histogram(_) => MetricType::Histogram,
+        }
+    }
+
+    fn figure<'a>(&self, record: &'a T) -> Option<Figure<'a>> {
+        match self {
+            Self::Gauge(read) => read(record).map(Figure::Gauge),
+            Self::Counter(read) => Some(Figure::Counter(read(record) as f64)),
+            Self::Time(read) => Some(Figure::Counter(read(record))),
+            Self::Histogram(read) => Some(read(record)).filter(|latency| latency.count > 0).map(Figure::Histogram),
+        }
+    }
+}
+
+/// Writes every metric of a table for every row. A metric that nobody has at the moment is described all the same, so
+/// that each scrape tells the names of all.
+pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>], rows: &[Row<'_, T>]) -> fmt::Result {
+    for Metric { name, help, unit, read } in metrics {
+        let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), read.metric_type())?;
+        if let [(labels, record)] = rows
+            && labels.is_empty()
+        {
+            if let Some(figure) = read.figure(record) {
+                figure.encode(family)?;
+            }
+            continue;
+        }
+        for (labels, record) in rows {
+            if let Some(figure) = read.figure(record) {
+                figure.encode(family.encode_family(labels)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes a metric whose samples are counted one by one.
+pub(crate) fn family<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help, unit): (&str, &str, Option<Unit>),
+    metric_type: MetricType,
+    samples: impl Iterator<Item = (Labels<'a>, f64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
+    for (labels, value) in samples {
+        let figure =
+            if matches!(metric_type, MetricType::Counter) { Figure::Counter(value) } else { Figure::Gauge(value) };
+        figure.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// A figure that was counted elsewhere.
+enum Figure<'a> {
+    Counter(f64),
+    Gauge(f64),
+    Histogram(&'a LatencyState),
+}
+
+impl Figure<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Counter(value) => encoder.encode_counter::<NoLabelSet, _, f64>(value, None),
+            Self::Gauge(value) => encoder.encode_gauge(value),
+            Self::Histogram(latency) => {
+                encoder.encode_histogram::<NoLabelSet>(latency.sum_s, latency.count, &buckets(latency), None)
+            }
+        }
+    }
+}
+
+/// Counts between the bounds of [`BUCKET_EXPONENTS`], and above the last.
+fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
+    let mut fine = latency.buckets.iter().peekable();
+    let bounds = BUCKET_EXPONENTS.map(|exponent| (1u64 << exponent) as f64 / 1e9).chain([f64::INFINITY]);
+    bounds
+        .map(|bound| {
+            let mut count = 0;
+            while let Some((_, n)) = fine.next_if(|(upper, _)| *upper <= bound) {
+                count += n;
+            }
+            (bound, count)
+        })
+        .collect()
+}
+
+/// The answer to a scrape, in the format that it asks for.
+pub(crate) fn answer(asked: &HeaderMap, prefix: &str, collector: impl Collector) -> Response {
+    let mut registry = Registry::with_prefix(prefix);
+    registry.register_collector(Box::new(collector));
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut text, &registry);
+    let accepts =
+        |header: &header::HeaderValue| header.to_str().is_ok_and(|a| a.contains("application/openmetrics-text"));
+    if asked.get_all(header::ACCEPT).iter().any(accepts) {
+        ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response()
+    } else {
+        ([(header::CONTENT_TYPE, PLAIN)], plain(&text)).into_response()
+    }
+}
+
+/// The same in the older format, which describes counters under the names of their samples and knows no units.
+fn plain(openmetrics: &str) -> String {
+    let mut text = String::with_capacity(openmetrics.len());
+    // A counter is known by its type, which is told after its help.
+    let mut help = "";
+    for line in openmetrics.lines() {
+        let words = line.strip_prefix("# ").and_then(|line| line.split_once(' '));
+        match words {
+            Some(("HELP", rest)) => help = rest,
+            Some(("TYPE", rest)) => {
+                let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+                let suffix = if kind == "counter" { "_total" } else { "" };
+                let words = help.strip_prefix(name).unwrap_or(help);
+                text.extend(["# HELP ", name, suffix, words, "\n# TYPE ", name, suffix, " ", kind, "\n"]);
+            }
+            Some(("UNIT", _)) => {}
+            _ if line == "# EOF" => {}
+            _ => text.extend([line, "\n"]),
+        }
+    }
+    text
+}
+
+const EXCHANGE: &[Metric<ExchangeState>] = &[
+    gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
+    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.standing == "lost")),
+    counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
+    gauge("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
+    gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
+    gauge("exchange_age", "Since the end of the last period that was reported and came back.", SECONDS, |e| e.age_s),
+    counter("exchange_rounds", "Periods decided.", None, |e| e.rounds_total),
+    gauge("exchange_counted_hosts", "Hosts of the last period decided, in all sections.", None, |e| {
+        some(e.hosts_total)
+    }),
+    counter("exchange_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
+    counter("exchange_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
+];
+
+/// How the exchange between hosts goes, if there is one.
+pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&ExchangeState>) -> fmt::Result {
+    each(encoder, EXCHANGE, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
+    let hosts = state
+        .iter()
+        .flat_map(|state| by_presence(|presence| state.hosts.iter().filter(|host| host.presence == presence).count()));
+    let help = "Hosts that are read one by one, this one included: of the group, or of its section.";
+    family(encoder, ("exchange_hosts", help, None), MetricType::Gauge, hosts)?;
+    let sections = state.iter().flat_map(|state| {
+        by_presence(|presence| state.sections.iter().filter(|section| section.presence == presence).count())
+    });
+    family(encoder, ("exchange_sections", "Sections that told sums.", None), MetricType::Gauge, sections)?;
+    let ignored = state.iter().flat_map(|state| {
+        state.ignored_total.iter().map(|(reason, &count)| (vec![("reason", reason.as_str().into())], count as f64))
+    });
+    let help = "Values of other hosts that were ignored.";
+    family(encoder, ("exchange_ignored", help, None), MetricType::Counter, ignored)
+}
+
+fn by_presence(count: impl Fn(&str) -> usize) -> [(Labels<'static>, f64); 3] {
+    ["present", "silent", "out"].map(|presence| (vec![("presence", presence.into())], count(presence) as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn the_older_format_names_counters_as_their_samples() {
+        let openmetrics = "# HELP a_seconds Time.\n# TYPE a_seconds counter\n# UNIT a_seconds seconds\na_seconds_total 1.0\n\
+                           # HELP b A.\n# TYPE b gauge\nb{c=\"# EOF\"} 2.0\n# EOF\n";
+        let expected = "# HELP a_seconds_total Time.\n# TYPE a_seconds_total counter\na_seconds_total 1.0\n\
+                        # HELP b A.\n# TYPE b gauge\nb{c=\"# EOF\"} 2.0\n";
+        assert_eq!(plain(openmetrics), expected);
+    }
+}
