@@ -27,6 +27,7 @@ pub mod array_record;
 pub mod meter;
 pub mod osd;
 pub mod osd_files;
+mod osd_order;
 pub mod osd_record;
 mod percentile;
 pub mod promise;

@@ -4,7 +4,7 @@
 //!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
 //! ```
 //!
-//! Counters tell sums over a sampling interval, not single requests. What was committed in an interval is told to the
+//! Counters tell sums over a sampling interval, not single requests. What has reached the device in an interval is told to the
 //! controller at its end, each request with the mean cost and the mean latency: a device that completes in batches looks the
 //! same. The smallest of these means takes the place of the smallest latency.
 
@@ -14,6 +14,7 @@ use evenkeel_control::admission::{Admission, Config};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
+use super::osd_order::Order;
 use super::osd_record::{Decided, Measured};
 use crate::sensor::osd::Counters;
 
@@ -42,7 +43,10 @@ pub struct Mind {
     admission: Admission,
     interval: Duration,
     before: Option<(Instant, Counters)>,
-    /// Fading sums of the bytes that clients wrote and of the cost of what was committed.
+    order: Order,
+    /// Total cost of what had reached the device at the sample before.
+    reached: u64,
+    /// Fading sums of the bytes that clients wrote and of what they cost.
     written: f64,
     cost: f64,
     measured: Measured,
@@ -57,6 +61,8 @@ impl Mind {
             admission: Admission::new(config, now, seed),
             interval,
             before: None,
+            order: Order::default(),
+            reached: 0,
             written: 0.0,
             cost: 0.0,
             measured: Measured::default(),
@@ -78,12 +84,6 @@ impl Mind {
             self.forget(now, counters);
             return Taken::Anew;
         }
-        let committed = counters.store.committed() - before.store.committed();
-        let put = counters.bytes.put_sum - before.bytes.put_sum;
-        if (committed == 0) != (put == 0) {
-            // The two were asked for one after the other, and a commit came in between: the interval goes on.
-            return Taken::Counted;
-        }
         self.before = Some((now, *counters));
         self.measure(now.since(at), &before, counters);
         self.tell(now, now.since(at), &before, counters);
@@ -96,14 +96,16 @@ impl Mind {
     fn forget(&mut self, now: Instant, counters: &Counters) {
         self.before = Some((now, *counters));
         self.admission.forget(self.admission.inside_bytes());
-        self.admission.admit(counters.bytes.val);
+        self.order.forget();
+        self.reached = self.cost_reached(counters);
+        self.admission.admit(counters.bytes.get_sum.saturating_sub(self.reached));
         self.measured = Measured { inside_bytes: counters.bytes.val, ..Measured::default() };
     }
 
     fn measure(&mut self, took: Duration, before: &Counters, counters: &Counters) {
         let seconds = took.as_secs_f64().max(f64::MIN_POSITIVE);
         let since = |now: u64, before: u64| now.saturating_sub(before) as f64;
-        let cost = since(counters.bytes.put_sum, before.bytes.put_sum);
+        let cost = since(counters.bytes.get_sum, before.bytes.get_sum);
         self.cost = self.cost * RATIO_MEMORY + cost;
         self.written *= RATIO_MEMORY;
         // Without it the cost stands for it: a ratio of 1.
@@ -114,23 +116,26 @@ impl Mind {
         self.measured = Measured {
             store_latency_ms: counters.store.latency_since(&before.store).map(|seconds| seconds * 1e3),
             commits_per_s: since(counters.store.committed(), before.store.committed()) / seconds,
-            cost_bytes_per_s: cost / seconds,
+            cost_bytes_per_s: since(counters.bytes.put_sum, before.bytes.put_sum) / seconds,
             inside_bytes: counters.bytes.val,
             waiting: counters.bytes.waiting(),
         };
     }
 
-    /// Bytes that clients wrote for each byte of cost. Clients' bytes are counted when they come in, the cost when it is
-    /// given back: only the second tells the throughput of the store while the budget changes.
+    fn cost_reached(&mut self, counters: &Counters) -> u64 {
+        self.order.cost_reached(counters.bytes.get, counters.bytes.get_sum, counters.store.reached_device())
+    }
+
+    /// Bytes that clients wrote for each byte of cost. Both are counted when requests come in, and so tell nothing of the
+    /// throughput of the store while the budget changes.
     fn payload_ratio(&self) -> f64 {
         if self.cost > 0.0 { (self.written / self.cost).clamp(0.0, 1.0) } else { 1.0 }
     }
 
     fn tell(&mut self, now: Instant, took: Duration, before: &Counters, counters: &Counters) {
-        let committed = counters.store.committed() - before.store.committed();
         let got = counters.bytes.get_sum - before.bytes.get_sum;
-        let put = counters.bytes.put_sum - before.bytes.put_sum;
-        let told = committed.min(MAX_TOLD);
+        let reached = self.cost_reached(counters);
+        let told = (counters.store.reached_device() - before.store.reached_device()).min(MAX_TOLD);
         let held = (held_back(took, before, counters) * told as f64).round() as u64;
         let latency = self.latency(took, before, counters);
         let ratio = self.payload_ratio();
@@ -139,11 +144,12 @@ impl Mind {
             self.admission.admit(got);
             return;
         }
+        let done = reached.saturating_sub(core::mem::replace(&mut self.reached, reached));
         let part = |sum: u64, index: u64| (u128::from(sum) * u128::from(index) / u128::from(told)) as u64;
         for index in 0..told {
             self.admission.admit(part(got, index + 1) - part(got, index));
             // Rounding and the moment between two questions must not make it less than nothing.
-            let cost = (part(put, index + 1) - part(put, index)).min(self.admission.inside_bytes());
+            let cost = (part(done, index + 1) - part(done, index)).min(self.admission.inside_bytes());
             self.admission.hold_back(index < held);
             self.admission.observe(now, cost, Kind::Write, (cost as f64 * ratio) as u64, latency);
         }

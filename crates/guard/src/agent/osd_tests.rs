@@ -11,15 +11,22 @@ use crate::sensor::osd::{Average, Store, Throttle};
 
 const COST: u64 = 65_536 + 4_000;
 const INTERVAL: Duration = Duration::from_millis(20);
+/// How long a commit takes.
+const COMMIT: f64 = 0.015;
 
-/// A store that serves one request after the other, and commits in batches of what has come.
+/// A store that serves one request after the other, and commits what has come in batches, one after the other. As BlueStore
+/// does, it gives the cost of a batch back when it begins with it.
 struct Osd {
     rng: SplitMix64,
     bytes_per_s: f64,
     /// Requests that clients keep waiting at the throttle or inside.
     load: usize,
     budget: u64,
+    /// When they will have reached the device.
     inside: VecDeque<f64>,
+    /// Those that have, and wait for the commit before; when that ends.
+    written: u64,
+    commits_at: f64,
     free_at: f64,
     now: f64,
     counters: Counters,
@@ -37,14 +44,29 @@ impl Osd {
         };
         let counters = Counters { store, bytes: Throttle::default() };
         let rng = SplitMix64::new(7);
-        Self { rng, bytes_per_s, load, budget: 64 << 20, inside: VecDeque::new(), free_at: 0.0, now: 0.0, counters }
+        Self {
+            rng,
+            bytes_per_s,
+            load,
+            budget: 64 << 20,
+            inside: VecDeque::new(),
+            written: 0,
+            commits_at: 0.0,
+            free_at: 0.0,
+            now: 0.0,
+            counters,
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inside.len() + self.written as usize
     }
 
     /// What the throttle lets in. A request needs 0.5 ms before the device can begin with it, so that a device with one
     /// request inside is idle in between.
     fn admit(&mut self) {
         let Throttle { val, get_started, get, get_sum, .. } = &mut self.counters.bytes;
-        while self.inside.len() < self.load && *val + COST <= self.budget.max(COST) {
+        while self.inside.len() + (self.written as usize) < self.load && *val + COST <= self.budget.max(COST) {
             *val += COST;
             *get_started += 1;
             *get += 1;
@@ -59,32 +81,48 @@ impl Osd {
         }
     }
 
+    /// A request has reached the device.
+    fn reach(&mut self) {
+        self.inside.pop_front();
+        self.written += 1;
+        let state = self.counters.store.state_aio_wait_lat.as_mut().unwrap();
+        state.avgcount += 1;
+        state.sum += self.inside.len() as f64 * 65_536.0 / self.bytes_per_s;
+    }
+
+    fn commit(&mut self) {
+        let requests = std::mem::take(&mut self.written);
+        self.commits_at = self.now + COMMIT;
+        self.counters.bytes.val -= requests * COST;
+        self.counters.bytes.put_sum += requests * COST;
+        let Store { state_kv_queued_lat, state_kv_commiting_lat, .. } = &mut self.counters.store;
+        for state in [state_kv_queued_lat, state_kv_commiting_lat].into_iter().flatten() {
+            state.avgcount += requests;
+            state.sum += requests as f64 * COMMIT;
+        }
+        if self.load > self.inside.len() + 1 {
+            self.counters.bytes.wait.avgcount += requests;
+        }
+    }
+
     fn run_until(&mut self, end: f64) {
         self.admit();
-        while let Some(&done) = self.inside.front().filter(|&&done| done <= end) {
-            self.inside.pop_front();
-            self.now = done;
-            self.counters.bytes.val -= COST;
-            self.counters.bytes.put_sum += COST;
-            let waited = self.inside.len() as f64 * 65_536.0 / self.bytes_per_s;
-            for state in [
-                &mut self.counters.store.state_aio_wait_lat,
-                &mut self.counters.store.state_kv_queued_lat,
-                &mut self.counters.store.state_kv_commiting_lat,
-            ]
-            .into_iter()
-            .flatten()
-            {
-                state.avgcount += 1;
-                state.sum += (waited + 0.002) / 3.0;
-            }
-            if self.load > self.inside.len() + 1 {
-                self.counters.bytes.wait.avgcount += 1;
+        loop {
+            let reaches = self.inside.front().copied();
+            let commits = (self.written > 0).then_some(self.commits_at.max(self.now));
+            let Some(next) = reaches.into_iter().chain(commits).reduce(f64::min).filter(|&next| next <= end) else {
+                break;
+            };
+            self.now = self.now.max(next);
+            if commits == Some(next) {
+                self.commit();
+            } else {
+                self.reach();
             }
             self.admit();
         }
         self.now = end;
-        let waits = self.load > self.inside.len();
+        let waits = self.load > self.outstanding();
         self.counters.bytes.get_started = self.counters.bytes.get + u64::from(waits);
     }
 }

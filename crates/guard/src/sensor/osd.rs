@@ -102,6 +102,11 @@ impl Store {
         }
     }
 
+    /// Requests that have waited for the device, or had no need to.
+    pub fn reached_device(&self) -> u64 {
+        self.state_aio_wait_lat.map_or(0, |state| state.avgcount)
+    }
+
     /// Requests that the store has committed.
     pub fn committed(&self) -> u64 {
         self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
@@ -172,6 +177,8 @@ impl Counters {
     /// Whether these counters continue those; otherwise the OSD was started anew, or somebody reset them.
     pub fn continue_from(&self, before: &Self) -> bool {
         self.store.committed() >= before.store.committed()
+            && self.store.reached_device() >= before.store.reached_device()
+            && self.bytes.get >= before.bytes.get
             && self.bytes.get_sum >= before.bytes.get_sum
             && self.bytes.put_sum >= before.bytes.put_sum
             && self.bytes.get_started >= before.bytes.get_started
