@@ -158,6 +158,11 @@ fn while_all_goals_can_be_kept_margins_are_equal() {
         matches!(tight.1, Reason::EqualMargin { .. }) && matches!(loose.1, Reason::EqualMargin { .. }),
         "{shares:?}"
     );
+    // A queue that fits: both have at least nine tenths of a slot for each request, those that wait and those that come.
+    let load = report(40, 20, 30, 20.0, 40);
+    let workloads = [workload(1, 200, 1.0, load), workload(2, 800, 1.0, load)];
+    let (_, shares) = settled(&mut controller(Method::Needs), &workloads, 30);
+    assert!(shares.iter().all(|share| share.0 >= 0.9 * (20.0 + 400.0 * 0.04)), "{shares:?}");
 }
 
 /// However late it is: a slot for each request is all that can be used, and the others need theirs.

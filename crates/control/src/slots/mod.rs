@@ -156,8 +156,6 @@ pub struct Share {
 pub struct Plan<'a> {
     /// All slots of the group together; `None`: no bound.
     pub total: Option<f64>,
-    /// The latency of the device that the total aims at, in seconds.
-    pub target_s: f64,
     /// By how much all goals could be scaled and still be kept: up to 1 they are kept. `None`: not even ten times.
     pub tightness: Option<f64>,
     /// One for each workload of the last [`Controller::observe`], in its order.
@@ -301,7 +299,7 @@ impl Controller {
                 tightness = self.tightness.filter(|_| group.smallest_goal.is_some());
             }
         }
-        Plan { total, target_s: self.target_s, tightness, shares: &self.shares }
+        Plan { total, tightness, shares: &self.shares }
     }
 
     fn share(&mut self, mut decide: impl FnMut(&Known) -> (Option<f64>, f64, Reason)) {
