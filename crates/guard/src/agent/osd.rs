@@ -24,6 +24,8 @@ const MAX_RECORDS: usize = 600;
 const MAX_TOLD: u64 = 2_000;
 /// What a sample leaves of those before in the ratio of bytes written to cost: some 250 samples.
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
+/// Intervals over which the time that requests waited is averaged: some commits of a slow device.
+const WAITS: usize = 8;
 /// Samples as old as so many intervals cannot be compared with the next one.
 const MAX_GAP_INTERVALS: u64 = 25;
 
@@ -44,6 +46,8 @@ pub struct Mind {
     interval: Duration,
     before: Option<(Instant, Counters)>,
     order: Order,
+    /// Lately: when, and the total time that requests had waited at the throttle, in seconds.
+    waits: VecDeque<(Instant, f64)>,
     /// Total cost of what had reached the device at the sample before.
     reached: u64,
     /// Fading sums of the bytes that clients wrote and of what they cost.
@@ -62,6 +66,7 @@ impl Mind {
             interval,
             before: None,
             order: Order::default(),
+            waits: VecDeque::with_capacity(WAITS),
             reached: 0,
             written: 0.0,
             cost: 0.0,
@@ -97,6 +102,7 @@ impl Mind {
         self.before = Some((now, *counters));
         self.admission.forget(self.admission.inside_bytes());
         self.order.forget();
+        self.waits.clear();
         self.reached = self.cost_reached(counters);
         self.admission.admit(counters.bytes.get_sum.saturating_sub(self.reached));
         self.measured = Measured { inside_bytes: counters.bytes.val, ..Measured::default() };
@@ -136,7 +142,7 @@ impl Mind {
         let got = counters.bytes.get_sum - before.bytes.get_sum;
         let reached = self.cost_reached(counters);
         let told = (counters.store.reached_device() - before.store.reached_device()).min(MAX_TOLD);
-        let held = (held_back(took, before, counters) * told as f64).round() as u64;
+        let held = (self.held_back(now, before, counters) * told as f64).round() as u64;
         let latency = self.latency(took, before, counters);
         let ratio = self.payload_ratio();
         if told == 0 {
@@ -154,6 +160,26 @@ impl Mind {
             self.admission.observe(now, cost, Kind::Write, (cost as f64 * ratio) as u64, latency);
         }
         self.admission.hold_back(counters.bytes.waiting() > 0);
+    }
+
+    /// Share of the requests during which others waited at the throttle. All, if somebody waits at either end of the interval.
+    /// Otherwise the share of those that had to wait, or, if that is more, the threads that waited on average: a request that
+    /// comes while others wait inside the scheduler, because all threads wait at the throttle, is not counted by the OSD. The
+    /// average is over several intervals, since after each commit there is room for a while.
+    fn held_back(&mut self, now: Instant, before: &Counters, counters: &Counters) -> f64 {
+        if self.waits.len() == WAITS {
+            self.waits.pop_front();
+        }
+        let (wait, earlier) = (counters.bytes.wait, before.bytes.wait);
+        let (since, sum) = self.waits.front().copied().unwrap_or((now, wait.sum));
+        self.waits.push_back((now, wait.sum));
+        if counters.bytes.waiting() > 0 && before.bytes.waiting() > 0 {
+            return 1.0;
+        }
+        let committed = counters.store.committed() - before.store.committed();
+        let waited = (wait.avgcount - earlier.avgcount) as f64 / committed.max(1) as f64;
+        let threads = (wait.sum - sum) / now.since(since).as_secs_f64().max(f64::MIN_POSITIVE);
+        waited.max(threads).clamp(0.0, 1.0)
     }
 
     /// The latency that the controller is told. What it has learned under another budget does not count for `elastic`, which
@@ -209,20 +235,6 @@ impl Mind {
     pub fn decisions(&self) -> &VecDeque<Decided> {
         &self.decisions
     }
-}
-
-/// Share of the requests during which others waited at the throttle. All, if somebody waits at either end of the interval.
-/// Otherwise the share of those that had to wait, or, if that is more, the threads that waited on average: a request that
-/// comes while others wait inside the scheduler, because all threads wait at the throttle, is not counted by the OSD.
-fn held_back(took: Duration, before: &Counters, counters: &Counters) -> f64 {
-    if counters.bytes.waiting() > 0 && before.bytes.waiting() > 0 {
-        return 1.0;
-    }
-    let (wait, earlier) = (counters.bytes.wait, before.bytes.wait);
-    let committed = counters.store.committed() - before.store.committed();
-    let waited = (wait.avgcount - earlier.avgcount) as f64 / committed.max(1) as f64;
-    let threads = (wait.sum - earlier.sum) / took.as_secs_f64().max(f64::MIN_POSITIVE);
-    waited.max(threads).clamp(0.0, 1.0)
 }
 
 impl std::fmt::Debug for Mind {

@@ -7,16 +7,11 @@ use evenkeel_policy::units::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What doubling the budget of an OSD has to bring. The curve of its throughput bends slowly, and the rule gives up about twice
-/// as much: near 10 % at most, for a 99th percentile near that of the best fixed budget that costs no more.
-const TOLERANCE: f64 = 0.04;
-
 /// The OSDs of this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CephConfig {
-    /// How much may be inside the store of each OSD: "elastic", "slowfast", { kind = "fixed", budget = "512KiB" }. The default
-    /// prefers latency more than "elastic" alone does: throughput gives way slowly here.
+    /// How much may be inside the store of each OSD: "elastic", "slowfast", { kind = "fixed", budget = "512KiB" }.
     pub admission: Admission,
     /// How often an OSD is asked for its counters.
     pub sample_every: Duration,
@@ -35,7 +30,7 @@ pub struct CephConfig {
 impl Default for CephConfig {
     fn default() -> Self {
         Self {
-            admission: Admission::Elastic { tolerance: TOLERANCE },
+            admission: Admission::default(),
             sample_every: Duration::from_millis(20),
             answer_within: Duration::from_millis(500),
             deferred: true,
