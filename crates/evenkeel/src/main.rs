@@ -19,6 +19,7 @@ mod report;
 mod reproduce;
 mod serve;
 mod sim;
+mod top;
 
 /// `evenkeel guard` knows a server by it, whatever its file is called.
 #[used]
@@ -68,6 +69,10 @@ enum Command {
     /// Check, explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
+    /// Watch a running server or agent: rates, response times, goals, and what is throttled by whom
+    ///
+    /// A view of `evenkeel serve` or `evenkeel guard` in a terminal of 80 x 24 or more, refreshed every second.
+    Top(top::Args),
     /// Show what a running server does
     State(control::StateArgs),
     /// Create, grow and remove volumes of a running server
@@ -101,6 +106,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => return reproduce::run(&args),
         Command::Guard(command) => guard::run(command),
         Command::Config(command) => config_cmd::run(&command),
+        Command::Top(args) => top::run(&args),
         Command::State(args) => control::state(&args),
         Command::Volume(command) => control::volume(command),
         Command::Tenant(command) => control::tenant(command),

@@ -530,6 +530,44 @@ pub struct VolumeState {
     pub rbd: Option<RbdState>,
 }
 
+/// The connections of a server at one moment: the answer of `/api/v1/clients`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Clients {
+    /// Time since the start.
+    pub uptime_s: f64,
+    /// Connections that have chosen an export, each as its worker saw it last: once a second.
+    pub clients: Vec<ClientState>,
+}
+
+/// A connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClientState {
+    /// Names it for the life of the server.
+    pub id: String,
+    /// `192.0.2.7:51234`, or `unix uid 1000`.
+    pub address: String,
+    /// The volume it uses.
+    pub volume: String,
+    /// Its pool.
+    pub pool: String,
+    /// Who pays for it.
+    pub tenant: String,
+    /// The worker that serves it.
+    pub worker: u32,
+    /// When it was accepted, on the scale of [`State::uptime_s`].
+    pub since_s: f64,
+    /// When the figures below were taken, on the same scale.
+    pub counted_at_s: f64,
+    /// Requests received.
+    pub requests_total: u64,
+    /// Requests not yet answered.
+    pub in_flight_requests: u64,
+    /// Bytes received from it, headers included.
+    pub received_bytes_total: u64,
+    /// Bytes sent to it, headers included.
+    pub sent_bytes_total: u64,
+}
+
 /// The image of a Ceph cluster behind a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RbdState {

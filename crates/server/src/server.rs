@@ -12,7 +12,7 @@ use evenkeel_control::slots::Summary;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
 use evenkeel_policy::config::{Emulate, Engine, Volume as VolumeConfig, Workers};
-use evenkeel_policy::state::State;
+use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 
 use crate::buffer::Budget;
@@ -216,6 +216,11 @@ impl Server {
     /// What is going on: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
         crate::state::collect(&self.shared, self.engine, self.started.elapsed())
+    }
+
+    /// Who is connected, as of the last second.
+    pub fn clients(&self) -> Clients {
+        crate::state::clients(&self.shared, self.started.elapsed())
     }
 
     /// The configuration in force.

@@ -138,8 +138,8 @@ pub(crate) struct WorkerStats {
     pub(crate) heard_ns: AtomicU64,
     /// Operations that the back end seems to have lost, with their pools: their volumes may be removed meanwhile.
     pub(crate) overdue: Mutex<Vec<(usize, OverdueIo)>>,
-    /// Connections per tenant and pool, as of the last second.
-    pub(crate) tenants: Mutex<HashMap<(usize, Arc<str>), u32>>,
+    /// Its connections, as of the last second.
+    pub(crate) clients: Mutex<Vec<crate::worker::seen::Seen>>,
 }
 
 /// Names and homes of connections.

@@ -15,14 +15,15 @@ use evenkeel_policy::config::{Engine, Standing};
 use evenkeel_policy::goal;
 use evenkeel_policy::slots::sentence;
 use evenkeel_policy::state::{
-    AdmissionState, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState, SlotsState, State,
-    TenantSlotsState, TenantState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState,
+    SlotsState, State, TenantSlotsState, TenantState, VolumeState, WorkerState,
 };
 
 use crate::backend::Backend;
 use crate::clock;
 use crate::shared::{Shared, SharedPool, Snapshot, WorkerStats};
 use crate::volume::Volume;
+use crate::worker::seen::Seen;
 
 /// Connections by pool and tenant.
 type Connections = HashMap<(usize, Arc<str>), u32>;
@@ -32,8 +33,8 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
     let snapshot = shared.snapshot();
     let mut connections = Connections::new();
     for stats in &shared.stats {
-        for (key, count) in stats.tenants.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            *connections.entry(key.clone()).or_insert(0) += count;
+        for seen in stats.clients.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            *connections.entry((seen.pool, Arc::clone(&seen.tenant))).or_insert(0) += 1;
         }
     }
     let present = shared.workers() as u32;
@@ -76,6 +77,39 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
             .collect(),
         volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, v)).collect(),
     }
+}
+
+/// All connections that have chosen an export, as their workers saw them last.
+pub(crate) fn clients(shared: &Shared, uptime: StdDuration) -> Clients {
+    let (snapshot, now) = (shared.snapshot(), clock::now());
+    let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
+    let client = |worker: u32, seen: &Seen| {
+        // A volume that was removed meanwhile has lost its connections, too.
+        let volume = snapshot.volume(seen.volume)?;
+        Some(ClientState {
+            id: format!("{}.{}", seen.key.slot, seen.key.generation),
+            address: seen.peer.to_string(),
+            volume: volume.name.clone(),
+            pool: snapshot.pools[seen.pool].name.clone(),
+            tenant: seen.tenant.to_string(),
+            worker,
+            since_s: at(seen.since),
+            counted_at_s: at(seen.at),
+            requests_total: seen.requests,
+            in_flight_requests: seen.outstanding,
+            received_bytes_total: seen.received,
+            sent_bytes_total: seen.sent,
+        })
+    };
+    let mut clients = Vec::new();
+    for (worker, stats) in (0u32..).zip(&shared.stats) {
+        let seen = stats.clients.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        clients.extend(seen.iter().filter_map(|seen| client(worker, seen)));
+    }
+    // One that was handed over in between may have been seen by two workers.
+    clients.sort_by(|a, b| a.id.cmp(&b.id).then(b.counted_at_s.total_cmp(&a.counted_at_s)));
+    clients.dedup_by(|a, b| a.id == b.id);
+    Clients { uptime_s: uptime.as_secs_f64(), clients }
 }
 
 /// One pool; `None` if it was removed and nothing of it is left inside.

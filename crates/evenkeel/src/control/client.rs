@@ -1,5 +1,6 @@
 //! HTTP/1.1 over a Unix socket, as much of it as our own server speaks: one request, one answer, one connection.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -22,6 +23,37 @@ pub(super) struct Client {
     socket: PathBuf,
 }
 
+/// Where an API can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A server's control socket.
+    Socket(PathBuf),
+    /// The status address of a server or an agent.
+    Address(SocketAddr),
+}
+
+impl Place {
+    /// Reads a path, waiting no longer than `patience` for each part of the answer.
+    ///
+    /// # Errors
+    /// When nobody answers there, or the answer is a refusal.
+    pub(crate) fn get(&self, path: &str, patience: Duration) -> anyhow::Result<String> {
+        match self {
+            Self::Socket(socket) => Client::new(socket.clone()).send_within(patience, "GET", path, None),
+            Self::Address(address) => get_over_tcp_within(patience, *address, path),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(socket) => socket.display().fmt(f),
+            Self::Address(address) => write!(f, "http://{address}"),
+        }
+    }
+}
+
 /// `prefix` and a name, percent-encoded.
 pub(crate) fn path(prefix: &str, name: &str) -> String {
     let encoded = name.bytes().map(|byte| match byte {
@@ -42,8 +74,18 @@ impl Client {
 
     /// Sends a request; the body of a good answer.
     pub(super) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<String> {
+        self.send_within(PATIENCE, method, path, body)
+    }
+
+    fn send_within(
+        &self,
+        patience: Duration,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(&self.socket).map_err(|error| self.explain(error))?;
-        stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)))?;
+        stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)))?;
         let answer = exchange(&mut stream, &request(method, path, body)).context("the server did not answer")?;
         let (status, body) = parse(&answer)?;
         if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
@@ -77,10 +119,14 @@ fn request(method: &str, path: &str, body: Option<&Value>) -> String {
 /// # Errors
 /// When nobody answers there, or the answer is a refusal.
 pub(crate) fn get_over_tcp(address: SocketAddr, path: &str) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)
+    get_over_tcp_within(PATIENCE, address, path)
+}
+
+fn get_over_tcp_within(patience: Duration, address: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE.min(patience))
         .with_context(|| format!("nothing answers on {address}; is it running, and is this its status address?"))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let answer = exchange(&mut stream, &request("GET", path, None)).context("the agent did not answer")?;
     let (status, body) = parse(&answer)?;
     if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }

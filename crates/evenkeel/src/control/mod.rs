@@ -18,7 +18,7 @@ mod show;
 
 use crate::output;
 use client::Client;
-pub(crate) use client::{get_over_tcp, path};
+pub(crate) use client::{Place, get_over_tcp, path};
 pub(crate) use show::table;
 
 /// Which server to talk to.
@@ -38,7 +38,20 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
+    /// Whether a server is named, or the one of this folder is meant.
+    pub(crate) fn is_given(&self) -> bool {
+        self.control.is_some() || self.config.is_some() || self.data_dir.is_some()
+    }
+
     fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(self.socket()?))
+    }
+
+    /// The control socket of that server.
+    ///
+    /// # Errors
+    /// When it is to be taken from a configuration that cannot be used.
+    pub(crate) fn socket(&self) -> anyhow::Result<PathBuf> {
         // A file that cannot be used names no server: better none than another one.
         let mut server = match &self.config {
             Some(file) => check_file(file).into_result()?.config.server,
@@ -47,7 +60,7 @@ impl Connect {
         if let Some(data_dir) = &self.data_dir {
             server.data_dir.clone_from(data_dir);
         }
-        Ok(Client::new(self.control.clone().unwrap_or_else(|| server.control_path())))
+        Ok(self.control.clone().unwrap_or_else(|| server.control_path()))
     }
 
     fn state(&self) -> anyhow::Result<State> {

@@ -20,18 +20,18 @@ type Agent = State<Arc<Mutex<Shared>>>;
 
 /// Answer of `/api/v1/decisions`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Decisions {
+pub(crate) struct Decisions {
     /// Newest first.
-    pub(super) decisions: Vec<Record>,
+    pub(crate) decisions: Vec<Record>,
     /// About promised throughputs, newest first.
     #[serde(default)]
-    pub(super) promises: Vec<PromiseRecord>,
+    pub(crate) promises: Vec<PromiseRecord>,
     /// About slots of arrays, newest first.
     #[serde(default)]
-    pub(super) slots: Vec<SlotsRecord>,
+    pub(crate) slots: Vec<SlotsRecord>,
     /// About OSDs, newest first.
     #[serde(default)]
-    pub(super) osds: Vec<OsdRecord>,
+    pub(crate) osds: Vec<OsdRecord>,
 }
 
 #[derive(Deserialize)]

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::control::{get_over_tcp, path};
 use crate::exchange::reach;
 use crate::output;
+pub(crate) use http::Decisions;
 
 mod act;
 mod acting;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::Router;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
@@ -20,7 +20,10 @@ type Shared = State<Arc<Manager>>;
 
 /// What can be read.
 pub(super) fn read_router() -> Router<Arc<Manager>> {
-    Router::new().route("/api/v1/state", get(state)).route("/healthz", get(health))
+    Router::new()
+        .route("/api/v1/state", get(state))
+        .route("/api/v1/clients", get(async |State(manager): Shared| Json(manager.clients())))
+        .route("/healthz", get(health))
 }
 
 /// What can be changed.
@@ -53,8 +56,30 @@ struct Changed {
 
 type Answer = Result<Json<Changed>, Rejected>;
 
-async fn state(State(manager): Shared) -> Response {
-    Json(manager.state()).into_response()
+/// How much of the state is wanted.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Wanted {
+    /// Without what takes most room: buckets of histograms, and decisions about promises but the newest.
+    brief: bool,
+    /// Of all tenants this one alone.
+    tenant: Option<String>,
+}
+
+async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response {
+    let mut state = manager.state();
+    for pool in &mut state.pools {
+        if let Some(name) = &wanted.tenant {
+            pool.tenants.retain(|tenant| tenant.name == *name);
+        }
+        for tenant in pool.tenants.iter_mut().filter(|_| wanted.brief) {
+            for latency in [&mut tenant.queue_wait, &mut tenant.device_latency, &mut tenant.response_time] {
+                latency.buckets.clear();
+            }
+            tenant.promises.iter_mut().for_each(|promise| promise.decisions.clear());
+        }
+    }
+    Json(state).into_response()
 }
 
 async fn config(State(manager): Shared) -> Response {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use evenkeel_policy::Config;
 use evenkeel_policy::check::Errors;
 use evenkeel_policy::config::Volume;
-use evenkeel_policy::state::State;
+use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Applied, Error, Server};
 use serde::Serialize;
@@ -76,6 +76,10 @@ impl Manager {
 
     pub(crate) fn state(&self) -> State {
         State { exchange: self.exchange.get().map(exchange::Handle::state), ..self.server.state() }
+    }
+
+    pub(crate) fn clients(&self) -> Clients {
+        self.server.clients()
     }
 
     /// This server takes part in an exchange, from its start to its end.

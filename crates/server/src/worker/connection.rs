@@ -405,6 +405,10 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// Requests received.
     pub(crate) requests: u64,
+    /// Bytes received.
+    pub(crate) received: u64,
+    /// Bytes sent.
+    pub(crate) sent: u64,
     /// What it has cost its worker since that was last told.
     pub(crate) toll: Toll,
 }
@@ -432,6 +436,8 @@ impl Connection {
             interest: 0,
             dirty: false,
             requests: 0,
+            received: 0,
+            sent: 0,
             toll: Toll::default(),
         }
     }

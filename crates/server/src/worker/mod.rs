@@ -21,6 +21,7 @@ mod operations;
 mod pump;
 mod receive;
 mod residence;
+pub(crate) mod seen;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport;
@@ -41,6 +42,7 @@ use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
 use pump::PoolWork;
+use seen::Seen;
 
 use crate::buffer::BufferPool;
 use crate::clock;
@@ -452,6 +454,7 @@ impl Worker {
         match sent {
             Ok(sent) => {
                 connection.pace.moved(sent);
+                connection.sent += sent;
                 let full = connection.outstanding() >= self.shared.bounds.in_flight;
                 if connection.paused == Paused::Full && !full {
                     self.resume.push(connection.key.slot);
@@ -540,15 +543,14 @@ impl Worker {
         stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
         self.report_overdue(now);
         let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;
-        let mut tenants = std::collections::HashMap::new();
+        let mut clients = Vec::with_capacity(self.count);
         for slot in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[slot] else { continue };
             let too_long = match &connection.phase {
                 connection::Phase::Handshake(_) => (now.since(connection.since).as_nanos()
                     > self.shared.bounds.handshake_ns)
                     .then_some("no export chosen in time"),
-                connection::Phase::Attached(attached) => {
-                    *tenants.entry((attached.volume.pool, Arc::clone(&attached.tenant_name))).or_insert(0) += 1;
+                connection::Phase::Attached(_) => {
                     // Asked in any case: a window begins when one ends.
                     let stuck = connection.is_stuck(now) && pressed && connection.held() > 0;
                     stuck.then_some("it holds buffer memory that others need and moves next to no data")
@@ -559,10 +561,12 @@ impl Worker {
             {
                 tracing::info!(peer = %connection.peer, why, "closing a connection");
                 self.close(connection);
+                continue;
             }
+            clients.extend(self.connections[slot].as_ref().and_then(|connection| Seen::of(connection, now)));
         }
         self.tell_loads(now);
-        *self.shared.stats[self.index].tenants.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = tenants;
+        *self.shared.stats[self.index].clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = clients;
     }
 }
 

@@ -142,6 +142,7 @@ impl Worker {
                 }
             };
             connection.toll.received += received as u64;
+            connection.received += received as u64;
             let direct = received.min(payload_room);
             if direct > 0 {
                 self.fill(connection, direct);

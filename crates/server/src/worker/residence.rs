@@ -139,7 +139,7 @@ impl Worker {
         stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
         stats.requests.store(self.requests, Ordering::Relaxed);
         stats.busy.store(0, Ordering::Relaxed);
-        stats.tenants.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        stats.clients.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let left = self.mailbox.close_if_empty();
         if !left {
             stats.heard_ns.store(heard, Ordering::Relaxed);

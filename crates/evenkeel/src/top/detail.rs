@@ -1,0 +1,313 @@
+//! All about one thing: its settings and figures, and what was decided about it.
+
+use evenkeel_policy::state::{LatencyState, PoolState, State, TenantState};
+
+use super::figures::{bytes, count, ms, rates, uptime};
+use super::model::Feed;
+use super::row::{Id, Tab};
+use super::serve::{self, client_name, percentiles, short};
+use super::source::More;
+use super::{guard, source};
+
+/// A decision.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Told {
+    /// When it was taken first and last, on the scale of the uptime.
+    pub(super) from_s: f64,
+    /// When it was taken last.
+    pub(super) until_s: f64,
+    /// How often.
+    pub(super) times: u64,
+    /// Why.
+    pub(super) because: String,
+}
+
+/// What there is to tell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Detail {
+    /// What it is set to and how it does, with names.
+    pub(super) facts: Vec<(&'static str, String)>,
+    /// Decisions, newest first.
+    pub(super) decisions: Vec<Told>,
+}
+
+/// Puts it together. `more` is the newest answer about it, and the one before.
+pub(super) fn of(feed: &Feed, wanted: &source::Wanted, more: (Option<&More>, Option<&More>)) -> Detail {
+    let source::Wanted { tab, id } = wanted;
+    match feed {
+        Feed::None => Detail::default(),
+        Feed::Serve(feed) => of_server(feed, *tab, id, more),
+        Feed::Guard(feed) => of_agent(feed, *tab, id, more.0),
+    }
+}
+
+fn of_server(feed: &serve::Feed, tab: Tab, id: &Id, more: (Option<&More>, Option<&More>)) -> Detail {
+    let pool = |name: &str| feed.state.pools.iter().find(|pool| pool.name == name);
+    match tab {
+        Tab::Pools => pool(&id.name).map_or_else(Detail::default, of_pool),
+        Tab::Tenants => {
+            let tenant = |state: &State| {
+                let pool = state.pools.iter().find(|pool| pool.name == id.of)?;
+                pool.tenants.iter().find(|tenant| tenant.name == id.name).cloned()
+            };
+            let full = |more: Option<&More>| if let Some(More::Serve(state)) = more { tenant(state) } else { None };
+            let Some(now) = full(more.0).or_else(|| tenant(&feed.state)) else { return Detail::default() };
+            of_tenant(&now, full(more.1).as_ref())
+        }
+        Tab::Volumes => of_volume(feed, id),
+        Tab::Clients => of_client(feed, id),
+        Tab::Resources | Tab::Initiators | Tab::Groups | Tab::Queues | Tab::Osds => Detail::default(),
+    }
+}
+
+fn of_pool(pool: &PoolState) -> Detail {
+    let admission = &pool.admission;
+    let mut facts = vec![
+        ("scheduler", pool.scheduler.clone()),
+        ("limit", rates(pool.limit.iops, pool.limit.bytes_per_s)),
+        ("requests", format!("{} queued, {} inside", pool.queued_requests, admission.inside_requests)),
+        (
+            "admission",
+            format!(
+                "{}: {} inside, budget {}{}",
+                admission.kind,
+                bytes(admission.inside_bytes),
+                admission.budget_bytes.map_or_else(|| "without bound".into(), bytes),
+                admission.target_ms.map_or_else(String::new, |target| format!(", target {} ms", ms(target)))
+            ),
+        ),
+        ("why", admission.reason.clone()),
+    ];
+    if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
+        facts.push(("target", admission.target_reason.clone()));
+    }
+    let mut decisions = Vec::new();
+    if let Some(goal) = &pool.goal {
+        let measured = goal.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
+        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.statistic, short(goal.goal_ms))));
+        decisions.extend(goal.decisions.iter().rev().map(|decision| Told {
+            from_s: decision.from_s,
+            until_s: decision.until_s,
+            times: decision.times,
+            because: decision.because.clone(),
+        }));
+    }
+    if let Some(slots) = &pool.slots {
+        let total = slots.total.map_or_else(|| "without bound".into(), |total| format!("{total:.1}"));
+        let with = if slots.exchanged { "with other hosts" } else { "alone" };
+        facts.push(("slots", format!("{total}, by {}, {with}", slots.method)));
+    }
+    Detail { facts, decisions }
+}
+
+fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
+    let qos = &tenant.qos;
+    let owner = |owner: &Option<String>| owner.as_ref().map_or_else(String::new, |owner| format!(" (by {owner})"));
+    let limit = &tenant.limit;
+    let owners = if limit.iops_owner.is_some() { owner(&limit.iops_owner) } else { owner(&limit.bytes_per_s_owner) };
+    let mut facts = vec![
+        (
+            "promised",
+            format!(
+                "reservation {}, weight {}, {}, {}",
+                rates(qos.reservation_iops, qos.reservation_bytes_per_s),
+                qos.weight,
+                qos.class,
+                tenant.standing
+            ),
+        ),
+        ("limit", rates(limit.iops, limit.bytes_per_s) + &owners),
+        (
+            "requests",
+            format!(
+                "{} queued, {} inside, {} connections, {} errors",
+                tenant.queued_requests, tenant.inside_requests, tenant.connections, tenant.errors_total
+            ),
+        ),
+    ];
+    let line = |now: &LatencyState, of: fn(&TenantState) -> &LatencyState| {
+        percentiles(now, before.map(of))
+            .map(|[p50, p99, p999]| format!("p50 {} ms, p99 {} ms, p99.9 {} ms", ms(p50), ms(p99), ms(p999)))
+    };
+    let since = if before.is_some() { "just now" } else { "since the start" };
+    if let Some(text) = line(&tenant.response_time, |tenant| &tenant.response_time) {
+        facts.push(("response", format!("{text}, {since}")));
+    }
+    facts.extend(line(&tenant.queue_wait, |tenant| &tenant.queue_wait).map(|text| ("queue", text)));
+    facts.extend(line(&tenant.device_latency, |tenant| &tenant.device_latency).map(|text| ("device", text)));
+    if let Some(hold) = &tenant.hold {
+        let text = format!(
+            "{} slots ({}), each rests {} ms: {}",
+            hold.slots,
+            hold.slots_owner,
+            ms(hold.rest_ms),
+            hold.because
+        );
+        facts.push(("held back", text));
+    }
+    if let Some(slots) = tenant.slots.as_ref() {
+        let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
+        let text = format!(
+            "{granted}, needs {:.1}, uses {:.1}; missed {} of {} s: {}",
+            slots.need, slots.used, slots.violated_total, slots.windows_total, slots.because
+        );
+        facts.push(("slots", text));
+    }
+    let mut decisions = Vec::new();
+    for promise in &tenant.promises {
+        let measured = promise.measured_per_s.map_or_else(|| "-".into(), count);
+        let text = format!(
+            "{} {}/s{}, got {measured}; what binds: {}; {}",
+            count(promise.promised_per_s as f64),
+            promise.unit,
+            promise.of_what(),
+            promise.binding,
+            promise.because
+        );
+        facts.push(("promise", text));
+        decisions.extend(promise.decisions.iter().map(|decision| Told {
+            from_s: decision.from_s,
+            until_s: decision.until_s,
+            times: decision.times,
+            because: format!("{}{}", decision.because, promise.of_what()),
+        }));
+    }
+    newest_first(&mut decisions);
+    Detail { facts, decisions }
+}
+
+fn of_volume(feed: &serve::Feed, id: &Id) -> Detail {
+    let Some(volume) = feed.state.volumes.iter().find(|volume| volume.name == id.name) else {
+        return Detail::default();
+    };
+    let place = volume.path.as_ref().or(volume.remote.as_ref().map(|remote| &remote.uri));
+    let place = place.or(volume.rbd.as_ref().map(|rbd| &rbd.image));
+    let access = if volume.read_only { "read-only" } else { "read and write" };
+    let mut facts = vec![
+        ("tenant", volume.tenant.clone()),
+        ("size", format!("{}, {access}", bytes(volume.size_bytes))),
+        ("backend", format!("{} {}", volume.backend, place.map_or("", String::as_str))),
+        ("clients", volume.connections.to_string()),
+        ("offers", volume.flags.join(" ")),
+    ];
+    if let Some(remote) = &volume.remote {
+        facts.push((
+            "server",
+            format!(
+                "{} of {} connections, {} in flight, {} waiting, reconnected {} times",
+                remote.connections,
+                remote.connections_wanted,
+                remote.in_flight_requests,
+                remote.waiting_requests,
+                remote.reconnects_total
+            ),
+        ));
+        facts.extend(remote.last_error.iter().map(|error| ("last error", error.clone())));
+    }
+    facts.extend(volume.error.iter().map(|error| ("FAILED", error.clone())));
+    Detail { facts, decisions: Vec::new() }
+}
+
+fn of_client(feed: &serve::Feed, id: &Id) -> Detail {
+    let mut clients = feed.clients.iter();
+    let found = clients.find(|client| client.volume == id.of && client_name(client) == id.name);
+    let Some(client) = found else { return Detail::default() };
+    let facts = vec![
+        ("volume", format!("{} on pool {}", client.volume, client.pool)),
+        ("tenant", client.tenant.clone()),
+        ("worker", client.worker.to_string()),
+        ("connected", uptime((feed.state.uptime_s - client.since_s).max(0.0))),
+        ("requests", format!("{} so far, {} in flight", client.requests_total, client.in_flight_requests)),
+        ("bytes", format!("{} received, {} sent", bytes(client.received_bytes_total), bytes(client.sent_bytes_total))),
+    ];
+    Detail { facts, decisions: Vec::new() }
+}
+
+fn of_agent(feed: &guard::Feed, tab: Tab, id: &Id, more: Option<&More>) -> Detail {
+    let mut detail = Detail { facts: guard_facts(feed, tab, id), decisions: Vec::new() };
+    let Some(More::Guard(all)) = more else { return detail };
+    let told = |from_s: f64, until_s: f64, times: u64, because: String| Told { from_s, until_s, times, because };
+    let of_resource = all.decisions.iter().filter(|record| match tab {
+        Tab::Initiators => record.held.iter().any(|held| held.client == id.name),
+        _ => true,
+    });
+    detail.decisions.extend(of_resource.map(|record| {
+        let held = record.held.iter().find(|held| tab == Tab::Initiators && held.client == id.name);
+        let text = held.map_or_else(
+            || format!("{} ({} held back)", record.because, record.held.len()),
+            |held| format!("waits {} ms: {}; {}", ms(held.delay_ms), held.because, record.because),
+        );
+        told(record.from_s, record.until_s, record.times, text)
+    }));
+    let promises = all.promises.iter().filter(|record| format!("{} {}", record.group, record.direction) == id.name);
+    detail
+        .decisions
+        .extend(promises.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
+    let slots = all.slots.iter().filter(|record| record.volume == id.name);
+    detail
+        .decisions
+        .extend(slots.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
+    detail.decisions.extend(all.osds.iter().map(|record| {
+        let budget = record.budget_bytes.map_or_else(|| "all".into(), bytes);
+        told(record.from_s, record.until_s, record.times, format!("{} ({budget} inside)", record.because))
+    }));
+    newest_first(&mut detail.decisions);
+    detail
+}
+
+fn guard_facts(feed: &guard::Feed, tab: Tab, id: &Id) -> Vec<(&'static str, String)> {
+    let state = &feed.state;
+    let resource = |name: &str| state.resources.iter().find(|resource| resource.name == name);
+    let mut facts = Vec::new();
+    match tab {
+        Tab::Resources => {
+            let Some(resource) = resource(&id.name) else { return facts };
+            let devices: Vec<&str> = resource.devices.iter().map(|device| device.name.as_str()).collect();
+            facts.push(("devices", format!("{}, {} requests inside", devices.join(" "), resource.in_flight)));
+            facts.push(("clients", resource.clients.len().to_string()));
+            facts.push(("packets", resource.packets.clone()));
+            facts.push(("why", resource.because.clone()));
+        }
+        Tab::Initiators => {
+            let found = resource(&id.of).and_then(|of| of.clients.iter().find(|client| client.address == id.name));
+            let Some(client) = found else { return facts };
+            facts.push(("names", client.names.join(" ")));
+            facts.push(("standing", client.standing.clone()));
+            facts.push(("load", if client.load_is_estimated { "estimated" } else { "measured" }.into()));
+            facts.extend(client.exempt_because.iter().map(|why| ("exempt", why.clone())));
+        }
+        Tab::Groups => {
+            let Some(hybrid) = state.hybrids.iter().find(|hybrid| hybrid.name == id.of) else { return facts };
+            facts.push(("device", format!("{} {}, by {}", hybrid.kind, hybrid.device, hybrid.method)));
+        }
+        Tab::Queues => {
+            let Some(array) = state.arrays.iter().find(|array| array.name == id.of) else { return facts };
+            let Some(volume) = array.volumes.iter().find(|volume| volume.name == id.name) else { return facts };
+            let slots = &volume.slots;
+            let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
+            facts.push(("device", volume.device.clone()));
+            facts.push(("slots", format!("{granted}, needs {:.1}, uses {:.1}", slots.need, slots.used)));
+            facts.push(("missed", format!("{} of {} s", slots.violated_total, slots.windows_total)));
+            for queue in &volume.queues {
+                let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
+                let text =
+                    format!("{} {} {} of {}", queue.disk, queue.setting, length(queue.value), length(queue.before));
+                facts.push(("queue", text));
+            }
+        }
+        Tab::Osds => {
+            let Some(osd) = state.osds.iter().find(|osd| osd.name == id.name) else { return facts };
+            let set = osd.throttle_bytes.map_or_else(|| "without bound".into(), bytes);
+            facts.push(("throttle", format!("{set}, {}, by {}", osd.standing, osd.method)));
+            let inside = bytes(osd.measured.inside_bytes);
+            facts.push(("inside", format!("{inside}, {} waiting", osd.measured.waiting)));
+            facts.push(("why", osd.because.clone()));
+        }
+        Tab::Pools | Tab::Tenants | Tab::Volumes | Tab::Clients => {}
+    }
+    facts
+}
+
+fn newest_first(decisions: &mut [Told]) {
+    decisions.sort_by(|a, b| b.until_s.total_cmp(&a.until_s).then(b.from_s.total_cmp(&a.from_s)));
+}

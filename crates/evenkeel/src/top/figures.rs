@@ -1,0 +1,103 @@
+//! Figures in few characters.
+
+/// A count or rate in at most six: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
+pub(super) fn count(value: f64) -> String {
+    match value {
+        v if v < 0.05 => "0".into(),
+        v if v < 9.95 => format!("{v:.1}"),
+        v if v < 9_999.5 => format!("{v:.0}"),
+        v if v < 999_950.0 => format!("{:.1}k", v / 1e3),
+        v if v < 9_995_000.0 => format!("{:.2}M", v / 1e6),
+        v => format!("{:.0}M", v / 1e6),
+    }
+}
+
+/// Bytes per second as MB/s, in at most six.
+pub(super) fn megabytes(bytes_per_s: f64) -> String {
+    match bytes_per_s / 1e6 {
+        v if v < 0.005 => "0".into(),
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// Milliseconds, to three digits, in at most six.
+pub(super) fn ms(value: f64) -> String {
+    match value {
+        v if v < 0.0005 => "0".into(),
+        v if v < 0.9995 => format!("{v:.3}"),
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v if v < 99_999.5 => format!("{v:.0}"),
+        v => format!("{:.0}s", v / 1e3),
+    }
+}
+
+/// Bytes in binary units, as budgets are.
+pub(super) fn bytes(value: u64) -> String {
+    match value {
+        v if v < 1 << 10 => format!("{v} B"),
+        v if v < 1 << 20 => format!("{} KiB", v >> 10),
+        v if v < 10 << 20 => format!("{:.1} MiB", v as f64 / f64::from(1 << 20)),
+        v if v < 1 << 30 => format!("{} MiB", v >> 20),
+        v => format!("{:.1} GiB", v as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// A time of running: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
+pub(super) fn uptime(seconds: f64) -> String {
+    let minutes = (seconds / 60.0) as u64;
+    match minutes {
+        0 | 1 => format!("{seconds:.0} s"),
+        2..60 => format!("{minutes} min"),
+        60..1440 => format!("{} h {} min", minutes / 60, minutes % 60),
+        _ => format!("{} d {} h", minutes / 1440, minutes % 1440 / 60),
+    }
+}
+
+/// A rate that was set: requests, bytes or both.
+pub(super) fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
+    let iops = iops.map(|iops| format!("{} IOPS", count(iops as f64)));
+    let bytes = bytes_per_s.map(|rate| format!("{} MB/s", megabytes(rate as f64)));
+    match (iops, bytes) {
+        (None, None) => "none".into(),
+        (Some(one), None) | (None, Some(one)) => one,
+        (Some(iops), Some(bytes)) => format!("{iops}, {bytes}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits_fit_their_columns() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.04, "0"),
+            (9.94, "9.9"),
+            (9.96, "10"),
+            (9_999.0, "9999"),
+            (9_999.6, "10.0k"),
+            (999_949.0, "999.9k"),
+            (999_960.0, "1.00M"),
+            (12e6, "12M"),
+        ] {
+            assert_eq!(count(value), text);
+        }
+        assert_eq!([0.0, 1e4, 9.994e6, 9.996e6, 99.96e6].map(megabytes), ["0", "0.01", "9.99", "10.0", "100"]);
+        assert_eq!(
+            [0.0004, 0.0123, 0.9996, 12.34, 345.6, 99_999.6].map(ms),
+            ["0", "0.012", "1.00", "12.3", "346", "100s"]
+        );
+        assert_eq!(
+            [512, 65_536, 3 << 19, 20 << 20, 3 << 29].map(bytes),
+            ["512 B", "64 KiB", "1.5 MiB", "20 MiB", "1.5 GiB"]
+        );
+        assert_eq!(
+            [59.0, 119.0, 120.0, 18_720.0, 183_600.0].map(uptime),
+            ["59 s", "119 s", "2 min", "5 h 12 min", "2 d 3 h"]
+        );
+    }
+}

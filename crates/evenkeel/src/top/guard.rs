@@ -1,0 +1,205 @@
+//! What an agent tells, as rows.
+
+use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState};
+use evenkeel_guard::agent::osd_record::OsdState;
+use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseState};
+use evenkeel_guard::agent::record::{ClientState, ResourceState, State};
+
+use super::figures::{bytes, count, megabytes, ms, uptime};
+use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
+use super::serve::{AT_LIMIT, promise_kept, short};
+
+/// Remembers the last answer, as goals are judged by what was counted since.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    /// The last answer.
+    pub(super) state: State,
+}
+
+impl Feed {
+    /// Takes an answer. Views of what the agent has nothing of are left out.
+    pub(super) fn take(&mut self, state: State) -> Sample {
+        let before = std::mem::replace(&mut self.state, state);
+        let state = &self.state;
+        let queues = state.arrays.iter().flat_map(|array| {
+            let was = before.arrays.iter().find(|was| was.name == array.name);
+            array.volumes.iter().map(move |volume| of_queue(array, volume, was))
+        });
+        let clients = state
+            .resources
+            .iter()
+            .flat_map(|resource| resource.clients.iter().map(move |client| of_client(resource, client, state.acting)));
+        let all = [
+            Table { tab: Tab::Resources, rows: state.resources.iter().map(of_resource).collect() },
+            Table { tab: Tab::Initiators, rows: clients.collect() },
+            Table { tab: Tab::Groups, rows: state.hybrids.iter().flat_map(of_groups).collect() },
+            Table { tab: Tab::Queues, rows: queues.collect() },
+            Table { tab: Tab::Osds, rows: state.osds.iter().map(of_osd).collect() },
+        ];
+        let none = all.iter().all(|table| table.rows.is_empty());
+        let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
+        if none {
+            tables.push(Table { tab: Tab::Resources, rows: Vec::new() });
+        }
+        Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
+    }
+}
+
+fn head(state: &State) -> Vec<String> {
+    let mut head = vec![
+        format!("evenkeel guard {}", state.version),
+        format!("up {}", uptime(state.uptime_s)),
+        if state.acting { "acting" } else { "NOT ACTING" }.into(),
+        format!("decides every {} ms", short(state.interval_ms)),
+    ];
+    if state.late_ticks_total > 0 {
+        head.push(format!("{} late", state.late_ticks_total));
+    }
+    head
+}
+
+fn troubles(state: &State) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if !state.acting {
+        troubles.push(format!("nothing takes effect: {}", state.acting_reason));
+    }
+    if let Some(error) = &state.last_error {
+        troubles.push(format!("{} errors, the last: {error}", state.errors_total));
+    }
+    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
+        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
+    }
+    for hybrid in &state.hybrids {
+        let trouble = hybrid.cache.as_ref().and_then(|cache| cache.trouble.as_ref());
+        troubles.extend(trouble.map(|trouble| format!("cache of {}: {trouble}", hybrid.name)));
+        troubles.extend(hybrid.notes.iter().map(|note| format!("{}: {note}", hybrid.name)));
+    }
+    for array in &state.arrays {
+        troubles.extend(array.notes.iter().map(|note| format!("{}: {note}", array.name)));
+    }
+    troubles.extend(state.notes.iter().map(|note| note.message.clone()));
+    troubles
+}
+
+/// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
+fn of_resource(resource: &ResourceState) -> Row {
+    let figure = if resource.statistic == "mean" { resource.read_response_ms } else { resource.read_percentile_ms };
+    let held = resource.clients.iter().filter(|client| client.delay_ms > 0.0).count();
+    Row {
+        name: resource.name.clone(),
+        bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
+        response_ms: figure.or(resource.read_response_ms),
+        device_ms: resource.read_response_ms,
+        goal: Some(Goal {
+            what: format!("{}<{}ms", resource.statistic, short(resource.goal_ms)),
+            kept: Verdict::below(figure, resource.goal_ms),
+        }),
+        hold: (held > 0).then(|| Hold {
+            by: format!("{held} clients held"),
+            how: format!("mean {} ms", ms(resource.mean_delay_ms)),
+        }),
+        trouble: (resource.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
+        why: resource.because.clone(),
+        ..Row::default()
+    }
+}
+
+fn of_client(resource: &ResourceState, client: &ClientState, acting: bool) -> Row {
+    let held = client.delay_ms > 0.0;
+    let would = if acting { "" } else { "would be " };
+    let why = match (&client.exempt_because, held) {
+        (Some(exempt), _) => format!("never held back: {exempt}"),
+        (None, true) => format!("{would}held back by {} ms: {}", ms(client.delay_ms), client.because),
+        (None, false) => format!("not held back ({})", client.standing),
+    };
+    let names = client.names.join(" ");
+    Row {
+        name: client.address.clone(),
+        of: resource.name.clone(),
+        bytes_per_s: Some(client.bytes_per_s),
+        queue_ms: held.then_some(client.delay_ms),
+        hold: held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(client.delay_ms)) }),
+        why: if names.is_empty() { why } else { format!("{names}: {why}") },
+        ..Row::default()
+    }
+}
+
+fn of_groups(hybrid: &HybridState) -> Vec<Row> {
+    let directions = |tenant: &PromiseState| {
+        let both = [("read", &tenant.read), ("write", &tenant.write)];
+        let rows = both.map(|(name, direction)| Some(of_group(hybrid, tenant, name, direction.as_ref()?)));
+        rows.into_iter().flatten().collect::<Vec<_>>()
+    };
+    hybrid.tenants.iter().flat_map(directions).collect()
+}
+
+fn of_group(hybrid: &HybridState, tenant: &PromiseState, direction: &str, goal: &DirectionState) -> Row {
+    let in_bytes = goal.unit == "bytes_per_s";
+    let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
+    let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
+    let foreign =
+        tenant.foreign_limit.as_ref().map(|limit| format!("left alone, as somebody else set io.max to {limit}"));
+    Row {
+        name: format!("{} {direction}", tenant.group),
+        of: hybrid.name.clone(),
+        tenant: tenant.tenant.clone(),
+        iops: (!in_bytes).then_some(goal.measured),
+        bytes_per_s: in_bytes.then_some(goal.measured),
+        goal: Some(Goal {
+            what: rate(goal.promised),
+            kept: promise_kept(&goal.reason, Some(goal.measured), goal.promised),
+        }),
+        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
+        why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
+        trouble: foreign,
+        ..Row::default()
+    }
+}
+
+fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArrayState>) -> Row {
+    let slots = &volume.slots;
+    let was = was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map(|was| &was.slots);
+    let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
+    let statistic = if slots.statistic.is_empty() { "mean" } else { &slots.statistic };
+    let goal = slots.goal_ms.map(|goal_ms| Goal {
+        what: format!("{statistic}<{}ms", short(goal_ms)),
+        kept: match (violated, statistic) {
+            (1.., _) => Verdict::Missed,
+            (0, "mean") => Verdict::below(volume.response_ms, goal_ms),
+            (0, _) => volume.response_ms.map_or(Verdict::Quiet, |_| Verdict::Kept),
+        },
+    });
+    let shortened =
+        volume.queues.iter().filter(|queue| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was));
+    let lengths: u32 = shortened.filter_map(|queue| queue.value).sum();
+    let foreign = volume.queues.iter().find_map(|queue| Some((&queue.disk, queue.foreign.as_ref()?)));
+    Row {
+        name: volume.name.clone(),
+        of: array.name.clone(),
+        iops: Some(volume.iops),
+        bytes_per_s: Some(volume.bytes_per_s),
+        response_ms: volume.response_ms,
+        queue_ms: slots.queueing_delay_ms,
+        device_ms: slots.device_latency_ms,
+        goal,
+        hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
+        trouble: foreign.map(|(disk, found)| format!("{disk} left alone, as somebody else set {found}")),
+        why: slots.because.clone(),
+        ..Row::default()
+    }
+}
+
+fn of_osd(osd: &OsdState) -> Row {
+    let measured = &osd.measured;
+    let budget = osd.throttle_bytes.or(osd.budget_bytes);
+    Row {
+        name: osd.name.clone(),
+        iops: Some(measured.commits_per_s),
+        bytes_per_s: Some(measured.cost_bytes_per_s),
+        device_ms: measured.store_latency_ms,
+        hold: budget.filter(|_| measured.waiting > 0).map(|budget| Hold { by: osd.method.clone(), how: bytes(budget) }),
+        trouble: osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.standing)),
+        why: osd.because.clone(),
+        ..Row::default()
+    }
+}

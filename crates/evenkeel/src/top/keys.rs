@@ -1,0 +1,103 @@
+//! What keys do.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::model::{Model, Pane, Sort};
+
+/// What follows a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// On with the loop.
+    Go,
+    /// The end.
+    Quit,
+    /// Back to the shell for a while, as Ctrl-Z does elsewhere.
+    Suspend,
+    /// All anew: something else wrote on the terminal.
+    Redraw,
+}
+
+/// Keys and what they do, for the help.
+pub(super) const HELP: &[(&str, &str)] = &[
+    ("Up Down j k", "select a row; scroll a detail"),
+    ("PgUp PgDn Home End", "the same, further"),
+    ("Tab Shift-Tab 1-9", "next view, the one before, view by number"),
+    ("Enter", "all about the row: history, settings, decisions"),
+    ("Right l", "down: a pool's tenants, their clients"),
+    ("Esc Left h", "back: out of a detail, a filter, up again"),
+    ("s S", "sort by the next column; the other way round"),
+    ("/", "filter by name, owner or who throttles; Esc clears"),
+    ("p", "pause and go on"),
+    ("q Ctrl-C", "quit"),
+];
+
+/// Does what a key says; a page has so many rows.
+pub(super) fn press(model: &mut Model, key: KeyEvent, page: usize) -> After {
+    if key.kind == KeyEventKind::Release {
+        return After::Go;
+    }
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c') => After::Quit,
+            KeyCode::Char('z') => After::Suspend,
+            KeyCode::Char('l') => After::Redraw,
+            _ => After::Go,
+        };
+    }
+    if model.editing {
+        write(model, key.code);
+        return After::Go;
+    }
+    if model.pane == Pane::Help {
+        // Any key leads back; q does not end what one only wanted to read about.
+        model.pane = Pane::Table;
+        return After::Go;
+    }
+    let page = page.max(1) as isize;
+    match key.code {
+        KeyCode::Char('q') => return After::Quit,
+        KeyCode::Up | KeyCode::Char('k') => model.step(-1),
+        KeyCode::Down | KeyCode::Char('j') => model.step(1),
+        KeyCode::PageUp => model.step(-page),
+        KeyCode::PageDown | KeyCode::Char(' ') => model.step(page),
+        KeyCode::Home | KeyCode::Char('g') => model.step(isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => model.step(isize::MAX),
+        KeyCode::Tab => model.turn(1),
+        KeyCode::BackTab => model.turn(-1),
+        KeyCode::Char(digit @ '1'..='9') => {
+            let at = digit as usize - '1' as usize;
+            if let Some(tab) = model.sample.tables.get(at).map(|table| table.tab) {
+                model.show(tab);
+            }
+        }
+        KeyCode::Enter => model.open(),
+        KeyCode::Right | KeyCode::Char('l') => model.down(),
+        KeyCode::Esc | KeyCode::Left | KeyCode::Backspace | KeyCode::Char('h') => model.back(),
+        KeyCode::Char('s') => model.sort_by_next(),
+        KeyCode::Char('S') => model.sort = Sort { reversed: !model.sort.reversed, ..model.sort },
+        KeyCode::Char('/') => {
+            (model.editing, model.pane) = (true, Pane::Table);
+            model.filter.clear();
+        }
+        KeyCode::Char('p') => model.paused = !model.paused,
+        KeyCode::Char('?') | KeyCode::F(1) => model.pane = Pane::Help,
+        _ => {}
+    }
+    After::Go
+}
+
+fn write(model: &mut Model, code: KeyCode) {
+    match code {
+        KeyCode::Enter => model.editing = false,
+        KeyCode::Esc => {
+            model.editing = false;
+            model.filter.clear();
+        }
+        KeyCode::Backspace => drop(model.filter.pop()),
+        KeyCode::Char(character) => model.write(character),
+        // One may choose while one writes.
+        KeyCode::Up => model.step(-1),
+        KeyCode::Down => model.step(1),
+        _ => {}
+    }
+}

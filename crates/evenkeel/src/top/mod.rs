@@ -1,0 +1,344 @@
+//! `evenkeel top`: a server or an agent in a terminal.
+//!
+//! ```text
+//!  source ─ answers ─▶ model ─▶ view ─▶ terminal
+//!    ▲                  ▲
+//!    └── more about ────┴── keys
+//! ```
+//!
+//! One thread asks, one reads keys, one waits for signals; all they find goes through one channel to the loop, which owns
+//! the model. Model and view know neither clock nor terminal.
+
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use clap::builder::PossibleValuesParser;
+use evenkeel_policy::units;
+use ratatui::DefaultTerminal;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event;
+use ratatui::crossterm::terminal::size;
+use ratatui::layout::Rect;
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+mod detail;
+mod detail_view;
+mod figures;
+mod guard;
+mod keys;
+mod model;
+mod row;
+mod serve;
+mod source;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use crate::control::{Connect, Place};
+use crate::output;
+use keys::After;
+use model::{Model, Sort};
+use row::Column;
+use source::{Answer, More, Source, Wanted};
+use view::{Drawn, FRAME_LINES, Look};
+
+/// Status addresses of a server and an agent, where nobody says otherwise.
+const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
+/// Nothing changes faster than people see, and asking costs the server something.
+const INTERVALS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3600)];
+/// Rates need two looks; nobody wants to wait long for the first ones.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+/// Workers count what their connections do once a second.
+const ONE_COUNT: Duration = Duration::from_millis(1_200);
+/// Columns of a frame for a pipe.
+const ONCE_WIDTH: u16 = 120;
+/// Names of views for `--view`.
+const VIEWS: [&str; 8] = ["pools", "tenants", "volumes", "clients", "resources", "groups", "queues", "osds"];
+
+/// What to look at, and how.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Args {
+    /// Status address of a server or an agent, for example of one on another host
+    ///
+    /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
+    /// whoever answers at 127.0.0.1:9809 (evenkeel serve), else at 127.0.0.1:9810 (evenkeel guard).
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
+    status: Option<SocketAddr>,
+
+    #[command(flatten)]
+    connect: Connect,
+
+    /// Time between two looks, 100ms to 1h
+    #[arg(long, short, value_name = "TIME", default_value = "1s")]
+    interval: units::Duration,
+
+    /// The view to begin with
+    #[arg(long, value_name = "VIEW", value_parser = PossibleValuesParser::new(VIEWS), ignore_case = true)]
+    view: Option<String>,
+
+    /// The column to sort by: names from A on, goals that are missed and what is throttled first, figures from the largest on
+    #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(Column::key)))]
+    sort: Option<String>,
+
+    /// Show only rows whose name, pool, tenant or throttle contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+
+    /// Print one frame as text, after two looks, and end: for pipes and scripts
+    #[arg(long)]
+    once: bool,
+}
+
+const AFTER_HELP: &str = "\
+Keys: q quit, Tab next view, arrows or jk select, Enter detail, Right down to what belongs to the row, Esc back,
+s sort, S the other way round, / filter, p pause, ? all keys.
+
+Examples:
+  evenkeel top                                        the server of this folder, else whoever answers on this host
+  evenkeel top --status 127.0.0.1:9810                the agent (evenkeel guard) of this host
+  evenkeel top --view tenants --sort response         the slowest tenants first
+  evenkeel top --once --view tenants --filter backup  a line for each tenant called backup, for a script
+  ssh -L 9809:127.0.0.1:9809 storage1 & evenkeel top --status 127.0.0.1:9809
+
+Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
+
+/// What the loop is told.
+enum Event {
+    /// Something was typed, or the size has changed.
+    Input(event::Event),
+    /// How everything does.
+    Told(anyhow::Result<Answer>),
+    /// More about one thing.
+    More(Wanted, Option<More>),
+    /// Somebody wants us to end.
+    Stop,
+    /// The terminal can no longer be read.
+    Broken(io::Error),
+}
+
+/// Shows what a server or an agent does until told to stop.
+///
+/// # Errors
+/// When nobody answers at first, there is no terminal, or it is lost.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let interval = Duration::from(args.interval.0);
+    if !(INTERVALS[0]..=INTERVALS[1]).contains(&interval) {
+        bail!("--interval {} is out of range: 100ms to 1h make sense", args.interval);
+    }
+    let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !(args.once || on_terminal) {
+        bail!("top draws on a terminal, and this is none; --once prints one frame as text");
+    }
+    let mut source = Source::new(places(args)?);
+    let first = source.ask()?;
+    let mut model = Model::new(source.place());
+    model.take(first);
+    model.filter.clone_from(&args.filter);
+    if let Some(by) = Column::ALL.into_iter().find(|column| args.sort.as_deref() == Some(column.key())) {
+        model.sort = Sort { by, reversed: false };
+    }
+    if let Some(name) = &args.view {
+        show(&mut model, name)?;
+    }
+    if args.once {
+        thread::sleep(interval.max(ONE_COUNT));
+        model.take(source.ask()?);
+        output::print(&once(&model));
+        return Ok(());
+    }
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let ended = Screen { model, look: look(), drawn: Drawn::default() }.run(&mut terminal, source, interval);
+    ratatui::restore();
+    ended
+}
+
+/// Shows the view of that name, if there is one here.
+fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
+    let mut tabs = model.sample.tables.iter().map(|table| table.tab);
+    let Some(tab) = tabs.find(|tab| tab.title().eq_ignore_ascii_case(name)) else {
+        let there: Vec<String> = model.sample.tables.iter().map(|table| table.tab.title().to_lowercase()).collect();
+        bail!("there is no view {name} here; what answers has {}", there.join(", "));
+    };
+    model.show(tab);
+    Ok(())
+}
+
+/// Where to look for a server or an agent.
+fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
+    if let Some(address) = args.status {
+        return Ok(vec![Place::Address(address)]);
+    }
+    let mut places = vec![Place::Socket(args.connect.socket()?)];
+    if !args.connect.is_given() {
+        places.extend(USUAL.map(|address| Place::Address(address.into())));
+    }
+    Ok(places)
+}
+
+/// What the environment says of the terminal.
+fn look() -> Look {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let charset = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
+    let unicode = charset.contains("utf-8") || charset.contains("utf8");
+    Look { colour: set("NO_COLOR").is_none(), unicode, once: false }
+}
+
+/// One frame as text, with all rows.
+fn once(model: &Model) -> String {
+    let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let of_terminal = || io::stdout().is_terminal().then(|| size().ok()).flatten().map(|(columns, _)| columns);
+    let width = width.or_else(of_terminal).unwrap_or(ONCE_WIDTH).clamp(40, 500);
+    let rows = u16::try_from(model.rows().len().max(1)).unwrap_or(u16::MAX).min(u16::MAX - FRAME_LINES);
+    let area = Rect::new(0, 0, width, rows + FRAME_LINES);
+    let mut buffer = Buffer::empty(area);
+    view::draw(model, Look { once: true, colour: false, ..look() }, area, &mut buffer);
+    text(&buffer)
+}
+
+/// The characters of a frame, a line each.
+fn text(buffer: &Buffer) -> String {
+    let lines = buffer.content().chunks(usize::from(buffer.area.width));
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        let line: String = cells.iter().map(ratatui::buffer::Cell::symbol).collect();
+        format!("{}\n", line.trim_end())
+    };
+    lines.map(line).collect()
+}
+
+/// What is shown, and on what.
+struct Screen {
+    model: Model,
+    look: Look,
+    drawn: Drawn,
+}
+
+impl Screen {
+    /// Takes events and draws, until one says that it is enough.
+    fn run(mut self, terminal: &mut DefaultTerminal, source: Source, interval: Duration) -> anyhow::Result<()> {
+        let (events, told) = mpsc::channel();
+        let (wants, wanted) = mpsc::channel();
+        let asking = {
+            let events = events.clone();
+            spawn("top-source", move || ask(source, interval, &wanted, &events))?
+        };
+        watch_signals(events.clone())?;
+        spawn("top-keys", move || read_keys(&events))?;
+        let mut want = None;
+        loop {
+            self.draw(terminal)?;
+            let first = told.recv().map_err(|_| anyhow!("nobody is left who could tell anything"))?;
+            // What has come in the meantime is drawn once.
+            for event in std::iter::once(first).chain(told.try_iter()) {
+                if !self.take(event, terminal)? {
+                    return Ok(());
+                }
+            }
+            if asking.is_finished() {
+                bail!("the thread that asks the server has failed; please report what it said above");
+            }
+            let now = self.model.wanted();
+            if now != want {
+                want.clone_from(&now);
+                // Who asks has ended only if it failed, which is told above.
+                let _ = wants.send(now);
+            }
+        }
+    }
+
+    fn draw(&mut self, terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+        let (model, look, drawn) = (&self.model, self.look, &mut self.drawn);
+        let shown = terminal.draw(|frame| *drawn = view::draw(model, look, frame.area(), frame.buffer_mut()));
+        shown.context("the terminal is gone")?;
+        self.model.clamp_detail(self.drawn.last_line);
+        Ok(())
+    }
+
+    /// Whether to go on.
+    fn take(&mut self, event: Event, terminal: &mut DefaultTerminal) -> anyhow::Result<bool> {
+        match event {
+            Event::Told(Ok(answer)) => self.model.take(answer),
+            Event::Told(Err(error)) => self.model.lose(format!("{error:#}")),
+            Event::More(about, more) => self.model.take_more(about, more),
+            Event::Input(event::Event::Key(key)) => match keys::press(&mut self.model, key, self.drawn.page) {
+                After::Go => {}
+                After::Quit => return Ok(false),
+                After::Suspend => suspend(terminal)?,
+                After::Redraw => terminal.clear().context("the terminal is gone")?,
+            },
+            // The next frame has the new size.
+            Event::Input(_) => {}
+            Event::Stop => return Ok(false),
+            Event::Broken(error) => return Err(error).context("the terminal is gone"),
+        }
+        Ok(true)
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
+}
+
+/// Gives the terminal back, stops, and takes it again when the shell says so.
+fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
+    ratatui::restore();
+    kill_process(getpid(), Signal::TSTP).context("cannot stop")?;
+    *terminal = ratatui::try_init().context("cannot use the terminal")?;
+    Ok(())
+}
+
+/// Asks in every interval, and at once for more about something else. Ends with the loop.
+fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>, events: &Sender<Event>) {
+    let mut want: Option<Wanted> = None;
+    let mut next = Instant::now() + interval.min(SECOND_LOOK);
+    loop {
+        match wanted.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            Ok(new) => want = new,
+            Err(RecvTimeoutError::Timeout) => {
+                // Late by more than an interval, none is made up for.
+                next = (next + interval).max(Instant::now());
+                if events.send(Event::Told(source.ask())).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // That something has vanished meanwhile shows in the state; that nobody answers, too.
+        if let Some(about) = &want
+            && let Ok(more) = source.more(about)
+            && events.send(Event::More(about.clone(), more)).is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn read_keys(events: &Sender<Event>) {
+    loop {
+        let (event, ended) = match event::read() {
+            Ok(event) => (Event::Input(event), false),
+            Err(error) => (Event::Broken(error), true),
+        };
+        if events.send(event).is_err() || ended {
+            return;
+        }
+    }
+}
+
+fn watch_signals(events: Sender<Event>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot watch for signals")?;
+    spawn("top-signals", move || {
+        for _ in signals.forever() {
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

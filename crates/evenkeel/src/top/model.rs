@@ -1,0 +1,390 @@
+//! What is shown: the newest sample, what came before it, and where the user is. Pure: answers and keys go in.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::detail::{self, Detail};
+use super::row::{Column, Id, Row, Sample, Tab, Verdict};
+use super::source::{Answer, More, Wanted};
+use super::{guard, serve};
+
+/// Points of a history: two minutes at the usual interval, and more than fit on a screen.
+pub(super) const HISTORY: usize = 120;
+/// A history of what is gone is kept for so many samples: a client may be away for a moment.
+const FORGET_AFTER: u64 = 60;
+/// A filter may be so long, in characters.
+const MAX_FILTER: usize = 64;
+
+/// What makes samples of answers.
+#[derive(Debug, Default)]
+pub(super) enum Feed {
+    /// Nobody has answered yet.
+    #[default]
+    None,
+    /// A server does.
+    Serve(serve::Feed),
+    /// An agent does.
+    Guard(guard::Feed),
+}
+
+impl Feed {
+    fn take(&mut self, answer: Answer) -> Sample {
+        match (&mut *self, answer) {
+            (Self::Serve(feed), Answer::Serve(state, clients)) => feed.take(*state, clients),
+            (Self::Guard(feed), Answer::Guard(state)) => feed.take(*state),
+            (_, Answer::Serve(state, clients)) => {
+                let mut feed = serve::Feed::default();
+                let sample = feed.take(*state, clients);
+                *self = Self::Serve(feed);
+                sample
+            }
+            (_, Answer::Guard(state)) => {
+                let mut feed = guard::Feed::default();
+                let sample = feed.take(*state);
+                *self = Self::Guard(feed);
+                sample
+            }
+        }
+    }
+}
+
+/// A figure with a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Figure {
+    Iops,
+    Bytes,
+    Response,
+    Queue,
+    Device,
+}
+
+impl Figure {
+    /// All, in the order of [`History`].
+    pub(super) const ALL: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
+
+    const fn of(self, row: &Row) -> Option<f64> {
+        match self {
+            Self::Iops => row.iops,
+            Self::Bytes => row.bytes_per_s,
+            Self::Response => row.response_ms,
+            Self::Queue => row.queue_ms,
+            Self::Device => row.device_ms,
+        }
+    }
+}
+
+/// Figures of one row over time, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    points: VecDeque<[Option<f32>; Figure::ALL.len()]>,
+    seen: u64,
+}
+
+impl History {
+    fn add(&mut self, row: &Row, sample: u64) {
+        if self.points.len() == HISTORY {
+            self.points.pop_front();
+        }
+        self.points.push_back(Figure::ALL.map(|figure| figure.of(row).map(|value| value as f32)));
+        self.seen = sample;
+    }
+
+    /// One figure, oldest first.
+    pub(super) fn of(&self, figure: Figure) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
+        self.points.iter().map(move |point| point[figure as usize])
+    }
+}
+
+/// Whether answers come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Not yet.
+    #[default]
+    Waiting,
+    /// They do.
+    Live,
+    /// They did.
+    Lost {
+        /// How often it was tried again.
+        tries: u32,
+        /// What was said the last time.
+        error: String,
+    },
+}
+
+/// How many goals are kept, and how much is held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Goals that are kept.
+    pub(super) kept: usize,
+    /// Goals that are not.
+    pub(super) missed: usize,
+    /// Goals of those who ask for nothing, or less.
+    pub(super) quiet: usize,
+    /// Things held back, pools and resources as a whole not counted.
+    pub(super) throttled: usize,
+}
+
+/// What lies over or in place of the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Pane {
+    /// The table.
+    #[default]
+    Table,
+    /// All about the row that is selected, from this line on.
+    Detail(usize),
+    /// What keys and columns mean.
+    Help,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Model {
+    /// Where the answers come from.
+    pub(super) place: String,
+    /// Whether they do.
+    pub(super) link: Link,
+    /// The newest.
+    pub(super) sample: Sample,
+    /// What lies where the table is.
+    pub(super) pane: Pane,
+    /// New answers are not taken.
+    pub(super) paused: bool,
+    /// Only rows that contain this are shown.
+    pub(super) filter: String,
+    /// The filter is being written.
+    pub(super) editing: bool,
+    /// What rows are sorted by.
+    pub(super) sort: Sort,
+    feed: Feed,
+    samples: u64,
+    history: HashMap<(Tab, Id), History>,
+    tab: Option<Tab>,
+    selected: HashMap<Tab, Id>,
+    /// Whose rows are shown alone, and where that was chosen; the innermost last.
+    scope: Vec<(Tab, Id)>,
+    /// About what is shown in detail: the newest answer and the one before.
+    more: Option<(Wanted, Option<More>, Option<More>)>,
+}
+
+/// An order of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sort {
+    /// By what.
+    pub(super) by: Column,
+    /// The other way round.
+    pub(super) reversed: bool,
+}
+
+impl Default for Sort {
+    /// The busiest first.
+    fn default() -> Self {
+        Self { by: Column::Iops, reversed: false }
+    }
+}
+
+impl Model {
+    /// Nothing known yet about what is at `place`.
+    pub(super) fn new(place: String) -> Self {
+        Self { place, ..Self::default() }
+    }
+
+    /// Takes an answer.
+    pub(super) fn take(&mut self, answer: Answer) {
+        self.link = Link::Live;
+        if self.paused {
+            return;
+        }
+        let uptime_s = self.sample.uptime_s;
+        self.sample = self.feed.take(answer);
+        if self.sample.uptime_s < uptime_s {
+            // Started anew: what was measured before says nothing about it.
+            self.history.clear();
+            self.more = None;
+        }
+        self.samples += 1;
+        for table in &self.sample.tables {
+            for row in &table.rows {
+                self.history.entry((table.tab, row.id())).or_default().add(row, self.samples);
+            }
+        }
+        let samples = self.samples;
+        self.history.retain(|_, history| samples - history.seen < FORGET_AFTER);
+    }
+
+    /// Takes more about one thing, if that is still wanted.
+    pub(super) fn take_more(&mut self, about: Wanted, more: Option<More>) {
+        let known = self.more.as_ref().is_some_and(|(wanted, ..)| *wanted == about);
+        if self.wanted().as_ref() != Some(&about) || self.paused && known {
+            return;
+        }
+        let before = self.more.take().filter(|_| known).and_then(|(_, newest, _)| newest);
+        self.more = Some((about, more, before));
+    }
+
+    /// Nobody has answered.
+    pub(super) fn lose(&mut self, error: String) {
+        let tries = if let Link::Lost { tries, .. } = self.link { tries + 1 } else { 1 };
+        self.link = Link::Lost { tries, error };
+    }
+
+    /// The view that is shown.
+    pub(super) fn tab(&self) -> Tab {
+        let first = self.sample.tables.first().map_or(Tab::Pools, |table| table.tab);
+        self.tab.filter(|tab| self.sample.tables.iter().any(|table| table.tab == *tab)).unwrap_or(first)
+    }
+
+    /// Shows a view from now on, with all of its rows.
+    pub(super) fn show(&mut self, tab: Tab) {
+        self.tab = Some(tab);
+        self.scope.clear();
+        self.pane = Pane::Table;
+    }
+
+    /// Shows the view `by` places on.
+    pub(super) fn turn(&mut self, by: isize) {
+        let tabs: Vec<Tab> = self.sample.tables.iter().map(|table| table.tab).collect();
+        let at = tabs.iter().position(|tab| *tab == self.tab()).unwrap_or(0);
+        let to = (at as isize + by).rem_euclid(tabs.len().max(1) as isize) as usize;
+        if let Some(&tab) = tabs.get(to) {
+            self.show(tab);
+        }
+    }
+
+    /// Whose rows are shown alone.
+    pub(super) fn scope(&self) -> Option<&(Tab, Id)> {
+        self.scope.last()
+    }
+
+    /// The rows of the view that pass the filter, in order.
+    pub(super) fn rows(&self) -> Vec<&Row> {
+        let tab = self.tab();
+        let all = self.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
+        let filter = self.filter.to_lowercase();
+        let passes = |row: &&Row| {
+            let words = [&row.name, &row.of, &row.tenant];
+            let by = row.hold.as_ref().map(|hold| &hold.by);
+            let found = words.into_iter().chain(by).any(|word| word.to_lowercase().contains(&filter));
+            (filter.is_empty() || found) && self.scope().is_none_or(|(tab, one)| tab.holds(one, row))
+        };
+        let mut rows: Vec<&Row> = all.filter(passes).collect();
+        rows.sort_by(|a, b| {
+            let order = self.sort.by.order(a, b);
+            if self.sort.reversed { order.reverse() } else { order }
+        });
+        rows
+    }
+
+    /// Which of these rows is selected: the first, until somebody chooses.
+    pub(super) fn selected(&self, rows: &[&Row]) -> usize {
+        let chosen = self.selected.get(&self.tab());
+        chosen.and_then(|id| rows.iter().position(|row| row.is(id))).unwrap_or(0)
+    }
+
+    /// Selects the row `by` places on, or in a detail shows what is `by` lines on.
+    pub(super) fn step(&mut self, by: isize) {
+        if let Pane::Detail(line) = self.pane {
+            self.pane = Pane::Detail(line.saturating_add_signed(by));
+            return;
+        }
+        let rows = self.rows();
+        let to = self.selected(&rows).saturating_add_signed(by).min(rows.len().saturating_sub(1));
+        let Some(id) = rows.get(to).map(|row| row.id()) else { return };
+        self.selected.insert(self.tab(), id);
+    }
+
+    /// Shows no more lines of a detail than there are: `most` is the last one to begin with.
+    pub(super) fn clamp_detail(&mut self, most: usize) {
+        if let Pane::Detail(line) = self.pane {
+            self.pane = Pane::Detail(line.min(most));
+        }
+    }
+
+    /// Shows all about the selected row.
+    pub(super) fn open(&mut self) {
+        let rows = self.rows();
+        if let Some(id) = rows.get(self.selected(&rows)).map(|row| row.id()) {
+            // What is looked at stays what it is when the order changes.
+            self.selected.insert(self.tab(), id);
+            self.pane = Pane::Detail(0);
+        }
+    }
+
+    /// Shows what belongs to the selected row, in the view below.
+    pub(super) fn down(&mut self) {
+        let rows = self.rows();
+        let (tab, id) = (self.tab(), rows.get(self.selected(&rows)).map(|row| row.id()));
+        let below = tab.below().filter(|below| self.sample.tables.iter().any(|table| table.tab == *below));
+        if let (Some(below), Some(id)) = (below, id) {
+            self.selected.insert(tab, id.clone());
+            self.scope.push((tab, id));
+            self.tab = Some(below);
+            self.pane = Pane::Table;
+        }
+    }
+
+    /// One step back: out of a pane, a filter, or a scope.
+    pub(super) fn back(&mut self) {
+        if self.pane != Pane::Table {
+            self.pane = Pane::Table;
+        } else if !self.filter.is_empty() {
+            self.filter.clear();
+        } else if let Some((tab, _)) = self.scope.pop() {
+            self.tab = Some(tab);
+        }
+    }
+
+    /// Sorts by the next column that is shown.
+    pub(super) fn sort_by_next(&mut self) {
+        let columns = self.tab().columns();
+        let at = columns.iter().position(|column| *column == self.sort.by);
+        let next = at.map_or(0, |at| (at + 1) % columns.len());
+        self.sort = Sort { by: columns[next], reversed: false };
+    }
+
+    /// Adds a character to the filter; control characters are none.
+    pub(super) fn write(&mut self, character: char) {
+        if !character.is_control() && self.filter.chars().count() < MAX_FILTER {
+            self.filter.push(character);
+        }
+    }
+
+    /// What more to ask for.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        let id = self.selected.get(&self.tab())?.clone();
+        matches!(self.pane, Pane::Detail(_)).then(|| Wanted { tab: self.tab(), id })
+    }
+
+    /// The row that is shown in detail, if it is there, and all about it.
+    pub(super) fn detail(&self) -> Option<(Wanted, Option<&Row>, Detail)> {
+        let wanted = self.wanted()?;
+        let table = self.sample.tables.iter().find(|table| table.tab == wanted.tab);
+        let row = table.and_then(|table| table.rows.iter().find(|row| row.is(&wanted.id)));
+        let more = self.more.as_ref().filter(|(about, ..)| *about == wanted);
+        let more = more.map_or((None, None), |(_, newest, before)| (newest.as_ref(), before.as_ref()));
+        let detail = detail::of(&self.feed, &wanted, more);
+        Some((wanted, row, detail))
+    }
+
+    /// What a row did over time.
+    pub(super) fn history(&self, tab: Tab, id: &Id) -> Option<&History> {
+        self.history.get(&(tab, id.clone()))
+    }
+
+    /// Goals and holds of everything.
+    pub(super) fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for table in &self.sample.tables {
+            let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
+            for row in &table.rows {
+                match row.goal.as_ref().map(|goal| goal.kept) {
+                    Some(Verdict::Kept) => tally.kept += 1,
+                    Some(Verdict::Missed) => tally.missed += 1,
+                    Some(Verdict::Quiet) => tally.quiet += 1,
+                    None => {}
+                }
+                tally.throttled += usize::from(!whole && row.hold.is_some());
+            }
+        }
+        tally
+    }
+}

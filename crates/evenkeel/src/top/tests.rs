@@ -1,0 +1,551 @@
+//! Answers and keys go in, screens come out.
+
+use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState};
+use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseState as GroupState};
+use evenkeel_guard::agent::record::{self, ClientState as Initiator, ResourceState};
+use evenkeel_policy::state::{
+    AdmissionState, ClientState, Clients, GoalDecision, GoalState, HoldState, LatencyState, LimitState, PoolState,
+    PromiseDecision, PromiseState, QosState, RemoteState, State, TenantSlotsState, TenantState, VolumeState,
+};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+
+use super::keys::{After, press};
+use super::model::{HISTORY, Link, Model, Pane};
+use super::row::{Id, Tab};
+use super::source::{Answer, More, Wanted};
+use super::view::{Drawn, Look, draw};
+use super::{once, text};
+
+const PLAIN: Look = Look { colour: false, unicode: false, once: false };
+
+/// A terminal of that size with the model on it.
+fn terminal(model: &Model, look: Look, width: u16, height: u16) -> (Terminal<TestBackend>, Drawn) {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    let mut drawn = Drawn::default();
+    terminal.draw(|frame| drawn = draw(model, look, frame.area(), frame.buffer_mut())).expect("drawn");
+    (terminal, drawn)
+}
+
+/// What somebody with 80 x 24 characters sees.
+fn screen(model: &Model) -> String {
+    text(terminal(model, PLAIN, 80, 24).0.backend().buffer())
+}
+
+/// Whether all parts are there; a sentence may go over several lines.
+#[track_caller]
+fn shows(screen: &str, parts: &[&str]) {
+    let sentences = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in parts {
+        assert!(screen.contains(part) || sentences.contains(part), "{part:?} is missing in\n{screen}");
+    }
+}
+
+fn line_with<'a>(screen: &'a str, word: &str) -> &'a str {
+    screen.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("no {word} in\n{screen}"))
+}
+
+fn key(model: &mut Model, code: KeyCode) -> After {
+    press(model, KeyEvent::new(code, KeyModifiers::NONE), 10)
+}
+
+fn keys(model: &mut Model, text: &str) {
+    for character in text.chars() {
+        assert_eq!(key(model, KeyCode::Char(character)), After::Go);
+    }
+}
+
+fn latency(count: u64, mean_ms: f64) -> LatencyState {
+    let sum_s = count as f64 * mean_ms / 1e3;
+    LatencyState { count, sum_s, buckets: vec![(mean_ms / 1e3, count)], ..LatencyState::default() }
+}
+
+/// A tenant that has done so many requests of 4 KiB.
+fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantState {
+    TenantState {
+        name: name.into(),
+        reads_total: requests,
+        read_bytes_total: requests * 4096,
+        queue_wait: latency(requests, queue_ms),
+        device_latency: latency(requests, device_ms),
+        response_time: latency(requests, queue_ms + device_ms),
+        ..TenantState::default()
+    }
+}
+
+/// A server with three tenants after some seconds of 1,000, 500 and 50 requests per second.
+fn server(seconds: u64) -> State {
+    let decision = GoalDecision { because: "reads take 30.00 ms, above 19.00 ms".into(), ..GoalDecision::default() };
+    let goal = GoalState {
+        goal_ms: 20.0,
+        statistic: "p99".into(),
+        measured_ms: Some(30.0),
+        decision: Some(decision.clone()),
+        decisions: vec![GoalDecision { because: "the first".into(), ..decision.clone() }, decision],
+    };
+    let hold =
+        HoldState { slots: 4, slots_owner: "response".into(), rest_ms: 12.5, because: "91 % of the load".into() };
+    let promise = PromiseState {
+        of: "write".into(),
+        unit: "bytes".into(),
+        promised_per_s: 50_000_000,
+        measured_per_s: Some(2e6),
+        limit_per_s: 60_000_000,
+        reason: "infeasible".into(),
+        because: "the promise cannot be kept now".into(),
+        binding: "throughput".into(),
+        decisions: vec![PromiseDecision { because: "long ago".into(), times: 3, ..PromiseDecision::default() }],
+    };
+    let reserved = QosState { reservation_iops: Some(400), ..QosState::default() };
+    let limit = LimitState { iops: Some(50), iops_owner: Some("operator".into()), ..LimitState::default() };
+    let tenants = vec![
+        TenantState { hold: Some(hold), ..tenant("backup", seconds * 1000, 40.0, 10.0) },
+        TenantState { qos: reserved, ..tenant("database", seconds * 500, 0.25, 1.25) },
+        TenantState { limit, promises: vec![promise], ..tenant("shop", seconds * 50, 2.0, 1.0) },
+    ];
+    let admission = AdmissionState {
+        kind: "elastic".into(),
+        budget_bytes: Some(256 << 10),
+        reason: "halving it costs throughput".into(),
+        ..AdmissionState::default()
+    };
+    let pool = PoolState {
+        name: "main".into(),
+        admission,
+        queued_requests: 7,
+        goal: Some(goal),
+        tenants,
+        ..PoolState::default()
+    };
+    let remote = RemoteState { uri: "nbd://far".into(), last_error: Some("refused".into()), ..RemoteState::default() };
+    let volume = |name: &str, tenant: &str| VolumeState {
+        name: name.into(),
+        tenant: tenant.into(),
+        pool: "main".into(),
+        connections: 1,
+        ..VolumeState::default()
+    };
+    State {
+        version: "0.1.0".into(),
+        uptime_s: seconds as f64,
+        engine: "epoll".into(),
+        connections: 2,
+        pools: vec![pool],
+        volumes: vec![
+            VolumeState {
+                remote: Some(RemoteState { connected: true, ..remote.clone() }),
+                ..volume("disk", "database")
+            },
+            VolumeState { remote: Some(remote), ..volume("far", "backup") },
+        ],
+        ..State::default()
+    }
+}
+
+/// Its connections; workers count them at times of their own.
+fn clients(seconds: u64) -> Clients {
+    let client = |id: &str, address: &str, volume: &str, tenant: &str, per_s: u64| ClientState {
+        id: id.into(),
+        address: address.into(),
+        volume: volume.into(),
+        tenant: tenant.into(),
+        counted_at_s: seconds as f64 - 0.3,
+        requests_total: seconds * per_s,
+        received_bytes_total: seconds * per_s * 100,
+        sent_bytes_total: seconds * per_s * 4000,
+        ..ClientState::default()
+    };
+    let clients =
+        vec![client("0.0", "10.0.0.7:41", "disk", "database", 500), client("3.1", "unix uid 0", "far", "backup", 1000)];
+    Clients { uptime_s: seconds as f64, clients }
+}
+
+fn answer(seconds: u64) -> Answer {
+    Answer::Serve(Box::new(server(seconds)), clients(seconds))
+}
+
+/// After two looks, a second apart.
+fn watching() -> Model {
+    let mut model = Model::new("./control.sock".into());
+    model.take(answer(100));
+    model.take(answer(101));
+    model
+}
+
+#[test]
+fn tenants_show_rates_times_goals_and_who_throttles() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    let screen = screen(&model);
+    assert!(screen.lines().all(|line| line.chars().count() <= 80));
+    let rows: Vec<Vec<&str>> = screen.lines().skip(5).take(3).map(|line| line.split_whitespace().collect()).collect();
+    let expected = [
+        ">backup 1000 4.10 50.0 40.0 10.0 - response 4",
+        "database 500 2.05 1.50 0.250 1.25 kept 400 IOPS -",
+        "shop 50 0.20 3.00 2.00 1.00 MISSED 50.0 MB/s operator",
+    ];
+    for (row, expected) in rows.iter().zip(expected) {
+        let expected: Vec<&str> = expected.split_whitespace().collect();
+        assert_eq!(row[..expected.len()], expected, "{screen}");
+    }
+    // Of the pool's goal, the reservation and the promise.
+    shows(&screen, &["goals: 1 kept, 2 MISSED, 0 quiet", "throttled: 2", "[Tenants 3]", "at ./control.sock", "live"]);
+    shows(&screen, &["backup: [response 4 slots, rest 12.5 ms] held back for the pool's goal (response): 91 %"]);
+    shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
+}
+
+#[test]
+fn without_a_second_look_there_are_no_rates() {
+    let mut model = Model::new(String::new());
+    shows(&screen(&model), &["asking", "no answer yet"]);
+    model.take(answer(100));
+    model.show(Tab::Tenants);
+    let shown = screen(&model);
+    let words: Vec<&str> = line_with(&shown, "database").split_whitespace().collect();
+    assert_eq!(words[..7], ["database", "-", "-", "-", "-", "-", "-"], "{words:?}");
+}
+
+#[test]
+fn pools_volumes_and_clients_have_their_own_columns() {
+    let mut model = watching();
+    model.show(Tab::Pools);
+    let shown = screen(&model);
+    let words: Vec<&str> = line_with(&shown, ">main").split_whitespace().collect();
+    // (1000 * 50 + 500 * 1.5 + 50 * 3) / 1550 = 32.8 ms, likewise 25.95 and 6.89.
+    assert_eq!(words[1..], ["1550", "6.35", "32.8", "26.0", "6.89", "MISSED", "p99<20ms", "elastic", "256", "KiB"]);
+    shows(&shown, &["goal: reads take 30.00 ms, above 19.00 ms; admission: halving it"]);
+    model.show(Tab::Volumes);
+    let words: Vec<String> = line_with(&screen(&model), " disk").split_whitespace().map(Into::into).collect();
+    assert_eq!(words, ["disk", "500", "2.05", "main", "database"]);
+    model.show(Tab::Clients);
+    let shown = screen(&model);
+    shows(line_with(&shown, "10.0.0.7:41"), &["500", "2.05", "disk", "database"]);
+    shows(line_with(&shown, "unix uid 0 #3.1"), &["1000", "4.10", "far", "backup"]);
+    // Nothing was counted in between: the rates stay.
+    model.take(Answer::Serve(Box::new(server(102)), clients(101)));
+    shows(line_with(&screen(&model), "10.0.0.7:41"), &["500", "2.05"]);
+}
+
+#[test]
+fn keys_sort_and_filter() {
+    let mut model = watching();
+    let names = |model: &Model| model.rows().iter().map(|row| row.name.clone()).collect::<Vec<_>>();
+    key(&mut model, KeyCode::Tab);
+    assert_eq!((model.tab(), names(&model)), (Tab::Tenants, vec!["backup".into(), "database".into(), "shop".into()]));
+    keys(&mut model, "S");
+    assert_eq!(names(&model), ["shop", "database", "backup"]);
+    // MB/s, resp ms
+    keys(&mut model, "ss");
+    assert_eq!(names(&model), ["backup", "shop", "database"]);
+    shows(&screen(&model), &["vresp ms"]);
+    // queue, device, goal: what is missed, then what is kept.
+    keys(&mut model, "sss");
+    assert_eq!(names(&model), ["shop", "database", "backup"]);
+    // "q" and "p" are letters while one writes.
+    keys(&mut model, "/qpSH");
+    assert!(model.editing && names(&model).is_empty());
+    shows(&screen(&model), &["/qpSH_", "nothing matches; Esc shows all again"]);
+    for _ in 0..4 {
+        key(&mut model, KeyCode::Backspace);
+    }
+    keys(&mut model, "SH");
+    key(&mut model, KeyCode::Enter);
+    assert_eq!((model.editing, names(&model)), (false, vec!["shop".into()]));
+    key(&mut model, KeyCode::Esc);
+    assert_eq!(names(&model).len(), 3);
+    // Who throttles is found, too.
+    keys(&mut model, "/response");
+    assert_eq!(names(&model), ["backup"]);
+    assert_eq!(press(&mut model, KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL), 1), After::Quit);
+    key(&mut model, KeyCode::Esc);
+    assert_eq!(key(&mut model, KeyCode::Char('q')), After::Quit);
+}
+
+#[test]
+fn the_selection_stays_with_its_row() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    keys(&mut model, "j");
+    shows(&screen(&model), &[">database"]);
+    keys(&mut model, "S");
+    let shown = screen(&model);
+    assert!(shown.contains(">database") && !shown.contains(">shop"), "{shown}");
+    keys(&mut model, "G");
+    shows(&screen(&model), &[">backup"]);
+    keys(&mut model, "jjg");
+    shows(&screen(&model), &[">shop"]);
+}
+
+#[test]
+fn going_down_shows_what_belongs_to_a_row() {
+    let mut model = watching();
+    key(&mut model, KeyCode::Right);
+    assert_eq!(model.tab(), Tab::Tenants);
+    shows(&screen(&model), &["of pool main"]);
+    keys(&mut model, "jl");
+    assert_eq!(model.tab(), Tab::Clients);
+    let shown = screen(&model);
+    assert!(shown.contains("of tenant database") && shown.contains("10.0.0.7") && !shown.contains("unix"), "{shown}");
+    // There is nothing below clients.
+    keys(&mut model, "l");
+    assert_eq!(model.tab(), Tab::Clients);
+    keys(&mut model, "hh");
+    assert_eq!((model.tab(), model.scope()), (Tab::Pools, None));
+}
+
+#[test]
+fn details_have_history_percentiles_and_decisions() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    keys(&mut model, "G");
+    key(&mut model, KeyCode::Enter);
+    let about = Wanted { tab: Tab::Tenants, id: Id { of: "main".into(), name: "shop".into() } };
+    assert_eq!(model.wanted(), Some(about.clone()));
+    let mut then = server(101);
+    then.pools[0].tenants[2].response_time.buckets = vec![(0.002, 990), (0.5, 10)];
+    let mut now = server(102);
+    now.pools[0].tenants[2].response_time.buckets = vec![(0.002, 990), (0.004, 99), (0.064, 1), (0.5, 10)];
+    model.take(answer(102));
+    model.take_more(about.clone(), Some(More::Serve(Box::new(then))));
+    shows(&screen(&model), &["p50 2.00 ms, p99 2.00 ms, p99.9 500 ms, since the start"]);
+    model.take_more(about.clone(), Some(More::Serve(Box::new(now))));
+    let shown = screen(&model);
+    shows(&shown, &["tenant shop of pool main", "p50 4.00 ms, p99 4.00 ms, p99.9 64.0 ms, just now"]);
+    shows(&shown, &["50.0 MB/s wr, MISSED", "by operator: 50 IOPS", "the promise cannot be kept"]);
+    shows(line_with(&shown, "IOPS   "), &["##", "50, at most 50"]);
+    // The last lines are one page down at most.
+    keys(&mut model, "G");
+    let (terminal, drawn) = terminal(&model, PLAIN, 80, 24);
+    model.clamp_detail(drawn.last_line);
+    assert_eq!(model.pane, Pane::Detail(drawn.last_line));
+    shows(&text(terminal.backend().buffer()), &["decisions", "102 s ago, 3 times in 0.0 s: long ago of writes"]);
+    // What is about something else is not taken for it.
+    let other = Wanted { id: Id { name: "other".into(), ..about.id.clone() }, ..about };
+    model.take_more(other, None);
+    keys(&mut model, "g");
+    shows(&screen(&model), &["p99.9 64.0 ms, just now"]);
+    key(&mut model, KeyCode::Esc);
+    assert_eq!((model.pane, model.wanted()), (Pane::Table, None));
+    // Of pools.
+    model.show(Tab::Pools);
+    key(&mut model, KeyCode::Enter);
+    let shown = screen(&model);
+    shows(&shown, &["elastic: 0 B inside, budget 256 KiB", "p99 of reads below 20 ms, last 30.00 ms", "the first"]);
+    assert!(shown.find("above 19.00 ms").expect("newest") < shown.find("the first").expect("oldest"));
+}
+
+#[test]
+fn what_vanishes_is_told_and_what_comes_back_begins_anew() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    model.lose("no server answers on ./control.sock\nstart one".into());
+    model.lose("no server answers on ./control.sock\nstart one".into());
+    let shown = screen(&model);
+    shows(&shown, &["LOST, try 2", "no server answers on ./control.sock; start one", "database"]);
+    assert!(!shown.contains("live"));
+    model.take(answer(5));
+    assert_eq!(model.link, Link::Live);
+    // Counters that went back are no rates.
+    shows(&screen(&model), &["live", "up 5 s", "database      -      -"]);
+    model.take(answer(6));
+    shows(line_with(&screen(&model), "database"), &["500"]);
+    let id = Id { of: "main".into(), name: "database".into() };
+    assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::model::Figure::Iops).count(), 2);
+}
+
+#[test]
+fn a_pause_holds_everything() {
+    let mut model = watching();
+    keys(&mut model, "p");
+    model.take(answer(160));
+    shows(&screen(&model), &["PAUSED", "up 101 s"]);
+    keys(&mut model, "p");
+    model.take(answer(161));
+    shows(&screen(&model), &["live", "up 2 min"]);
+}
+
+#[test]
+fn histories_are_bounded_and_forget_who_is_gone() {
+    let mut model = watching();
+    let id = |name: &str| Id { of: "main".into(), name: name.into() };
+    for second in 102..300 {
+        let mut state = server(second);
+        state.pools[0].tenants.truncate(if second < 200 { 3 } else { 1 });
+        model.take(Answer::Serve(Box::new(state), Clients::default()));
+    }
+    let history = model.history(Tab::Tenants, &id("backup")).expect("known");
+    assert_eq!(history.of(super::model::Figure::Iops).count(), HISTORY);
+    assert!(model.history(Tab::Tenants, &id("shop")).is_none());
+}
+
+/// An agent that holds one of its clients back.
+fn agent(seconds: u64) -> Answer {
+    let client = |address: &str, delay_ms: f64| Initiator {
+        address: address.into(),
+        names: vec!["iqn.2026:host".into()],
+        standing: "ordinary".into(),
+        bytes_per_s: 1e7,
+        delay_ms,
+        because: if delay_ms > 0.0 { "91 % of the offenders' load is its own".into() } else { String::new() },
+        ..Initiator::default()
+    };
+    let resource = ResourceState {
+        name: "vg0".into(),
+        goal_ms: 20.0,
+        statistic: "mean".into(),
+        read_response_ms: Some(15.0),
+        read_bytes_per_s: 2e6,
+        write_bytes_per_s: 3e6,
+        because: "reads take 15.00 ms, below 19.00 ms: the delay shrinks".into(),
+        clients: vec![client("10.0.0.1", 0.0), client("10.0.0.2", 34.5)],
+        ..ResourceState::default()
+    };
+    let read = DirectionState {
+        unit: "bytes_per_s".into(),
+        promised: 50e6,
+        measured: 41e6,
+        limit: 42e6,
+        reason: "compensating".into(),
+        because: "12.0 % of its bytes missed the cache".into(),
+        ..DirectionState::default()
+    };
+    let group =
+        GroupState { tenant: "db".into(), group: "db.service".into(), read: Some(read), ..GroupState::default() };
+    let slots = TenantSlotsState {
+        goal_ms: Some(10.0),
+        queueing_delay_ms: Some(2.0),
+        device_latency_ms: Some(6.5),
+        violated_total: seconds / 2,
+        because: "equal margins".into(),
+        ..TenantSlotsState::default()
+    };
+    let queue = QueueState { disk: "sda".into(), value: Some(6), before: Some(32), ..QueueState::default() };
+    let volume = ArrayVolumeState {
+        name: "lun".into(),
+        iops: 1234.0,
+        bytes_per_s: 5e6,
+        response_ms: Some(8.5),
+        slots,
+        queues: vec![queue],
+        ..ArrayVolumeState::default()
+    };
+    Answer::Guard(Box::new(record::State {
+        version: "0.1.0".into(),
+        uptime_s: seconds as f64,
+        interval_ms: 100.0,
+        acting: true,
+        resources: vec![resource],
+        hybrids: vec![HybridState { name: "pool".into(), tenants: vec![group], ..HybridState::default() }],
+        arrays: vec![ArrayState { name: "san".into(), volumes: vec![volume], ..ArrayState::default() }],
+        ..record::State::default()
+    }))
+}
+
+#[test]
+fn agents_show_resources_clients_groups_and_queues() {
+    let mut model = Model::new("http://127.0.0.1:9810".into());
+    model.take(agent(100));
+    model.take(agent(101));
+    let shown = screen(&model);
+    shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Resources 1] Clients 2  Groups 1  Queues 1"]);
+    shows(&shown, &["goals: 2 kept, 1 MISSED, 0 quiet", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
+    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "kept mean<20ms", "1 clients held"]);
+    key(&mut model, KeyCode::Right);
+    let shown = screen(&model);
+    shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "response 34.5 ms"]);
+    keys(&mut model, "G");
+    shows(&screen(&model), &["held back by 34.5 ms: 91 % of the offenders' load"]);
+    keys(&mut model, "3");
+    shows(line_with(&screen(&model), ">db.service read"), &["41.0", "MISSED 50.0 MB/s", "throughput 42.0 MB/s"]);
+    keys(&mut model, "4");
+    shows(
+        line_with(&screen(&model), ">lun"),
+        &["1234", "5.00", "8.50", "2.00", "6.50", "kept mean<10ms", "slots queue of 6"],
+    );
+    // A second above the goal was counted since.
+    model.take(agent(102));
+    shows(line_with(&screen(&model), ">lun"), &["MISSED mean<10ms"]);
+    key(&mut model, KeyCode::Enter);
+    shows(&screen(&model), &["queue lun of array san", "51 of 0 s", "sda  6 of 32"]);
+}
+
+#[test]
+fn every_size_can_be_drawn() {
+    let mut server = watching();
+    let mut agent_model = Model::new("http://[2001:db8::1]:9810".into());
+    agent_model.take(agent(1));
+    for model in [&mut server, &mut agent_model] {
+        model.sample.troubles = vec!["something is wrong ".repeat(9)];
+        for (pane, tab) in [(Pane::Table, 1), (Pane::Table, 2), (Pane::Detail(3), 0), (Pane::Help, 0)] {
+            let tab = model.sample.tables[tab].tab;
+            model.show(tab);
+            if let Pane::Detail(_) = pane {
+                model.open();
+            }
+            model.pane = pane;
+            for (width, height) in (1..=130).flat_map(|width| [1, 5, 9, 10, 11, 24, 60].map(|height| (width, height))) {
+                let drawn = terminal(model, PLAIN, width, height).0;
+                let first = text(drawn.backend().buffer());
+                let fits = width >= 40 && height >= 10;
+                assert_eq!(first.contains("evenkeel"), fits, "{width} x {height}:\n{first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_screens_have_room_for_reasons() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    let shown = text(terminal(&model, PLAIN, 160, 50).0.backend().buffer());
+    shows(line_with(&shown, ">backup"), &["response 4 slots, rest 12.5 ms"]);
+    assert_eq!(shown.lines().count(), 50);
+}
+
+#[test]
+fn colours_are_of_the_sixteen_and_say_nothing_of_their_own() {
+    let mut model = watching();
+    model.show(Tab::Tenants);
+    let colours = |look: Look| {
+        let drawn = terminal(&model, look, 80, 24).0;
+        let cells = drawn.backend().buffer().content().iter();
+        let colours = cells.filter(|cell| cell.symbol() != " ").flat_map(|cell| [cell.fg, cell.bg]);
+        (colours.filter(|colour| *colour != Color::Reset).collect::<Vec<_>>(), text(drawn.backend().buffer()))
+    };
+    let (with, shown) = colours(Look { colour: true, ..PLAIN });
+    let (without, plain) = colours(PLAIN);
+    assert!(without.is_empty() && shown == plain, "the same words");
+    for colour in [Color::Red, Color::Green, Color::Yellow, Color::Cyan] {
+        assert!(with.contains(&colour), "{colour:?}");
+    }
+    assert!(with.iter().all(|colour| !matches!(colour, Color::Rgb(..) | Color::Indexed(_))));
+}
+
+#[test]
+fn names_do_not_steer_the_terminal() {
+    let mut state = server(101);
+    state.pools[0].tenants[0].name = "a\u{1b}[31mb\u{7}\nc".into();
+    let mut model = Model::new(String::new());
+    model.take(Answer::Serve(Box::new(state), clients(101)));
+    model.show(Tab::Tenants);
+    let look = Look { unicode: true, ..PLAIN };
+    let drawn = terminal(&model, look, 80, 24).0;
+    let cells = drawn.backend().buffer().content();
+    assert!(cells.iter().all(|cell| !cell.symbol().contains(char::is_control)));
+    shows(&text(drawn.backend().buffer()), &["a[31mbc"]);
+}
+
+#[test]
+fn one_frame_for_a_pipe_has_all_rows() {
+    let mut model = watching();
+    let tenants = (0..1000u64).map(|n| tenant(&format!("t{n}"), n, 1.0, 1.0));
+    let mut state = server(102);
+    state.pools[0].tenants = tenants.collect();
+    model.take(Answer::Serve(Box::new(state), clients(102)));
+    model.show(Tab::Tenants);
+    let printed = once(&model);
+    assert_eq!(printed.lines().filter(|line| line.trim_start().starts_with('t') && line.contains(" - ")).count(), 1000);
+    assert!(!printed.contains('>') && !printed.contains("Tab view"), "no cursor, no keys");
+}

@@ -1,0 +1,430 @@
+//! The screen: a model becomes characters. Pure; what does not fit is left out, least important first.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+use super::detail_view;
+use super::figures::{count, megabytes, ms};
+use super::keys::HELP;
+use super::model::{Link, Model, Pane};
+use super::row::{Column, Row, Verdict};
+
+/// Smaller than this nothing sensible fits.
+const LEAST: (u16, u16) = (40, 10);
+/// Lines for the reason of the selected row.
+const WHY_LINES: u16 = 2;
+
+/// What the terminal can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Colours, of the sixteen that every terminal has.
+    pub(super) colour: bool,
+    /// More than ASCII.
+    pub(super) unicode: bool,
+    /// One frame for a pipe: nothing is selected, and no key does anything.
+    pub(super) once: bool,
+}
+
+impl Look {
+    fn with(self, style: Style, colour: Color) -> Style {
+        if self.colour { style.fg(colour) } else { style }
+    }
+
+    /// What is as it should be.
+    pub(super) fn good(self) -> Style {
+        self.with(Style::new(), Color::Green)
+    }
+
+    /// What is not; bold, so that it stands out without colour, too.
+    pub(super) fn bad(self) -> Style {
+        self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
+    }
+
+    /// What is held back.
+    pub(super) fn held(self) -> Style {
+        self.with(Style::new(), Color::Yellow)
+    }
+
+    /// Names of things.
+    pub(super) fn head(self) -> Style {
+        self.with(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
+    }
+
+    /// What matters less.
+    pub(super) fn faint(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    /// What stands between things in a line.
+    const fn dot(self) -> &'static str {
+        if self.unicode { " · " } else { " - " }
+    }
+}
+
+/// What the keys need to know of the screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drawn {
+    /// Rows on a page.
+    pub(super) page: usize,
+    /// The last line that a detail can begin with.
+    pub(super) last_line: usize,
+}
+
+/// Lines that a frame takes beside the rows of its table.
+pub(super) const FRAME_LINES: u16 = 5;
+
+/// Draws everything.
+pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
+    if area.width < LEAST.0 || area.height < LEAST.1 && !look.once {
+        let text = format!("{} x {} is too small; {} x {} will do", area.width, area.height, LEAST.0, LEAST.1);
+        put(buf, area, 0, 0, &text, Style::new());
+        return Drawn::default();
+    }
+    title(model, look, area, buf);
+    summary(model, look, area, buf);
+    trouble(model, look, area, buf);
+    let below = Rect { y: area.y + 3, height: area.height - 3, ..area };
+    let drawn = match model.pane {
+        Pane::Help => help(look, below, buf),
+        Pane::Detail(from) => detail_view::draw(model, look, from, below, buf),
+        Pane::Table => table(model, look, below, buf),
+    };
+    if !look.once {
+        keys(model, look, area, buf);
+    }
+    drawn
+}
+
+/// Writes at a place of an area, as much as fits; where it ends.
+pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
+    if y >= area.height || x >= area.width {
+        return x;
+    }
+    let room = usize::from(area.width - x);
+    buf.set_stringn(area.x + x, area.y + y, text, room, style).0 - area.x
+}
+
+/// The same, so that it ends at `right`.
+fn put_right(buf: &mut Buffer, area: Rect, right: u16, y: u16, text: &str, style: Style) {
+    let width = text.chars().count() as u16;
+    put(buf, area, right.saturating_sub(width), y, text, style);
+}
+
+fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+    let (text, style) = match (&model.link, model.paused) {
+        (Link::Waiting, _) => ("asking".to_owned(), Style::new()),
+        (Link::Lost { tries, .. }, _) => (format!("LOST, try {tries}"), look.bad()),
+        (Link::Live, true) => ("PAUSED".to_owned(), look.held()),
+        (Link::Live, false) => ("live".to_owned(), look.good()),
+    };
+    let right = area.width - 1;
+    let room = right.saturating_sub(text.chars().count() as u16 + 2);
+    let mut x = 1;
+    for (n, part) in model.sample.head.iter().enumerate() {
+        let text = if n == 0 { part.clone() } else { format!("{}{part}", look.dot()) };
+        // Whole parts or none.
+        if n > 0 && x + text.chars().count() as u16 > room {
+            break;
+        }
+        x = put(buf, area, x, 0, &text, if n == 0 { look.head() } else { Style::new() });
+    }
+    put_right(buf, area, right, 0, &text, style);
+}
+
+/// What one looks for first: is anybody not getting what was promised?
+fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+    let tally = model.tally();
+    let mut x = put(buf, area, 1, 1, "goals: ", Style::new());
+    if tally.kept + tally.missed + tally.quiet == 0 {
+        x = put(buf, area, x, 1, "none set", Style::new());
+    } else {
+        x = put(
+            buf,
+            area,
+            x,
+            1,
+            &format!("{} kept", tally.kept),
+            if tally.kept > 0 { look.good() } else { Style::new() },
+        );
+        let style = if tally.missed > 0 { look.bad() } else { Style::new() };
+        let word = if tally.missed > 0 { "MISSED" } else { "missed" };
+        x = put(buf, area, x, 1, ", ", Style::new());
+        x = put(buf, area, x, 1, &format!("{} {word}", tally.missed), style);
+        x = put(buf, area, x, 1, &format!(", {} quiet", tally.quiet), Style::new());
+    }
+    x = put(buf, area, x, 1, look.dot(), Style::new());
+    let style = if tally.throttled > 0 { look.held() } else { Style::new() };
+    x = put(buf, area, x, 1, &format!("throttled: {}", tally.throttled), style);
+    let from = format!("at {}", model.place);
+    if x + 2 + from.chars().count() as u16 <= area.width {
+        put_right(buf, area, area.width - 1, 1, &from, look.faint());
+    }
+}
+
+fn trouble(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+    let rows = model.sample.tables.iter().flat_map(|table| &table.rows);
+    let of_rows = rows.filter_map(|row| row.trouble.as_ref().map(|trouble| format!("{}: {trouble}", row.name)));
+    let lost = match &model.link {
+        Link::Lost { error, .. } => Some(error.replace('\n', "; ")),
+        Link::Waiting | Link::Live => None,
+    };
+    let mut all = lost.into_iter().chain(model.sample.troubles.iter().cloned()).chain(of_rows);
+    let Some(first) = all.next() else { return };
+    let others = all.count();
+    let more = if others > 0 { format!(" (+{others})") } else { String::new() };
+    let room = usize::from(area.width).saturating_sub(2 + more.chars().count());
+    let first: String = first.chars().take(room).collect();
+    put(buf, area, 1, 2, &(first + &more), look.bad());
+}
+
+fn tabs(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+    let mut x = 0;
+    for table in &model.sample.tables {
+        let here = table.tab == model.tab();
+        let text = format!("{} {}", table.tab.title(), table.rows.len());
+        let text = if here { format!("[{text}]") } else { format!(" {text} ") };
+        x = put(buf, area, x, 0, &text, if here { look.head() } else { Style::new() });
+    }
+    let mut notes = Vec::new();
+    if let Some((tab, id)) = model.scope() {
+        notes.push(format!("of {} {}", tab.one(), id.name));
+    }
+    if model.editing {
+        notes.push(format!("/{}_", model.filter));
+    } else if !model.filter.is_empty() {
+        notes.push(format!("/{}", model.filter));
+    }
+    let notes = notes.join("  ");
+    let room = usize::from(area.width.saturating_sub(x + 2));
+    // The end of what is being written is what one looks at.
+    let skip = notes.chars().count().saturating_sub(room);
+    let shown: String = notes.chars().skip(skip).collect();
+    put_right(buf, area, area.width - 1, 0, &shown, look.held());
+}
+
+fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
+    tabs(model, look, area, buf);
+    let rows = model.rows();
+    let selected = model.selected(&rows);
+    let foot = if look.once { 0 } else { WHY_LINES + 1 };
+    let page = area.height.saturating_sub(2 + foot);
+    let columns = columns(model, area.width);
+    heads(model, look, &columns, Rect { y: area.y + 1, height: 1, ..area }, buf);
+    // The selected row is in the middle where there are rows on both sides.
+    let most = rows.len().saturating_sub(usize::from(page));
+    let from = selected.saturating_sub(usize::from(page) / 2).min(most);
+    let many = several_owners(model);
+    for (n, row) in rows.iter().enumerate().skip(from).take(usize::from(page)) {
+        let here = n == selected && !look.once;
+        let line = Rect { y: area.y + 2 + (n - from) as u16, height: 1, ..area };
+        line_of(row, here, many, look, &columns, line, buf);
+    }
+    if rows.is_empty() {
+        let text = match (&model.link, model.filter.is_empty() && model.scope().is_none()) {
+            (Link::Waiting, _) => "no answer yet",
+            (_, true) => "nothing here",
+            (_, false) => "nothing matches; Esc shows all again",
+        };
+        put(buf, area, 2, 2, text, look.faint());
+    }
+    if let Some(row) = rows.get(selected).filter(|_| !look.once) {
+        let y = area.height.saturating_sub(WHY_LINES + 1);
+        put(buf, area, 0, y, &format!("{}: ", row.name), look.head());
+        let trouble = row.trouble.as_ref().map(|trouble| format!("{trouble}; ")).unwrap_or_default();
+        let hold = row.hold.as_ref().map(|hold| format!("[{} {}] ", hold.by, hold.how)).unwrap_or_default();
+        let indent = row.name.chars().count() + 2;
+        let text = format!("{}{trouble}{hold}{}", " ".repeat(indent), row.why);
+        for (n, line) in wrap(&text, usize::from(area.width)).iter().take(usize::from(WHY_LINES)).enumerate() {
+            let (x, text) = if n == 0 {
+                (indent.min(usize::from(area.width)) as u16, line.trim_start())
+            } else {
+                (0, line.as_str())
+            };
+            put(buf, area, x, y + n as u16, text, Style::new());
+        }
+    }
+    Drawn { page: usize::from(page), last_line: 0 }
+}
+
+/// A column with its width.
+type Wide = (Column, u16);
+
+/// Widths of the columns: figures have what they need, names and reasons share the rest.
+fn columns(model: &Model, width: u16) -> Vec<Wide> {
+    let shown = model.tab().columns();
+    let fixed = |column: Column| match column {
+        Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
+        Column::Response => Some(7),
+        Column::Goal => Some(16),
+        Column::Name | Column::Hold | Column::Owner | Column::Tenant => None,
+    };
+    let taken: u16 = shown.iter().map(|column| fixed(*column).unwrap_or(0) + 1).sum();
+    let rest = width.saturating_sub(taken);
+    let texts = shown.iter().filter(|column| fixed(**column).is_none()).count().max(1) as u16;
+    // Names are told apart by their whole length, reasons can be read below.
+    let names = model.rows().iter().map(|row| name_of(row, several_owners(model)).chars().count()).max().unwrap_or(0);
+    let name = (names as u16).clamp(8, 40).min((rest * 3 / 5).max(8));
+    let each = rest.saturating_sub(name) / texts.saturating_sub(1).max(1);
+    let mut columns = Vec::new();
+    let mut used = 1;
+    for &column in shown {
+        let wanted = fixed(column).unwrap_or(if column == Column::Name { name } else { each });
+        // What has no room is left out.
+        if wanted < 4 || used + wanted > width {
+            continue;
+        }
+        used += wanted + 1;
+        columns.push((column, wanted));
+    }
+    columns
+}
+
+fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
+    let mut x = 1;
+    for &(column, width) in columns {
+        let owner = model.tab().owner().unwrap_or_default();
+        let title = if column == Column::Owner { owner } else { column.title() };
+        let arrow = match (look.unicode, model.sort.reversed) {
+            (true, false) => "↓",
+            (true, true) => "↑",
+            (false, false) => "v",
+            (false, true) => "^",
+        };
+        let sorted = column == model.sort.by;
+        let title = if sorted { format!("{arrow}{title}") } else { title.to_owned() };
+        let style = if sorted { look.head() } else { look.head().remove_modifier(Modifier::BOLD) };
+        if is_figure(column) {
+            // The arrow may stand where columns are apart.
+            let over = (title.chars().count() as u16).saturating_sub(width + 1);
+            put_right(buf, line, x + width, 0, &title.chars().skip(usize::from(over)).collect::<String>(), style);
+        } else {
+            put(buf, Rect { width: (x + width).min(line.width), ..line }, x, 0, &title, style);
+        }
+        x += width + 1;
+    }
+}
+
+fn line_of(row: &Row, here: bool, owners: bool, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
+    let mut x = 1;
+    for &(column, width) in columns {
+        let (text, style) = cell(row, column, owners, look);
+        if is_figure(column) {
+            put_right(buf, line, x + width, 0, &text, style);
+        } else {
+            put(buf, Rect { width: (x + width).min(line.width), ..line }, x, 0, &text, style);
+        }
+        x += width + 1;
+    }
+    if here {
+        put(buf, line, 0, 0, ">", Style::new());
+        buf.set_style(line, Style::new().add_modifier(Modifier::REVERSED));
+    }
+}
+
+const fn is_figure(column: Column) -> bool {
+    matches!(column, Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device)
+}
+
+fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) {
+    let figure = |value: Option<f64>, shown: fn(f64) -> String| value.map_or_else(|| "-".into(), shown);
+    let plain = Style::new();
+    match column {
+        Column::Name => (name_of(row, owners), if row.trouble.is_some() { look.bad() } else { plain }),
+        Column::Iops => (figure(row.iops, count), plain),
+        Column::Bytes => (figure(row.bytes_per_s, megabytes), plain),
+        Column::Response => (figure(row.response_ms, ms), plain),
+        Column::Queue => (figure(row.queue_ms, ms), plain),
+        Column::Device => (figure(row.device_ms, ms), plain),
+        Column::Goal => row.goal.as_ref().map_or_else(
+            || ("-".into(), plain),
+            |goal| {
+                let style = match goal.kept {
+                    Verdict::Missed => look.bad(),
+                    Verdict::Kept => look.good(),
+                    Verdict::Quiet => plain,
+                };
+                (format!("{} {}", goal.kept.word(), goal.what), style)
+            },
+        ),
+        Column::Hold => match &row.hold {
+            Some(hold) => (format!("{} {}", hold.by, hold.how), look.held()),
+            None => ("-".into(), plain),
+        },
+        Column::Owner => (row.of.clone(), plain),
+        Column::Tenant => (row.tenant.clone(), plain),
+    }
+}
+
+/// Whether rows of the view are on several pools or the like, and no column says which.
+fn several_owners(model: &Model) -> bool {
+    let tab = model.tab();
+    if tab.columns().contains(&Column::Owner) {
+        return false;
+    }
+    let mut rows = model.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
+    let first = rows.next().map(|row| &row.of);
+    rows.any(|row| Some(&row.of) != first)
+}
+
+fn name_of(row: &Row, owners: bool) -> String {
+    if owners { format!("{}@{}", row.name, row.of) } else { row.name.clone() }
+}
+
+fn keys(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
+    let text = match model.pane {
+        _ if model.editing => "type to filter   Enter keep   Esc clear",
+        Pane::Help => "any key leads back",
+        Pane::Detail(_) => "Up Down scroll   Esc back   p pause   ? help   q quit",
+        Pane::Table => "q quit  Tab view  Enter detail  Right down  s sort  / filter  p pause  ? help",
+    };
+    let style = look.faint();
+    put(buf, area, 1, area.height - 1, text, style);
+}
+
+fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
+    put(buf, area, 1, 0, "Keys", look.head());
+    let mut y = 1;
+    for (keys, what) in HELP {
+        put(buf, area, 2, y, keys, Style::new());
+        put(buf, area, 22, y, what, Style::new());
+        y += 1;
+    }
+    let columns = [
+        "resp ms: response time, mean; queue: before the device, device: inside it",
+        "goal: kept, MISSED, or quiet (less was asked for than promised)",
+        "throttled by: whose limit binds, and how much it is",
+    ];
+    put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());
+    for (n, line) in columns.iter().enumerate() {
+        put(buf, area, 2, y + 2 + n as u16, line, Style::new());
+    }
+    Drawn::default()
+}
+
+/// Lines of at most `width` characters, broken between words where that is possible.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    let mut used = 0;
+    for word in text.split_inclusive(' ') {
+        let length = word.trim_end().chars().count();
+        if used > 0 && used + length > width {
+            lines.push(std::mem::take(&mut line));
+            used = 0;
+        }
+        for character in word.chars() {
+            if used == width && character != ' ' {
+                lines.push(std::mem::take(&mut line));
+                used = 0;
+            }
+            if used < width {
+                line.push(character);
+                used += 1;
+            }
+        }
+    }
+    lines.push(line);
+    lines
+}
