@@ -1,7 +1,11 @@
 //! `evenkeel serve` and the commands that talk to it, as processes.
 
+#[path = "serve/screen.rs"]
+mod screen;
 #[path = "serve/server.rs"]
 mod server;
+#[path = "serve/top.rs"]
+mod top;
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,0 +1,172 @@
+//! A terminal: `script` gives a program one, and what it writes becomes a grid of characters.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::server::{EVENKEEL, Folder};
+
+pub(crate) const WIDTH: usize = 80;
+pub(crate) const HEIGHT: usize = 24;
+/// How long anything may take; a bound for broken runs, not a measure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a program has written so far.
+#[derive(Default)]
+struct Written {
+    raw: Vec<u8>,
+    ended: bool,
+}
+
+/// `evenkeel top` in a terminal of 80 x 24.
+pub(crate) struct Screen {
+    child: Child,
+    keys: ChildStdin,
+    written: Arc<(Mutex<Written>, Condvar)>,
+}
+
+impl Screen {
+    /// Starts it in `folder`; leaves its process id in `pid`, how it ended in `ended`, and the terminal's settings before
+    /// and after in `before` and `after`. `None` without `script`.
+    pub(crate) fn start(folder: &Folder, arguments: &str, test: &str) -> Option<Self> {
+        let inner = format!("echo $$ > pid; exec {EVENKEEL} top {arguments}");
+        let commands = format!(
+            "stty cols {WIDTH} rows {HEIGHT}; stty -g > before; sh -c '{inner}'; echo $? > ended; stty -g > after"
+        );
+        let mut command = Command::new("script");
+        command.args(["-qfc", &commands, "/dev/null"]).current_dir(folder.path()).env("TERM", "xterm");
+        command.env("LC_ALL", "C.UTF-8").env_remove("NO_COLOR").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = command.spawn() else {
+            skip(test, "script is not installed");
+            return None;
+        };
+        let keys = child.stdin.take().expect("piped");
+        let mut output = child.stdout.take().expect("piped");
+        let written = Arc::new((Mutex::new(Written::default()), Condvar::new()));
+        let told = Arc::clone(&written);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            loop {
+                let count = output.read(&mut bytes).unwrap_or(0);
+                let mut written = told.0.lock().expect("not poisoned");
+                written.raw.extend(&bytes[..count]);
+                written.ended = count == 0;
+                told.1.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        Some(Self { child, keys, written })
+    }
+
+    /// Types.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("typed");
+    }
+
+    /// Waits until a screen is as wanted; that screen.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let until = Instant::now() + PATIENCE;
+        let mut written = self.written.0.lock().expect("not poisoned");
+        loop {
+            let screen = grid(&written.raw);
+            if wanted(&screen) {
+                return screen;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !written.ended, "never came: {what}\n{screen}");
+            written = self.written.1.wait_timeout(written, left).expect("not poisoned").0;
+        }
+    }
+
+    /// Waits until words are on the screen.
+    #[track_caller]
+    pub(crate) fn until_words(&self, words: &[&str]) -> String {
+        self.until(&words.join(", "), |screen| words.iter().all(|word| screen.contains(word)))
+    }
+
+    fn until_end(&self) {
+        let written = self.written.0.lock().expect("not poisoned");
+        drop(self.written.1.wait_while(written, |written| !written.ended).expect("not poisoned"));
+    }
+
+    /// Waits for the end: the status it ended with. The terminal must be as it was.
+    #[track_caller]
+    pub(crate) fn end(mut self, folder: &Folder) -> String {
+        self.child.wait().expect("it ends");
+        self.until_end();
+        let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_else(|_| panic!("no {name}"));
+        assert_eq!(read("before"), read("after"), "settings of the terminal");
+        let written = self.written.0.lock().expect("not poisoned");
+        let raw = String::from_utf8_lossy(&written.raw).into_owned();
+        drop(written);
+        for (on, off) in [("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")] {
+            let (on, off) = (raw.rfind(on).expect("used"), raw.rfind(off).expect("given back"));
+            assert!(on < off, "the other screen, or the cursor");
+        }
+        read("ended").trim().to_owned()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn skip(test: &str, reason: &str) {
+    println!("SKIPPED: {test}: {reason}");
+    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        let log = fs::OpenOptions::new().create(true).append(true).open(log);
+        writeln!(log.expect("the log of skipped tests"), "{test}: {reason}").expect("written");
+    }
+}
+
+/// What a terminal shows that was sent this: as much of its language as `top` speaks.
+fn grid(raw: &[u8]) -> String {
+    let text = String::from_utf8_lossy(raw);
+    let mut cells = vec![[' '; WIDTH]; HEIGHT];
+    let (mut x, mut y) = (0, 0);
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\x1b' => {
+                if characters.next() != Some('[') {
+                    continue;
+                }
+                let mut arguments = String::new();
+                let end = loop {
+                    match characters.next() {
+                        Some(c) if c.is_ascii_alphabetic() => break c,
+                        Some(c) => arguments.push(c),
+                        None => break ' ',
+                    }
+                };
+                match end {
+                    'H' => {
+                        let mut at =
+                            arguments.split(';').map(|n| n.parse::<usize>().map_or(0, |n| n.saturating_sub(1)));
+                        (y, x) = (at.next().unwrap_or(0), at.next().unwrap_or(0));
+                    }
+                    'J' => cells = vec![[' '; WIDTH]; HEIGHT],
+                    _ => {}
+                }
+            }
+            '\r' => x = 0,
+            '\n' => y += 1,
+            _ => {
+                if let Some(cell) = cells.get_mut(y).and_then(|line| line.get_mut(x)) {
+                    *cell = character;
+                }
+                x += 1;
+            }
+        }
+    }
+    cells.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned() + "\n").collect()
+}

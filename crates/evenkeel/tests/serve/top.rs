@@ -1,0 +1,151 @@
+//! `evenkeel top` beside a server with load, and what it asks of it.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::screen::Screen;
+use super::server::{EVENKEEL, Folder, Server, fail, http, succeed};
+
+const CONFIG: &str = "\
+[tenants.backup]\nlimit = { iops = 200 }\n\
+[tenants.database]\nreservation = { iops = 1 }\nlimit = { iops = 2000 }\n\
+[volumes.backup]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
+[volumes.database]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
+
+/// A server of two tenants that have limits.
+fn serve(folder: &Folder) -> Server {
+    fs::write(folder.join("two.toml"), CONFIG).expect("written");
+    Server::start(folder, &["--config", "two.toml"])
+}
+
+/// A client that asks for as much as it gets until the value is dropped.
+struct Load(Child);
+
+impl Load {
+    fn start(folder: &Folder, volume: &str) -> Self {
+        let uri = format!("nbd+unix:///{volume}?socket={}", folder.join("evenkeel-data/nbd.sock").display());
+        let mut command = Command::new(EVENKEEL);
+        command.args(["load", &uri, "--op", "write", "--queue-depth", "8", "--duration", "300s"]);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a client"))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn top_shows_a_server_its_end_and_its_return() {
+    let folder = Folder::new();
+    let server = serve(&folder);
+    let loads = [Load::start(&folder, "backup"), Load::start(&folder, "database")];
+    let name = "top_shows_a_server_its_end_and_its_return";
+    let Some(mut screen) = Screen::start(&folder, "--interval 200ms --view tenants", name) else { return };
+    // The rates of the one are those of its limit, and it is said whose that is.
+    let shown = screen.until("backup at its limit", |screen| {
+        let row = screen.lines().find(|line| line.contains("backup ") && line.contains("operator 200 IOPS"));
+        row.is_some_and(|row| row.split_whitespace().nth(1).is_some_and(|iops| iops == "200"))
+    });
+    assert!(shown.contains("[Tenants 3]") && shown.contains("evenkeel serve"), "{shown}");
+    assert!(shown.contains("live") && shown.contains("operator 2000 IOP"), "{shown}");
+    screen.until_words(&["kept 1.0 IOPS", "goals: 1 kept, 0 missed", "throttled: 2"]);
+    // All about the one that a filter leaves.
+    screen.press("/back\r");
+    screen.until("only backup", |screen| screen.contains(">backup") && !screen.contains("database"));
+    screen.press("\r");
+    screen.until_words(&["tenant backup of pool main", "by operator: 200 IOPS", "response", "p99.9", "just now"]);
+    // Back, all rows, its clients.
+    screen.press("\x1b");
+    screen.until_words(&["[Tenants 3]", "/back"]);
+    screen.press("l");
+    screen.until_words(&["of tenant backup", "unix uid"]);
+    // It ends, and another one comes back in its place.
+    drop(server);
+    screen.until_words(&["LOST", "no server answers"]);
+    let server = serve(&folder);
+    screen.until("it is back", |screen| screen.contains("live") && !screen.contains("LOST"));
+    screen.press("?");
+    screen.until_words(&["Keys", "pause and go on"]);
+    screen.press("xq");
+    assert_eq!(screen.end(&folder), "0");
+    drop(loads);
+    server.stop();
+}
+
+#[test]
+fn top_gives_the_terminal_back_when_it_is_told_to_end() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let Some(screen) = Screen::start(&folder, "", "top_gives_the_terminal_back_when_it_is_told_to_end") else { return };
+    screen.until_words(&["[Pools 1]", "live"]);
+    let pid = fs::read_to_string(folder.join("pid")).expect("its id");
+    assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill runs").success());
+    assert_eq!(screen.end(&folder), "0");
+    server.stop();
+}
+
+#[test]
+fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
+    let folder = Folder::new();
+    assert!(fail(&folder, &["top"]).contains("this is none; --once prints one frame"));
+    let nobody = fail(&folder, &["top", "--once", "--status", "127.0.0.1:1"]);
+    assert!(nobody.contains("nothing answers on 127.0.0.1:1"), "{nobody}");
+    let nobody = fail(&folder, &["top", "--once", "--data-dir", "elsewhere"]);
+    assert!(nobody.contains("no server answers on elsewhere/control.sock"), "{nobody}");
+    let server = serve(&folder);
+    let frame =
+        succeed(&folder, &["top", "--once", "--view", "tenants", "--sort", "name", "--status", server.status()]);
+    let names = frame.lines().skip(5).map(|line| line.split_whitespace().next().unwrap_or_default());
+    assert_eq!(names.collect::<Vec<_>>(), ["backup", "database", "default"], "{frame}");
+    assert!(!frame.contains('\x1b') && frame.contains(server.status()), "{frame}");
+    let frame = succeed(&folder, &["top", "--once", "--view", "Volumes", "--filter", "data"]);
+    assert!(frame.contains(" database ") && !frame.contains("backup"), "{frame}");
+    let complaint = fail(&folder, &["top", "--once", "--view", "osds"]);
+    assert!(complaint.contains("there is no view osds here; what answers has pools, tenants"), "{complaint}");
+    let complaint = fail(&folder, &["top", "--once", "--interval", "1ms"]);
+    assert!(complaint.contains("out of range: 100ms to 1h"), "{complaint}");
+    server.stop();
+}
+
+#[test]
+fn states_are_brief_or_of_one_tenant_and_clients_are_counted() {
+    let folder = Folder::new();
+    let server = serve(&folder);
+    let get = |path: &str| -> Value {
+        let answer = http(server.status(), "GET", path, &[], "");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        serde_json::from_str(&answer.body).expect("JSON")
+    };
+    let load = Load::start(&folder, "backup");
+    let mut looks = (0..1_200).map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        get("/api/v1/clients")["clients"].clone()
+    });
+    let busy = |clients: &Value| clients[0]["requests_total"].as_u64().is_some_and(|requests| requests > 100);
+    let clients = looks.find(busy).expect("a minute is enough for 100 requests");
+    let client = &clients[0];
+    assert_eq!((clients.as_array().map(Vec::len), &client["volume"]), (Some(1), &"backup".into()));
+    assert_eq!((&client["tenant"], &client["pool"]), (&"backup".into(), &"main".into()));
+    assert!(client["address"].as_str().is_some_and(|address| address.starts_with("unix uid ")), "{client}");
+    // Writes of 4 KiB, of which each is answered with 16 bytes.
+    let figure = |name: &str| client[name].as_f64().expect(name);
+    let (requests, open) = (figure("requests_total"), figure("in_flight_requests"));
+    assert!(figure("received_bytes_total") >= (requests - 1.0) * 4096.0, "{client}");
+    assert!((16.0 * (requests - open)..32.0 * requests + 4096.0).contains(&figure("sent_bytes_total")), "{client}");
+    assert!(figure("counted_at_s") >= figure("since_s"), "{client}");
+    drop(load);
+    let tenant = |state: &Value, at: usize| state["pools"][0]["tenants"][at].clone();
+    let buckets = |tenant: &Value| tenant["response_time"]["buckets"].as_array().map(Vec::len);
+    let (full, brief) = (get("/api/v1/state"), get("/api/v1/state?brief=true"));
+    assert!(buckets(&tenant(&full, 0)) > Some(0) && buckets(&tenant(&brief, 0)) == Some(0));
+    assert!(tenant(&brief, 0)["response_time"]["sum_s"].as_f64() > Some(0.0));
+    let one = get("/api/v1/state?tenant=database");
+    assert_eq!((tenant(&one, 0)["name"].clone(), tenant(&one, 1)), ("database".into(), Value::Null));
+    assert_eq!(http(server.status(), "GET", "/api/v1/state?brief=perhaps", &[], "").status, 400);
+    server.stop();
+}
