@@ -5,6 +5,8 @@
 #[path = "clients/harness.rs"]
 mod harness;
 
+#[path = "clients/access.rs"]
+mod access;
 #[path = "clients/fio.rs"]
 mod fio;
 #[path = "clients/libnbd.rs"]

@@ -12,17 +12,18 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::client;
-use crate::server::{self, Directory, Export, Limits, Offer, Session, Tls, reply, request};
+use crate::server::{self, Access, Directory, Export, Limits, Offer, Session, Tls, reply, request};
 use crate::wire::{
     Command, CommandFlags, EXTENDED_REQUEST_LEN, Errno, Extent, Framing, GREETING_LEN, MAX_PAYLOAD, OPTION_REPLY_MAGIC,
     REQUEST_LEN, STATE_HOLE, STATE_ZERO, TransmissionFlags,
 };
 
-/// The exports of the fuzzed server: `disk0` (default), `rough` with 4 KiB blocks, and `vault`, which needs TLS.
+/// The exports of the fuzzed server: `disk0` (default), `rough` with 4 KiB blocks, `vault`, which needs TLS, and `secret`,
+/// which nobody may have.
 pub struct Shelf;
 
 impl Shelf {
-    const EXPORTS: [Export<'static>; 3] = [
+    const EXPORTS: [Export<'static>; 4] = [
         Export {
             name: "disk0",
             description: "a disk",
@@ -31,7 +32,7 @@ impl Shelf {
             min_block: 1,
             preferred_block: 4096,
             max_payload: MAX_PAYLOAD,
-            tls_only: false,
+            access: Access::Open,
         },
         Export {
             name: "rough",
@@ -41,7 +42,7 @@ impl Shelf {
             min_block: 4096,
             preferred_block: 4096,
             max_payload: 1 << 20,
-            tls_only: false,
+            access: Access::Open,
         },
         Export {
             name: "vault",
@@ -51,7 +52,17 @@ impl Shelf {
             min_block: 1,
             preferred_block: 4096,
             max_payload: MAX_PAYLOAD,
-            tls_only: true,
+            access: Access::TlsOnly,
+        },
+        Export {
+            name: "secret",
+            description: "for others",
+            size: 1 << 20,
+            flags: TransmissionFlags::NONE,
+            min_block: 1,
+            preferred_block: 4096,
+            max_payload: MAX_PAYLOAD,
+            access: Access::Refused,
         },
     ];
 
@@ -139,7 +150,8 @@ pub fn handshake(data: &[u8]) {
     check_answers(&whole.out);
     let Ok(server::Status::Transmission(session)) = whole.end else { return };
     let export = Shelf::get(&session.export).expect("a session for an export that exists");
-    assert!(whole.secure || !(export.tls_only || tls == Tls::Forced), "served without TLS");
+    assert!(whole.secure || export.access != Access::TlsOnly && tls != Tls::Forced, "served without TLS");
+    assert_ne!(export.access, Access::Refused, "served to whom it was refused");
     assert!(session.flags.contains(TransmissionFlags::HAS_FLAGS));
     assert!(session.structured() || !(session.base_allocation || session.flags.contains(TransmissionFlags::SEND_DF)));
     assert!(offer.extended || !session.extended());

@@ -2,7 +2,7 @@
 
 mod support;
 
-use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Status, Tls, Violation};
+use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status, Tls, Violation};
 use evenkeel_nbd::wire::{Framing, option, reply};
 use support::{Answer, FIXED, NO_ZEROES, Shelf, ack, answers, describe, opt, queries};
 
@@ -10,7 +10,8 @@ use support::{Answer, FIXED, NO_ZEROES, Shelf, ack, answers, describe, opt, quer
 struct Guarded;
 
 fn guarded(export: &Export<'_>, f: &mut dyn FnMut(&Export<'_>)) {
-    f(&Export { tls_only: export.name == "plain", ..*export });
+    let access = if export.name == "plain" { Access::TlsOnly } else { Access::Open };
+    f(&Export { access, ..*export });
 }
 
 impl Directory for Guarded {

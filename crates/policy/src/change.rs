@@ -130,6 +130,8 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("workers", old.workers != new.workers),
         ("default_export", old.default_export != new.default_export),
         ("drain_timeout", old.drain_timeout != new.drain_timeout),
+        ("allow", old.allow != new.allow),
+        ("deny", old.deny != new.deny),
         ("tls", old.tls != new.tls),
     ];
     live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
@@ -175,7 +177,8 @@ fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Chan
         (from, Some(to)) if from != Some(to) => changes.push(Change::VolumeGrown { name: name.into(), to }),
         _ => {}
     }
-    if old.tenant != new.tenant || old.description != new.description || old.tls != new.tls {
+    let access = |volume: &Volume| (volume.tls, volume.allow.clone(), volume.deny.clone());
+    if old.tenant != new.tenant || old.description != new.description || access(old) != access(new) {
         changes.push(Change::VolumeChanged(name.into()));
     }
 }

@@ -15,6 +15,7 @@ use evenkeel_control::mclock::{CostModel, Qos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::access::Who;
 pub use crate::admission::{Admission, Repairs, SlowFast};
 pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
@@ -92,6 +93,11 @@ pub struct Server {
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
+    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key everybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<Who>>,
+    /// Who may not, whatever is allowed.
+    pub deny: Vec<Who>,
     /// TLS on NBD connections; without this table it is not offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -390,6 +396,11 @@ pub struct Volume {
     /// Which clients must use TLS; default as `[server.tls]` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Need>,
+    /// Who may open it, of those whom the server's lists let in; without this key all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow: Option<Vec<Who>>,
+    /// Who may not, whatever is allowed.
+    pub deny: Vec<Who>,
     /// Whether I/O goes around the page cache, or librbd's cache.
     pub cache: Cache,
     /// Shown to clients that list exports.
@@ -491,6 +502,8 @@ impl Default for Server {
             handshake_timeout: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
+            allow: None,
+            deny: Vec::new(),
             tls: None,
         }
     }
@@ -556,6 +569,8 @@ impl Default for Volume {
             size: None,
             read_only: false,
             tls: None,
+            allow: None,
+            deny: Vec::new(),
             cache: Cache::Direct,
             description: String::new(),
         }
@@ -621,6 +636,11 @@ impl Config {
     pub fn all_need_tls(&self, tcp: bool) -> bool {
         self.volumes.values().all(|volume| self.needs_tls(volume, tcp))
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
+    }
+
+    /// What somebody on another machine could do at an address that is reachable from there, if anything; as a sentence.
+    pub fn danger_from_afar(&self) -> Option<String> {
+        crate::rules::tls::danger(self)
     }
 
     /// The volume that a client gets which names none.

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | the configuration: types, defaults, resolution of what was left out |
+//! | [`access`] | who may open what |
 //! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
 //! | [`document`] | the same for any type, with values put over those of the text |
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
@@ -16,6 +17,7 @@
 //! | [`workload`] | sizes, patterns and bursts of requests, likewise |
 //! | [`state`] | the records behind `/api/v1/state` |
 
+pub mod access;
 pub mod admission;
 pub mod change;
 pub mod check;

@@ -1,6 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
-mod tls;
+mod access;
+pub(crate) mod tls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -140,6 +141,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         }
     }
     tls::settings(server, out);
+    access::of_server(config, out);
     if let Status::At(address) = server.status {
         if server.listen.contains(&address) && address.port() != 0 {
             out.error(&at("status"), format!("{address} already serves NBD; use another port"));
@@ -454,6 +456,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         &at("tls"),
         "the server has no certificate; add [server.tls] with certificate and key, or remove this key",
     );
+    access::of_volume(config, name, volume, out);
     remote(name, volume, out);
     image(name, volume, out);
     match (volume.backend, &volume.path) {

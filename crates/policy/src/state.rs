@@ -32,6 +32,9 @@ pub struct State {
     pub accepted_connections_total: u64,
     /// Connections closed at once because there were too many or descriptors ran out.
     pub refused_connections_total: u64,
+    /// Clients that were refused a volume, or closed before they had one, by reason.
+    #[serde(default)]
+    pub refused_clients_total: BTreeMap<String, u64>,
     /// Payload buffers in use by all connections together.
     pub buffer_memory_used_bytes: u64,
     /// Bound on them.

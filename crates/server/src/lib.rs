@@ -13,6 +13,7 @@ pub mod dial;
 mod engine;
 mod error;
 mod listen;
+mod refusals;
 mod registry;
 mod server;
 mod settle;

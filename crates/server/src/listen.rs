@@ -58,8 +58,8 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes over a listening socket that someone else opened.
-    pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<(), Error> {
+    /// Takes over a listening socket that someone else opened; its address, if it is one that other machines may reach.
+    pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<Option<SocketAddr>, Error> {
         let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
         let address = getsockname(&fd).map_err(fail)?;
@@ -79,8 +79,9 @@ impl Listening {
             let address = SocketAddr::try_from(address).map_err(fail)?;
             self.uris.push(format!("nbd://{address}"));
             self.listeners.push(Listener::Tcp(fd));
+            return Ok((!address.ip().is_loopback()).then_some(address));
         }
-        Ok(())
+        Ok(None)
     }
 }
 

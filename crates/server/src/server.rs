@@ -144,7 +144,10 @@ impl Server {
             }
         } else {
             for fd in start.inherited {
-                listening.inherited(fd)?;
+                // Of configured addresses, whoever reads the configuration warns.
+                if let (Some(address), Some(danger)) = (listening.inherited(fd)?, config.danger_from_afar()) {
+                    tracing::warn!("{address}, which was handed over, is reachable from other machines, and {danger}");
+                }
             }
         }
         let server = Self {

@@ -9,11 +9,13 @@ use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
+use evenkeel_policy::access::Barred;
 use evenkeel_policy::config::Workers;
 use evenkeel_policy::state::OverdueIo;
 
 use crate::backend::emulate::Device;
 use crate::buffer::Budget;
+use crate::refusals::Refusals;
 use crate::tls::Acceptor;
 use crate::volume::Volume;
 use crate::worker::connection::{ConnKey, Request};
@@ -96,6 +98,15 @@ impl Snapshot {
     pub(crate) fn needs_tls(&self, volume: &Volume, peer: &Peer) -> bool {
         let volume = self.config.volumes.get(&volume.name);
         volume.is_some_and(|volume| self.config.needs_tls(volume, peer.is_remote()))
+    }
+
+    /// Whether the lists of the server and of a volume let a client open it.
+    pub(crate) fn admits_to(&self, volume: &Volume, peer: &Peer) -> Result<(), Barred> {
+        let caller = peer.caller();
+        match self.config.volumes.get(&volume.name) {
+            Some(volume) => self.config.admits_to(volume, &caller),
+            None => self.config.admits(&caller),
+        }
     }
 
     /// Whether a client whose certificate was verified may have any volume.
@@ -256,6 +267,8 @@ pub(crate) struct Shared {
     pub(crate) accepted: AtomicU64,
     /// Connections refused for want of a slot or a descriptor.
     pub(crate) refused: AtomicU64,
+    /// Clients turned away by the rules.
+    pub(crate) refusals: Refusals,
     /// Set when the server stops.
     pub(crate) draining: AtomicBool,
 }
@@ -283,6 +296,7 @@ impl Shared {
             bounds,
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            refusals: Refusals::default(),
             draining: AtomicBool::new(false),
         }
     }

@@ -70,6 +70,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         workers,
         accepted_connections_total: shared.accepted.load(Ordering::Relaxed),
         refused_connections_total: shared.refused.load(Ordering::Relaxed),
+        refused_clients_total: shared.refusals.totals(),
         buffer_memory_used_bytes: shared.budget.used(),
         buffer_memory_limit_bytes: shared.budget.limit(),
         pools: (0..snapshot.pools.len())

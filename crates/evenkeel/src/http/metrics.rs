@@ -237,6 +237,10 @@ impl Collector for Snapshot {
         let about = ("build_info", "Version and engine, always 1.", None);
         family(encoder, about, MetricType::Gauge, [(build, 1.0)].into_iter())?;
         each(encoder, SERVER, &[(Vec::new(), state)])?;
+        let refused = state.refused_clients_total.iter();
+        let refused = refused.map(|(reason, count)| (vec![("reason", reason.as_str().into())], *count as f64));
+        let about = ("refused_clients", "Clients refused a volume, or closed before they had one, by reason.", None);
+        family(encoder, about, MetricType::Counter, refused)?;
         let workers = state.workers.iter().map(|worker| (vec![("worker", worker.index.to_string().into())], worker));
         each(encoder, WORKER, &workers.collect::<Vec<_>>())?;
         pools(encoder, &state.pools)?;

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 
-use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Session, Status, reply, request};
+use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Session, Status, reply, request};
 use evenkeel_nbd::wire::{Command, MAX_PAYLOAD, TransmissionFlags};
 
 use super::peers::{Scratch, scratch};
@@ -49,7 +49,7 @@ impl Shelf {
         min_block: 1,
         preferred_block: 4096,
         max_payload: MAX_PAYLOAD,
-        tls_only: false,
+        access: Access::Open,
     };
 }
 

@@ -43,8 +43,20 @@ pub struct Export<'a> {
     pub preferred_block: u32,
     /// Longest READ or WRITE in bytes: a multiple of `min_block`, at least `preferred_block`.
     pub max_payload: u32,
-    /// Whether it is neither listed nor served before TLS was started.
-    pub tls_only: bool,
+    /// Whether this client may have it.
+    pub access: Access,
+}
+
+/// Whether a client may have an export. It is neither listed nor described to whom it is withheld from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    #[default]
+    Open,
+    /// Not before TLS was started.
+    TlsOnly,
+    /// It may not, whatever it does.
+    Refused,
 }
 
 /// The exports that a client may see.
@@ -82,7 +94,7 @@ pub enum Tls {
     /// NOTLS: it cannot.
     #[default]
     No,
-    /// SELECTIVETLS: it can, and must for exports that are [`Export::tls_only`].
+    /// SELECTIVETLS: it can, and must for exports that are [`Access::TlsOnly`].
     Selective,
     /// FORCEDTLS: without TLS no option is answered, and nothing is told of any export.
     Forced,
@@ -161,6 +173,13 @@ pub struct Handshake {
     /// Whether TLS was started.
     secure: bool,
     shutting_down: bool,
+}
+
+/// Why an export is not served to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Withheld {
+    NeedsTls,
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -386,23 +405,30 @@ impl Handshake {
         self.offer.tls == Tls::Forced && !self.secure
     }
 
-    /// Whether an export must not be served to this client as it is connected now.
-    fn withholds(&self, export: &Export<'_>) -> bool {
-        export.tls_only && !self.secure
+    /// Why an export must not be served to this client as it is connected now, if so.
+    fn withholds(&self, export: &Export<'_>) -> Option<Withheld> {
+        match export.access {
+            Access::Open => None,
+            Access::TlsOnly => (!self.secure).then_some(Withheld::NeedsTls),
+            Access::Refused => Some(Withheld::Refused),
+        }
     }
 
     /// Refuses an option that concerns such an export.
-    fn withhold(&self, option: u32, out: &mut Vec<u8>) {
-        match self.offer.tls {
+    fn withhold(&self, why: Withheld, option: u32, out: &mut Vec<u8>) {
+        match (why, self.offer.tls) {
+            (Withheld::Refused, _) => fail(out, option, reply::ERR_POLICY, "this client may not have it"),
             // It must not be told to start what it cannot.
-            Tls::No => fail(out, option, reply::ERR_POLICY, "the export needs TLS, which this server does not offer"),
-            Tls::Selective | Tls::Forced => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
+            (Withheld::NeedsTls, Tls::No) => {
+                fail(out, option, reply::ERR_POLICY, "the export needs TLS, which this server does not offer");
+            }
+            (Withheld::NeedsTls, Tls::Selective | Tls::Forced) => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
         }
     }
 
     fn list(&self, dir: &impl Directory, out: &mut Vec<u8>) {
         dir.visit(&mut |export| {
-            if self.withholds(export) {
+            if self.withholds(export).is_some() {
                 return;
             }
             answer(out, option::LIST, reply::SERVER, |out| {
@@ -428,8 +454,11 @@ impl Handshake {
         let name = string(data).ok_or(Violation::ExportNameInvalid)?;
         let mut outcome = Err(Violation::ExportNameUnknown);
         dir.find(name, &mut |export| {
-            if self.withholds(export) {
-                outcome = Err(Violation::ExportNameTls);
+            if let Some(why) = self.withholds(export) {
+                outcome = Err(match why {
+                    Withheld::NeedsTls => Violation::ExportNameTls,
+                    Withheld::Refused => Violation::ExportNameRefused,
+                });
                 return;
             }
             if must_know_block_size(export) {
@@ -455,8 +484,8 @@ impl Handshake {
         };
         let mut session = None;
         let found = dir.find(name, &mut |export| {
-            if self.withholds(export) {
-                self.withhold(option, out);
+            if let Some(why) = self.withholds(export) {
+                self.withhold(why, option, out);
                 return;
             }
             if must_know_block_size(export) && !wanted.block_size {
@@ -520,13 +549,13 @@ impl Handshake {
         let Some((name, selected)) = parse_contexts(data, set) else {
             return fail(out, option, reply::ERR_INVALID, MALFORMED);
         };
-        let (mut canonical, mut withheld) = (None, false);
+        let (mut canonical, mut withheld) = (None, None);
         let found = dir.find(name, &mut |export| {
             canonical = Some(String::from(export.name));
             withheld = self.withholds(export);
         });
-        if withheld {
-            return self.withhold(option, out);
+        if let Some(why) = withheld {
+            return self.withhold(why, option, out);
         }
         if !found {
             return fail(out, option, reply::ERR_UNKNOWN, NO_SUCH_EXPORT);

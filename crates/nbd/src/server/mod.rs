@@ -11,7 +11,7 @@ pub mod reply;
 pub mod request;
 
 pub use crate::wire::Request;
-pub use handshake::{Directory, Export, Handshake, Offer, Session, Status, Step, Tls};
+pub use handshake::{Access, Directory, Export, Handshake, Offer, Session, Status, Step, Tls};
 pub use reply::ReplyHeader;
 pub use request::Limits;
 
@@ -47,6 +47,8 @@ pub enum Violation {
     ExportNameShutdown,
     /// EXPORT_NAME without TLS for an export that needs it.
     ExportNameTls,
+    /// EXPORT_NAME for an export that this client may not have.
+    ExportNameRefused,
     /// A request does not start with the magic number of the negotiated framing.
     RequestMagic(u32),
     /// The payload of a request is so long that taking it would be a denial of service.
@@ -66,6 +68,7 @@ impl fmt::Display for Violation {
             Self::ExportNameExtended => f.write_str("EXPORT_NAME after extended headers"),
             Self::ExportNameBlockSize => f.write_str("EXPORT_NAME for an export with a block size to negotiate"),
             Self::ExportNameTls => f.write_str("EXPORT_NAME for an export that needs TLS"),
+            Self::ExportNameRefused => f.write_str("EXPORT_NAME for an export that this client may not have"),
             Self::ExportNameShutdown => f.write_str("EXPORT_NAME while shutting down"),
             Self::RequestMagic(magic) => write!(f, "request starts with {magic:#010x}"),
             Self::PayloadLength(length) => write!(f, "request announces a payload of {length} bytes"),

@@ -2,7 +2,7 @@
 //! check the encoders against themselves, and a directory of exports.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Status};
+use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status};
 use evenkeel_nbd::wire::{Framing, TransmissionFlags, option, reply};
 
 /// Everything an export can advertise.
@@ -19,7 +19,16 @@ const SHELF: [(&str, &str, u64, u32); 3] =
 fn export(index: usize) -> Export<'static> {
     let (name, description, size, min_block) = SHELF[index];
     let flags = if name == "plain" { TransmissionFlags::READ_ONLY } else { all_flags() };
-    Export { name, description, size, flags, min_block, preferred_block: 4096, max_payload: 1 << 25, tls_only: false }
+    Export {
+        name,
+        description,
+        size,
+        flags,
+        min_block,
+        preferred_block: 4096,
+        max_payload: 1 << 25,
+        access: Access::Open,
+    }
 }
 
 impl Directory for Shelf {

@@ -6,7 +6,7 @@ use super::Findings;
 use crate::config::{Config, Server};
 
 /// What somebody in the network could do, if anything.
-pub(super) fn danger(config: &Config) -> Option<String> {
+pub(crate) fn danger(config: &Config) -> Option<String> {
     let Some(tls) = &config.server.tls else {
         return Some(
             "NBD without TLS neither authenticates nor encrypts; set [server.tls], or keep it to networks you trust"

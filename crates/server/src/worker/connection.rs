@@ -374,6 +374,8 @@ pub(crate) struct Connection {
     pub(crate) peer: Peer,
     /// How far it has come.
     pub(crate) phase: Phase,
+    /// Whether it was refused a volume; it may ask for others.
+    pub(crate) refused: bool,
     /// When it was accepted.
     pub(crate) since: Instant,
     /// Received and not yet understood; short unless reading is paused.
@@ -421,6 +423,7 @@ impl Connection {
             transport,
             peer,
             phase: Phase::Handshake(Box::new(handshake)),
+            refused: false,
             since: now,
             leftover: Vec::new(),
             incoming: None,
@@ -465,7 +468,7 @@ impl Connection {
     }
 
     /// Takes over what a new snapshot says of it; false when it must end: its volume was removed, needs TLS by now, or is
-    /// not for its certificate any more.
+    /// not for this client any more.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
         // Who has just proved who it is and said nothing since is judged with its first word.
         let admitted = self.peer.identity.is_none() || snapshot.admits(&self.peer);
@@ -481,6 +484,11 @@ impl Connection {
         }
         if self.transport.tls().is_none() && snapshot.needs_tls(&attached.volume, &self.peer) {
             tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS now");
+            return false;
+        }
+        if let Err(barred) = snapshot.admits_to(&attached.volume, &self.peer) {
+            let (volume, why) = (&attached.volume.name, barred.because());
+            tracing::info!(peer = %self.peer, volume, why, "closing a connection: it may not have its volume any more");
             return false;
         }
         if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {

@@ -1,12 +1,14 @@
 //! From bytes to requests.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::Instant;
-use evenkeel_nbd::server::{Directory, Export, Session, Status, reply, request};
-use evenkeel_nbd::wire::Command;
+use evenkeel_nbd::server::{Access, Directory, Export, Session, Status, reply, request};
+use evenkeel_nbd::wire::{Command, TransmissionFlags};
+use evenkeel_policy::access::Barred;
 
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Pace, Paused, Payload, Phase, Request};
 use super::pump::EXTENTS_BYTES;
@@ -15,6 +17,7 @@ use super::{SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::Backend;
 use crate::buffer::BufferPool;
 use crate::clock;
+use crate::refusals::Reason;
 use crate::shared::Snapshot;
 use crate::tls;
 use crate::volume::Volume;
@@ -39,11 +42,40 @@ pub(super) enum Lost {
 struct Exports<'a> {
     snapshot: &'a Snapshot,
     peer: &'a Peer,
+    /// It has started TLS.
+    secure: bool,
+    /// Why it was refused what it asked for, if it was.
+    barred: Cell<Option<Barred>>,
 }
 
+/// Stands for every volume, real or not, that is asked for by a client who may have none.
+const REFUSED: Export<'static> = Export {
+    name: "",
+    description: "",
+    size: 0,
+    flags: TransmissionFlags::NONE,
+    min_block: 1,
+    preferred_block: 4096,
+    max_payload: 4096,
+    access: Access::Refused,
+};
+
 impl Exports<'_> {
-    fn export<'a>(&'a self, volume: &'a Volume) -> Export<'a> {
+    /// What lists say; who has shown no certificate under TLS has none to show.
+    fn access(&self, verdict: Result<(), Barred>) -> Access {
+        match verdict {
+            Ok(()) => Access::Open,
+            Err(Barred::NoCertificate) if !self.secure => Access::TlsOnly,
+            Err(_) => Access::Refused,
+        }
+    }
+
+    fn export<'a>(&'a self, volume: &'a Volume, verdict: Result<(), Barred>) -> Export<'a> {
         let limits = volume.limits();
+        let access = match self.access(verdict) {
+            Access::Open if self.snapshot.needs_tls(volume, self.peer) => Access::TlsOnly,
+            access => access,
+        };
         Export {
             name: &volume.name,
             description: self.snapshot.config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
@@ -52,18 +84,32 @@ impl Exports<'_> {
             min_block: limits.min_block,
             preferred_block: volume.preferred_block(),
             max_payload: limits.max_payload,
-            tls_only: self.snapshot.needs_tls(volume, self.peer),
+            access,
         }
     }
 }
 
 impl Directory for Exports<'_> {
     fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        self.snapshot.volumes.iter().flatten().for_each(|volume| f(&self.export(volume)));
+        let each = |volume| f(&self.export(volume, self.snapshot.admits_to(volume, self.peer)));
+        self.snapshot.volumes.iter().flatten().map(|volume| &**volume).for_each(each);
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
-        self.snapshot.find(name).map(|volume| f(&self.export(volume))).is_some()
+        let Some(volume) = self.snapshot.find(name) else {
+            // Whoever may have nothing is not told what there is.
+            let verdict = self.snapshot.config.admits(&self.peer.caller());
+            self.barred.set(verdict.err());
+            let access = self.access(verdict);
+            if access != Access::Open {
+                f(&Export { access, ..REFUSED });
+            }
+            return access != Access::Open;
+        };
+        let verdict = self.snapshot.admits_to(volume, self.peer);
+        self.barred.set(verdict.err());
+        f(&self.export(volume, verdict));
+        true
     }
 }
 
@@ -205,8 +251,15 @@ impl Worker {
         self.identify(connection)?;
         let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
         let mut answer = Vec::new();
-        let exports = Exports { snapshot: &self.snapshot, peer: &connection.peer };
+        let secure = connection.transport.is_secure();
+        let exports = Exports { snapshot: &self.snapshot, peer: &connection.peer, secure, barred: Cell::new(None) };
         let step = handshake.advance(input, &exports, &mut answer);
+        if let Some(barred) = exports.barred.get()
+            && !std::mem::replace(&mut connection.refused, true)
+        {
+            self.shared.refusals.count(Reason::Barred(barred));
+            tracing::info!(peer = %connection.peer, why = barred.because(), "refusing a volume");
+        }
         if !answer.is_empty() {
             connection.out.push(None, Payload::Owned(answer), 0);
             self.mark_dirty(connection);
@@ -262,6 +315,7 @@ impl Worker {
         if self.snapshot.admits(&connection.peer) {
             return Ok(());
         }
+        self.shared.refusals.count(Reason::UnnamedCertificate);
         tracing::info!(peer = %connection.peer, "closing a connection: no tenant names its certificate");
         Err(Lost::Violation)
     }

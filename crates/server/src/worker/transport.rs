@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_policy::access::Caller;
 use rustix::net::sockopt;
 
 use crate::tls::{self, Acceptor, Identity};
@@ -34,6 +35,12 @@ impl Peer {
     /// Whether it may be on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.uid.is_none()
+    }
+
+    /// As lists name clients.
+    pub(crate) fn caller(&self) -> Caller<'_> {
+        let certificate = self.identity.as_ref().map(|identity| (&identity.names[..], &identity.fingerprint));
+        Caller { address: self.address, uid: self.uid, certificate }
     }
 }
 
@@ -87,6 +94,12 @@ impl Transport {
     #[inline]
     pub(crate) fn tls(&mut self) -> Option<&mut tls::Stream> {
         self.tls.as_deref_mut()
+    }
+
+    /// Whether it is encrypted.
+    #[inline]
+    pub(crate) fn is_secure(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Whether something was received that no event of the socket tells of.

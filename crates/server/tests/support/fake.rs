@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Session, Status, reply, request};
+use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Session, Status, reply, request};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, MAX_PAYLOAD, Request, TransmissionFlags};
 
 /// What the fake exports, under any name.
@@ -42,7 +42,7 @@ impl Directory for Shown {
             min_block: self.min_block,
             preferred_block: self.min_block.max(4096),
             max_payload: self.max_payload,
-            tls_only: false,
+            access: Access::Open,
         });
     }
 

@@ -1,0 +1,74 @@
+//! Who may open what, with the clients that people use: what they are served, and what they say when they are not.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::Signal;
+
+use crate::harness::{Case, SIZE, assert_same};
+
+on_both_engines! {
+    volumes_are_for_whom_they_allow: "nbdinfo" "nbdcopy" "qemu-img";
+    a_reload_lets_in_and_shuts_out: "nbdinfo";
+}
+
+/// This user's number, as an entry.
+fn me(case: &Case) -> String {
+    format!("uid:{}", fs::metadata(case.path("")).unwrap().uid())
+}
+
+fn volumes_are_for_whom_they_allow(case: &Case) {
+    let tables = format!(
+        "deny = [\"192.0.2.0/24\"]\n\
+         [volumes.open]\nbackend = \"memory\"\nsize = \"32MiB\"\n\
+         [volumes.local]\nbackend = \"memory\"\nsize = \"32MiB\"\nallow = [\"{}\"]\n\
+         [volumes.remote]\nbackend = \"memory\"\nsize = \"32MiB\"\nallow = [\"127.0.0.0/8\"]\ndeny = [\"unix\"]\n",
+        me(case)
+    );
+    let server = case.serve_with(&[], &tables);
+    let tcp = |volume: &str| format!("nbd://{}/{volume}", server.tcp());
+    let (image, content) = case.image();
+    for uri in [server.unix("local"), tcp("remote"), server.unix("open"), tcp("open")] {
+        assert_eq!(case.succeed(&["nbdinfo", "--size", &uri]).trim(), SIZE.to_string());
+        case.succeed(&["nbdcopy", &image, &uri]);
+        assert_same(&case.content(&uri), &content, &uri);
+    }
+    for uri in [tcp("local"), server.unix("remote")] {
+        let complaint = case.fail(&["nbdinfo", "--size", &uri]);
+        assert!(complaint.contains("policy prevents"), "{complaint}");
+        case.fail(&["nbdcopy", &image, &uri]);
+        case.fail(&["qemu-img", "info", &uri]);
+    }
+    let names = |uri: &str| {
+        let list = case.json(&["nbdinfo", "--list", "--json", uri]);
+        let mut names: Vec<_> = list["exports"].as_array().unwrap().iter().map(|e| e["export-name"].clone()).collect();
+        names.sort_by_key(ToString::to_string);
+        names
+    };
+    assert_eq!(names(&tcp("")), ["open", "remote"]);
+    assert_eq!(names(&server.unix("")), ["local", "open"]);
+    server.until_logged("allow of the volume does not name it");
+    server.until_logged("deny of the volume names it");
+    let refused = &server.state()["refused_clients_total"];
+    assert!(refused["volume_allow"].as_u64() >= Some(3) && refused["volume_deny"].as_u64() >= Some(3), "{refused}");
+    server.stop();
+}
+
+fn a_reload_lets_in_and_shuts_out(case: &Case) {
+    let tables = |keys: &str| format!("{keys}\n[volumes.v]\nbackend = \"memory\"\nsize = \"32MiB\"\n");
+    let server = case.serve_with(&[], &tables("deny = [\"unix\"]"));
+    let tcp = format!("nbd://{}/v", server.tcp());
+    case.fail(&["nbdinfo", "--size", &server.unix("v")]);
+    case.succeed(&["nbdinfo", "--size", &tcp]);
+    case.configure(&tables("allow = [\"unix\"]"));
+    server.signal(Signal::HUP);
+    server.until_logged("server.allow changed");
+    case.succeed(&["nbdinfo", "--size", &server.unix("v")]);
+    case.fail(&["nbdinfo", "--size", &tcp]);
+    // What is a mistake changes nothing.
+    case.configure(&tables("allow = []"));
+    server.signal(Signal::HUP);
+    server.until_logged("would let nobody in");
+    case.succeed(&["nbdinfo", "--size", &server.unix("v")]);
+    server.stop();
+}

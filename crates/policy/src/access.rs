@@ -1,0 +1,170 @@
+//! Who may open what: entries of `allow` and `deny`, and what they come to for one client.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use crate::config::{Config, Volume};
+use crate::tls::Certificate;
+use crate::units::{Cidr, UnitError, as_text};
+
+/// Whom an entry of `allow` or `deny` names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// Clients that come over TCP from these addresses.
+    Address(Cidr),
+    /// Clients of Unix sockets that run as this user.
+    Uid(u32),
+    /// All clients of Unix sockets.
+    Unix,
+    /// Clients that have shown this certificate under TLS.
+    Certificate(Certificate),
+}
+
+const UID: &str = "uid:";
+const UNIX: &str = "unix";
+const CERTIFICATE: &str = "certificate:";
+
+impl Who {
+    fn names(&self, caller: &Caller<'_>) -> bool {
+        match self {
+            Self::Address(block) => caller.address.is_some_and(|address| block.contains(address)),
+            Self::Uid(uid) => caller.uid == Some(*uid),
+            Self::Unix => caller.uid.is_some(),
+            Self::Certificate(wanted) => {
+                caller.certificate.is_some_and(|(names, fingerprint)| wanted.means(names, fingerprint))
+            }
+        }
+    }
+
+    /// Whether it names certificates, which are known under TLS only.
+    pub const fn needs_certificate(&self) -> bool {
+        matches!(self, Self::Certificate(_))
+    }
+}
+
+impl FromStr for Who {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        if text == UNIX {
+            return Ok(Self::Unix);
+        }
+        if let Some(name) = text.strip_prefix(CERTIFICATE) {
+            return name.parse().map(Self::Certificate);
+        }
+        if let Some(uid) = text.strip_prefix(UID) {
+            let wrong = |_| {
+                UnitError::new(format!("{text:?} is no user; write \"uid:\" and the number that `id -u USER` shows"))
+            };
+            return uid.parse().map(Self::Uid).map_err(wrong);
+        }
+        let block: Result<Cidr, _> = text.parse();
+        // An address that is slightly wrong is told what is wrong with it.
+        let meant = text.contains('/') || text.parse::<IpAddr>().is_ok();
+        block.map(Self::Address).map_err(|error| {
+            if meant {
+                return error;
+            }
+            UnitError::new(format!(
+                "{text:?} names nobody; write addresses (\"10.1.0.0/16\"), \"uid:1000\", \"unix\" or \"certificate:db.example.org\""
+            ))
+        })
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(block) => block.fmt(f),
+            Self::Uid(uid) => write!(f, "{UID}{uid}"),
+            Self::Unix => f.write_str(UNIX),
+            Self::Certificate(certificate) => write!(f, "{CERTIFICATE}{certificate}"),
+        }
+    }
+}
+
+as_text!(Who, "addresses such as \"10.1.0.0/16\", \"uid:1000\", \"unix\" or \"certificate:db.example.org\"", None, { "type": "string" });
+
+/// A client, as far as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller<'a> {
+    /// Where it comes from, over TCP.
+    pub address: Option<IpAddr>,
+    /// Who runs it, over a Unix socket.
+    pub uid: Option<u32>,
+    /// Names and SHA-256 of its certificate, once it has been verified.
+    pub certificate: Option<(&'a [String], &'a [u8; 32])>,
+}
+
+/// Which list keeps a client out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barred {
+    /// `server.deny` names it.
+    ServerDeny,
+    /// `server.allow` does not name it.
+    ServerAllow,
+    /// `deny` of the volume names it.
+    VolumeDeny,
+    /// `allow` of the volume does not name it.
+    VolumeAllow,
+    /// An `allow` names certificates, and it has shown none: it can come again under TLS.
+    NoCertificate,
+}
+
+impl Barred {
+    /// The same as a sentence about the client.
+    pub const fn because(self) -> &'static str {
+        match self {
+            Self::ServerDeny => "server.deny names it",
+            Self::ServerAllow => "server.allow does not name it",
+            Self::VolumeDeny => "deny of the volume names it",
+            Self::VolumeAllow => "allow of the volume does not name it",
+            Self::NoCertificate => "it has shown no certificate, and is allowed by one only",
+        }
+    }
+}
+
+/// One owner's lists.
+struct Lists<'a> {
+    allow: Option<&'a [Who]>,
+    deny: &'a [Who],
+    denied: Barred,
+    not_allowed: Barred,
+}
+
+impl Lists<'_> {
+    fn judge(&self, caller: &Caller<'_>) -> Result<(), Barred> {
+        if self.deny.iter().any(|who| who.names(caller)) {
+            return Err(self.denied);
+        }
+        let Some(allow) = self.allow else { return Ok(()) };
+        if allow.iter().any(|who| who.names(caller)) {
+            return Ok(());
+        }
+        let may_show_one = caller.certificate.is_none() && allow.iter().any(Who::needs_certificate);
+        Err(if may_show_one { Barred::NoCertificate } else { self.not_allowed })
+    }
+}
+
+impl Config {
+    /// Whether the lists of the server let a client open anything.
+    ///
+    /// # Errors
+    /// The list that keeps it out.
+    pub fn admits(&self, caller: &Caller<'_>) -> Result<(), Barred> {
+        let Self { server, .. } = self;
+        let (denied, not_allowed) = (Barred::ServerDeny, Barred::ServerAllow);
+        Lists { allow: server.allow.as_deref(), deny: &server.deny, denied, not_allowed }.judge(caller)
+    }
+
+    /// Whether the lists of the server and of a volume let a client open it. O(length of the lists).
+    ///
+    /// # Errors
+    /// The list that keeps it out.
+    pub fn admits_to(&self, volume: &Volume, caller: &Caller<'_>) -> Result<(), Barred> {
+        self.admits(caller)?;
+        let (denied, not_allowed) = (Barred::VolumeDeny, Barred::VolumeAllow);
+        Lists { allow: volume.allow.as_deref(), deny: &volume.deny, denied, not_allowed }.judge(caller)
+    }
+}

@@ -1,0 +1,44 @@
+//! Rules on who may open what.
+
+use super::Findings;
+use crate::config::{Config, Volume, Who};
+
+/// The lists of the server.
+pub(super) fn of_server(config: &Config, out: &mut Findings) {
+    let server = &config.server;
+    let tls_is_sure = !server.deny.iter().any(Who::needs_certificate) || config.all_need_tls(true);
+    lists(config, &["server"], server.allow.as_deref(), &server.deny, tls_is_sure, out);
+}
+
+/// The lists of a volume.
+pub(super) fn of_volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
+    let tls_is_sure = config.needs_tls(volume, true);
+    lists(config, &["volumes", name], volume.allow.as_deref(), &volume.deny, tls_is_sure, out);
+}
+
+/// `tls_is_sure`: nobody can leave TLS out who comes over TCP.
+fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], tls_is_sure: bool, out: &mut Findings) {
+    let at = |key: &'static str| [owner, &[key]].concat();
+    out.error_if(
+        allow.is_some_and(<[Who]>::is_empty),
+        &at("allow"),
+        "would let nobody in; name somebody, or remove this key to let everybody in",
+    );
+    let asked_for = config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
+    for (key, list) in [("allow", allow.unwrap_or_default()), ("deny", deny)] {
+        if let Some(who) = list.iter().find(|who| who.needs_certificate() && !asked_for) {
+            let why = format!("no client is asked for a certificate; set clients in [server.tls], or remove {who}");
+            out.error(&at(key), why);
+        }
+    }
+    if let Some(who) = deny.iter().find(|who| who.needs_certificate() && asked_for && !tls_is_sure) {
+        let cure = if owner == ["server"] { "for every volume" } else { "for this volume" };
+        let why = format!(
+            "a client that leaves TLS out shows no certificate, and {who} would keep nobody out; require TLS {cure} (tls = \"tcp\", or required in [server.tls])"
+        );
+        out.error(&at("deny"), why);
+    }
+    for who in allow.unwrap_or_default().iter().filter(|who| deny.contains(who)) {
+        out.warning(&at("allow"), format!("{who} is in deny, too, which wins; remove it from one of them"));
+    }
+}
