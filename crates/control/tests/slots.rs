@@ -150,8 +150,7 @@ fn while_all_goals_can_be_kept_margins_are_equal() {
     // Both have a queue, for which there are too few slots; the one with the tighter goal gets more for the same load.
     let load = report(40, 80, 30, 20.0, 40);
     let workloads = [workload(1, 200, 1.0, load), workload(2, 800, 1.0, load)];
-    let mut controller = controller(Method::Needs);
-    let (_, shares) = settled(&mut controller, &workloads, 30);
+    let (_, shares) = settled(&mut controller(Method::Needs), &workloads, 30);
     let (tight, loose) = (shares[0], shares[1]);
     assert!(tight.0 > 1.5 * loose.0, "{shares:?}");
     assert!(
