@@ -50,7 +50,7 @@ fn tcp_shows_and_changes_nothing() {
     let server = Server::start(&folder, &[]);
     let address = server.status();
     let before = server.state()["volumes"].clone();
-    for path in ["/", "/metrics", "/api/v1/state", "/healthz", "/status.js", "/status.css"] {
+    for path in ["/", "/metrics", "/api/v1/state", "/healthz", "/dashboard/main.js", "/dashboard/style.css"] {
         let answer = http(address, "GET", path, &[], "");
         assert_eq!(answer.status, 200, "{path}");
         assert!(answer.head.contains("content-security-policy: default-src 'none'"), "{path}: {}", answer.head);
@@ -88,20 +88,74 @@ fn tcp_shows_and_changes_nothing() {
 }
 
 #[test]
-fn the_page_loads_nothing_from_elsewhere_and_has_no_inline_code() {
+fn the_dashboard_loads_nothing_from_elsewhere_and_has_no_inline_code() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let page = http(server.status(), "GET", "/", &[], "").body;
-    let script = http(server.status(), "GET", "/status.js", &[], "").body;
-    let style = http(server.status(), "GET", "/status.css", &[], "").body;
-    for text in [&page, &script, &style] {
-        assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("url("), "{text}");
+    let quoted = |text: &str, before: &str| -> Vec<String> {
+        text.split(before).skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+    };
+    let mut wanted = [quoted(&page, "src=\""), quoted(&page, "href=\"")].concat();
+    wanted.retain(|path| path.starts_with("/dashboard/"));
+    let mut seen = Vec::new();
+    while let Some(path) = wanted.pop() {
+        if seen.contains(&path) {
+            continue;
+        }
+        let answer = http(server.status(), "GET", &path, &[], "");
+        assert_eq!(answer.status, 200, "{path}");
+        let kind = match path.rsplit('.').next() {
+            Some("js") => "text/javascript",
+            Some("css") => "text/css",
+            _ => "image/svg+xml",
+        };
+        assert!(answer.head.contains(&format!("content-type: {kind}")), "{path}: {}", answer.head);
+        assert!(answer.head.contains("x-content-type-options: nosniff"), "{path}: {}", answer.head);
+        // The name of SVG is no address that is loaded.
+        let text = answer.body.replace("http://www.w3.org/2000/svg", "");
+        assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("url("), "{path}");
+        for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "setHTML"] {
+            assert!(!text.contains(sink), "{path}: {sink} would let a name become markup");
+        }
+        wanted.extend(quoted(&text, "from \"./").into_iter().map(|name| format!("/dashboard/{name}")));
+        seen.push(path);
     }
-    assert!(page.contains("<script src=\"/status.js\" defer></script>") && page.matches("<script").count() == 1);
+    assert!(seen.iter().any(|path| path.ends_with("judge.js")), "modules are followed: {seen:?}");
+    assert!(!page.contains("http://") && !page.contains("https://"));
     assert!(!page.contains("<style") && !page.contains(" style=") && !page.contains(" onclick"));
-    for sink in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
-        assert!(!script.contains(sink), "{sink} would let a name become markup");
-    }
+    assert_eq!(page.matches("<script").count(), page.matches("></script>").count(), "inline code");
+    server.stop();
+}
+
+#[test]
+fn browsers_keep_the_dashboard_and_ask_whether_it_is_still_the_same() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let first = http(server.status(), "GET", "/dashboard/main.js", &[], "");
+    assert!(first.head.contains("cache-control: no-cache"), "{}", first.head);
+    let tag = first.head.split("etag: ").nth(1).and_then(|rest| rest.lines().next()).expect("a tag").trim().to_owned();
+    let known = format!("If-None-Match: {tag}");
+    let again = http(server.status(), "GET", "/dashboard/main.js", &[&known], "");
+    assert_eq!((again.status, again.body.as_str()), (304, ""));
+    assert_eq!(http(server.status(), "GET", "/dashboard/feed.js", &[&known], "").status, 200);
+    let state = http(server.status(), "GET", "/api/v1/state", &[], "");
+    assert!(state.head.contains("cache-control: no-store"), "{}", state.head);
+    server.stop();
+}
+
+#[test]
+fn a_brief_state_has_one_tenant_whole_if_that_is_wanted() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "64"]);
+    let buckets = |path: &str| {
+        let state: Value = serde_json::from_str(&http(server.status(), "GET", path, &[], "").body).expect("JSON");
+        state["pools"][0]["tenants"][0]["response_time"]["buckets"].as_array().expect("a list").len()
+    };
+    assert!(buckets("/api/v1/state") > 0);
+    assert_eq!(buckets("/api/v1/state?brief=true"), 0);
+    assert_eq!(buckets("/api/v1/state?brief=true&whole=another"), 0);
+    assert!(buckets("/api/v1/state?brief=true&whole=default") > 0);
     server.stop();
 }
 

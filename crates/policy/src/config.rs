@@ -59,7 +59,7 @@ pub struct Server {
     /// Unix sockets that serve NBD; default `<data_dir>/nbd.sock`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<Vec<PathBuf>>,
-    /// TCP address of the read-only status page, metrics and API, or "off".
+    /// TCP address of the read-only dashboard, metrics and API, or "off".
     pub status: Status,
     /// Unix socket of the API that may change things; default `<data_dir>/control.sock`.
     #[serde(skip_serializing_if = "Option::is_none")]

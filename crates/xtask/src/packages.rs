@@ -10,7 +10,7 @@ use crate::process;
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// A program that a test runs, and the package that has it.
-const NEEDED: [(&str, &str); 22] = [
+const NEEDED: [(&str, &str); 23] = [
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("qemu-nbd", "qemu-utils"),
@@ -34,6 +34,7 @@ const NEEDED: [(&str, &str); 22] = [
     // The program is not used; its package brings the library of the initiator that the lab drives.
     ("iscsi-perf", "libiscsi-bin"),
     ("promtool", "prometheus"),
+    ("chromium", "chromium"),
 ];
 
 /// Packages whose programs are missing.

@@ -84,6 +84,11 @@ impl Running {
         self.child.stdout.take().context("standard output was not piped")
     }
 
+    /// The child's standard input, once, when it was piped.
+    pub(crate) fn take_stdin(&mut self) -> Result<impl io::Write + Send + 'static> {
+        self.child.stdin.take().context("standard input was not piped")
+    }
+
     /// Whether the child has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)

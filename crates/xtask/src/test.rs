@@ -35,6 +35,8 @@ pub(crate) enum Step {
     Doc,
     /// Benchmarks run.
     Bench,
+    /// The dashboard in a real browser.
+    Browser,
     /// The throttle of a Ceph OSD.
     Ceph,
     /// Power cuts in a virtual machine.
@@ -66,6 +68,7 @@ impl Step {
         !matches!(
             self,
             Self::Bench
+                | Self::Browser
                 | Self::Ceph
                 | Self::Durability
                 | Self::Hybrid
@@ -193,6 +196,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             "--",
             "--smoke",
         ])),
+        Step::Browser => match lab::without_browser() {
+            Some(why) => Ok(Tally::one_skipped("lab browser", why)),
+            None => lab::run_in_test(lab::Name::Browser, args.keep),
+        },
         Step::Ceph => match lab::without_ceph() {
             Some(why) => Ok(Tally::one_skipped("lab ceph", why)),
             None => lab::run_in_test(lab::Name::Ceph, args.keep),

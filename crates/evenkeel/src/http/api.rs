@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
 use evenkeel_policy::config::Volume;
+use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -64,6 +65,8 @@ struct Wanted {
     brief: bool,
     /// Of all tenants this one alone.
     tenant: Option<String>,
+    /// Whatever is left out elsewhere: all about this tenant.
+    whole: Option<String>,
 }
 
 async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response {
@@ -72,7 +75,8 @@ async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response
         if let Some(name) = &wanted.tenant {
             pool.tenants.retain(|tenant| tenant.name == *name);
         }
-        for tenant in pool.tenants.iter_mut().filter(|_| wanted.brief) {
+        let short = |tenant: &&mut TenantState| wanted.brief && wanted.whole.as_ref() != Some(&tenant.name);
+        for tenant in pool.tenants.iter_mut().filter(short) {
             for latency in [&mut tenant.queue_wait, &mut tenant.device_latency, &mut tenant.response_time] {
                 latency.buckets.clear();
             }

@@ -16,10 +16,10 @@ use crate::serve::Manager;
 
 mod api;
 mod bounded;
+mod dashboard;
 mod guard;
 pub(crate) mod metrics;
 pub(crate) mod openmetrics;
-mod page;
 
 use bounded::Bounded;
 
@@ -86,7 +86,10 @@ pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Resu
 
 /// What TCP shows. `loopback`: bound to this machine alone.
 fn status_router(manager: Arc<Manager>, loopback: bool) -> Router {
-    guard::read_only(page::router().merge(metrics::router()).merge(api::read_router()).with_state(manager), loopback)
+    guard::read_only(
+        dashboard::router().merge(metrics::router()).merge(api::read_router()).with_state(manager),
+        loopback,
+    )
 }
 
 /// What the Unix socket offers.

@@ -39,7 +39,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "PATH")]
     pub(crate) unix: Vec<PathBuf>,
 
-    /// Address of the read-only status page, metrics and API, or "off" [default: 127.0.0.1:9809]
+    /// Address of the read-only dashboard, metrics and API, or "off" [default: 127.0.0.1:9809]
     #[arg(long, value_name = "ADDR:PORT|off")]
     pub(crate) status: Option<Status>,
 

@@ -21,7 +21,7 @@ const MAX_SOCKETS: RawFd = 1024;
 pub(crate) struct Sockets {
     /// For NBD: every socket with another name than the two below.
     pub(crate) nbd: Vec<OwnedFd>,
-    /// Named `status`: the read-only status page.
+    /// Named `status`: the read-only dashboard and API.
     pub(crate) status: Option<TcpListener>,
     /// Named `control`: the API that may change things.
     pub(crate) control: Option<UnixListener>,

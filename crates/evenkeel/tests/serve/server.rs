@@ -76,7 +76,7 @@ impl Server {
         self.quoted("nbdinfo '")
     }
 
-    /// Address and port of its status page.
+    /// Address and port of its dashboard.
     pub(crate) fn status(&self) -> &str {
         let start = self.banner.find("http://").expect("a status address") + "http://".len();
         self.banner[start..].split_whitespace().next().expect("an address")

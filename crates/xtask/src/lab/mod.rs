@@ -1,5 +1,7 @@
 //! Labs in a virtual machine: what the host's kernel cannot show.
 
+mod browser;
+mod browser_stage;
 mod ceph;
 mod ceph_admin;
 mod ceph_cluster;
@@ -10,6 +12,7 @@ mod ceph_recovery;
 mod ceph_stage;
 mod cpio;
 mod device_mapper;
+mod devtools;
 mod durability;
 mod guard;
 pub(crate) mod guest;
@@ -59,6 +62,8 @@ const SECONDS: u64 = 12;
 /// Which lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Name {
+    /// Visits the dashboard with a real browser; no virtual machine.
+    Browser,
     /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
     Ceph,
     /// Cuts the power under load and looks for broken promises.
@@ -85,6 +90,7 @@ impl Name {
     /// As on the command line.
     pub(crate) fn text(self) -> &'static str {
         match self {
+            Self::Browser => "browser",
             Self::Ceph => "ceph",
             Self::Durability => "durability",
             Self::Hybrid => "hybrid",
@@ -186,6 +192,7 @@ impl Lab {
 /// `cargo xtask lab`; the result is whether every check held.
 pub(crate) fn run(args: Args) -> Result<bool> {
     let reason = match args.name {
+        Name::Browser => without_browser(),
         Name::Ceph => without_ceph(),
         Name::Rbd => without_rbd(),
         Name::Slots => without_slots(),
@@ -219,6 +226,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     let options = Options { server, binary, build, keep, verbose, only, full, seconds, repeats };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
+        Name::Browser => browser::run(&mut lab, &options),
         Name::Ceph => ceph::run(&mut lab, &options),
         Name::Durability => durability::run(&mut lab, &options),
         Name::Hybrid => hybrid::run(&mut lab, &options),
@@ -246,6 +254,11 @@ fn run_lab(args: Args) -> Result<Tally> {
 /// Why the labs cannot run on this machine, if so.
 pub(crate) fn unavailable() -> Option<String> {
     vm::missing()
+}
+
+/// Why the lab of the dashboard cannot run on this machine, if so.
+pub(crate) fn without_browser() -> Option<String> {
+    browser::missing()
 }
 
 /// Why the lab of Ceph cannot run on this machine, if so.

@@ -1,0 +1,79 @@
+//! The dashboard: a page, its style and its modules, all from the program itself.
+//!
+//! It shows what `/api/v1` tells, which it asks for every second. There is nothing to build, and nothing is loaded from
+//! elsewhere; browsers keep the files and ask whether they are still the same.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::serve::Manager;
+
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// A file that is served.
+struct File {
+    path: &'static str,
+    kind: &'static str,
+    content: &'static str,
+}
+
+/// A file of the folder `dashboard`.
+macro_rules! file {
+    ($path:expr, $kind:expr, $name:literal) => {
+        File { path: $path, kind: $kind, content: include_str!(concat!("dashboard/", $name)) }
+    };
+    ($name:literal) => {
+        file!(concat!("/dashboard/", $name), JAVASCRIPT, $name)
+    };
+}
+
+const FILES: &[File] = &[
+    file!("/", HTML, "index.html"),
+    file!("/dashboard/style.css", CSS, "style.css"),
+    file!("/dashboard/icon.svg", "image/svg+xml", "icon.svg"),
+    file!("theme.js"),
+    file!("main.js"),
+    file!("dom.js"),
+    file!("figures.js"),
+    file!("judge.js"),
+    file!("feed.js"),
+    file!("decisions.js"),
+    file!("path.js"),
+    file!("plots.js"),
+    file!("timeline.js"),
+    file!("table.js"),
+    file!("panels.js"),
+];
+
+/// The page and what it loads.
+pub(super) fn router() -> Router<Arc<Manager>> {
+    FILES.iter().fold(Router::new(), |router, file| {
+        let tag = tag(file.content);
+        router.route(file.path, get(async move |asked: HeaderMap| answer(file, &tag, &asked)))
+    })
+}
+
+fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
+    let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|tags| tags == tag);
+    // `no-cache`: kept, and asked for again each time; a new version of the program has a new page at once.
+    let headers = [
+        (header::ETAG, tag.clone()),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(file.kind)),
+    ];
+    if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, file.content).into_response() }
+}
+
+/// Names a content: its FNV-1a hash, quoted. Nobody has to be kept from finding two of the same.
+fn tag(content: &str) -> HeaderValue {
+    let hash = content
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    HeaderValue::from_str(&format!("\"{hash:016x}\"")).unwrap_or(HeaderValue::from_static("\"\""))
+}

@@ -1,0 +1,143 @@
+// The record of decisions: what the server tells of its own, and what is seen to change between two looks.
+
+import { address } from "./feed.js";
+import { bytes, ms } from "./figures.js";
+
+/** Decisions kept, of all subjects together. */
+const KEPT = 1000;
+/** Times of the same decision differ by so much at most: the server works them out anew for each answer. */
+const SAME_S = 0.05;
+/** With more tenants than this, how each stood when the page was opened is not recorded: it would drown the rest. */
+const FEW = 50;
+
+/** Reasons of the placement for leaving everything as it is: which of them changes from second to second. */
+const STAYS = new Set(["static", "one_worker", "not_busy", "not_worth", "uncertain"]);
+
+export class Decisions {
+  constructor() {
+    this.reset();
+  }
+
+  reset() {
+    this.all = [];
+    // Never used twice: lists and plots know decisions by it.
+    this.next ??= 1;
+    this.newest = new Map();
+    this.begun = false;
+  }
+
+  /** Takes what an answer tells. `whole`: address of the tenant whose decisions are all in it. */
+  take(state, whole) {
+    const now = state.uptime_s;
+    for (const pool of state.pools) {
+      const subject = address(pool.name);
+      this.#admission(pool.admission, subject, now);
+      for (const told of pool.goal?.decisions ?? []) {
+        this.#told({ subject, by: "goal", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
+      }
+      const quietly = !this.begun && pool.tenants.length > FEW;
+      for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, quietly);
+      if (pool.overdue.length > 0) this.#stands(subject, "device", "overdue", `${pool.overdue.length} requests have been inside the device for too long`, now);
+      else this.#ends(subject, "device", "answered", "every request inside the device is in time again", now);
+    }
+    const placement = state.placement;
+    const placed = STAYS.has(placement.reason) ? "connections stay" : placement.reason;
+    this.#stands("", "placement", placed, placement.because, now, placement.moves_total);
+    if (state.exchange) this.#stands("", "exchange", state.exchange.standing, state.exchange.because, now);
+    this.begun = true;
+    if (this.all.length > KEPT) this.all.splice(0, this.all.length - KEPT);
+  }
+
+  /** Those that concern a subject, oldest first: of a pool those of its tenants too. */
+  of(subject, everywhere) {
+    const within = (decision) =>
+      everywhere || decision.subject === "" || decision.subject === subject || decision.subject.startsWith(`${subject}/`);
+    return this.all.filter(within);
+  }
+
+  #admission(admission, subject, now) {
+    const budget = admission.budget_bytes === null ? "" : `; budget ${bytes(admission.budget_bytes)}`;
+    const last = this.newest.get(`${subject} admission`);
+    const kind = admission.reason_data.kind;
+    const because = admission.reason + budget;
+    if (last && last.reason === kind) {
+      if (Math.abs(last.decided - admission.decided_at_s) > SAME_S) last.times += 1;
+      Object.assign(last, { because, until: now, decided: admission.decided_at_s });
+      return;
+    }
+    // A stall before the page was opened began long ago.
+    const from = Math.min(now, admission.decided_at_s);
+    this.#push({ subject, by: "admission", reason: kind, because, from, until: now, times: 1, decided: admission.decided_at_s });
+  }
+
+  #tenant(tenant, subject, now, whole, quietly) {
+    const hold = tenant.hold;
+    if (hold) {
+      const because = `${hold.slots} slots, each rests ${ms(hold.rest_ms)} ms: ${hold.because}`;
+      this.#stands(subject, `${hold.slots_owner} hold`, "held back", because, now);
+      this.newest.set(`${subject} held`, hold.slots_owner);
+    } else if (this.newest.has(`${subject} held`)) {
+      this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer held back", now);
+      this.newest.delete(`${subject} held`);
+    }
+    for (const promise of tenant.promises) {
+      const by = promise.of === "all" ? "promise" : `promise of ${promise.of}s`;
+      if (subject === whole && promise.decisions.length > 0) this.#replace(subject, by, promise.decisions);
+      else this.#stands(subject, by, promise.reason, promise.because, now, undefined, quietly);
+    }
+    const slots = tenant.slots;
+    if (slots && slots.reason) this.#stands(subject, "slots", slots.reason, slots.because, now, undefined, quietly);
+  }
+
+  /** What is in force now, and was perhaps before: one record until its reason (or `version`) changes. */
+  #stands(subject, by, reason, because, now, version, quietly) {
+    const key = `${subject} ${by}`;
+    const last = this.newest.get(key);
+    if (last && last.reason === reason && last.version === version) {
+      last.because = because;
+      last.until = now;
+      if (!last.quiet) last.times += 1;
+      return;
+    }
+    const record = { subject, by, reason, because, from: now, until: now, times: 1, version };
+    if (quietly) this.newest.set(key, { ...record, quiet: true });
+    else this.#push(record);
+  }
+
+  /** The end of something that stood. */
+  #ends(subject, by, reason, because, now) {
+    const last = this.newest.get(`${subject} ${by}`);
+    if (last && last.reason !== reason) this.#push({ subject, by, reason, because, from: now, until: now, times: 1 });
+  }
+
+  /** A record that the server keeps itself. */
+  #told(record) {
+    const last = this.newest.get(`${record.subject} ${record.by}`);
+    if (last && Math.abs(last.from - record.from) < SAME_S) Object.assign(last, record);
+    else if (!last || record.from > last.from) this.#push(record);
+  }
+
+  /** All that the server keeps takes the place of what was seen from outside. */
+  #replace(subject, by, told) {
+    const key = `${subject} ${by}`;
+    const last = this.newest.get(key);
+    if (last && !last.told) {
+      this.all = this.all.filter((record) => record.subject !== subject || record.by !== by);
+      this.newest.delete(key);
+    }
+    for (const one of told) {
+      this.#told({ subject, by, reason: one.reason, because: one.because, from: one.from_s, until: one.until_s, times: one.times, told: true });
+    }
+  }
+
+  #push(record) {
+    record.id = this.next;
+    this.next += 1;
+    this.newest.set(`${record.subject} ${record.by}`, record);
+    this.all.push(record);
+    // Records of the server may come late; mostly it is the last place.
+    for (let i = this.all.length - 1; i > 0 && this.all[i - 1].from > this.all[i].from; i -= 1) {
+      [this.all[i - 1], this.all[i]] = [this.all[i], this.all[i - 1]];
+    }
+  }
+}

@@ -1,0 +1,121 @@
+// What was promised, whether it is kept, and who holds back: the same rules as `evenkeel top`.
+
+import { bytes, count, megabytes, ms, rates } from "./figures.js";
+
+/** A rate of so much of its limit is at the limit: what is measured between two looks is never exact. */
+const AT_LIMIT = 0.95;
+/** As much of a promise is a promise kept, for the same reason. */
+const AS_PROMISED = 0.98;
+/** Reasons with which nothing is known about a promise at present. */
+const BLIND = new Set(["idle", "app_limited", "not_enough_data", "counters_reset", "signal_lost"]);
+
+/** Reasons with which the last figure of a pool's goal is old news. */
+export const NO_READS = new Set(["not_enough_data", "idle", "signal_lost"]);
+
+export const MISSED = "missed";
+export const KEPT = "kept";
+export const QUIET = "quiet";
+const ORDER = [MISSED, KEPT, QUIET];
+
+/** Of several goals the worst one. */
+export const worst = (goals) => goals.reduce((a, b) => (!a || ORDER.indexOf(b.verdict) < ORDER.indexOf(a.verdict) ? b : a), null);
+
+const short = (value) => String(Math.round(value * 1e3) / 1e3);
+
+/** The goal of a pool for its reads. */
+export function poolGoals(pool, work) {
+  const goal = pool.goal;
+  if (!goal) return [];
+  const blind = NO_READS.has(goal.decision?.reason);
+  const measured = work && work.iops > 0 && !blind ? goal.measured_ms : null;
+  const verdict = measured === null ? QUIET : measured <= goal.goal_ms ? KEPT : MISSED;
+  return [{ what: `${goal.statistic} < ${short(goal.goal_ms)} ms`, verdict }];
+}
+
+/** All that a tenant was promised: a response time, throughputs, a reservation. */
+export function tenantGoals(tenant, was, work) {
+  if (!work) return [];
+  const goals = [];
+  const slots = tenant.slots;
+  if (slots && slots.goal_ms !== null) {
+    const grown = (key) => slots[key] - (was?.slots?.[key] ?? slots[key]);
+    const verdict = grown("violated_total") > 0 ? MISSED : grown("windows_total") > 0 ? KEPT : QUIET;
+    goals.push({ what: `${slots.statistic || "mean"} < ${short(slots.goal_ms)} ms`, verdict });
+  }
+  for (const promise of tenant.promises) {
+    const figure = promise.unit === "bytes" ? `${megabytes(promise.promised_per_s)} MB/s` : `${count(promise.promised_per_s)}/s`;
+    const of = promise.of === "all" ? "" : ` ${promise.of}`;
+    const measured = promise.measured_per_s;
+    const verdict = measured === null || BLIND.has(promise.reason) ? QUIET
+      : measured >= AS_PROMISED * promise.promised_per_s ? KEPT : MISSED;
+    goals.push({ what: figure + of, verdict });
+  }
+  const reserved = (promised, got, text) => {
+    if (promised === null) return;
+    // One that has nothing waiting could have had more, had it asked.
+    const verdict = got >= AS_PROMISED * promised ? KEPT : tenant.queued_requests === 0 ? QUIET : MISSED;
+    goals.push({ what: text, verdict });
+  };
+  const qos = tenant.qos;
+  reserved(qos.reservation_iops, work.iops, `${count(qos.reservation_iops)} IOPS`);
+  reserved(qos.reservation_bytes_per_s, work.bytes, `${megabytes(qos.reservation_bytes_per_s)} MB/s`);
+  return goals;
+}
+
+/** The limit that the work has come up to, if it has. */
+function atLimit(limit, work) {
+  if (!work) return null;
+  if (limit.iops && work.iops >= AT_LIMIT * limit.iops) {
+    return { by: limit.iops_owner ?? "operator", how: rates(limit.iops, null) };
+  }
+  if (limit.bytes_per_s && work.bytes >= AT_LIMIT * limit.bytes_per_s) {
+    return { by: limit.bytes_per_s_owner ?? "operator", how: rates(null, limit.bytes_per_s) };
+  }
+  return null;
+}
+
+/** What holds a pool back as a whole: its limit, or its admission control. */
+export function poolHold(pool, work) {
+  const limit = atLimit(pool.limit, work);
+  if (limit) return { ...limit, why: `the pool is at its limit of ${limit.how}, set by ${limit.by}` };
+  const admission = pool.admission;
+  if (admission.budget_bytes !== null && pool.queued_requests > 0) {
+    return { by: admission.kind, how: bytes(admission.budget_bytes), why: admission.reason };
+  }
+  return null;
+}
+
+/** Who holds a tenant back, how and why; the strictest first. */
+export function tenantHold(tenant, work) {
+  const hold = tenant.hold;
+  if (hold) {
+    const how = `${hold.slots} slots, rest ${ms(hold.rest_ms)} ms`;
+    return { by: hold.slots_owner, how, why: `held back for the pool's goal: ${hold.because}` };
+  }
+  const limit = atLimit(tenant.limit, work);
+  if (limit) {
+    const promise = tenant.promises.find((promise) => promise.binding === limit.by);
+    return { ...limit, why: promise ? promise.because : `it is at its limit of ${limit.how}, set by ${limit.by}` };
+  }
+  const slots = tenant.slots;
+  if (slots && slots.granted !== null && slots.used >= AT_LIMIT * slots.granted) {
+    return { by: "slots", how: `${slots.granted.toFixed(1)} slots`, why: slots.because };
+  }
+  return null;
+}
+
+/** The newest reason on record of a pool. */
+export function poolWhy(pool) {
+  const goal = pool.goal?.decision ? `Goal: ${pool.goal.decision.because}. ` : "";
+  return `${goal}Admission: ${pool.admission.reason}.`;
+}
+
+/** The same of a tenant. */
+export function tenantWhy(tenant, hold, pool) {
+  if (hold) return hold.why;
+  const because = tenant.promises[0]?.because || tenant.slots?.because;
+  if (because) return because;
+  return tenant.queued_requests > 0
+    ? `${tenant.queued_requests} requests wait for pool ${pool.name}: ${pool.admission.reason}`
+    : "nothing holds it back";
+}

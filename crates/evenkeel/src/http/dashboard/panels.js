@@ -1,0 +1,268 @@
+// Everything that is told in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
+
+import { percentiles } from "./feed.js";
+import { byId, keyed, make, mark, say } from "./dom.js";
+import { bytes, count, megabytes, ms, NONE, percent, plural, rates, span } from "./figures.js";
+import { KEPT, MISSED } from "./judge.js";
+import { first, largest, PagedTable } from "./table.js";
+
+const SIGNS = { [MISSED]: "✕", [KEPT]: "✓" };
+const VERDICTS = [MISSED, KEPT, "quiet"];
+
+const iops = { key: "iops", title: "IOPS", numeric: true, order: largest((row) => row.work?.iops), text: (row) => count(row.work?.iops) };
+const rate = { key: "bytes", title: "MB/s", numeric: true, order: largest((row) => row.work?.bytes), text: (row) => megabytes(row.work?.bytes) };
+
+/** A bar of two parts beside the figure: the queue and the device. */
+function fillResponse(cell, row) {
+  if (!cell.parts) {
+    cell.parts = { figure: make("span"), queue: make("i", { className: "queue" }), device: make("i", { className: "device" }) };
+    cell.append(cell.parts.figure, make("span", { className: "bar" }, cell.parts.device, cell.parts.queue));
+  }
+  const work = row.work;
+  say(cell.parts.figure, ms(work?.response));
+  const share = work?.response > 0 ? work.queue / work.response : 0;
+  cell.parts.queue.style.width = `${(share * 100).toFixed(0)}%`;
+  cell.parts.device.style.width = work?.response > 0 ? `${(100 - share * 100).toFixed(0)}%` : "0";
+  mark(cell, "title", work?.response >= 0 ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
+}
+
+function fillGoal(cell, row) {
+  const goal = row.goal;
+  say(cell, goal ? `${SIGNS[goal.verdict] ?? "·"} ${goal.verdict === MISSED ? "MISSED" : goal.verdict} ${goal.what}` : NONE);
+  mark(cell, "data-verdict", goal?.verdict ?? null);
+  mark(cell, "title", row.goals.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
+}
+
+const verdict = (row) => (row.goal ? VERDICTS.indexOf(row.goal.verdict) : VERDICTS.length);
+
+/** Tenants of all pools. */
+export function tenantTable() {
+  return new PagedTable(byId("tenants"), {
+    caption: "Tenants: rates, response times, goals and what holds them back, over the last second",
+    sort: "iops",
+    key: (row) => row.id,
+    href: (row) => row.id,
+    match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.goal?.verdict ?? ""}`,
+    columns: [
+      { key: "name", title: "Tenant", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
+      iops,
+      rate,
+      { key: "response", title: "Response ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
+      { key: "waiting", title: "Waiting", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
+      { key: "goal", title: "Goal", order: (a, b) => verdict(a) - verdict(b), fill: fillGoal },
+      {
+        key: "hold", title: "Held back by", order: (a, b) => !a.hold - !b.hold,
+        text: (row) => (row.hold ? `${row.hold.by}: ${row.hold.how}` : NONE), hover: (row) => row.why,
+      },
+    ],
+  });
+}
+
+/** A bar beside a share. */
+function fillBusy(cell, row) {
+  if (!cell.parts) {
+    cell.parts = { figure: make("span"), level: make("i", { className: "level" }) };
+    cell.append(cell.parts.figure, make("span", { className: "bar" }, cell.parts.level));
+  }
+  say(cell.parts.figure, percent(row.busy));
+  cell.parts.level.style.width = `${Math.min(100, row.busy * 100).toFixed(0)}%`;
+}
+
+/** Makes rates of counters, each by a name. */
+class Paces {
+  constructor() {
+    this.were = new Map();
+  }
+
+  /** Rates of `things`; those that are gone are forgotten. `count(thing)` is `[name, total, time]`. */
+  take(things, count) {
+    const are = new Map();
+    const paced = things.map((thing) => {
+      const [name, total, at] = count(thing);
+      const was = this.were.get(name);
+      // Workers count once a second, not when they are asked.
+      const same = was && at - was.at < 0.05;
+      const rate = same ? was.rate : was && total >= was.total ? (total - was.total) / (at - was.at) : NaN;
+      are.set(name, same ? was : { total, at, rate });
+      return { ...thing, rate };
+    });
+    this.were = are;
+    return paced;
+  }
+}
+
+function workerTable() {
+  return new PagedTable(byId("workers"), {
+    caption: "Workers: load, connections and requests",
+    sort: "index",
+    size: 10,
+    key: (row) => row.index,
+    match: (row) => String(row.index),
+    columns: [
+      { key: "index", title: "Worker", order: (a, b) => a.index - b.index, text: (row) => `${row.index}${row.leaving ? ", leaving" : ""}` },
+      { key: "busy", title: "Busy", numeric: true, order: largest((row) => row.busy), fill: fillBusy },
+      { key: "connections", title: "Connections", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
+      { key: "rate", title: "Requests/s", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
+    ],
+  });
+}
+
+const trouble = (volume) => (volume.error ? `FAILED: ${volume.error}`
+  : volume.remote && !volume.remote.connected ? `AWAY: ${volume.remote.last_error ?? "no connection"}` : "");
+
+function volumeTable() {
+  const text = (key, title) => ({ key, title, order: first((row) => row[key]), text: (row) => row[key] });
+  return new PagedTable(byId("volumes"), {
+    caption: "Volumes",
+    sort: "name",
+    size: 10,
+    key: (row) => row.name,
+    match: (row) => row.name,
+    columns: [
+      text("name", "Volume"),
+      { key: "size", title: "Size", numeric: true, order: largest((row) => row.size_bytes), text: (row) => bytes(row.size_bytes) },
+      text("tenant", "Tenant"),
+      text("pool", "Pool"),
+      { ...text("backend", "Backend"), hover: (row) => row.path ?? row.remote?.uri ?? row.rbd?.image },
+      { key: "connections", title: "Connections", numeric: true, order: largest((row) => row.connections), text: (row) => count(row.connections) },
+      { key: "trouble", title: "State", order: first((row) => (trouble(row) ? "" : "~")), text: (row) => trouble(row) || (row.read_only ? "read-only" : "ok"), hover: trouble },
+    ],
+  });
+}
+
+function clientTable() {
+  return new PagedTable(byId("clients"), {
+    caption: "Connections",
+    sort: "rate",
+    key: (row) => row.id,
+    match: (row) => row.address,
+    columns: [
+      { key: "address", title: "Client", order: first((row) => row.address), text: (row) => (row.address.startsWith("unix") ? `${row.address} #${row.id}` : row.address) },
+      { key: "volume", title: "Volume", order: first((row) => row.volume), text: (row) => row.volume },
+      { key: "tenant", title: "Tenant", order: first((row) => row.tenant), text: (row) => row.tenant },
+      { key: "worker", title: "Worker", numeric: true, order: (a, b) => a.worker - b.worker, text: (row) => String(row.worker) },
+      { key: "rate", title: "Requests/s", numeric: true, order: largest((row) => row.rate), text: (row) => count(row.rate) },
+      { key: "inFlight", title: "In flight", numeric: true, order: largest((row) => row.in_flight_requests), text: (row) => count(row.in_flight_requests) },
+    ],
+  });
+}
+
+function hostTable() {
+  return new PagedTable(byId("hosts"), {
+    caption: "Hosts of the exchange",
+    sort: "name",
+    size: 10,
+    key: (row) => row.name,
+    match: (row) => row.name,
+    columns: [
+      { key: "name", title: "Host", order: first((row) => row.name), text: (row) => row.name },
+      { key: "presence", title: "Presence", order: first((row) => row.presence), text: (row) => row.presence },
+      { key: "silent", title: "Silent periods", numeric: true, order: largest((row) => row.silent_periods), text: (row) => count(row.silent_periods) },
+    ],
+  });
+}
+
+/** What concerns the whole server. */
+export function troubles(state) {
+  const found = [];
+  if (state.draining) found.push("The server is stopping.");
+  for (const pool of state.pools) {
+    for (const io of pool.overdue.slice(0, 4)) {
+      found.push(`OVERDUE: ${io.kind} of ${bytes(io.length_bytes)} at ${io.offset_bytes} of volume ${io.volume}, inside pool ${pool.name} for ${span(io.age_s)}.`);
+    }
+  }
+  for (const volume of state.volumes) {
+    if (trouble(volume) && found.length < 8) found.push(`Volume ${volume.name}: ${trouble(volume)}.`);
+  }
+  if (state.exchange && state.exchange.standing !== "shared") found.push(`Exchange ${state.exchange.standing}: ${state.exchange.because}.`);
+  return found;
+}
+
+export class Panels {
+  constructor() {
+    this.workers = workerTable();
+    this.volumes = volumeTable();
+    this.clients = clientTable();
+    this.hosts = hostTable();
+    this.workerPaces = new Paces();
+    this.clientPaces = new Paces();
+  }
+
+  draw(state) {
+    this.workers.show(this.workerPaces.take(state.workers, (worker) => [worker.index, worker.requests_total, state.uptime_s]));
+    this.volumes.show(state.volumes);
+    const { method, because, moves_total: moves } = state.placement;
+    say(byId("placement"), `Placement by ${method}: ${because}; ${plural(moves, "connection")} moved so far.`);
+    const exchange = state.exchange;
+    byId("exchange-panel").hidden = !exchange;
+    if (exchange) {
+      const ago = exchange.age_s === null ? "" : `, last report ${span(exchange.age_s)} ago`;
+      say(byId("exchange"), `${exchange.standing}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
+      this.hosts.show(exchange.hosts);
+    }
+  }
+
+  /** Connections, which are asked for only while they are shown. */
+  drawClients(answer) {
+    this.clients.show(this.clientPaces.take(answer.clients, (client) => [client.id, client.requests_total, client.counted_at_s]));
+  }
+}
+
+function poolFacts(pool) {
+  const { admission, limit, goal, slots } = pool.raw;
+  const facts = [
+    ["scheduler", pool.raw.scheduler],
+    ["limit", rates(limit.iops, limit.bytes_per_s)],
+    ["requests", `${pool.waiting} waiting, ${pool.inside} inside`],
+    ["admission", `${admission.kind}: ${bytes(admission.inside_bytes)} inside, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
+    ["why", pool.why],
+  ];
+  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["target", admission.target_reason]);
+  if (goal) facts.push(["goal", `${goal.statistic} of reads below ${goal.goal_ms} ms, ${goal.measured_ms === null ? "nothing measured yet" : `last ${ms(goal.measured_ms)} ms`}`]);
+  if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
+  return facts;
+}
+
+function tenantFacts(tenant, whole, before) {
+  const { qos, limit, hold, slots, promises } = tenant.raw;
+  const owner = limit.iops_owner ?? limit.bytes_per_s_owner;
+  const facts = [
+    ["promised", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.class}, ${tenant.raw.standing}`],
+    ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
+    ["why", tenant.why],
+    ["requests", `${tenant.waiting} waiting, ${tenant.inside} inside, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
+  ];
+  if (whole) {
+    const since = before ? "just now" : "since the start";
+    for (const [name, key] of [["response", "response_time"], ["queue", "queue_wait"], ["device", "device_latency"]]) {
+      const found = percentiles(whole[key], before?.[key]);
+      if (found) facts.push([name, `p50 ${ms(found[0])} ms, p99 ${ms(found[1])} ms, p99.9 ${ms(found[2])} ms, ${since}`]);
+    }
+  }
+  if (hold) facts.push(["held back", `${hold.slots} slots (${hold.slots_owner}), each rests ${ms(hold.rest_ms)} ms: ${hold.because}`]);
+  if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
+  for (const promise of promises) {
+    const of = promise.of === "all" ? "" : ` of ${promise.of}s`;
+    facts.push([`promise${of}`, `${count(promise.promised_per_s)} ${promise.unit}/s, got ${count(promise.measured_per_s ?? NaN)}; what binds: ${promise.binding}; ${promise.because}`]);
+  }
+  return facts;
+}
+
+/** Settings and figures of what is looked at. `whole`, `before`: the newest full records of a tenant, if there are. */
+export function showFacts(subject, whole, before) {
+  const facts = subject.tenants ? poolFacts(subject) : tenantFacts(subject, whole, before);
+  keyed(byId("facts"), facts, ([name]) => name, () => make("div", {}, make("dt"), make("dd")), (node, [name, text]) => {
+    say(node.firstChild, name);
+    say(node.lastChild, text);
+  });
+}
+
+/** Links to the pools, where there are several. */
+export function showPools(pools, chosen) {
+  const nav = byId("pools");
+  nav.hidden = pools.length < 2;
+  keyed(nav, pools, (pool) => pool.id, (pool) => make("a", { href: pool.id }), (link, pool) => {
+    say(link, `${pool.name}${pool.goal?.verdict === MISSED ? " ✕" : ""}`);
+    mark(link, "aria-current", pool.id === chosen ? "true" : null);
+  });
+}

@@ -1,0 +1,288 @@
+// Plots of five minutes: what was measured as areas, what was promised and allowed as lines, decisions as marks.
+
+import { SAMPLES } from "./feed.js";
+import { byId, keyed, make, mark, say, shape } from "./dom.js";
+import { bytes, count, megabytes, ms, span } from "./figures.js";
+
+const HEIGHT = 118;
+const EDGE = { left: 40, right: 6, top: 12, bottom: 16 };
+/** Seconds from one edge to the other, the first that holds all that is known; and from tick to tick. */
+const SPANS = [[60, 15], [120, 30], [SAMPLES, 60]];
+/** Longer silence is a gap, not a slope. */
+const GAP_S = 3.5;
+/** A promise or limit so many times above all that was measured stays outside: it would flatten the rest. */
+const FAR = 4;
+/** A mark is at the cursor within so many seconds. */
+const NEAR_S = 4;
+
+/** What is plotted of a subject. `stack`: measured, from below; `lines`: promised and allowed. */
+function specs(subject, unit) {
+  const [format, name, promised, limit] = unit === "bytes"
+    ? [megabytes, "MB/s", "promisedBytes", "limitBytes"] : [count, "IOPS", "promisedIops", "limitIops"];
+  const response = {
+    key: "response", title: "Response time, ms", format: ms,
+    stack: [["device", "device"], ["queue", "queue"]],
+    lines: [["goalMs", "goal", "promise"], ["judgedMs", "as the goal counts", "judged"]],
+  };
+  const throughput = {
+    key: "throughput", title: `Throughput, ${name}`, format,
+    stack: [[unit, "got"]], lines: [[promised, "promised", "promise"], [limit, "limit", "limit"]],
+  };
+  const requests = (lines) => ({
+    key: "requests", title: "Requests", format: count, stack: [["inside", "inside"], ["waiting", "waiting"]], lines,
+  });
+  if (subject.tenants) {
+    const budget = { key: "budget", title: "Cost inside the device", format: bytes, stack: [["used", "inside"]], lines: [["bound", "budget", "limit"]] };
+    return [response, throughput, budget, requests([])];
+  }
+  const rest = { key: "rest", title: "Delay: rest of its slots, ms", format: ms, stack: [["rest", "rest"]], lines: [] };
+  return [response, throughput, requests([["bound", "slots", "limit"]]), rest];
+}
+
+/** The next larger of 1, 2, 5 times a power of ten. */
+function nice(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 2, 2.5, 5, 10].find((step) => step * power >= value * 0.999);
+}
+
+/** The same of sizes, so that the axis has round ones. */
+const niceBytes = (value) => 2 ** Math.ceil(Math.log2(value) - 0.001);
+
+export class Plots {
+  /** `onMark(record)` when a decision's mark is chosen. */
+  constructor(onMark) {
+    this.place = byId("plots");
+    this.onMark = onMark;
+    /** Seconds before now at which the plots are read; `null`: now. */
+    this.cursor = null;
+    [this.span, this.tick] = SPANS[0];
+    this.last = null;
+    this.width = 300;
+    new ResizeObserver(() => this.#again()).observe(this.place);
+  }
+
+  /** Draws the plots of `subject`; `decisions` are marked, the `chosen` one most. */
+  draw(feed, subject, unit, decisions, chosen) {
+    this.last = [feed, subject, unit, decisions, chosen];
+    const now = feed.state.uptime_s;
+    const known = feed.series(subject.id, "iops");
+    const oldest = known.length > 0 ? now - known[0][0] : 0;
+    [this.span, this.tick] = SPANS.find(([span]) => oldest <= span) ?? SPANS.at(-1);
+    this.marks = decisions.filter((record) => now - record.from <= this.span);
+    this.chosen = chosen;
+    this.now = now;
+    const columns = getComputedStyle(this.place).gridTemplateColumns.split(" ");
+    this.width = Math.max(160, Math.floor(parseFloat(columns[0])) || 300);
+    keyed(this.place, specs(subject, unit), (spec) => spec.key, (spec) => this.#create(spec), (node, spec) => {
+      const series = (fields) => fields.map(([field]) => feed.series(subject.id, field));
+      this.#update(node, spec, series(spec.stack), series(spec.lines));
+    });
+  }
+
+  /** Reads the plots at another time, or (`null`) now. */
+  read(cursor) {
+    this.cursor = cursor === null || cursor <= 0 ? null : Math.min(this.span - 1, cursor);
+    this.#again();
+  }
+
+  #again() {
+    if (this.last) this.draw(...this.last);
+  }
+
+  #x(time) {
+    return EDGE.left + (this.width - EDGE.left - EDGE.right) * (1 - (this.now - time) / this.span);
+  }
+
+  #create(spec) {
+    const parts = {
+      title: make("h3"), legend: make("p", { className: "legend" }),
+      svg: shape("svg", { height: HEIGHT, "aria-hidden": "true" }),
+      grid: shape("g", { class: "grid" }), areas: shape("g"), lines: shape("g"), marks: shape("g", { class: "marks" }),
+      cursor: shape("line", { class: "cursor", y1: EDGE.top - 4, y2: HEIGHT - EDGE.bottom }),
+    };
+    const { title, legend, svg, grid, areas, lines, marks, cursor } = parts;
+    svg.append(grid, areas, lines, marks, cursor);
+    const slider = make("div", { className: "plot-area", tabIndex: 0, role: "slider" }, svg);
+    mark(slider, "aria-valuemax", 0);
+    mark(slider, "aria-orientation", "horizontal");
+    const node = make("div", { className: "plot" }, title, legend, slider);
+    node.dataset.plot = spec.key;
+    node.parts = { ...parts, slider };
+    slider.addEventListener("keydown", (event) => this.#key(event));
+    slider.addEventListener("pointermove", (event) => this.#point(slider, event));
+    slider.addEventListener("pointerleave", () => this.read(null));
+    slider.addEventListener("click", () => this.#open());
+    return node;
+  }
+
+  #update(node, spec, stack, lines) {
+    const { title, legend, svg, grid, areas, lines: group, marks, cursor, slider } = node.parts;
+    say(title, spec.title);
+    mark(svg, "width", this.width);
+    const sums = [];
+    let most = 0;
+    stack.forEach((points, level) => points.forEach(([, value], i) => {
+      sums[i] ??= [];
+      const below = level === 0 ? 0 : sums[i][level - 1];
+      sums[i][level] = below + value;
+      if (sums[i][level] > most) most = sums[i][level];
+    }));
+    const measured = most;
+    for (const points of lines) for (const [, value] of points) {
+      if (value > most && (measured === 0 || value < FAR * measured)) most = value;
+    }
+    const empty = most === 0;
+    const scale = empty ? 1 : (spec.format === bytes ? niceBytes : nice)(most * 1.05);
+    const y = (value) => HEIGHT - EDGE.bottom - (HEIGHT - EDGE.top - EDGE.bottom) * (value / scale);
+    this.#grid(grid, scale, empty ? () => "" : spec.format, y);
+    keyed(areas, stack.map((points, level) => ({ points, level })), ({ level }) => level,
+      ({ level }) => shape("path", { class: `area ${spec.stack[level][1]}` }),
+      (path, { points, level }) => mark(path, "d", this.#area(points, (i) => (level === 0 ? 0 : sums[i][level - 1]), (i) => sums[i][level], y)));
+    keyed(group, lines.map((points, i) => ({ points, i })), ({ i }) => spec.lines[i][0],
+      ({ i }) => shape("path", { class: `line ${spec.lines[i][2]}` }),
+      (path, { points }) => mark(path, "d", this.#line(points, scale, y)));
+    keyed(marks, this.marks, (record) => record.id, () => shape("path"), (path, record) => {
+      const x = this.#x(record.from).toFixed(1);
+      const chosen = record.id === this.chosen;
+      mark(path, "d", chosen ? `M${x} ${HEIGHT - EDGE.bottom}V${EDGE.top}m-5 -9h10l-5 9z` : `M${x} ${EDGE.top - 2}l-3 -6h6z`);
+      mark(path, "class", chosen ? "chosen" : null);
+    });
+    const read = (points) => this.#read(points);
+    const figures = [...spec.stack, ...spec.lines].map(([, label, kind], i) => {
+      const value = read(i < stack.length ? stack[i] : lines[i - stack.length]);
+      return { label, kind: kind ?? label, text: spec.format(value), there: Number.isFinite(value) };
+    });
+    keyed(legend, figures.filter((one, i) => one.there || i < stack.length), (one) => one.label, (one) => {
+      const item = make("span", { className: `key ${one.kind}` }, make("i"), make("span"));
+      return item;
+    }, (item, one) => say(item.lastChild, `${one.label} ${one.text}`));
+    const at = this.#x(this.now - (this.cursor ?? 0)).toFixed(1);
+    mark(cursor, "x1", at);
+    mark(cursor, "x2", at);
+    mark(cursor, "visibility", this.cursor === null ? "hidden" : null);
+    this.#tell(slider, spec, figures);
+  }
+
+  /** The same for those who do not see it. */
+  #tell(slider, spec, figures) {
+    // What changes every second would be read out every second.
+    if (this.cursor === null && slider.told === null && slider === document.activeElement) return;
+    slider.told = this.cursor;
+    const when = this.cursor === null ? "now" : `${span(this.cursor)} ago`;
+    const said = figures.filter((one) => one.there).map((one) => `${one.label} ${one.text}`);
+    const decision = this.cursor === null ? null : this.#near();
+    const text = `${when}: ${said.join(", ") || "nothing"}${decision ? `; decision, ${decision.by}: ${decision.because}` : ""}`;
+    mark(slider, "aria-label", spec.title);
+    mark(slider, "aria-valuemin", 1 - this.span);
+    mark(slider, "aria-valuenow", -Math.round(this.cursor ?? 0));
+    mark(slider, "aria-valuetext", text);
+  }
+
+  #grid(group, scale, format, y) {
+    const ticks = [0, scale / 2, scale].map((value) => ({ key: `y${value / scale}`, value }));
+    const times = Array.from({ length: this.span / this.tick }, (_, i) => ({ key: `x${i}`, ago: i * this.tick }));
+    keyed(group, [...ticks, ...times], (tick) => tick.key, () => shape("g", {}, shape("line"), shape("text")), (node, tick) => {
+      const [line, text] = node.children;
+      if (tick.ago === undefined) {
+        const at = y(tick.value).toFixed(1);
+        for (const [name, value] of [["x1", EDGE.left], ["x2", this.width - EDGE.right], ["y1", at], ["y2", at]]) mark(line, name, value);
+        mark(text, "x", EDGE.left - 4);
+        mark(text, "y", +at + 3.5);
+        mark(text, "text-anchor", "end");
+        say(text, tick.value === 0 && format(1) ? "0" : format(tick.value).replace(" ", "\u2009").replace("iB", ""));
+      } else {
+        const at = this.#x(this.now - tick.ago).toFixed(1);
+        for (const [name, value] of [["x1", at], ["x2", at], ["y1", HEIGHT - EDGE.bottom], ["y2", HEIGHT - EDGE.bottom + 3]]) mark(line, name, value);
+        mark(text, "x", at);
+        mark(text, "y", HEIGHT - 3);
+        mark(text, "text-anchor", tick.ago === 0 ? "end" : "middle");
+        say(text, tick.ago === 0 ? "now" : this.tick < 60 ? `−${tick.ago} s` : `−${tick.ago / 60} min`);
+      }
+    });
+  }
+
+  /** Areas between two curves, one for each stretch without a gap. */
+  #area(points, low, high, y) {
+    let path = "";
+    let stretch = [];
+    const close = () => {
+      if (stretch.length > 0) {
+        const [first, last] = [stretch[0], stretch[stretch.length - 1]];
+        // A single sample is as wide as the time it stands for.
+        if (first === last) path += `M${this.#x(points[first][0] - 1).toFixed(1)} ${y(high(first)).toFixed(1)}L${this.#x(points[first][0]).toFixed(1)} ${y(high(first)).toFixed(1)}V${y(low(first)).toFixed(1)}H${this.#x(points[first][0] - 1).toFixed(1)}z`;
+        else {
+          const at = (i, value) => `${this.#x(points[i][0]).toFixed(1)} ${y(value(i)).toFixed(1)}`;
+          path += `M${stretch.map((i) => at(i, high)).join("L")}L${[...stretch].reverse().map((i) => at(i, low)).join("L")}z`;
+        }
+      }
+      stretch = [];
+    };
+    points.forEach(([time], i) => {
+      const there = Number.isFinite(high(i)) && this.now - time <= this.span;
+      if (!there || (stretch.length > 0 && time - points[i - 1][0] > GAP_S)) close();
+      if (there) stretch.push(i);
+    });
+    close();
+    return path || null;
+  }
+
+  /** A line that stays as it is until it is set anew. */
+  #line(points, scale, y) {
+    let path = "";
+    let before = null;
+    for (const [time, value] of points) {
+      if (!Number.isFinite(value) || value > scale || this.now - time > this.span) {
+        before = null;
+        continue;
+      }
+      const [at, height] = [this.#x(time).toFixed(1), y(value).toFixed(1)];
+      path += before === null || time - before > GAP_S ? `M${at} ${height}` : `H${at}V${height}`;
+      before = time;
+    }
+    return path || null;
+  }
+
+  /** The value at the cursor: of the newest sample up to then. */
+  #read(points) {
+    const time = this.now - (this.cursor ?? 0);
+    let value = NaN;
+    for (const [at, here] of points) {
+      if (at > time + 0.5) break;
+      value = time - at > GAP_S ? NaN : here;
+    }
+    return value;
+  }
+
+  /** The decision whose mark is at the cursor. */
+  #near() {
+    const time = this.now - (this.cursor ?? 0);
+    const distance = (record) => Math.abs(record.from - time);
+    const nearest = this.marks.reduce((a, b) => (!a || distance(b) <= distance(a) ? b : a), null);
+    return nearest && distance(nearest) <= NEAR_S ? nearest : null;
+  }
+
+  #open() {
+    const record = this.#near();
+    if (record) this.onMark(record);
+  }
+
+  #point(slider, event) {
+    const x = event.clientX - slider.getBoundingClientRect().left;
+    const part = (x - EDGE.left) / (this.width - EDGE.left - EDGE.right);
+    this.read(part < 0 || part > 1 ? null : this.span * (1 - part));
+  }
+
+  #key(event) {
+    const now = this.cursor ?? 0;
+    const step = event.shiftKey ? 30 : 1;
+    const to = { ArrowLeft: now + step, ArrowRight: now - step, PageUp: now + 30, PageDown: now - 30, Home: this.span - 1, End: 0 }[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      this.read(to);
+    } else if (event.key === "Enter") this.#open();
+    else if (event.key === "Escape" && this.cursor !== null) {
+      event.stopPropagation();
+      this.read(null);
+    }
+  }
+}
