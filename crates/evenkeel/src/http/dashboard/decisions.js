@@ -2,12 +2,16 @@
 
 import { address } from "./feed.js";
 import { bytes, ms } from "./figures.js";
+import { BLIND } from "./judge.js";
 
 /** Decisions kept, of all subjects together. */
 const KEPT = 1000;
 /** Times of the same decision differ by so much at most: the server works them out anew for each answer. */
 const SAME_S = 0.05;
-/** With more tenants than this, how each stood when the page was opened is not recorded: it would drown the rest. */
+/**
+ * With more tenants than this, neither how each stood when the page was opened nor that one has nothing to do is recorded:
+ * it would drown the rest.
+ */
 const FEW = 50;
 
 /** Reasons of the placement for leaving everything as it is: which of them changes from second to second. */
@@ -35,8 +39,8 @@ export class Decisions {
       for (const told of pool.goal?.decisions ?? []) {
         this.#told({ subject, by: "goal", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
       }
-      const quietly = !this.begun && pool.tenants.length > FEW;
-      for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, quietly);
+      const many = pool.tenants.length > FEW;
+      for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, many);
       if (pool.overdue.length > 0) this.#stands(subject, "device", "overdue", `${pool.overdue.length} requests have been inside the device for too long`, now);
       else this.#ends(subject, "device", "answered", "every request inside the device is in time again", now);
     }
@@ -70,7 +74,7 @@ export class Decisions {
     this.#push({ subject, by: "admission", reason: kind, because, from, until: now, times: 1, decided: admission.decided_at_s });
   }
 
-  #tenant(tenant, subject, now, whole, quietly) {
+  #tenant(tenant, subject, now, whole, many) {
     const hold = tenant.hold;
     if (hold) {
       const because = `${hold.slots} slots, each rests ${ms(hold.rest_ms)} ms: ${hold.because}`;
@@ -83,10 +87,10 @@ export class Decisions {
     for (const promise of tenant.promises) {
       const by = promise.of === "all" ? "promise" : `promise of ${promise.of}s`;
       if (subject === whole && promise.decisions.length > 0) this.#replace(subject, by, promise.decisions);
-      else this.#stands(subject, by, promise.reason, promise.because, now, undefined, quietly);
+      else this.#stands(subject, by, promise.reason, promise.because, now, undefined, many && (!this.begun || BLIND.has(promise.reason)));
     }
     const slots = tenant.slots;
-    if (slots && slots.reason) this.#stands(subject, "slots", slots.reason, slots.because, now, undefined, quietly);
+    if (slots && slots.reason) this.#stands(subject, "slots", slots.reason, slots.because, now, undefined, many && !this.begun);
   }
 
   /** What is in force now, and was perhaps before: one record until its reason (or `version`) changes. */

@@ -7,7 +7,7 @@ const AT_LIMIT = 0.95;
 /** As much of a promise is a promise kept, for the same reason. */
 const AS_PROMISED = 0.98;
 /** Reasons with which nothing is known about a promise at present. */
-const BLIND = new Set(["idle", "app_limited", "not_enough_data", "counters_reset", "signal_lost"]);
+export const BLIND = new Set(["idle", "app_limited", "not_enough_data", "counters_reset", "signal_lost"]);
 
 /** Reasons with which the last figure of a pool's goal is old news. */
 export const NO_READS = new Set(["not_enough_data", "idle", "signal_lost"]);

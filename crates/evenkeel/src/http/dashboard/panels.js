@@ -16,11 +16,13 @@ const rate = { key: "bytes", title: "MB/s", numeric: true, order: largest((row) 
 function fillResponse(cell, row) {
   if (!cell.parts) {
     cell.parts = { figure: make("span"), queue: make("i", { className: "queue" }), device: make("i", { className: "device" }) };
-    cell.append(cell.parts.figure, make("span", { className: "bar" }, cell.parts.device, cell.parts.queue));
+    cell.parts.bar = make("span", { className: "bar" }, cell.parts.device, cell.parts.queue);
+    cell.append(cell.parts.figure, cell.parts.bar);
   }
   const work = row.work;
   say(cell.parts.figure, ms(work?.response));
   const share = work?.response > 0 ? work.queue / work.response : 0;
+  cell.parts.bar.style.visibility = work?.response > 0 ? "" : "hidden";
   cell.parts.queue.style.width = `${(share * 100).toFixed(0)}%`;
   cell.parts.device.style.width = work?.response > 0 ? `${(100 - share * 100).toFixed(0)}%` : "0";
   mark(cell, "title", work?.response >= 0 ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
