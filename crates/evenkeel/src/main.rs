@@ -1,8 +1,10 @@
 //! Evenkeel keeps shared block storage on an even keel: the command line.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use evenkeel_guard::discovery::mark::Mark;
 use tracing_subscriber::EnvFilter;
 
@@ -13,6 +15,7 @@ mod exchange;
 mod guard;
 mod http;
 mod load;
+mod manual;
 mod output;
 mod parallel;
 mod report;
@@ -89,6 +92,19 @@ enum Command {
     Server(control::ServerCommand),
     /// Make a running server read its configuration again
     Reload(control::Connect),
+    /// Print completions for a shell
+    ///
+    /// For bash: evenkeel completions bash > ~/.local/share/bash-completion/completions/evenkeel
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write the manual pages, one for each command
+    #[command(hide = true)]
+    Manual {
+        /// Where to; must be there
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -113,6 +129,8 @@ fn main() -> ExitCode {
         Command::Pool(command) => control::pool(command),
         Command::Server(command) => control::server(command),
         Command::Reload(connect) => control::reload(&connect),
+        Command::Completions { shell } => manual::completions(Cli::command(), shell),
+        Command::Manual { folder } => manual::pages(Cli::command(), &folder),
     };
     if let Err(error) = &done {
         eprintln!("evenkeel: {error:#}");
