@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-/// The units as shipped, with the program of this test in place of the installed one.
+/// The units as shipped, with the program of this test in place of the one that is installed, if any.
 fn copied(to: &Path) -> Vec<std::path::PathBuf> {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let files = std::fs::read_dir(shipped).expect("a folder").map(|entry| entry.expect("an entry").path());
     let copies = files.map(|path| {
         let text = std::fs::read_to_string(&path).expect("text");
         let copy = to.join(path.file_name().expect("a file"));
-        let here = text.replace("/usr/local/bin/evenkeel", env!("CARGO_BIN_EXE_evenkeel"));
+        let here = text.replace("=evenkeel ", &format!("={} ", env!("CARGO_BIN_EXE_evenkeel")));
         std::fs::write(&copy, here).expect("written");
         copy
     });

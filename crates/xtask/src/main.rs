@@ -1,8 +1,9 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask compare`.
+//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask compare`, `cargo xtask deb`.
 
 mod build;
 mod client;
 mod compare;
+mod deb;
 mod lab;
 mod packages;
 mod process;
@@ -30,6 +31,8 @@ enum Task {
     Lab(lab::Args),
     /// Measures Evenkeel against its peers.
     Compare(compare::Args),
+    /// Makes a package for Debian and its relatives.
+    Deb(deb::Args),
     /// What runs inside the virtual machine of a lab.
     #[command(hide = true, subcommand)]
     Guest(lab::guest::Guest),
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Lab(args) => lab::run(args),
         Task::Compare(args) => compare::run(&args),
+        Task::Deb(args) => deb::run(&args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),
     };
     match outcome {

@@ -49,6 +49,8 @@ pub(crate) enum Step {
     Iscsi,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
+    /// The package, installed, upgraded and removed in a virtual machine.
+    Package,
     /// An image of a Ceph cluster through librbd.
     Rbd,
     /// Goals for response times across hosts in network namespaces.
@@ -75,6 +77,7 @@ impl Step {
                 | Self::Initiators
                 | Self::Iscsi
                 | Self::NbdClient
+                | Self::Package
                 | Self::Rbd
                 | Self::Slots
                 | Self::SyncFailure
@@ -209,6 +212,10 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
         Step::Initiators => lab_step(lab::Name::Initiators, args.keep),
         Step::Iscsi => lab_step(lab::Name::Iscsi, args.keep),
         Step::NbdClient => lab_step(lab::Name::NbdClient, args.keep),
+        Step::Package => match lab::without_package() {
+            Some(why) => Ok(Tally::one_skipped("lab package", why)),
+            None => lab_step(lab::Name::Package, args.keep),
+        },
         Step::Rbd => match lab::without_rbd() {
             Some(why) => Ok(Tally::one_skipped("lab rbd", why)),
             None => lab::run_in_test(lab::Name::Rbd, args.keep),

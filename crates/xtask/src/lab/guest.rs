@@ -12,7 +12,8 @@ use super::durability::{FILE_BYTES, Subject};
 use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
 use super::{
-    SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, nbd_client, sync_failure, systemd, writer,
+    SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, nbd_client, package_guest, sync_failure, systemd,
+    writer,
 };
 use crate::client::Client;
 use crate::process::{self, Running};
@@ -72,6 +73,15 @@ pub(crate) enum Guest {
     },
     /// One iSCSI or NBD initiator with one request under way.
     IscsiLoad(iscsi_load::Options),
+    /// Installs, upgrades and removes packages.
+    Package {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long)]
+        boot: package_guest::Boot,
+        #[arg(long)]
+        package: Vec<PathBuf>,
+    },
     /// Serves disks that fail, work again and vanish.
     SyncFailure {
         #[arg(long)]
@@ -97,6 +107,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Initiators { binary, only } => initiators_guest::run(binary, only),
         Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
+        Guest::Package { boot, package, .. } => package_guest::run(*boot, package),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
         Guest::Systemd { binary, units } => systemd::guest(binary, units),
     }

@@ -35,9 +35,12 @@ mod journal;
 mod kernel;
 mod log_writes;
 mod nbd_client;
+mod package;
+mod package_guest;
 mod pattern;
 mod rbd;
 mod replay;
+mod services;
 mod slots;
 mod steps;
 mod sync_failure;
@@ -76,6 +79,8 @@ pub(crate) enum Name {
     Iscsi,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
+    /// Installs, upgrades, restarts and removes the package.
+    Package,
     /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
     Rbd,
     /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
@@ -97,6 +102,7 @@ impl Name {
             Self::Initiators => "initiators",
             Self::Iscsi => "iscsi",
             Self::NbdClient => "nbd-client",
+            Self::Package => "package",
             Self::Rbd => "rbd",
             Self::Slots => "slots",
             Self::SyncFailure => "sync-failure",
@@ -233,6 +239,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
+        Name::Package => package::run(&mut lab, &options),
         Name::Rbd => rbd::run(&mut lab, &options),
         Name::Slots => slots::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
@@ -274,6 +281,11 @@ pub(crate) fn without_rbd() -> Option<String> {
 /// Why the lab of slots cannot run on this machine, if so.
 pub(crate) fn without_slots() -> Option<String> {
     slots::missing()
+}
+
+/// Why the lab of the package cannot run on this machine, if so.
+pub(crate) fn without_package() -> Option<String> {
+    package::missing()
 }
 
 /// Why the lab of services cannot run on this machine, if so.

@@ -1,43 +1,21 @@
 //! The units as shipped, under systemd itself: started, looked after, hung, killed and stopped, in a machine of their own.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::guest::tool;
+use super::services::{
+    FOLDER, GUARD, PATIENCE, SERVE, beside, drop_in, is_running, number, show, systemctl, until, write,
+};
 use super::vm::Machine;
-use super::{Lab, Options};
-use crate::process::{self, Running};
+use super::{Lab, Options, services};
 use crate::scratch::Scratch;
 
 const LIMIT: Duration = Duration::from_secs(600);
-/// Where distributions have it; no program for people.
-const SYSTEMD: &str = "/lib/systemd/systemd";
-const FOLDER: &str = "/etc/systemd/system";
-const GUARD: &str = "evenkeel-guard.service";
-const SERVE: &str = "evenkeel.service";
 const DEVICE: &str = "lab0";
-/// Many times what an emulated processor takes.
-const PATIENCE: Duration = Duration::from_secs(150);
-const POLL: Duration = Duration::from_millis(100);
-/// What has no business in a machine without hardware and with somebody else's files.
-const MASKED: [&str; 10] = [
-    "systemd-tmpfiles-setup.service",
-    "systemd-tmpfiles-setup-dev.service",
-    "systemd-tmpfiles-clean.timer",
-    "systemd-update-utmp.service",
-    "systemd-timesyncd.service",
-    "systemd-udevd.service",
-    "systemd-udevd-control.socket",
-    "systemd-udevd-kernel.socket",
-    "systemd-udev-trigger.service",
-    "systemd-logind.service",
-];
 const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nread_response_time = \"15ms\"\n";
 const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
@@ -49,7 +27,7 @@ const SLOW_RESTART: &str = "[Service]\nRestartSec=20s\n";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
-    (!Path::new(SYSTEMD).exists()).then(|| format!("systemd is not installed ({SYSTEMD})"))
+    services::missing()
 }
 
 /// Runs the lab and reports each step.
@@ -95,14 +73,7 @@ const STEPS: [(&str, Step); 6] = [
 /// In the guest: systemd in a process namespace of its own, and every step.
 pub(crate) fn guest(binary: &Path, units: &Path) -> Result<()> {
     install(binary, units)?;
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", "--unit=lab.target"]);
-    // It looks after services as anywhere, and leaves the machine alone.
-    command.env("container", "lab").stdin(Stdio::null());
-    let systemd = Running::spawn(&mut command)?;
-    until("systemd", PATIENCE, || Ok(first_child(systemd.id()).is_some()))?;
-    MANAGER.store(first_child(systemd.id()).context("systemd is gone")?, Ordering::Relaxed);
-    until("systemd", PATIENCE, || Ok(show("lab.target", "ActiveState").is_ok_and(|state| state == "active")))?;
+    let _systemd = services::boot("lab.target")?;
     for (name, step) in STEPS {
         match step() {
             Ok(detail) => println!("lab: passed {name} {detail}"),
@@ -125,7 +96,8 @@ pub(crate) fn guest(binary: &Path, units: &Path) -> Result<()> {
 }
 
 fn install(binary: &Path, units: &Path) -> Result<()> {
-    for folder in [FOLDER, "/etc/evenkeel", "/usr/local/bin"] {
+    services::prepare()?;
+    for folder in ["/etc/evenkeel", "/usr/local/bin"] {
         std::fs::create_dir_all(folder)?;
     }
     std::fs::copy(binary, PROGRAM).context("cannot install the program")?;
@@ -133,18 +105,8 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
         let unit = entry?;
         std::fs::copy(unit.path(), Path::new(FOLDER).join(unit.file_name()))?;
     }
-    for unit in MASKED {
-        let link = Path::new(FOLDER).join(unit);
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink("/dev/null", link)?;
-    }
-    write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
-    // The kernel makes no user namespace below a changed root, which this machine's is.
-    drop_in(SERVE, "[Service]\nPrivateUsers=no\n")?;
     write("/etc/evenkeel/guard.toml", GUARD_CONFIG)?;
     write(SERVE_FILE, SERVE_CONFIG)?;
-    write("/etc/fstab", "")?;
-    write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")?;
     tool("ip", &["link", "add", DEVICE, "type", "veth", "peer", "name", "lab1"])?;
     for device in [DEVICE, "lab1"] {
         tool("ip", &["link", "set", device, "up"])?;
@@ -152,61 +114,9 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &str, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
-}
-
-/// Settings of a unit that are the lab's own.
-fn drop_in(unit: &str, text: &str) -> Result<()> {
-    let folder = format!("{FOLDER}/{unit}.d");
-    std::fs::create_dir_all(&folder)?;
-    write(&format!("{folder}/lab.conf"), text)
-}
-
-/// systemd, as it is seen from outside its process namespace.
-static MANAGER: AtomicU32 = AtomicU32::new(0);
-
-fn first_child(parent: u32) -> Option<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
-}
-
-/// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.
-fn beside(program: &str, arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
-    process::output(command.args(arguments))
-}
-
-fn systemctl(arguments: &[&str]) -> Result<String> {
-    beside("systemctl", arguments)
-}
-
-fn show(unit: &str, property: &str) -> Result<String> {
-    Ok(systemctl(&["show", "-P", property, unit])?.trim().to_owned())
-}
-
-fn number(unit: &str, property: &str) -> Result<u64> {
-    let text = show(unit, property)?;
-    text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
-}
-
-fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
-    let started = Instant::now();
-    while !holds()? {
-        ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");
-        thread::sleep(POLL);
-    }
-    Ok(started.elapsed())
-}
-
 /// Whether the agent's classes are on the device.
 fn has_classes() -> Result<bool> {
     Ok(tool("tc", &["qdisc", "show", "dev", DEVICE, "root"])?.contains("htb 7ee1:"))
-}
-
-fn is_running(unit: &str) -> Result<bool> {
-    Ok(show(unit, "ActiveState")? == "active" && show(unit, "SubState")? == "running")
 }
 
 fn start() -> Result<String> {

@@ -69,6 +69,8 @@ pub(crate) struct Machine {
     initramfs: PathBuf,
     share: PathBuf,
     time: Time,
+    /// Whether what is written stays, on the first disk.
+    layer: bool,
     verbose: bool,
     boots: u32,
     /// Boots that had to be repeated.
@@ -93,7 +95,14 @@ impl Machine {
     pub(crate) fn another(&self, scratch: &Scratch) -> Self {
         let share = scratch.path().to_owned();
         let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
-        Self { kernel, initramfs, share, time: self.time, verbose: self.verbose, boots: 0, failed_boots: 0 }
+        let (time, layer, verbose) = (self.time, self.layer, self.verbose);
+        Self { kernel, initramfs, share, time, layer, verbose, boots: 0, failed_boots: 0 }
+    }
+
+    /// With what is written kept on the first disk, an ext4 file system, from one boot to the next.
+    pub(crate) fn layered(mut self) -> Self {
+        self.layer = true;
+        self
     }
 
     /// The same with network and iSCSI target, in virtual time.
@@ -127,7 +136,7 @@ impl Machine {
         kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();
-        Ok(Self { kernel, initramfs, share, time, verbose, boots: 0, failed_boots: 0 })
+        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0, failed_boots: 0 })
     }
 
     /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
@@ -166,7 +175,8 @@ impl Machine {
         qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
         qemu.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&self.initramfs);
-        qemu.args(["-append", "console=ttyS0 quiet panic=1 mitigations=off"]);
+        let layer = if self.layer { " lab.layer" } else { "" };
+        qemu.arg("-append").arg(format!("console=ttyS0 quiet panic=1 mitigations=off{layer}"));
         qemu.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
         let share = format!("local,path={},mount_tag=share,security_model=none", self.share.display());
         qemu.arg("-virtfs").arg(share);

@@ -1,0 +1,215 @@
+//! `cargo xtask deb`: a package for Debian and its relatives.
+//!
+//! Packed by dpkg-deb, whose archives hold no time but the one it is told, are sorted, and belong to root.
+
+mod libraries;
+mod reproduce;
+mod stage;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::build::{self, Profile};
+use crate::process;
+use crate::scratch::Scratch;
+
+/// A release build of everything on two busy slow cores stays well below.
+const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// Arguments of `cargo xtask deb`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Program to pack; built as a release when not given.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Where the package goes.
+    #[arg(long, default_value = "target/deb")]
+    output: PathBuf,
+    /// What the program is built for.
+    #[arg(long, value_enum, default_value_t = Target::own())]
+    target: Target,
+    /// Version of the package, in place of that of the workspace.
+    #[arg(long)]
+    version: Option<String>,
+    /// Build again, from a copy of the sources in another folder, and compare.
+    #[arg(long, conflicts_with = "binary")]
+    check_reproducible: bool,
+}
+
+/// What a program is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Target {
+    /// 64-bit x86.
+    Amd64,
+    /// 64-bit ARM. Elsewhere than there, it takes the compiler of `gcc-aarch64-linux-gnu` and Rust's own library for it.
+    Arm64,
+}
+
+impl Target {
+    /// That of this program.
+    pub(crate) fn own() -> Self {
+        if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
+    }
+
+    /// As Debian calls it.
+    fn debian(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// As Rust calls it.
+    fn triple(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// C compiler and linker, where it is not the machine's own.
+    fn compiler(self) -> Option<&'static str> {
+        match self {
+            own if own == Self::own() => None,
+            Self::Amd64 => Some("x86_64-linux-gnu-gcc"),
+            Self::Arm64 => Some("aarch64-linux-gnu-gcc"),
+        }
+    }
+}
+
+/// How dpkg-deb packs what is inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    /// Smallest, and understood by every dpkg in use.
+    Xz,
+    /// For machines that are slow to unpack.
+    None,
+}
+
+/// What goes into a package.
+#[derive(Debug)]
+pub(crate) struct Package<'a> {
+    /// The program.
+    pub(crate) binary: &'a Path,
+    /// A program of this machine that writes the manual pages; `binary` itself unless that one is for another machine.
+    pub(crate) pages: &'a Path,
+    /// Root of the sources.
+    pub(crate) sources: &'a Path,
+    /// Architecture.
+    pub(crate) target: Target,
+    /// Debian's form of the version.
+    pub(crate) version: String,
+    /// How it is packed.
+    pub(crate) compression: Compression,
+}
+
+/// `cargo xtask deb`.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let sources = build::workspace();
+    let output = sources.join(&args.output);
+    let binary = match &args.binary {
+        Some(binary) => std::path::absolute(binary)?,
+        None => release(args.target, &sources, &build::target_dir()?)?,
+    };
+    let pages = if args.target == Target::own() { binary.clone() } else { build::binary("evenkeel", Profile::Dev)? };
+    let version = args.version.clone().unwrap_or_else(|| debian_version(env!("CARGO_PKG_VERSION")));
+    let package = |binary: &Path, sources: &Path, output: &Path| {
+        let (version, compression) = (version.clone(), Compression::Xz);
+        pack(&Package { binary, pages: &pages, sources, target: args.target, version, compression }, output)
+    };
+    let made = package(&binary, &sources, &output)?;
+    println!("{}", made.display());
+    if !args.check_reproducible {
+        return Ok(true);
+    }
+    reproduce::compare(args.target, &made, package)
+}
+
+/// Makes the package in `output`, and returns its path.
+pub(crate) fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
+    if process::find_program("dpkg-deb").is_none() {
+        bail!("dpkg-deb is missing; install the package dpkg");
+    }
+    let (target, version) = (package.target.debian(), &package.version);
+    std::fs::create_dir_all(output).with_context(|| format!("cannot make {}", output.display()))?;
+    let scratch = Scratch::new("deb")?;
+    let root = scratch.path().join("root");
+    stage::fill(package, &root)?;
+    let file = output.join(format!("evenkeel_{version}_{target}.deb"));
+    let mut dpkg = process::program("dpkg-deb");
+    dpkg.args(["--root-owner-group", if package.compression == Compression::Xz { "-Zxz" } else { "-Znone" }]);
+    dpkg.arg("--build").arg(&root).arg(&file).env("SOURCE_DATE_EPOCH", date(package.sources)?.to_string());
+    process::output(&mut dpkg)?;
+    Ok(file)
+}
+
+/// A release of `sources` that names no path of this machine; the result is the program.
+///
+/// With a target given, flags are not those of build scripts, and what it leaves is apart from `cargo build --release`.
+fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).context("cargo has no home folder")?;
+    let folders = [(sources, "/evenkeel"), (into, "/target"), (&home, "/cargo")];
+    let mut flags: Vec<String> =
+        folders.iter().map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display())).collect();
+    // The C and assembler of ring.
+    let c_flags: Vec<String> =
+        folders.iter().map(|(folder, name)| format!("-ffile-prefix-map={}={name}", folder.display())).collect();
+    let triple = target.triple();
+    let variable = triple.replace('-', "_");
+    let mut cargo = build::cargo();
+    cargo.current_dir(sources).args([
+        "build",
+        "--release",
+        "--locked",
+        "--quiet",
+        "--package=evenkeel",
+        "--target",
+        triple,
+    ]);
+    cargo.arg("--target-dir").arg(into).env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    cargo.env(format!("CFLAGS_{variable}"), c_flags.join(" "));
+    if let Some(compiler) = target.compiler() {
+        ensure!(
+            process::find_program(compiler).is_some(),
+            "{compiler} is missing; install its package, and `rustup target add {triple}`"
+        );
+        cargo.env(format!("CC_{variable}"), compiler);
+        flags.push(format!("-Clinker={compiler}"));
+    }
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    let mut messages = String::new();
+    let status = process::stream(&mut cargo, BUILD_LIMIT, |line| {
+        messages.push_str(line);
+        messages.push('\n');
+    })?;
+    ensure!(status.success(), "cannot build for {triple}:\n{messages}");
+    Ok(into.join(triple).join("release/evenkeel"))
+}
+
+/// Debian sorts what follows `~` before the version itself, as Cargo does what follows `-`.
+fn debian_version(cargo: &str) -> String {
+    cargo.replacen('-', "~", 1)
+}
+
+/// The time that everything in a package bears: SOURCE_DATE_EPOCH, else that of the newest entry of the changelog. In seconds.
+fn date(sources: &Path) -> Result<u64> {
+    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+        return text.parse().with_context(|| format!("SOURCE_DATE_EPOCH is {text:?}, not seconds since 1970"));
+    }
+    let changelog = std::fs::read_to_string(sources.join(stage::CHANGELOG))?;
+    let stamp = stamp(&changelog).with_context(|| format!("{} names no date", stage::CHANGELOG))?;
+    let seconds = process::output(Command::new("date").args(["--utc", "+%s", "--date", stamp]))?;
+    seconds.trim().parse().with_context(|| format!("date says {seconds:?}"))
+}
+
+/// The date of the newest entry.
+fn stamp(changelog: &str) -> Option<&str> {
+    let line = changelog.lines().find(|line| line.starts_with(" -- "))?;
+    Some(line.rsplit_once(">  ")?.1)
+}

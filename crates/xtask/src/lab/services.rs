@@ -1,0 +1,119 @@
+//! The host's own systemd in the guest: how it is started, and asked.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::{self, Running};
+
+/// Where distributions have it; no program for people.
+const SYSTEMD: &str = "/lib/systemd/systemd";
+/// Units of the machine's own.
+pub(super) const FOLDER: &str = "/etc/systemd/system";
+pub(super) const GUARD: &str = "evenkeel-guard.service";
+pub(super) const SERVE: &str = "evenkeel.service";
+/// What has no business in a machine without hardware and with somebody else's files.
+const MASKED: [&str; 10] = [
+    "systemd-tmpfiles-setup.service",
+    "systemd-tmpfiles-setup-dev.service",
+    "systemd-tmpfiles-clean.timer",
+    "systemd-update-utmp.service",
+    "systemd-timesyncd.service",
+    "systemd-udevd.service",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    "systemd-udev-trigger.service",
+    "systemd-logind.service",
+];
+/// Many times what an emulated processor takes.
+pub(super) const PATIENCE: Duration = Duration::from_secs(150);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Why services cannot be tried on this machine, if so.
+pub(super) fn missing() -> Option<String> {
+    (!Path::new(SYSTEMD).exists()).then(|| format!("systemd is not installed ({SYSTEMD})"))
+}
+
+/// Makes the guest a machine that systemd starts with nothing but what a lab wants.
+pub(super) fn prepare() -> Result<()> {
+    std::fs::create_dir_all(FOLDER)?;
+    for unit in MASKED {
+        let link = Path::new(FOLDER).join(unit);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("/dev/null", link)?;
+    }
+    write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
+    // The kernel makes no user namespace below a changed root, which this machine's is.
+    drop_in(SERVE, "[Service]\nPrivateUsers=no\n")?;
+    write("/etc/fstab", "")?;
+    write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+}
+
+/// Starts systemd in a process namespace of its own, and waits until it has reached `target`. It ends with the value.
+pub(super) fn boot(target: &str) -> Result<Running> {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", &format!("--unit={target}")]);
+    // It looks after services as anywhere, and leaves the machine alone.
+    command.env("container", "lab").stdin(Stdio::null());
+    let systemd = Running::spawn(&mut command)?;
+    until("systemd", PATIENCE, || Ok(first_child(systemd.id()).is_some()))?;
+    MANAGER.store(first_child(systemd.id()).context("systemd is gone")?, Ordering::Relaxed);
+    until("systemd", PATIENCE, || Ok(show(target, "ActiveState").is_ok_and(|state| state == "active")))?;
+    Ok(systemd)
+}
+
+pub(super) fn write(path: &str, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
+}
+
+/// Settings of a unit that are the lab's own.
+pub(super) fn drop_in(unit: &str, text: &str) -> Result<()> {
+    let folder = format!("{FOLDER}/{unit}.d");
+    std::fs::create_dir_all(&folder)?;
+    write(&format!("{folder}/lab.conf"), text)
+}
+
+/// systemd, as it is seen from outside its process namespace.
+static MANAGER: AtomicU32 = AtomicU32::new(0);
+
+fn first_child(parent: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.
+pub(super) fn beside(program: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
+    process::output(command.args(arguments))
+}
+
+pub(super) fn systemctl(arguments: &[&str]) -> Result<String> {
+    beside("systemctl", arguments)
+}
+
+pub(super) fn show(unit: &str, property: &str) -> Result<String> {
+    Ok(systemctl(&["show", "-P", property, unit])?.trim().to_owned())
+}
+
+pub(super) fn number(unit: &str, property: &str) -> Result<u64> {
+    let text = show(unit, property)?;
+    text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
+}
+
+pub(super) fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let started = Instant::now();
+    while !holds()? {
+        ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(POLL);
+    }
+    Ok(started.elapsed())
+}
+
+pub(super) fn is_running(unit: &str) -> Result<bool> {
+    Ok(show(unit, "ActiveState")? == "active" && show(unit, "SubState")? == "running")
+}
