@@ -123,6 +123,8 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("max_inflight_per_connection", old.max_inflight_per_connection != new.max_inflight_per_connection),
         ("buffer_memory", old.buffer_memory != new.buffer_memory),
         ("handshake_timeout", old.handshake_timeout != new.handshake_timeout),
+        ("max_handshakes", old.max_handshakes != new.max_handshakes),
+        ("max_handshakes_per_client", old.max_handshakes_per_client != new.max_handshakes_per_client),
         ("peer_timeout", old.peer_timeout != new.peer_timeout),
     ];
     restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));

@@ -89,6 +89,12 @@ pub struct Server {
     pub buffer_memory: Bytes,
     /// A client that has not finished the handshake by then is disconnected.
     pub handshake_timeout: Duration,
+    /// Connections that may be in the handshake at once; further ones are closed at once.
+    #[schemars(range(min = 1))]
+    pub max_handshakes: u32,
+    /// The same of one client: an IPv4 address, the /64 of an IPv6 address, or a user of this machine.
+    #[schemars(range(min = 1))]
+    pub max_handshakes_per_client: u32,
     /// A TCP client that acknowledges nothing for so long counts as gone: its host or the way to it has failed.
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
@@ -500,6 +506,8 @@ impl Default for Server {
             max_inflight_per_connection: 256,
             buffer_memory: Bytes(256 << 20),
             handshake_timeout: Duration::from_secs(30),
+            max_handshakes: 4_096,
+            max_handshakes_per_client: 1_024,
             peer_timeout: Duration::from_secs(120),
             drain_timeout: Duration::from_secs(30),
             allow: None,

@@ -210,6 +210,11 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         &at("handshake_timeout"),
         "0 would disconnect everybody; use for example \"30s\"",
     );
+    for (key, most) in
+        [("max_handshakes", server.max_handshakes), ("max_handshakes_per_client", server.max_handshakes_per_client)]
+    {
+        out.error_if(most == 0, &at(key), "0 would let nobody in; use at least 1");
+    }
     let [shortest, longest] = PEER_TIMEOUT;
     out.error_if(
         !(shortest..=longest).contains(&server.peer_timeout),

@@ -12,16 +12,25 @@ pub(crate) enum Reason {
     Barred(Barred),
     /// No tenant names its certificate, and `named_only` is set.
     UnnamedCertificate,
+    /// It has not chosen a volume in time.
+    HandshakeTimeout,
+    /// Too many connections negotiate.
+    Handshakes,
+    /// Too many connections of this client negotiate.
+    HandshakesOfClient,
 }
 
 impl Reason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::Barred(Barred::ServerDeny),
         Self::Barred(Barred::ServerAllow),
         Self::Barred(Barred::VolumeDeny),
         Self::Barred(Barred::VolumeAllow),
         Self::Barred(Barred::NoCertificate),
         Self::UnnamedCertificate,
+        Self::HandshakeTimeout,
+        Self::Handshakes,
+        Self::HandshakesOfClient,
     ];
 
     /// Name in state and metrics.
@@ -33,6 +42,22 @@ impl Reason {
             Self::Barred(Barred::VolumeAllow) => "volume_allow",
             Self::Barred(Barred::NoCertificate) => "no_certificate",
             Self::UnnamedCertificate => "unnamed_certificate",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::Handshakes => "handshakes",
+            Self::HandshakesOfClient => "handshakes_of_client",
+        }
+    }
+
+    /// The same as a sentence about the client.
+    pub(crate) const fn because(self) -> &'static str {
+        match self {
+            Self::Barred(barred) => barred.because(),
+            Self::UnnamedCertificate => "no tenant names its certificate",
+            Self::HandshakeTimeout => "no export chosen in time",
+            Self::Handshakes => "server.max_handshakes connections have not chosen a volume yet",
+            Self::HandshakesOfClient => {
+                "server.max_handshakes_per_client of its connections have not chosen a volume yet"
+            }
         }
     }
 }

@@ -117,6 +117,8 @@ impl Server {
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
             handshake_ns: config.server.handshake_timeout.0.as_nanos(),
+            handshakes: config.server.max_handshakes,
+            handshakes_of_client: config.server.max_handshakes_per_client,
             peer_timeout: config.server.peer_timeout.0,
             busy_poll: config.server.busy_poll.0,
         };

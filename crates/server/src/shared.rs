@@ -15,6 +15,7 @@ use evenkeel_policy::state::OverdueIo;
 
 use crate::backend::emulate::Device;
 use crate::buffer::Budget;
+use crate::handshakes::Handshakes;
 use crate::refusals::Refusals;
 use crate::tls::Acceptor;
 use crate::volume::Volume;
@@ -234,6 +235,10 @@ pub(crate) struct Bounds {
     pub(crate) in_flight: usize,
     /// Time a client has to choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
+    /// Connections that have not chosen an export.
+    pub(crate) handshakes: u32,
+    /// The same of one client.
+    pub(crate) handshakes_of_client: u32,
     /// How long a TCP peer may acknowledge nothing before it counts as gone.
     pub(crate) peer_timeout: Duration,
     /// The longest that a worker looks for events before it sleeps.
@@ -267,6 +272,8 @@ pub(crate) struct Shared {
     pub(crate) accepted: AtomicU64,
     /// Connections refused for want of a slot or a descriptor.
     pub(crate) refused: AtomicU64,
+    /// Who has not chosen an export yet.
+    pub(crate) handshakes: Arc<Handshakes>,
     /// Clients turned away by the rules.
     pub(crate) refusals: Refusals,
     /// Set when the server stops.
@@ -296,6 +303,7 @@ impl Shared {
             bounds,
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            handshakes: Arc::new(Handshakes::new(bounds.handshakes, bounds.handshakes_of_client)),
             refusals: Refusals::default(),
             draining: AtomicBool::new(false),
         }

@@ -16,6 +16,7 @@ use super::mailbox::Message;
 use super::transport::{Peer, Transport};
 use super::{LISTENER_EVENTS, Worker, mail};
 use crate::clock;
+use crate::handshakes::Ticket;
 
 /// How long to leave a listener alone after running out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -77,6 +78,14 @@ impl Worker {
     }
 
     fn place(&mut self, transport: Transport, peer: Peer) {
+        let ticket = match self.shared.handshakes.begin(&peer) {
+            Ok(ticket) => ticket,
+            Err(reason) => {
+                self.shared.refusals.count(reason);
+                tracing::info!(%peer, why = reason.because(), "refusing a connection");
+                return;
+            }
+        };
         let Some(key) = self.shared.slots.take() else {
             // Closing tells the client at once; leaving it in the queue would let it hang.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -88,19 +97,20 @@ impl Worker {
         self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         self.shared.stats[worker].connections.fetch_add(1, Ordering::Relaxed);
         if worker == self.index {
-            self.open(transport, peer, key);
+            self.open(transport, peer, key, ticket);
         } else {
-            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key));
+            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket));
         }
     }
 
     /// Greets a new connection.
-    pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey) {
+    pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey, ticket: Ticket) {
         tracing::debug!(%peer, worker = self.index, "connection opened");
         let mut handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
         let mut connection = Connection::new(key, transport, peer, handshake, clock::now());
+        connection.ticket = Some(ticket);
         connection.out.push(None, Payload::Owned(greeting), 0);
         self.adopt(Box::new(connection));
     }

@@ -14,6 +14,7 @@ use super::meter::Toll;
 use super::transport::{Peer, Transport};
 use crate::backend::Extent;
 use crate::buffer::{Budget, Buffer, BufferPool};
+use crate::handshakes::Ticket;
 use crate::shared::Snapshot;
 use crate::tls::Room;
 use crate::volume::Volume;
@@ -374,6 +375,8 @@ pub(crate) struct Connection {
     pub(crate) peer: Peer,
     /// How far it has come.
     pub(crate) phase: Phase,
+    /// While it negotiates.
+    pub(crate) ticket: Option<Ticket>,
     /// Whether it was refused a volume; it may ask for others.
     pub(crate) refused: bool,
     /// When it was accepted.
@@ -423,6 +426,7 @@ impl Connection {
             transport,
             peer,
             phase: Phase::Handshake(Box::new(handshake)),
+            ticket: None,
             refused: false,
             since: now,
             leftover: Vec::new(),

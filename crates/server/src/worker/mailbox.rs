@@ -7,11 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::connection::{Completion, ConnKey, Connection};
 use super::transport::{Peer, Transport};
 use crate::engine::IoResult;
+use crate::handshakes::Ticket;
 
 /// What a worker is told.
 pub(crate) enum Message {
     /// A new connection is yours.
-    Accepted(Transport, Peer, ConnKey),
+    Accepted(Transport, Peer, ConnKey, Ticket),
     /// A connection from another worker is yours, requests in flight and all.
     Adopt(Box<Connection>),
     /// A request of one of your connections is done.

@@ -47,6 +47,7 @@ use seen::Seen;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::engine::uring::Uring;
+use crate::refusals::Reason;
 use crate::shared::{Shared, Snapshot};
 use crate::spin::Spin;
 
@@ -341,7 +342,7 @@ impl Worker {
         self.mailbox.take(&mut inbox);
         for message in inbox.drain(..) {
             match message {
-                Message::Accepted(transport, peer, key) => self.open(transport, peer, key),
+                Message::Accepted(transport, peer, key, ticket) => self.open(transport, peer, key, ticket),
                 Message::Adopt(connection) => self.adopt(connection),
                 Message::Completed(completion) => self.deliver(*completion),
                 Message::IoDone(token, result) => self.operation_done(token, result),
@@ -559,6 +560,9 @@ impl Worker {
             if let Some(why) = too_long
                 && let Some(connection) = self.connections[slot].take()
             {
+                if connection.volume().is_none() {
+                    self.shared.refusals.count(Reason::HandshakeTimeout);
+                }
                 tracing::info!(peer = %connection.peer, why, "closing a connection");
                 self.close(connection);
                 continue;

@@ -330,6 +330,7 @@ impl Worker {
         let limits = volume.limits();
         let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_));
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
+        connection.ticket = None;
         connection.phase = Phase::Attached(Box::new(Attached {
             session,
             volume: Arc::clone(volume),

@@ -29,6 +29,8 @@ fn worker_with(bytes: u64, in_flight: usize) -> Worker {
     let bounds = Bounds {
         in_flight,
         handshake_ns: Duration::from_secs(3600).as_nanos(),
+        handshakes: 16,
+        handshakes_of_client: 16,
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
     };
@@ -51,7 +53,8 @@ fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     worker.shared.slots.set_home(key, 0);
     worker.shared.placement().join(key.slot);
     worker.shared.stats[0].connections.fetch_add(1, Ordering::Relaxed);
-    worker.open(Transport::unix(server.into()), Peer::default(), key);
+    let ticket = worker.shared.handshakes.begin(&Peer::default()).ok().unwrap();
+    worker.open(Transport::unix(server.into()), Peer::default(), key, ticket);
     (client, key)
 }
 
