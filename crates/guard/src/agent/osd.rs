@@ -26,6 +26,9 @@ const MAX_TOLD: u64 = 2_000;
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 /// Intervals over which the time that requests waited is averaged: some commits of a slow device.
 const WAITS: usize = 8;
+/// Latencies until the throughput is that of a new budget, for `elastic`: the store goes on in batches of commits, and over the
+/// first of them a doubled budget brings 2 to 4 % less than it does later.
+const STEADY_LATENCIES: u64 = 3;
 /// Samples as old as so many intervals cannot be compared with the next one.
 const MAX_GAP_INTERVALS: u64 = 25;
 
@@ -182,14 +185,14 @@ impl Mind {
         waited.max(threads).clamp(0.0, 1.0)
     }
 
-    /// The latency that the controller is told. What it has learned under another budget does not count for `elastic`, which
+    /// The latency that the controller is told. What was admitted under another budget does not count for `elastic`, which
     /// tells by latency and time of completion; of these requests nothing more is known than that they were committed since
-    /// the sample before, so that their age counts from then.
+    /// the sample before, so that their age counts from then, and several such ages have to pass until the store is steady.
     fn latency(&self, took: Duration, before: &Counters, counters: &Counters) -> Duration {
         let mean = counters.store.latency_since(&before.store).unwrap_or(0.0);
         let mean = Duration::from_nanos((mean * 1e9) as u64);
         match self.admission.config() {
-            Config::Elastic(_) => Duration::from_nanos(mean.as_nanos() + took.as_nanos()),
+            Config::Elastic(_) => Duration::from_nanos(mean.as_nanos() * STEADY_LATENCIES + took.as_nanos()),
             _ => mean,
         }
     }

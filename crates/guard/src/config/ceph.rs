@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What doubling the budget of an OSD has to bring: its throughput bends slowly, and 2.5 % of it cost half of the latency.
-const TOLERANCE: f64 = 0.04;
+const TOLERANCE: f64 = 0.045;
 
 /// The OSDs of this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
