@@ -20,7 +20,9 @@ const SLOW_DEVICE: &str = "slow";
 struct Counters {
     reads: u64,
     read_ms: u64,
+    writes: u64,
     written_sectors: u64,
+    write_ms: u64,
 }
 
 fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
@@ -28,7 +30,9 @@ fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
         let fields: Vec<&str> = str::split_whitespace(line).collect();
         let at =
             |n: usize| fields.get(n).and_then(|f| f.parse().ok()).with_context(|| format!("field {n} of {line:?}"));
-        Ok((fields[2], Counters { reads: at(3)?, read_ms: at(6)?, written_sectors: at(9)? }))
+        let (reads, read_ms) = (at(3)?, at(6)?);
+        let (writes, written_sectors, write_ms) = (at(7)?, at(9)?, at(10)?);
+        Ok((fields[2], Counters { reads, read_ms, writes, written_sectors, write_ms }))
     };
     diskstats.lines().filter(|line| line.split_whitespace().nth(2).is_some()).map(device).collect()
 }
@@ -40,6 +44,8 @@ pub(super) struct Window {
     pub(super) at_s: f64,
     /// Mean response time of the reads on the observed device; none without reads.
     pub(super) read_ms: Option<f64>,
+    /// Mean response time of the writes on all volumes; none without writes.
+    pub(super) write_ms: Option<f64>,
     /// Written to the observed device.
     pub(super) own_mb_per_s: f64,
     /// Written to all volumes.
@@ -54,25 +60,32 @@ pub(super) fn observe(
     length: Duration,
     into: &mut Vec<Window>,
 ) -> Result<()> {
-    let read = || -> Result<[Counters; 2]> {
+    let read = || -> Result<[Counters; 3]> {
         let text = std::fs::read_to_string("/proc/diskstats")?;
         let counters = parse_counters(&text)?;
         let of = |name: &str| counters.get(name).copied().with_context(|| format!("no device {name}"));
-        Ok([of(device)?, of(SLOW_DEVICE)?])
+        let volumes = counters.iter().filter(|(name, _)| name.starts_with("dm-"));
+        let writes = volumes.fold(Counters::default(), |sum, (_, one)| Counters {
+            writes: sum.writes + one.writes,
+            write_ms: sum.write_ms + one.write_ms,
+            ..sum
+        });
+        Ok([of(device)?, of(SLOW_DEVICE)?, writes])
     };
     let mut before = read()?;
     let mut at = Instant::now();
     for _ in 0..count {
         thread::sleep((at + length).saturating_duration_since(Instant::now()));
         let (now, after) = (Instant::now(), read()?);
-        let reads = after[0].reads - before[0].reads;
-        let read_ms = (reads > 0).then(|| (after[0].read_ms - before[0].read_ms) as f64 / reads as f64);
+        let mean = |requests: u64, ms: u64| (requests > 0).then(|| ms as f64 / requests as f64);
+        let read_ms = mean(after[0].reads - before[0].reads, after[0].read_ms - before[0].read_ms);
+        let write_ms = mean(after[2].writes - before[2].writes, after[2].write_ms - before[2].write_ms);
         let rate = |n: usize| {
             let bytes = (after[n].written_sectors - before[n].written_sectors) as f64 * 512.0;
             bytes / 1e6 / now.duration_since(at).as_secs_f64()
         };
         let at_s = now.duration_since(started).as_secs_f64();
-        into.push(Window { at_s, read_ms, own_mb_per_s: rate(0), written_mb_per_s: rate(1) });
+        into.push(Window { at_s, read_ms, write_ms, own_mb_per_s: rate(0), written_mb_per_s: rate(1) });
         (before, at) = (after, now);
     }
     Ok(())
@@ -123,7 +136,7 @@ mod tests {
     fn counters_are_read_from_diskstats() {
         let text = "253 0 dm-0 10 0 80 45 7 0 56 9 0 1 2\n 252 0 slow 1 2 3 4 5 6 4096 8 9 10 11\n";
         let counters = parse_counters(text).unwrap();
-        assert_eq!(counters["dm-0"], Counters { reads: 10, read_ms: 45, written_sectors: 56 });
+        assert_eq!(counters["dm-0"], Counters { reads: 10, read_ms: 45, writes: 0, written_sectors: 56, write_ms: 9 });
         assert_eq!(counters["slow"].written_sectors, 4096);
         assert!(parse_counters("253 0 dm-0 1").is_err());
     }
