@@ -1,4 +1,4 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask compare`, `cargo xtask deb`.
+//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask compare`, `cargo xtask deb`.
 
 mod build;
 mod client;
@@ -29,6 +29,8 @@ enum Task {
     Test(test::Args),
     /// Runs a lab in a virtual machine.
     Lab(lab::Args),
+    /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
+    Soak(lab::soak::Args),
     /// Measures Evenkeel against its peers.
     Compare(compare::Args),
     /// Makes a package for Debian and its relatives.
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
     let outcome = match task {
         Task::Test(args) => test::run(&args),
         Task::Lab(args) => lab::run(args),
+        Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),

@@ -108,6 +108,12 @@ impl Running {
         }
     }
 
+    /// Sends the child a signal, and nobody that it started.
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: kill has no memory effects; the child has not been reaped.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
     /// Kills the child and everything it started, at once.
     pub(crate) fn kill(mut self) {
         self.kill_now();

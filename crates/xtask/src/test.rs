@@ -55,6 +55,8 @@ pub(crate) enum Step {
     Rbd,
     /// Goals for response times across hosts in network namespaces.
     Slots,
+    /// Everything happens to one server for two minutes.
+    Soak,
     /// Failing disks in a virtual machine.
     SyncFailure,
     /// The units under systemd in a virtual machine.
@@ -80,6 +82,7 @@ impl Step {
                 | Self::Package
                 | Self::Rbd
                 | Self::Slots
+                | Self::Soak
                 | Self::SyncFailure
                 | Self::Systemd
         )
@@ -224,6 +227,7 @@ fn run_step(step: Step, args: &Args, logs: &Path) -> Result<Tally> {
             Some(why) => Ok(Tally::one_skipped("lab slots", why)),
             None => lab::run_in_test(lab::Name::Slots, args.keep),
         },
+        Step::Soak => lab::run_soak(&lab::soak::Args::in_test(args.keep)),
         Step::SyncFailure => lab_step(lab::Name::SyncFailure, args.keep),
         Step::Systemd => match lab::without_systemd() {
             Some(why) => Ok(Tally::one_skipped("lab systemd", why)),

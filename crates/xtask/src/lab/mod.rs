@@ -42,6 +42,7 @@ mod rbd;
 mod replay;
 mod services;
 mod slots;
+pub(crate) mod soak;
 mod steps;
 mod sync_failure;
 mod systemd;
@@ -193,6 +194,21 @@ impl Lab {
     fn check(&mut self, check: &str, holds: bool, detail: &str) {
         if holds { self.passed(check, detail) } else { self.failed(check, detail) }
     }
+
+    /// Sums up.
+    fn end(mut self, outcome: Result<()>, started: Instant) -> Tally {
+        if let Err(e) = outcome {
+            self.failed("whole_run", &format!("{e:#}"));
+        }
+        println!(
+            "lab {}: {} passed, {} failed in {:.0} s",
+            self.name,
+            self.tally.passed,
+            self.tally.failed.len(),
+            started.elapsed().as_secs_f64()
+        );
+        self.tally
+    }
 }
 
 /// `cargo xtask lab`; the result is whether every check held.
@@ -218,10 +234,28 @@ pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
     run_lab(Args { name, server, binary: None, keep, verbose, only, full, seconds: SECONDS, repeats: 1 })
 }
 
+/// `cargo xtask soak`, also as a step of `cargo xtask test`.
+pub(crate) fn run_soak(args: &soak::Args) -> Result<Tally> {
+    let started = Instant::now();
+    let binary = match given(args.binary.clone())? {
+        Some(binary) => binary,
+        None => build::binary("evenkeel", build::Profile::Dev)?,
+    };
+    let mut lab = Lab { name: "soak", tally: Tally::default() };
+    let outcome = soak::run(&mut lab, args, &binary);
+    Ok(lab.end(outcome, started))
+}
+
+/// The binary that somebody wants to be used.
+fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    let named = binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from));
+    Ok(named.map(std::path::absolute).transpose()?)
+}
+
 fn run_lab(args: Args) -> Result<Tally> {
     let started = Instant::now();
-    let binary = match args.binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from)) {
-        Some(binary) => std::path::absolute(binary)?,
+    let binary = match given(args.binary)? {
+        Some(binary) => binary,
         None if args.server.is_evenkeel() => {
             build::binary("evenkeel", if args.full { build::Profile::Release } else { build::Profile::Dev })?
         }
@@ -245,17 +279,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
         Name::Systemd => systemd::run(&mut lab, &options),
     };
-    if let Err(e) = outcome {
-        lab.failed("whole_run", &format!("{e:#}"));
-    }
-    println!(
-        "lab {}: {} passed, {} failed in {:.0} s",
-        lab.name,
-        lab.tally.passed,
-        lab.tally.failed.len(),
-        started.elapsed().as_secs_f64()
-    );
-    Ok(lab.tally)
+    Ok(lab.end(outcome, started))
 }
 
 /// Why the labs cannot run on this machine, if so.

@@ -386,7 +386,7 @@ impl Stage {
         let broken = guest::compare(&mut self.connect("killed")?, &owed)?;
         ensure!(owed.len() > 100, "only {} sectors were acknowledged", owed.len());
         ensure!(broken.is_empty(), "{} of {} sectors: {}", broken.len(), owed.len(), broken[0]);
-        terminate(&server);
+        server.signal(libc::SIGTERM);
         server.wait(PATIENCE)?;
         Ok(format!("{} writes acknowledged as durable, on {} sectors", durable.len(), owed.len()))
     }
@@ -398,7 +398,7 @@ impl Stage {
         thread::sleep(Duration::from_secs(1));
         let begun = Instant::now();
         let told = self.log("serve").len();
-        terminate(&server);
+        server.signal(libc::SIGTERM);
         let ended = server.wait(PATIENCE);
         let took = begun.elapsed();
         self.cluster.ceph(&["osd", "unpause"])?;
@@ -421,7 +421,7 @@ impl Stage {
         let mut client = self.connect("paused")?;
         ensure!(write(&mut client, 0)?.is_none(), "it cannot be written");
         let begun = Instant::now();
-        terminate(&server);
+        server.signal(libc::SIGTERM);
         let status = server.wait(PATIENCE)?;
         ensure!(status.success(), "it ended with {status}: {}", self.log("serve"));
         let locks = self.rbd(&["lock", "ls", &format!("{POOL}/paused")])?;
@@ -473,11 +473,6 @@ fn write(client: &mut Client, at: u64) -> Result<Option<Refused>> {
         Ok(_) => Ok(None),
         Err(error) => error.downcast::<Refused>().map(Some),
     }
-}
-
-fn terminate(server: &Running) {
-    // SAFETY: kill has no memory effects; the child has not been reaped.
-    unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
 }
 
 fn tool(name: &str, arguments: &[&str]) -> Result<String> {

@@ -16,7 +16,7 @@ use super::pattern::{self, SECTOR};
 use crate::client::{Client, Command, Refused};
 
 /// Connections of a writer; with more than one, FLUSH on one covers writes of the other.
-const CONNECTIONS: u64 = 2;
+pub(super) const CONNECTIONS: u64 = 2;
 /// Requests that a connection keeps outstanding.
 const QUEUE_DEPTH: usize = 8;
 /// One write in this many is followed by a FLUSH.
