@@ -136,7 +136,7 @@ mod tests {
     fn counters_are_read_from_diskstats() {
         let text = "253 0 dm-0 10 0 80 45 7 0 56 9 0 1 2\n 252 0 slow 1 2 3 4 5 6 4096 8 9 10 11\n";
         let counters = parse_counters(text).unwrap();
-        assert_eq!(counters["dm-0"], Counters { reads: 10, read_ms: 45, writes: 0, written_sectors: 56, write_ms: 9 });
+        assert_eq!(counters["dm-0"], Counters { reads: 10, read_ms: 45, writes: 7, written_sectors: 56, write_ms: 9 });
         assert_eq!(counters["slow"].written_sectors, 4096);
         assert!(parse_counters("253 0 dm-0 1").is_err());
     }
