@@ -9,6 +9,8 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     /// Names of those that did not.
     pub(crate) failed: Vec<String>,
+    /// Names of those that missed a bound on a measured figure at first, and were made once more.
+    pub(crate) repeated: Vec<String>,
     /// Names and reasons of those that did not run.
     pub(crate) skipped: BTreeMap<String, String>,
 }
@@ -33,6 +35,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
+        self.repeated.extend(other.repeated);
         self.skipped.extend(other.skipped);
     }
 

@@ -145,11 +145,14 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(total.failed.is_empty())
 }
 
-/// Skipped and failed parts by name.
+/// Parts that were skipped, measured twice or failed, by name.
 fn report(total: &Tally) -> String {
     let mut text = String::new();
     for (name, reason) in &total.skipped {
         let _ = writeln!(text, "skipped: {name}: {reason}");
+    }
+    for name in &total.repeated {
+        let _ = writeln!(text, "measured twice: {name}");
     }
     for name in &total.failed {
         let _ = writeln!(text, "failed: {name}");

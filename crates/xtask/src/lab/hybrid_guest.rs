@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::guard::{self, Guard};
 use super::guest::keep_in_memory;
 use super::hybrid_stage::{self as stage, Hybrid, Kept, Kind, Tenant, measure, until};
-use super::steps;
+use super::steps::{self, figure};
 use crate::process;
 
 /// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
@@ -66,7 +66,7 @@ pub(super) fn run(binary: &Path, tools: &Path, only: &str) -> Result<()> {
     println!("lab: ready");
     let stage = Stage { binary: binary.to_owned(), tools: tools.to_owned() };
     for (name, step) in wanted(only) {
-        steps::tell(name, step(&stage));
+        steps::take(name, || step(&stage));
     }
     Ok(())
 }
@@ -143,19 +143,19 @@ fn compare(stage: &Stage, kind: Kind, promised: &[u64]) -> Result<String> {
         detail += &format!("[{promised} MB/s promised; static: {fixed}; agent: {ours}] ");
     }
     for (fixed, ours) in fixed.iter().zip(&ours) {
-        ensure!(ours.dat_percent < OURS_BELOW_PERCENT, "too far from the promise: {detail}");
+        figure(ours.dat_percent < OURS_BELOW_PERCENT, || format!("too far from the promise: {detail}"))?;
         // Of several tenants each alone may be slow enough to catch up within the kernel's slices, and a cache of writes
         // takes most as fast as they come.
         if promised.len() == 1 && kind != Kind::DmWritecache {
-            ensure!(fixed.dat_percent > STATIC_ABOVE_PERCENT, "nothing to correct: {detail}");
+            figure(fixed.dat_percent > STATIC_ABOVE_PERCENT, || format!("nothing to correct: {detail}"))?;
         }
     }
     // All together: who runs short beside others has its share in what they have back.
     let sum = |kept: &[Kept], of: fn(&Kept) -> f64| kept.iter().map(of).sum::<f64>();
     let nearer = sum(&ours, |kept| kept.dat_percent) < sum(&fixed, |kept| kept.dat_percent) / 2.0;
-    ensure!(nearer, "hardly nearer to the promise than a static limit: {detail}");
+    figure(nearer, || format!("hardly nearer to the promise than a static limit: {detail}"))?;
     let steadier = sum(&ours, |kept| kept.jitter_percent) <= sum(&fixed, |kept| kept.jitter_percent);
-    ensure!(steadier, "more jitter than with a static limit: {detail}");
+    figure(steadier, || format!("more jitter than with a static limit: {detail}"))?;
     Ok(detail)
 }
 

@@ -19,7 +19,7 @@ use super::guard::{self, Guard, Place};
 use super::guest::{keep_in_memory, tool};
 use super::hybrid_stage::{make_disk, until};
 use super::iscsi_stage::put;
-use super::steps;
+use super::steps::{self, figure};
 use crate::process::{self, Running};
 
 const CONFIG: &str = "/sys/kernel/config";
@@ -114,7 +114,7 @@ pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
     println!("lab: ready");
     let stage = Stage { binary: binary.to_owned(), scsi, nvme };
     for (name, step) in wanted(only) {
-        steps::tell(name, step(&stage));
+        steps::take(name, || step(&stage));
     }
     Ok(())
 }
@@ -289,9 +289,9 @@ fn judge(without: &Served, with: &Served, before: &[u32], during: &[u32], states
         "goal {GOAL_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
         without.response_ms, without.backup_iops, with.response_ms, with.backup_iops
     );
-    ensure!(without.response_ms > GOAL_MS, "nothing to be done: {detail}");
-    ensure!(with.response_ms < GOAL_MS, "the goal is not kept: {detail}; {states:?}");
-    ensure!(with.backup_iops > 0.5 * without.backup_iops, "the backup starves: {detail}; {states:?}");
+    figure(without.response_ms > GOAL_MS, || format!("nothing to be done: {detail}"))?;
+    figure(with.response_ms < GOAL_MS, || format!("the goal is not kept: {detail}; {states:?}"))?;
+    figure(with.backup_iops > 0.5 * without.backup_iops, || format!("the backup starves: {detail}; {states:?}"))?;
     ensure!(during[1] < before[1], "no queue became shorter: {detail}; {states:?}");
     Ok(detail)
 }

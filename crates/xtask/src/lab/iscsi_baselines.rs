@@ -9,6 +9,7 @@ use super::guest::tool;
 use super::iscsi_guest::Holding;
 use super::iscsi_observe::beside_writers;
 use super::iscsi_stage::{Server, address, retransmits};
+use super::steps::figure;
 
 /// Held hosts.
 const HELD: [usize; 3] = [2, 3, 4];
@@ -144,29 +145,20 @@ pub(super) fn compare(binary: &Path) -> Result<String> {
     }
     let detail = detail.join("; ");
     let (free, longest) = (&delays[0], &delays[delays.len() - 1]);
-    ensure!(
-        longest.read_ms < free.read_ms / 4.0 && delays[2].read_ms < free.read_ms,
-        "the reads gain too little by delay: {:.1} -> {:.1} ms",
-        free.read_ms,
-        longest.read_ms
-    );
+    figure(longest.read_ms < free.read_ms / 4.0 && delays[2].read_ms < free.read_ms, || {
+        format!("the reads gain too little by delay: {:.1} -> {:.1} ms", free.read_ms, longest.read_ms)
+    })?;
     for row in &delays {
-        ensure!(
-            row.retransmits == 0 && row.drops == 0,
-            "{}: {} retransmits, {} drops",
-            row.name,
-            row.retransmits,
-            row.drops
-        );
+        figure(row.retransmits == 0 && row.drops == 0, || {
+            format!("{}: {} retransmits, {} drops", row.name, row.retransmits, row.drops)
+        })?;
     }
     // Writers send; what is limited is what they receive.
-    ensure!(
-        htb[0].written > 0.9 * free.written,
-        "HTB at the writers' rate holds them back: {:.1} MB/s",
-        htb[0].written
-    );
+    figure(htb[0].written > 0.9 * free.written, || {
+        format!("HTB at the writers' rate holds them back: {:.1} MB/s", htb[0].written)
+    })?;
     for row in &policing {
-        ensure!(row.drops > 0 && row.retransmits > 0, "{} loses nothing: {detail}", row.name);
+        figure(row.drops > 0 && row.retransmits > 0, || format!("{} loses nothing: {detail}", row.name))?;
     }
     Ok(detail)
 }

@@ -14,6 +14,7 @@ use super::iscsi_observe::{Window, mean, observe, reader, writers};
 use super::iscsi_stage::{
     GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, volume_path, with_window,
 };
+use super::steps::figure;
 use crate::process;
 
 /// What each second after a restart must stay below, as a part of the goal.
@@ -187,9 +188,9 @@ pub(super) fn agent(binary: &Path, goal_ms: u32) -> Result<String> {
         "worst second from 5 s on {settled:.1} ms, at the restart {overshoot:.1} ms, from 3 s after it {late:.1} ms; \
          writes {written:.1} MB/s; {lost} retransmits; the agent took {processor:.1} % of the processor"
     );
-    ensure!(settled > 0.0 && settled <= 1.15 * goal, "above 1.15 x the goal: {detail}");
-    ensure!(overshoot <= OVERSHOOT_LIMIT * goal && late <= 1.15 * goal, "overshoot: {detail}");
-    ensure!(lost == 0, "packets were lost: {detail}");
+    figure(settled > 0.0 && settled <= 1.15 * goal, || format!("above 1.15 x the goal: {detail}"))?;
+    figure(overshoot <= OVERSHOOT_LIMIT * goal && late <= 1.15 * goal, || format!("overshoot: {detail}"))?;
+    figure(lost == 0, || format!("packets were lost: {detail}"))?;
     Ok(detail)
 }
 
@@ -253,7 +254,7 @@ pub(super) fn without_effect(binary: &Path) -> Result<String> {
         ensure!(said.contains("all packets wait"), "{detail}; the reason is not on record: {said}");
         // What a read waits for. There are few reads, each waits for another number of writes, and their mean over so few
         // seconds scatters by as much as is to be seen.
-        ensure!(writes(&after) < 0.97 * writes(&before), "all packets held help no more: {detail}");
+        figure(writes(&after) < 0.97 * writes(&before), || format!("all packets held help no more: {detail}"))?;
         Ok(detail)
     })
 }
@@ -292,8 +293,8 @@ pub(super) fn percentile(binary: &Path) -> Result<String> {
     let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
     let measured = state["resources"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
     let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
-    ensure!(reads >= 600 && own > 1.5 * median, "too few reads, or all alike: {detail}");
-    ensure!((measured / own - 1.0).abs() <= 0.15, "more than 15 % apart: {detail}");
+    figure(reads >= 600 && own > 1.5 * median, || format!("too few reads, or all alike: {detail}"))?;
+    figure((measured / own - 1.0).abs() <= 0.15, || format!("more than 15 % apart: {detail}"))?;
     Ok(detail)
 }
 

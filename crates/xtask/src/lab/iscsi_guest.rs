@@ -165,7 +165,7 @@ pub(super) fn run(binary: &Path, machine: Machine, only: &str) -> Result<()> {
     load(1, &["--seconds", "0.2", "--write"])?;
     println!("lab: ready");
     for (name, step) in wanted(machine, only) {
-        steps::tell(name, step(binary));
+        steps::take(name, || step(binary));
     }
     Ok(())
 }

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::guest::tool;
 use super::iscsi_control::Agent;
 use super::iscsi_guest::{EDT, Holding};
 use super::iscsi_observe::{Window, mean, observe, writers};
 use super::iscsi_stage::{Server, load_fast, retransmits};
+use super::steps::figure;
 
 const ROUNDS: usize = 4;
 /// Queueing disciplines that come or go under load may cost a packet, and the connection that lost it a pause; that is
@@ -75,7 +76,7 @@ pub(super) fn of_a_busy_device(binary: &Path) -> Result<String> {
     if lost > WANTED {
         println!("lab: missed: a loss of {lost:.2} % is more than {WANTED} %");
     }
-    ensure!(lost <= LIMIT, "the agent costs too much: {detail}");
+    figure(lost <= LIMIT, || format!("the agent costs too much: {detail}"))?;
     Ok(detail)
 }
 
@@ -152,6 +153,6 @@ pub(super) fn of_a_busy_processor(binary: &Path) -> Result<String> {
     if worst > WANTED {
         println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
     }
-    ensure!(worst <= PROCESSOR_LIMIT, "the agent takes too much: {detail}");
+    figure(worst <= PROCESSOR_LIMIT, || format!("the agent takes too much: {detail}"))?;
     Ok(detail)
 }

@@ -195,16 +195,23 @@ impl Lab {
         if holds { self.passed(check, detail) } else { self.failed(check, detail) }
     }
 
+    /// A measurement that missed its bound and is made once more.
+    fn repeated(&mut self, check: &str, reason: &str) {
+        self.tally.repeated.push(format!("lab::{}::{check}", self.name));
+        println!("lab: {check} is measured once more: {reason}");
+    }
+
     /// Sums up.
     fn end(mut self, outcome: Result<()>, started: Instant) -> Tally {
         if let Err(e) = outcome {
             self.failed("whole_run", &format!("{e:#}"));
         }
         println!(
-            "lab {}: {} passed, {} failed in {:.0} s",
+            "lab {}: {} passed, {} failed, {} measured twice, in {:.0} s",
             self.name,
             self.tally.passed,
             self.tally.failed.len(),
+            self.tally.repeated.len(),
             started.elapsed().as_secs_f64()
         );
         self.tally
