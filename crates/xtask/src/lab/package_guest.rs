@@ -1,5 +1,7 @@
 //! In the guest: dpkg and systemd, asked what became of the package.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ pub(super) const BEFORE: [(&str, Step); 4] = [
 pub(super) const REBOOTED: [(&str, Step); 3] = [
     ("after_a_reboot_both_services_are_there_with_their_data", rebooted),
     ("removal_stops_both_and_keeps_data_and_settings", remove),
-    ("purged_it_leaves_nothing_but_its_user", purge),
+    ("purged_it_leaves_nothing_but_volumes_and_its_user", purge),
 ];
 
 /// Takes the steps of a boot, with `packages` to install first and to upgrade to.
@@ -237,7 +239,17 @@ fn remove(_: &[PathBuf]) -> Result<String> {
 }
 
 fn purge(_: &[PathBuf]) -> Result<String> {
+    const AGAIN: &str = "/var/lib/dpkg/lab.postrm";
+    std::fs::copy("/var/lib/dpkg/info/evenkeel.postrm", AGAIN).context("the script of the removal")?;
     dpkg(&["--purge", "evenkeel"])?;
+    let volume = File::options().read(true).write(true).open(format!("{DATA}/disk0.img"));
+    let volume = volume.context("the volume is gone")?;
+    let mut found = vec![0; PIECE];
+    volume.read_exact_at(&mut found, PLACES[0] * PIECE as u64)?;
+    ensure!(found == piece(PLACES[0]), "what was written to the volume is gone");
+    // As it was before anything was written.
+    volume.set_len(0)?;
+    beside("sh", &[AGAIN, "purge"])?;
     ensure!(status().is_empty() || status() == "not-installed", "dpkg says {:?}", status());
     let mut find = process::program("find");
     // Not the lab's own: what it shares with the host, and its settings of units; nor systemd's books.
