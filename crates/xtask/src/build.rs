@@ -26,6 +26,12 @@ pub(crate) fn workspace() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
 
+/// A page of the documentation.
+pub(crate) fn page(name: &str) -> Result<String> {
+    let path = workspace().join(format!("docs/{name}.md"));
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
 /// A cargo command in the workspace's root, the same cargo that started this program.
 pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

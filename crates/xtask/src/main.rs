@@ -11,6 +11,7 @@ mod scratch;
 mod servers;
 mod tally;
 mod test;
+mod tutorial;
 
 use std::process::ExitCode;
 

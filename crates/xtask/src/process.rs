@@ -134,7 +134,7 @@ impl Drop for Running {
 
 /// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this
 /// program blocks for itself and which would stay blocked across exec.
-fn tie_to_this_program(command: &mut Command) {
+pub(crate) fn tie_to_this_program(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec, calls only async-signal-safe functions, and the set is
     // initialised by sigemptyset before use.

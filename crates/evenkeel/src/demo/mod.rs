@@ -3,7 +3,6 @@
 mod bufferbloat;
 mod phase;
 mod picture;
-mod svg;
 
 /// Options of `evenkeel demo`.
 #[derive(Debug, clap::Args)]

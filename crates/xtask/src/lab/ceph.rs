@@ -31,6 +31,8 @@ const SMALL_MOST: f64 = 0.6;
 const LEAST_THROUGHPUT: f64 = 0.8;
 const MOST_MEDIAN: f64 = 0.6;
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The only step that can be asked for by itself.
+const TUTORIAL: &str = "the_tutorial_works_as_written";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
@@ -49,6 +51,9 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut stage = Stage::start(options, 1, FLASH)?;
     println!("lab: an OSD is up after {:.0} s", begun.elapsed().as_secs_f64());
     let _bulk = stage.start_bulk()?;
+    if !options.only.is_empty() && TUTORIAL.contains(&options.only) {
+        return tutorial(lab, &stage);
+    }
     let time = Duration::from_secs(options.seconds);
     let fixed = sweep(&stage, SPEED, &FIXED_KIB, time)?;
     let fixed_slower = sweep(&stage, SLOWER, &FIXED_KIB, time)?;
@@ -98,6 +103,16 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     }
     let took = begun.elapsed().as_secs_f64();
     lab.check("a_killed_agent_leaves_nothing_behind", left.is_empty(), &format!("{left:?} after {took:.1} s"));
+    tutorial(lab, &stage)
+}
+
+/// Does what the tutorial says, beside the bulk client.
+fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
+    stage.set_speed(SPEED)?;
+    let begun = Instant::now();
+    let told = stage.follow_tutorial();
+    println!("lab: the tutorial took {:.0} s", begun.elapsed().as_secs_f64());
+    lab.check(TUTORIAL, told.is_ok(), &told.unwrap_or_else(|e| format!("{e:#}")));
     Ok(())
 }
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 use super::Options;
 use super::ceph_admin::Admin;
 use super::ceph_cluster::{self, Cluster, PATIENCE, Plan, daemon};
-use crate::build;
 use crate::process::{self, Running};
+use crate::{build, tutorial};
 
 const POOL: &str = "bench";
 /// The file that tells how fast the devices are.
@@ -241,6 +241,23 @@ impl Stage {
         let status = guard.wait(PATIENCE)?;
         ensure!(status.success(), "the agent ended with {status}; see guard.log");
         Ok(())
+    }
+
+    /// Does what the tutorial says, with the socket of this lab's OSD, and port and journal of an agent of its own, in place of
+    /// the usual ones.
+    pub(crate) fn follow_tutorial(&self) -> Result<String> {
+        let (status, socket) = (self.status, self.cluster.socket(0).display().to_string());
+        let journal = self.cluster.folder().join("journal").display().to_string();
+        let table =
+            format!("[guard]\nstatus = \"{status}\"\njournal = {journal:?}\n\n[ceph]\nsockets = [{socket:?}]\n");
+        let page = build::page("tutorial-ceph")?
+            .replace("/run/ceph/ceph-osd.0.asok", &socket)
+            .replace("[ceph]\n", &table)
+            .replace("guard status", &format!("guard status --status {status}"))
+            .replace("guard why", &format!("guard why --status {status}"))
+            .replace("guard reset", &format!("guard reset --journal '{journal}'"));
+        let commands = tutorial::follow(&page, &self.binary, process::tie_to_this_program)?;
+        Ok(format!("{commands} commands of docs/tutorial-ceph.md"))
     }
 
     /// What the agent says of each OSD; nothing if it does not run.

@@ -18,6 +18,7 @@ use super::{
 use crate::client::Client;
 use crate::process::{self, Running};
 use crate::servers::{self, Address, Setup, Storage};
+use crate::{build, tutorial};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -49,9 +50,6 @@ pub(crate) enum Guest {
     Hybrid {
         #[arg(long)]
         binary: PathBuf,
-        /// Where unpacked programs are.
-        #[arg(long)]
-        tools: PathBuf,
         #[arg(long, default_value = "")]
         only: String,
     },
@@ -103,7 +101,7 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
-        Guest::Hybrid { binary, tools, only } => hybrid_guest::run(binary, tools, only),
+        Guest::Hybrid { binary, only } => hybrid_guest::run(binary, only),
         Guest::Initiators { binary, only } => initiators_guest::run(binary, only),
         Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
@@ -121,6 +119,12 @@ fn disk(index: usize) -> PathBuf {
 /// Runs a program of the host's to its end.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
     process::output(process::program(name).args(args))
+}
+
+/// Does what a page of the documentation says; the machine is what its reader has.
+pub(super) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
+    let commands = tutorial::follow(&build::page(name)?, binary, process::tie_to_this_program)?;
+    Ok(format!("{commands} commands of docs/{name}.md"))
 }
 
 /// Takes programs over from the host with all they need: while the machine waits for the host, its virtual clock jumps from

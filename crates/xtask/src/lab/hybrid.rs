@@ -9,12 +9,12 @@ use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
-/// Makes the headers of bcache; used from where it is unpacked.
-const TOOLS: [&str; 1] = ["bcache-tools"];
+/// Used from where they are unpacked.
+const TOOLS: [&str; 2] = ["bcache-tools", "lvm2"];
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let tools = std::path::absolute(kernel::tools(&options.build, "tools-hybrid", &TOOLS)?)?;
+    let tools = std::path::absolute(kernel::tools(&options.build, "tools-caches", &TOOLS)?)?;
     let expected = hybrid_guest::steps(&options.only);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let mut scratch = Scratch::new("hybrid")?;
@@ -22,7 +22,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         scratch.keep();
     }
     let mut machine = vm::Machine::hybrid(&options.build, &scratch, options.verbose)?;
-    let arguments = ["--only".into(), options.only.clone(), "--tools".into(), tools.display().to_string()];
-    let guest = machine.boot(&options.guest_script("hybrid", &arguments)?, &[])?;
+    let script = options.guest_script("hybrid", &["--only".into(), options.only.clone()])?;
+    let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
     steps::report(lab, guest, LIMIT, expected)
 }

@@ -1,6 +1,6 @@
 //! The steps of the hybrid lab, inside the machine.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::guard::{self, Guard};
-use super::guest::keep_in_memory;
+use super::guest::{follow_tutorial, keep_in_memory};
 use super::hybrid_stage::{self as stage, Hybrid, Kept, Kind, Tenant, measure, until};
 use super::steps::{self, figure};
 use crate::process;
@@ -31,22 +31,19 @@ const LOAD_SECONDS: u64 = 120;
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
 
-/// What the steps need.
-pub(super) struct Stage {
-    binary: PathBuf,
-    tools: PathBuf,
-}
+type Step = fn(&Path) -> Result<String>;
 
-type Step = fn(&Stage) -> Result<String>;
-
-const STEPS: [(&str, Step); 7] = [
-    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |stage| compare(stage, Kind::DmCache, &[PROMISED])),
-    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |stage| compare(stage, Kind::DmCache, &PROMISED_TO_TWO)),
-    ("the_promise_of_writes_is_kept_on_dm_writecache", |stage| compare(stage, Kind::DmWritecache, &[PROMISED_WRITES])),
-    ("a_killed_agent_leaves_no_limit", |stage| killed(stage, false)),
-    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |stage| killed(stage, true)),
+const STEPS: [(&str, Step); 8] = [
+    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |binary| compare(binary, Kind::DmCache, &[PROMISED])),
+    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |binary| compare(binary, Kind::DmCache, &PROMISED_TO_TWO)),
+    ("the_promise_of_writes_is_kept_on_dm_writecache", |binary| {
+        compare(binary, Kind::DmWritecache, &[PROMISED_WRITES])
+    }),
+    ("a_killed_agent_leaves_no_limit", |binary| killed(binary, false)),
+    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |binary| killed(binary, true)),
     ("a_limit_of_somebody_else_stays", foreign),
-    ("the_promise_of_one_tenant_is_kept_on_bcache", |stage| compare(stage, Kind::Bcache, &[PROMISED])),
+    ("the_promise_of_one_tenant_is_kept_on_bcache", |binary| compare(binary, Kind::Bcache, &[PROMISED])),
+    ("the_tutorial_works_as_written", tutorial),
 ];
 
 fn wanted(only: &str) -> impl Iterator<Item = (&'static str, Step)> {
@@ -59,14 +56,14 @@ pub(super) fn steps(only: &str) -> usize {
 }
 
 /// In the guest: builds everything and takes the steps.
-pub(super) fn run(binary: &Path, tools: &Path, only: &str) -> Result<()> {
+pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
     stage::build()?;
-    let programs = ["fio", "dmsetup", "sh"].into_iter().filter_map(process::find_program);
+    let programs =
+        ["fio", "dmsetup", "sh", "bash", "cat", "grep", "pgrep", "sleep"].into_iter().filter_map(process::find_program);
     keep_in_memory(programs.chain([binary.to_owned()]).collect())?;
     println!("lab: ready");
-    let stage = Stage { binary: binary.to_owned(), tools: tools.to_owned() };
     for (name, step) in wanted(only) {
-        steps::take(name, || step(&stage));
+        steps::take(name, || step(binary));
     }
     Ok(())
 }
@@ -129,13 +126,13 @@ impl Agent {
 }
 
 /// The same load under limits of what was promised, as people set them today, and under the agent.
-fn compare(stage: &Stage, kind: Kind, promised: &[u64]) -> Result<String> {
-    let hybrid = Hybrid::make(kind, &stage.tools)?;
+fn compare(binary: &Path, kind: Kind, promised: &[u64]) -> Result<String> {
+    let hybrid = Hybrid::make(kind)?;
     let fixed = watch(&hybrid, promised, None).context("with static limits")?;
     // A cache in the state in which the first run found it.
     hybrid.remove()?;
-    let hybrid = Hybrid::make(kind, &stage.tools)?;
-    let ours = watch(&hybrid, promised, Some(&stage.binary)).context("with the agent")?;
+    let hybrid = Hybrid::make(kind)?;
+    let ours = watch(&hybrid, promised, Some(binary)).context("with the agent")?;
     hybrid.remove()?;
     let mut detail = String::new();
     for ((fixed, ours), promised) in fixed.iter().zip(&ours).zip(promised) {
@@ -210,15 +207,15 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
 }
 
 /// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
-fn killed(stage: &Stage, both: bool) -> Result<String> {
-    let hybrid = Hybrid::make(Kind::DmCache, &stage.tools)?;
+fn killed(binary: &Path, both: bool) -> Result<String> {
+    let hybrid = Hybrid::make(Kind::DmCache)?;
     let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED)?];
     // One had a limit before, the other none.
     let before = [Some(5_000_000), None];
     for (tenant, before) in tenants.iter().zip(before) {
         tenant.set_limit(before)?;
     }
-    let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+    let agent = Agent::start(binary, &hybrid, &tenants)?;
     let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
     until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
     let killed_at = Instant::now();
@@ -226,15 +223,15 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
     let detail = if both {
         std::thread::sleep(Duration::from_secs(2));
         ensure!(limits(&tenants) == Some(vec![Some(PROMISED); 2]), "who put back {:?}?", limits(&tenants));
-        let said = guard::reset(&stage.binary, guard::ONLY)?;
+        let said = guard::reset(binary, guard::ONLY)?;
         ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
         ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
         // The next start does the same.
-        let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+        let agent = Agent::start(binary, &hybrid, &tenants)?;
         until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
         agent.guard.kill(true)?;
         let nobody = Tenant::make(&hybrid, PROMISED)?;
-        let agent = Agent::start(&stage.binary, &hybrid, std::slice::from_ref(&nobody))?;
+        let agent = Agent::start(binary, &hybrid, std::slice::from_ref(&nobody))?;
         ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
         agent.guard.stop()?;
         tenants.push(nobody);
@@ -248,12 +245,23 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
     Ok(detail)
 }
 
+/// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was promised.
+fn tutorial(binary: &Path) -> Result<String> {
+    let hybrid = Hybrid::make_by_lvm("vg0", "data")?;
+    let mut tenant = Tenant::named(&hybrid, "system.slice/database.service", PROMISED)?;
+    tenant.set_limit(Some(PROMISED))?;
+    tenant.load(&hybrid, 0, 1, LOAD_SECONDS)?;
+    let told = follow_tutorial("tutorial-lvm", binary);
+    tenant.remove()?;
+    told
+}
+
 /// A limit that somebody else sets while the agent runs.
-fn foreign(stage: &Stage) -> Result<String> {
+fn foreign(binary: &Path) -> Result<String> {
     const THEIRS: u64 = 7_000_000;
-    let hybrid = Hybrid::make(Kind::DmCache, &stage.tools)?;
+    let hybrid = Hybrid::make(Kind::DmCache)?;
     let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED / 2)?];
-    let agent = Agent::start(&stage.binary, &hybrid, &tenants)?;
+    let agent = Agent::start(binary, &hybrid, &tenants)?;
     until("limits", || (tenants[0].limit().ok()? == Some(PROMISED)).then_some(()))?;
     tenants[0].set_limit(Some(THEIRS))?;
     for (tenant, index) in tenants.iter_mut().zip(0..) {

@@ -10,6 +10,7 @@
 //! dm-writecache, which is for writes, it writes them.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::guest::tool;
 use super::iscsi_stage::{put, signal};
+use super::lvm;
 use crate::process::Running;
 
 pub(super) const GROUPS: &str = "/sys/fs/cgroup";
@@ -77,7 +79,8 @@ pub(super) struct Hybrid {
     pub(super) path: PathBuf,
     /// As `MAJOR:MINOR`.
     pub(super) number: String,
-    disks: [String; 3],
+    /// What it is made of and goes with it.
+    disks: Vec<String>,
 }
 
 /// Mounts what the stage needs.
@@ -113,7 +116,7 @@ static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 
 impl Hybrid {
     /// Makes both devices and what joins them, and brings the hot data into the cache.
-    pub(super) fn make(kind: Kind, tools: &Path) -> Result<Self> {
+    pub(super) fn make(kind: Kind) -> Result<Self> {
         let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
         let disks = ["hfd", "hsd", "hmd"].map(|name| format!("{name}{number}"));
         let [fast, slow, metadata] = &disks;
@@ -131,14 +134,36 @@ impl Hybrid {
             Kind::DmWritecache => join_by_dm(&format!(
                 "0 {sectors} writecache s /dev/{slow} /dev/{fast} 4096 4 high_watermark 98 low_watermark 96"
             ))?,
-            Kind::Bcache => join_by_bcache(tools, fast, slow)?,
+            Kind::Bcache => join_by_bcache(fast, slow)?,
         };
         let path = match kind {
             Kind::DmCache | Kind::DmWritecache => format!("/dev/mapper/{DM_NAME}"),
             Kind::Bcache => format!("/dev/{name}"),
         };
         let number = std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))?.trim().to_owned();
-        let hybrid = Self { kind, path: path.into(), number, disks };
+        let hybrid = Self { kind, path: path.into(), number, disks: disks.into() };
+        hybrid.warm()?;
+        Ok(hybrid)
+    }
+
+    /// The same as LVM does it; it stays until the machine ends.
+    pub(super) fn make_by_lvm(group: &str, volume: &str) -> Result<Self> {
+        let (fast, slow) = ("fast", "slow");
+        // Room for what LVM writes beside the data.
+        make_disk(fast, FAST_MIB + 32, &[])?;
+        make_disk(slow, SLOW_MIB + 64, &[("mbps", &SLOW_MB_PER_S.to_string())])?;
+        let path = PathBuf::from(format!("/dev/{group}/{volume}"));
+        let commands = format!(
+            "vgcreate {group} /dev/{slow} /dev/{fast}\n\
+             lvcreate -y -Wn -Zn -L {SLOW_MIB}m -n {volume} {group} /dev/{slow}\n\
+             lvcreate -y -Wn -Zn -l 100%PVS -n cache {group} /dev/{fast}\n\
+             lvconvert -y --type cache --cachevol cache --cachemode writeback --chunksize 64k \
+             --cachesettings migration_threshold=4096 {group}/{volume}\n"
+        );
+        lvm::run(&[slow, fast], &commands, std::slice::from_ref(&path))?;
+        let device = std::fs::metadata(&path)?.rdev();
+        let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let hybrid = Self { kind: Kind::DmCache, path, number, disks: Vec::new() };
         hybrid.warm()?;
         Ok(hybrid)
     }
@@ -173,11 +198,10 @@ fn join_by_dm(table: &str) -> Result<String> {
 }
 
 /// The same by bcache.
-fn join_by_bcache(tools: &Path, fast: &str, slow: &str) -> Result<String> {
-    let make = tools.join("usr/sbin/make-bcache").display().to_string();
+fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
     let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
     let sizes = ["--bucket", "64k", "--block", "4k", "--wipe-bcache", "--writeback"];
-    tool(&make, &[&sizes[..], &["-C", &fast, "-B", &slow_path]].concat())?;
+    tool("make-bcache", &[&sizes[..], &["-C", &fast, "-B", &slow_path]].concat())?;
     for disk in [&fast, &slow_path] {
         put("/sys/fs/bcache/register", disk)?;
     }
@@ -268,8 +292,17 @@ impl Tenant {
     /// Makes its group, without load.
     pub(super) fn make(hybrid: &Hybrid, promised: u64) -> Result<Self> {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
-        let group = Path::new(GROUPS).join(format!("tenant-{number}"));
-        std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+        Self::named(hybrid, &format!("tenant-{number}"), promised)
+    }
+
+    /// The same by the name of its group, which may be in another one.
+    pub(super) fn named(hybrid: &Hybrid, name: &str, promised: u64) -> Result<Self> {
+        let mut group = PathBuf::from(GROUPS);
+        for part in name.split('/') {
+            put(group.join("cgroup.subtree_control"), "+io")?;
+            group.push(part);
+            std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+        }
         let direction = hybrid.kind.direction();
         Ok(Self { group, promised, number: hybrid.number.clone(), direction, fio: None })
     }

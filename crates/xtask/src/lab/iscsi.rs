@@ -72,17 +72,10 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     })
 }
 
-/// What a machine runs, with the unpacked programs before those of the system.
+/// What a machine runs.
 fn script(options: &Options, machine: Machine, tools: &Path) -> Result<String> {
     let arguments = ["--machine".into(), machine.name().into(), "--only".into(), options.only.clone()];
-    let folders = |names: &[&str]| {
-        let paths: Vec<String> = names.iter().map(|name| tools.join(name).display().to_string()).collect();
-        paths.join(":").replace('\'', r"'\''")
-    };
-    let programs = folders(&["usr/sbin", "sbin", "usr/bin"]);
-    let libraries = folders(&["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]);
-    let run = options.guest_script("iscsi", &arguments)?;
-    Ok(format!("export PATH='{programs}':\"$PATH\"\nexport LD_LIBRARY_PATH='{libraries}'\n{run}"))
+    Ok(kernel::with_tools(tools, &options.guest_script("iscsi", &arguments)?))
 }
 
 /// One machine from its boot to its end; the result is how many boots had to be repeated.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::guard::{self, Guard};
-use super::guest::tool;
+use super::guest::{follow_tutorial, tool};
 use super::iscsi_observe::{Window, mean, observe, reader, writers};
 use super::iscsi_stage::{
     GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, volume_path, with_window,
@@ -257,6 +257,17 @@ pub(super) fn without_effect(binary: &Path) -> Result<String> {
         figure(writes(&after) < 0.97 * writes(&before), || format!("all packets held help no more: {detail}"))?;
         Ok(detail)
     })
+}
+
+/// The tutorial, with the load of its four hosts.
+pub(super) fn tutorial(binary: &Path) -> Result<String> {
+    /// More than the tutorial takes.
+    const LOAD_S: u64 = 200;
+    let _reading = reader(Server::Lio, LOAD_S)?;
+    let _writing = writers(Server::Lio, LOAD_S)?;
+    // Who has not logged in is not found.
+    thread::sleep(3 * SECOND);
+    follow_tutorial("tutorial-iscsi", binary)
 }
 
 /// A percentile as the agent measures it beside the one that the load itself saw, of reads that come by chance and wait for

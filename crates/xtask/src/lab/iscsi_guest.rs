@@ -102,7 +102,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Path) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 29] = [
+const STEPS: [(Machine, &str, Step); 30] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", refuses_foreign),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |binary| {
         sweep(binary, "acknowledgements", true, &SWEEP_US, &[])
@@ -133,6 +133,7 @@ const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "a_second_agent_is_refused", second_agent),
     (Machine::Delays, "the_agent_costs_a_busy_device_nothing", iscsi_overhead::of_a_busy_device),
     (Machine::Delays, "the_agent_costs_a_busy_processor_little", iscsi_overhead::of_a_busy_processor),
+    (Machine::Agent, "the_tutorial_works_as_written", iscsi_control::tutorial),
     (Machine::Agent, "the_agent_holds_20_ms", |binary| iscsi_control::agent(binary, 20)),
     (Machine::Agent, "the_agent_holds_15_ms", |binary| iscsi_control::agent(binary, 15)),
     (Machine::Agent, "the_agent_holds_10_ms", |binary| iscsi_control::agent(binary, 10)),

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use super::guest::{self, tool};
+use super::lvm;
 use crate::process;
 
 /// Initiator hosts.
@@ -31,8 +32,6 @@ const INITIATOR_WINDOW: &str = "4096 65536 65536";
 const CONFIG: &str = "/sys/kernel/config";
 /// The volume group.
 pub(super) const GROUP: &str = "vg1";
-/// Where LVM finds its settings.
-const LVM_FOLDER: &str = "/run/lvm-lab";
 /// Device that serves at once, for what the processor alone limits.
 pub(super) const FAST: usize = HOSTS + 1;
 pub(super) const LIO_PORT: u16 = 3260;
@@ -139,7 +138,7 @@ pub(super) fn build() -> Result<()> {
 
 /// Takes everything that runs later over from the host.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
-    let names = ["ip", "tc", "nft", "tgtd", "tgtadm", "sh", "cat"];
+    let names = ["ip", "tc", "nft", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "pgrep", "sleep", "sort"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
     files.push(binary.to_owned());
     let library = tool("ldconfig", &["-p"])?;
@@ -159,28 +158,13 @@ fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     put(format!("/sys/block/{name}/queue/scheduler"), "none")
 }
 
-/// The volume group with all its volumes, by one LVM process, without a device manager to wait for.
+/// The volume group with all its volumes.
 fn make_volumes() -> Result<()> {
-    make_dir(LVM_FOLDER)?;
-    let settings = "devices { types = [ \"nullb\", 16 ] filter = [ \"a|^/dev/slow$|\", \"r|.*|\" ] use_devicesfile = 0 }\n\
-                    activation { udev_sync = 0 udev_rules = 0 monitoring = 0 }\n\
-                    backup { backup = 0 archive = 0 }\n\
-                    global { use_lvmpolld = 0 use_lvmlockd = 0 }\n";
-    put(format!("{LVM_FOLDER}/lvm.conf"), settings)?;
     let mut commands = format!("vgcreate {GROUP} /dev/slow\n");
     for number in 1..=VOLUMES {
         commands += &format!("lvcreate -y -Wn -Zn -L 64m -n lv{number} {GROUP}\n");
     }
-    put(format!("{LVM_FOLDER}/commands"), &commands)?;
-    let script = std::fs::File::open(format!("{LVM_FOLDER}/commands"))?;
-    let mut lvm = process::program("lvm");
-    let output = lvm.env("LVM_SYSTEM_DIR", LVM_FOLDER).stdin(script).output().context("cannot start lvm")?;
-    let missing = (1..=VOLUMES).map(volume_path).find(|path| !path.exists());
-    if let Some(path) = missing {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-        anyhow::bail!("LVM made no {}: {}", path.display(), said.trim());
-    }
-    Ok(())
+    lvm::run(&["slow"], &commands, &(1..=VOLUMES).map(volume_path).collect::<Vec<_>>())
 }
 
 fn make_network() -> Result<()> {

@@ -88,6 +88,17 @@ pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathB
     Ok(root)
 }
 
+/// A script for the guest whose programs are found in such a folder before those of the system.
+pub(crate) fn with_tools(tools: &Path, script: &str) -> String {
+    let folders = |names: &[&str]| {
+        let paths: Vec<String> = names.iter().map(|name| tools.join(name).display().to_string()).collect();
+        paths.join(":").replace('\'', r"'\''")
+    };
+    let programs = folders(&["usr/sbin", "sbin", "usr/bin"]);
+    let libraries = folders(&["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"]);
+    format!("export PATH='{programs}':\"$PATH\"\nexport LD_LIBRARY_PATH='{libraries}'\n{script}")
+}
+
 fn unpack(build: &Path, package: &str, into: &Path) -> Result<()> {
     let downloads = build.join("packages");
     std::fs::create_dir_all(&downloads)?;

@@ -34,6 +34,7 @@ mod iscsi_stage;
 mod journal;
 mod kernel;
 mod log_writes;
+mod lvm;
 mod nbd_client;
 mod package;
 mod package_guest;
@@ -129,7 +130,7 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph with --full: comparison, cost, recovery, disk).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything, with the release build, and print the tables of the docs (ceph).
