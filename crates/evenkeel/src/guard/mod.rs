@@ -52,7 +52,7 @@ pub(crate) enum Command {
     ///
     /// Changes and loads nothing. Exit status 1 if clients cannot be held back here.
     Check {
-        /// A configuration whose arrays and exchange are looked at, too
+        /// A configuration whose arrays, exchange and sockets of OSDs are looked at, too
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print the findings as JSON
@@ -167,15 +167,17 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
 
 fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let mut preflight = judged();
-    if let Some(config) = config.map(read).transpose()? {
-        preflight.findings.extend(preflight::arrays::judge(&config, &Roots::default()));
+    let config = config.map(read).transpose()?;
+    if let Some(config) = &config {
+        preflight.findings.extend(preflight::arrays::judge(config, &Roots::default()));
         if !config.exchange.etcd.is_empty() {
             let answers = reach(&config.exchange)?;
             let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
             preflight.findings.extend(findings);
         }
     }
-    for entry in osds::find(Path::new("/"), &[]) {
+    let sockets = config.and_then(|config| config.ceph).map_or_else(Vec::new, |ceph| ceph.sockets);
+    for entry in osds::find(Path::new("/"), &sockets) {
         let socket = AdminSocket::new(entry.socket, CHECK_LIMIT);
         preflight.findings.push(preflight::osd::judge(&entry.name, &Scheduling::ask(&socket)));
     }
