@@ -1,6 +1,7 @@
 //! `evenkeel guard` as a program: configuration, a dry run, and what can be asked of it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -113,6 +114,28 @@ fn check_and_discover_answer_in_json() {
     let discover = guard(&["discover", "--json"]);
     let map: Value = serde_json::from_slice(&discover.stdout).expect("JSON");
     assert!(map["links"].is_array() && map["notes"].is_array(), "{map}");
+}
+
+#[test]
+fn a_browser_is_told_what_this_is_and_where_to_look() {
+    let file = File::new("page", GOAL);
+    let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&agent.status).expect("listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answered");
+        answer
+    };
+    let page = get("/");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("content-type: text/html"), "{page}");
+    assert!(page.contains("evenkeel top --status"), "{page}");
+    let links: Vec<&str> = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(links.len() >= 4, "{links:?}");
+    for link in links {
+        // Whether measuring works is another question.
+        assert!(get(link).starts_with("HTTP/1.1 200") || link == "/healthz", "{link}");
+    }
 }
 
 #[test]

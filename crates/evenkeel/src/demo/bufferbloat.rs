@@ -19,8 +19,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::phase::{self, Bulk, Phase, phases};
-use super::picture;
+use super::{picture, svg};
 use crate::load::{self, JobResult};
+use crate::report;
 
 /// Options of `evenkeel demo bufferbloat`.
 #[derive(Debug, clap::Args)]
@@ -45,6 +46,9 @@ pub(super) struct Args {
     /// Also write the result as an HTML page with a plot
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Also write the result as a picture: p99 of the light client and throughput of the bulk writer as bars
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 /// A way to bound what is inside the device.
@@ -183,6 +187,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.html {
         std::fs::write(path, picture::html(&measured, &conclusions(&measured)))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg::svg(&measured, &report::command()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let text = if args.json {

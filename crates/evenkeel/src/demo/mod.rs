@@ -3,6 +3,7 @@
 mod bufferbloat;
 mod phase;
 mod picture;
+mod svg;
 
 /// Options of `evenkeel demo`.
 #[derive(Debug, clap::Args)]

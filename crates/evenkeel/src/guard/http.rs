@@ -1,10 +1,10 @@
-//! The agent's own port: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`.
+//! The agent's own port: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`, and at `/` a page that names them.
 
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use evenkeel_guard::agent::array_record::SlotsRecord;
@@ -43,6 +43,7 @@ struct Wanted {
 /// Everything that can be read.
 pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
     Router::new()
+        .route("/", get(Html(include_str!("page.html"))))
         .route("/api/v1/state", get(async |State(agent): Agent| Json(lock(&agent).state())))
         .route("/api/v1/decisions", get(decisions))
         .route("/metrics", get(scrape))

@@ -35,7 +35,7 @@ async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: H
 struct Snapshot(State);
 
 /// Reasons with which nothing is known about the goal at present: the last figure is old news.
-const BLIND: [&str; 3] = ["not_enough_data", "idle", "signal_lost"];
+pub(crate) const BLIND: [&str; 3] = ["not_enough_data", "idle", "signal_lost"];
 
 /// Whether what was measured last is above the goal, and still counts.
 pub(crate) fn missed(goal_ms: f64, measured_ms: Option<f64>, reason: &str) -> bool {

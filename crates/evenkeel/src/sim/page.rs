@@ -6,7 +6,7 @@ use evenkeel_sim::world::{Run, TenantSample};
 
 use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
-use crate::report::{Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
+use crate::report::{self, Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
 
 /// Series of one plot that are shown from the start; the others wait in the legend.
 const SHOWN: usize = 8;
@@ -34,7 +34,7 @@ pub(super) fn page(plan: &Plan, outcome: &Outcome, text: &str) -> Page {
     let sections =
         [Some(results(plan, outcome)), curves(plan, outcome), course(plan, outcome), percentiles(plan, outcome)];
     let listing = Block::Listing { title: "Scenario".into(), text: text.to_owned() };
-    let source = Section { title: "What was run".into(), text: vec![command()], blocks: vec![listing] };
+    let source = Section { title: "What was run".into(), text: vec![report::command()], blocks: vec![listing] };
     Page {
         title: plan.title.clone(),
         intro: scenario.description.split("\n\n").map(|part| part.trim().replace('\n', " ")).collect(),
@@ -59,17 +59,6 @@ fn facts(plan: &Plan) -> Vec<(String, String)> {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
-}
-
-/// The command line that repeats the page, with the name of the program instead of its path.
-fn command() -> String {
-    let quoted =
-        |argument: String| match argument.contains(|c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()".contains(c)) {
-            true => format!("'{}'", argument.replace('\'', "'\\''")),
-            false => argument,
-        };
-    let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
 }
 
 fn checks(plan: &Plan, outcome: &Outcome) -> Vec<Check> {

@@ -31,6 +31,8 @@ mod detail;
 mod detail_view;
 mod figures;
 mod guard;
+#[cfg(test)]
+mod judge_tests;
 mod keys;
 mod model;
 mod row;

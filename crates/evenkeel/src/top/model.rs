@@ -260,12 +260,13 @@ impl Model {
         let tab = self.tab();
         let all = self.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
         let filter = self.filter.to_lowercase();
-        let passes = |row: &&Row| {
+        let found = |row: &Row| {
             let words = [&row.name, &row.of, &row.tenant];
             let by = row.hold.as_ref().map(|hold| &hold.by);
-            let found = words.into_iter().chain(by).any(|word| word.to_lowercase().contains(&filter));
-            (filter.is_empty() || found) && self.scope().is_none_or(|(tab, one)| tab.holds(one, row))
+            words.into_iter().chain(by).any(|word| word.to_lowercase().contains(&filter))
         };
+        let passes =
+            |row: &&Row| (filter.is_empty() || found(row)) && self.scope().is_none_or(|(tab, one)| tab.holds(one, row));
         let mut rows: Vec<&Row> = all.filter(passes).collect();
         rows.sort_by(|a, b| {
             let order = self.sort.by.order(a, b);

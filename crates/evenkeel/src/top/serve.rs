@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 
 use evenkeel_policy::state::{
-    ClientState, Clients, LatencyState, LimitState, PoolState, PromiseState, State, TenantState, VolumeState,
+    ClientState, Clients, GoalState, LatencyState, LimitState, PoolState, PromiseState, State, TenantSlotsState,
+    TenantState, VolumeState,
 };
 
 use super::figures::{bytes, count, megabytes, ms, rates, uptime};
 use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
+use crate::http::metrics::BLIND;
 
 /// A rate of so much of its limit is at the limit: what is measured between two looks is never exact.
 pub(super) const AT_LIMIT: f64 = 0.95;
@@ -63,6 +65,9 @@ impl Feed {
                 tenants.push(of_tenant(tenant, was, seconds, pool));
             }
         }
+        let paces = self.paces_by_volume();
+        let of_volume =
+            |volume: &VolumeState| Self::of_volume(volume, paces.get(volume.name.as_str()).map_or(&[], Vec::as_slice));
         Sample {
             head: head(state),
             uptime_s: state.uptime_s,
@@ -70,7 +75,7 @@ impl Feed {
             tables: vec![
                 Table { tab: Tab::Pools, rows: pools },
                 Table { tab: Tab::Tenants, rows: tenants },
-                Table { tab: Tab::Volumes, rows: state.volumes.iter().map(|volume| self.of_volume(volume)).collect() },
+                Table { tab: Tab::Volumes, rows: state.volumes.iter().map(of_volume).collect() },
                 Table { tab: Tab::Clients, rows: self.clients.iter().map(|client| self.of_client(client)).collect() },
             ],
         }
@@ -96,6 +101,16 @@ impl Feed {
         }
     }
 
+    /// What the connections of each volume did lately.
+    fn paces_by_volume(&self) -> HashMap<&str, Vec<Pace>> {
+        let mut paces: HashMap<&str, Vec<Pace>> = HashMap::new();
+        for client in &self.clients {
+            let of_volume = paces.entry(&client.volume).or_default();
+            of_volume.extend(self.paces.get(&client.id));
+        }
+        paces
+    }
+
     fn of_client(&self, client: &ClientState) -> Row {
         let pace = self.paces.get(&client.id).copied().unwrap_or_default();
         Row {
@@ -113,16 +128,10 @@ impl Feed {
         }
     }
 
-    fn of_volume(&self, volume: &VolumeState) -> Row {
-        // Rates of volumes are those of their connections.
-        let paces = self.clients.iter().filter(|client| client.volume == volume.name);
-        let paces: Vec<_> = paces.filter_map(|client| self.paces.get(&client.id)).collect();
+    /// Rates of volumes are those of their connections.
+    fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         let sum = |of: fn(&Pace) -> Option<f64>| {
-            if volume.connections == 0 {
-                Some(0.0)
-            } else {
-                paces.iter().filter_map(|pace| of(pace)).reduce(|a, b| a + b)
-            }
+            if volume.connections == 0 { Some(0.0) } else { paces.iter().filter_map(of).reduce(|a, b| a + b) }
         };
         let trouble = match (&volume.error, &volume.remote) {
             (Some(error), _) => Some(format!("FAILED: {error}")),
@@ -294,7 +303,7 @@ fn of_pool(pool: &PoolState, work: Option<Work>) -> Row {
         goal: goal.map(|goal| Goal {
             what: format!("{}<{}ms", goal.statistic, short(goal.goal_ms)),
             kept: match row.iops {
-                Some(iops) if iops > 0.0 => Verdict::below(goal.measured_ms, goal.goal_ms),
+                Some(iops) if iops > 0.0 && !is_old(goal) => Verdict::below(goal.measured_ms, goal.goal_ms),
                 _ => Verdict::Quiet,
             },
         }),
@@ -303,6 +312,11 @@ fn of_pool(pool: &PoolState, work: Option<Work>) -> Row {
         why: format!("{}admission: {}", because.unwrap_or_default(), admission.reason),
         ..row
     }
+}
+
+/// Whether the figure of a goal was measured before the last reads stopped.
+fn is_old(goal: &GoalState) -> bool {
+    goal.decision.as_ref().is_some_and(|decision| BLIND.contains(&decision.reason.as_str()))
 }
 
 fn of_tenant(tenant: &TenantState, was: Option<&TenantState>, seconds: f64, pool: &PoolState) -> Row {
@@ -340,8 +354,7 @@ fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goa
     let mut goals = Vec::new();
     if let Some((slots, goal_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.goal_ms?))) {
         let was = was.and_then(|was| was.slots.as_ref());
-        let judged =
-            |of: fn(&evenkeel_policy::state::TenantSlotsState) -> u64| of(slots).saturating_sub(was.map_or(0, of));
+        let judged = |of: fn(&TenantSlotsState) -> u64| of(slots).saturating_sub(of(was.unwrap_or(slots)));
         let kept = match (judged(|slots| slots.windows_total), judged(|slots| slots.violated_total)) {
             (_, 1..) => Verdict::Missed,
             (1.., 0) => Verdict::Kept,

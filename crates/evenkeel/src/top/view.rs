@@ -209,12 +209,12 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     let selected = model.selected(&rows);
     let foot = if look.once { 0 } else { WHY_LINES + 1 };
     let page = area.height.saturating_sub(2 + foot);
-    let columns = columns(model, area.width);
+    let many = several_owners(model);
+    let columns = columns(model, &rows, many, area.width);
     heads(model, look, &columns, Rect { y: area.y + 1, height: 1, ..area }, buf);
     // The selected row is in the middle where there are rows on both sides.
     let most = rows.len().saturating_sub(usize::from(page));
     let from = selected.saturating_sub(usize::from(page) / 2).min(most);
-    let many = several_owners(model);
     for (n, row) in rows.iter().enumerate().skip(from).take(usize::from(page)) {
         let here = n == selected && !look.once;
         let line = Rect { y: area.y + 2 + (n - from) as u16, height: 1, ..area };
@@ -251,7 +251,7 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
 type Wide = (Column, u16);
 
 /// Widths of the columns: figures have what they need, names and reasons share the rest.
-fn columns(model: &Model, width: u16) -> Vec<Wide> {
+fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
     let shown = model.tab().columns();
     let fixed = |column: Column| match column {
         Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
@@ -263,7 +263,7 @@ fn columns(model: &Model, width: u16) -> Vec<Wide> {
     let rest = width.saturating_sub(taken);
     let texts = shown.iter().filter(|column| fixed(**column).is_none()).count().max(1) as u16;
     // Names are told apart by their whole length, reasons can be read below.
-    let names = model.rows().iter().map(|row| name_of(row, several_owners(model)).chars().count()).max().unwrap_or(0);
+    let names = rows.iter().map(|row| name_of(row, owners).chars().count()).max().unwrap_or(0);
     let name = (names as u16).clamp(8, 40).min((rest * 3 / 5).max(8));
     let each = rest.saturating_sub(name) / texts.saturating_sub(1).max(1);
     let mut columns = Vec::new();

@@ -120,7 +120,9 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     lab.check("no_write_is_lost", written && lost.is_empty(), &format!("{detail}{first}"));
     let happened: Vec<String> = soak.happened.iter().map(|(what, count)| format!("{count} {what}")).collect();
     lab.check("everything_happened", soak.happened.len() == HAPPENINGS.len(), &happened.join(", "));
-    lab.check("connections_move", soak.moves > 0, &format!("{} moves between workers", soak.moves));
+    let moves: Vec<u64> = soak.held.iter().map(|life| life.last().map_or(0, |held| held.moves)).collect();
+    let detail = format!("moves between workers in each life: {moves:?}");
+    lab.check("connections_move", moves.iter().all(|&moves| moves > 0), &detail);
     report_held(lab, &soak.held);
     match stopped {
         Ok(took) => lab.passed("a_stop_under_load_is_graceful", &format!("after {:.1} s", took.as_secs_f64())),
@@ -134,6 +136,8 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
 struct Held {
     descriptors: usize,
     memory_bytes: f64,
+    /// Connections moved between workers since it started.
+    moves: u64,
 }
 
 fn report_held(lab: &mut Lab, lives: &[Vec<Held>]) {
@@ -189,7 +193,6 @@ struct Soak {
     ledgers: Vec<BTreeMap<u64, u64>>,
     held: Vec<Vec<Held>>,
     happened: BTreeMap<&'static str, u64>,
-    moves: u64,
 }
 
 impl Soak {
@@ -205,7 +208,6 @@ impl Soak {
             ledgers: Vec::new(),
             held: Vec::new(),
             happened: BTreeMap::new(),
-            moves: 0,
         }
     }
 
@@ -335,13 +337,13 @@ impl Soak {
         self.workers = WORKERS;
         self.reload(server)?;
         let state = self.wait_until_alone()?;
-        self.moves = self.moves.max(state["placement"]["moves_total"].as_u64().unwrap_or(0));
-        let held = Held { descriptors: descriptors(server)?, memory_bytes: memory_bytes(server)? };
+        let moves = state["placement"]["moves_total"].as_u64().unwrap_or(0);
+        let held = Held { descriptors: descriptors(server)?, memory_bytes: memory_bytes(server)?, moves };
         println!(
             "lab: life {life}: {} descriptors, {:.1} MiB, {} moves",
             held.descriptors,
             held.memory_bytes / f64::from(1 << 20),
-            self.moves
+            held.moves
         );
         Ok(held)
     }
@@ -501,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_is_held_at_the_end_is_compared_with_what_was_held_when_warm() {
-        let held = |descriptors, memory_bytes| Held { descriptors, memory_bytes };
+        let held = |descriptors, memory_bytes| Held { descriptors, memory_bytes, moves: 0 };
         let mut rounds = vec![held(9, 1.0); WARM_UP];
         rounds.extend([held(20, 5.0), held(22, 6.0), held(21, 7.0), held(25, 8.0)]);
         // Of those after warming up, a third is one round.
