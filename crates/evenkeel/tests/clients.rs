@@ -9,6 +9,8 @@ mod harness;
 mod access;
 #[path = "clients/fio.rs"]
 mod fio;
+#[path = "clients/https.rs"]
+mod https;
 #[path = "clients/libnbd.rs"]
 mod libnbd;
 #[path = "clients/lifecycle.rs"]

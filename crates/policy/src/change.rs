@@ -114,6 +114,7 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
         ("unix", old.unix_paths() != new.unix_paths()),
         ("status", old.status != new.status),
         ("control", old.control_path() != new.control_path()),
+        ("http", old.http != new.http),
         ("data_dir", old.data_dir != new.data_dir),
         ("placement", old.placement != new.placement),
         ("engine", old.engine != new.engine),

@@ -21,6 +21,7 @@ pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
+pub use crate::http::{Asked, Http, Where};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
 pub use crate::tls::{Certificate, Need, Tls};
@@ -104,6 +105,8 @@ pub struct Server {
     pub allow: Option<Vec<Who>>,
     /// Who may not, whatever is allowed.
     pub deny: Vec<Who>,
+    /// How the status page, metrics and API are served.
+    pub http: Http,
     /// TLS on NBD connections; without this table it is not offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -512,6 +515,7 @@ impl Default for Server {
             drain_timeout: Duration::from_secs(30),
             allow: None,
             deny: Vec::new(),
+            http: Http::default(),
             tls: None,
         }
     }

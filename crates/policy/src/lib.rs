@@ -10,6 +10,7 @@
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`goal`] | goals for response times: how they are written and their decisions told |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
+//! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools: how they are written and their decisions told |
 //! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | NBD servers and their exports, likewise |
@@ -28,6 +29,7 @@ pub mod document;
 mod emulate;
 pub mod exchange;
 pub mod goal;
+pub mod http;
 pub mod hybrid;
 pub mod promise;
 pub mod rbd;

@@ -1,6 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
+mod http;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -146,12 +147,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         if server.listen.contains(&address) && address.port() != 0 {
             out.error(&at("status"), format!("{address} already serves NBD; use another port"));
         }
-        if !address.ip().is_loopback() {
-            out.warning(
-                &at("status"),
-                format!("everyone who reaches {address} can read the names and loads of all tenants"),
-            );
-        }
+        http::at(server, address, out);
     }
     let control = server.control_path();
     let mut seen: Vec<&PathBuf> = Vec::new();

@@ -32,6 +32,9 @@ pub struct State {
     pub accepted_connections_total: u64,
     /// Connections closed at once because there were too many or descriptors ran out.
     pub refused_connections_total: u64,
+    /// NBD connections on which TLS came to stand.
+    #[serde(default)]
+    pub tls_handshakes_total: u64,
     /// Clients that were refused a volume, or closed before they had one, by reason.
     #[serde(default)]
     pub refused_clients_total: BTreeMap<String, u64>,
@@ -547,8 +550,11 @@ pub struct Clients {
 pub struct ClientState {
     /// Names it for the life of the server.
     pub id: String,
-    /// `192.0.2.7:51234`, or `unix uid 1000`.
+    /// `192.0.2.7:51234`, or `unix uid 1000`; under TLS with the name in its certificate.
     pub address: String,
+    /// Version and cipher of TLS, if it is encrypted.
+    #[serde(default)]
+    pub tls: Option<String>,
     /// The volume it uses.
     pub volume: String,
     /// Its pool.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_policy::access::Barred;
+use rustls::CertificateError;
 
 /// Why a client was turned away before it had a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +19,45 @@ pub(crate) enum Reason {
     Handshakes,
     /// Too many connections of this client negotiate.
     HandshakesOfClient,
+    /// Its TLS came to nothing.
+    Tls(Fault),
+}
+
+/// Why TLS came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The client has shown no certificate.
+    NoCertificate,
+    /// Its certificate has expired, or is not valid yet.
+    Expired,
+    /// Its certificate is revoked.
+    Revoked,
+    /// Its certificate is not good for another reason, an unknown authority most of all.
+    BadCertificate,
+    /// The client has given up, because it does not believe in the server's certificate most of all.
+    Alert,
+    /// The two do not understand each other: another version, no common cipher, no TLS at all.
+    Protocol,
+}
+
+impl From<&rustls::Error> for Fault {
+    fn from(error: &rustls::Error) -> Self {
+        use CertificateError as Bad;
+        match error {
+            rustls::Error::NoCertificatesPresented => Self::NoCertificate,
+            rustls::Error::InvalidCertificate(
+                Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. },
+            ) => Self::Expired,
+            rustls::Error::InvalidCertificate(Bad::Revoked) => Self::Revoked,
+            rustls::Error::InvalidCertificate(_) => Self::BadCertificate,
+            rustls::Error::AlertReceived(_) => Self::Alert,
+            _ => Self::Protocol,
+        }
+    }
 }
 
 impl Reason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 15] = [
         Self::Barred(Barred::ServerDeny),
         Self::Barred(Barred::ServerAllow),
         Self::Barred(Barred::VolumeDeny),
@@ -31,6 +67,12 @@ impl Reason {
         Self::HandshakeTimeout,
         Self::Handshakes,
         Self::HandshakesOfClient,
+        Self::Tls(Fault::NoCertificate),
+        Self::Tls(Fault::Expired),
+        Self::Tls(Fault::Revoked),
+        Self::Tls(Fault::BadCertificate),
+        Self::Tls(Fault::Alert),
+        Self::Tls(Fault::Protocol),
     ];
 
     /// Name in state and metrics.
@@ -45,6 +87,12 @@ impl Reason {
             Self::HandshakeTimeout => "handshake_timeout",
             Self::Handshakes => "handshakes",
             Self::HandshakesOfClient => "handshakes_of_client",
+            Self::Tls(Fault::NoCertificate) => "tls_no_certificate",
+            Self::Tls(Fault::Expired) => "tls_expired",
+            Self::Tls(Fault::Revoked) => "tls_revoked",
+            Self::Tls(Fault::BadCertificate) => "tls_bad_certificate",
+            Self::Tls(Fault::Alert) => "tls_alert",
+            Self::Tls(Fault::Protocol) => "tls_protocol",
         }
     }
 
@@ -55,6 +103,7 @@ impl Reason {
             Self::UnnamedCertificate => "no tenant names its certificate",
             Self::HandshakeTimeout => "no export chosen in time",
             Self::Handshakes => "server.max_handshakes connections have not chosen a volume yet",
+            Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
                 "server.max_handshakes_per_client of its connections have not chosen a volume yet"
             }

@@ -115,7 +115,7 @@ impl Registry {
         if let Some(known) = known.filter(|_| !fresh && self.config.server.tls.as_ref() == Some(settings)) {
             return Ok(Some(Arc::clone(known)));
         }
-        let read = Acceptor::load(settings)?;
+        let read = Acceptor::load(settings, config.server.http.certificates)?;
         // Connections are judged anew by what is not the same.
         Ok(Some(known.filter(|known| known.is_same(&read)).map_or_else(|| Arc::new(read), Arc::clone)))
     }

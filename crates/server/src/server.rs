@@ -223,6 +223,11 @@ impl Server {
         crate::state::collect(&self.shared, self.engine, self.started.elapsed())
     }
 
+    /// What HTTP is to be encrypted with, by the newest certificates; `None` without `[server.tls]`.
+    pub fn https(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.shared.snapshot().tls.as_ref().map(|acceptor| acceptor.http())
+    }
+
     /// Who is connected, as of the last second.
     pub fn clients(&self) -> Clients {
         crate::state::clients(&self.shared, self.started.elapsed())

@@ -272,6 +272,8 @@ pub(crate) struct Shared {
     pub(crate) accepted: AtomicU64,
     /// Connections refused for want of a slot or a descriptor.
     pub(crate) refused: AtomicU64,
+    /// Times that TLS came to stand.
+    pub(crate) tls_handshakes: AtomicU64,
     /// Who has not chosen an export yet.
     pub(crate) handshakes: Arc<Handshakes>,
     /// Clients turned away by the rules.
@@ -304,6 +306,7 @@ impl Shared {
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             handshakes: Arc::new(Handshakes::new(bounds.handshakes, bounds.handshakes_of_client)),
+            tls_handshakes: AtomicU64::new(0),
             refusals: Refusals::default(),
             draining: AtomicBool::new(false),
         }

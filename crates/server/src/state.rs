@@ -70,6 +70,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         workers,
         accepted_connections_total: shared.accepted.load(Ordering::Relaxed),
         refused_connections_total: shared.refused.load(Ordering::Relaxed),
+        tls_handshakes_total: shared.tls_handshakes.load(Ordering::Relaxed),
         refused_clients_total: shared.refusals.totals(),
         buffer_memory_used_bytes: shared.budget.used(),
         buffer_memory_limit_bytes: shared.budget.limit(),
@@ -90,6 +91,7 @@ pub(crate) fn clients(shared: &Shared, uptime: StdDuration) -> Clients {
         Some(ClientState {
             id: format!("{}.{}", seen.key.slot, seen.key.generation),
             address: seen.peer.to_string(),
+            tls: seen.peer.cipher.map(|cipher| cipher.to_string()),
             volume: volume.name.clone(),
             pool: snapshot.pools[seen.pool].name.clone(),
             tenant: seen.tenant.to_string(),

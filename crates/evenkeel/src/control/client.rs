@@ -11,10 +11,12 @@ use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::https::Secure;
+
 /// Removing a volume waits for its device; nothing else takes long.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody who listens takes longer to accept.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The state of thousands of tenants fits.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
@@ -24,12 +26,14 @@ pub(super) struct Client {
 }
 
 /// Where an API can be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// A server's control socket.
     Socket(PathBuf),
     /// The status address of a server or an agent.
     Address(SocketAddr),
+    /// The same where it is HTTPS.
+    Secure(Secure),
 }
 
 impl Place {
@@ -41,6 +45,7 @@ impl Place {
         match self {
             Self::Socket(socket) => Client::new(socket.clone()).send_within(patience, "GET", path, None),
             Self::Address(address) => get_over_tcp_within(patience, *address, path),
+            Self::Secure(secure) => secure.get(patience, path),
         }
     }
 }
@@ -50,6 +55,7 @@ impl fmt::Display for Place {
         match self {
             Self::Socket(socket) => socket.display().fmt(f),
             Self::Address(address) => write!(f, "http://{address}"),
+            Self::Secure(secure) => secure.fmt(f),
         }
     }
 }
@@ -86,9 +92,7 @@ impl Client {
     ) -> anyhow::Result<String> {
         let mut stream = UnixStream::connect(&self.socket).map_err(|error| self.explain(error))?;
         stream.set_read_timeout(Some(patience)).and_then(|()| stream.set_write_timeout(Some(patience)))?;
-        let answer = exchange(&mut stream, &request(method, path, body)).context("the server did not answer")?;
-        let (status, body) = parse(&answer)?;
-        if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
+        answer(&exchange(&mut stream, &request(method, path, body)).context("the server did not answer")?)
     }
 
     fn explain(&self, error: io::Error) -> anyhow::Error {
@@ -105,7 +109,7 @@ impl Client {
     }
 }
 
-fn request(method: &str, path: &str, body: Option<&Value>) -> String {
+pub(super) fn request(method: &str, path: &str, body: Option<&Value>) -> String {
     let body = body.map(Value::to_string).unwrap_or_default();
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let length = body.len();
@@ -127,12 +131,16 @@ fn get_over_tcp_within(patience: Duration, address: SocketAddr, path: &str) -> a
         .with_context(|| format!("nothing answers on {address}; is it running, and is this its status address?"))?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let answer = exchange(&mut stream, &request("GET", path, None)).context("the agent did not answer")?;
-    let (status, body) = parse(&answer)?;
+    answer(&exchange(&mut stream, &request("GET", path, None)).context("the agent did not answer")?)
+}
+
+/// The body of a good answer.
+pub(super) fn answer(said: &str) -> anyhow::Result<String> {
+    let (status, body) = parse(said)?;
     if (200..300).contains(&status) { Ok(body.to_owned()) } else { Err(refusal(status, body)) }
 }
 
-fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::Result<String> {
+pub(super) fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::Result<String> {
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer)?;

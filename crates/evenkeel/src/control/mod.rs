@@ -14,11 +14,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 mod client;
+mod https;
 mod show;
 
 use crate::output;
 use client::Client;
 pub(crate) use client::{Place, get_over_tcp, path};
+pub(crate) use https::{Certificates, Site};
 pub(crate) use show::table;
 
 /// Which server to talk to.

@@ -3,9 +3,8 @@
 //! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
 //! and whoever reaches the Unix socket has the file permission to do so. Runs on its own thread, away from the data path.
 
-use std::future::IntoFuture;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::thread;
@@ -15,16 +14,13 @@ use axum::Router;
 use crate::serve::Manager;
 
 mod api;
-mod bounded;
 mod dashboard;
 mod guard;
 pub(crate) mod metrics;
 pub(crate) mod openmetrics;
+mod serving;
 
-use bounded::Bounded;
-
-/// Connections served at once, for each of the two sockets: monitoring needs a handful.
-const MAX_CONNECTIONS: usize = 64;
+use serving::{Bounds, Opening, serve};
 
 /// Serves both sockets on a thread of their own for as long as the process lives.
 ///
@@ -51,12 +47,18 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
             let shown = async {
                 if let Some((listener, loopback)) = status {
                     let router = status_router(Arc::clone(&manager), loopback);
-                    let _ = axum::serve(Bounded::new(listener, MAX_CONNECTIONS), router).await;
+                    let encrypted = manager.config().server.http.tls.applies(loopback);
+                    let opening = || match (encrypted, manager.server().https()) {
+                        (false, _) => Opening::Plain,
+                        (true, Some(config)) => Opening::Secure(config),
+                        (true, None) => Opening::Close,
+                    };
+                    serve(listener, router, Bounds::USUAL, |address| Some(address.ip()), opening).await;
                 }
             };
             let controlled = async {
                 let router = control_router(Arc::clone(&manager));
-                let _ = axum::serve(Bounded::new(control, MAX_CONNECTIONS), router).await;
+                serve(control, router, Bounds::USUAL, |_| None, || Opening::Plain).await;
             };
             // Neither ends by itself: errors of single connections are handled inside.
             tokio::join!(shown, controlled);
@@ -79,7 +81,13 @@ pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Resu
     };
     let router = guard::read_only(router, loopback);
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
-        let _ = runtime.block_on(axum::serve(Bounded::new(listener, MAX_CONNECTIONS), router).into_future());
+        runtime.block_on(serve(
+            listener,
+            router,
+            Bounds::USUAL,
+            |address: &SocketAddr| Some(address.ip()),
+            || Opening::Plain,
+        ));
     })?;
     Ok(())
 }

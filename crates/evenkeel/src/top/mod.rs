@@ -10,7 +10,6 @@
 //! the model. Model and view know neither clock nor terminal.
 
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,7 +41,7 @@ mod source;
 mod tests;
 mod view;
 
-use crate::control::{Connect, Place};
+use crate::control::{Certificates, Connect, Place, Site};
 use crate::output;
 use keys::After;
 use model::{Model, Sort};
@@ -71,8 +70,11 @@ pub(crate) struct Args {
     ///
     /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
     /// whoever answers at 127.0.0.1:9809 (evenkeel serve), else at 127.0.0.1:9810 (evenkeel guard).
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
-    status: Option<SocketAddr>,
+    #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
+    status: Option<Site>,
+
+    #[command(flatten)]
+    certificates: Certificates,
 
     #[command(flatten)]
     connect: Connect,
@@ -107,6 +109,7 @@ Examples:
   evenkeel top --status 127.0.0.1:9810                the agent (evenkeel guard) of this host
   evenkeel top --view tenants --sort response         the slowest tenants first
   evenkeel top --once --view tenants --filter backup  a line for each tenant called backup, for a script
+  evenkeel top --status https://storage1:9809 --ca ca-cert.pem --cert me-cert.pem --key me-key.pem
   ssh -L 9809:127.0.0.1:9809 storage1 & evenkeel top --status 127.0.0.1:9809
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
@@ -174,8 +177,8 @@ fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
 
 /// Where to look for a server or an agent.
 fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
-    if let Some(address) = args.status {
-        return Ok(vec![Place::Address(address)]);
+    if let Some(site) = &args.status {
+        return Ok(vec![args.certificates.reach(site)?]);
     }
     let mut places = vec![Place::Socket(args.connect.socket()?)];
     if !args.connect.is_given() {

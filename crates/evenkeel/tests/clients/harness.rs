@@ -347,7 +347,7 @@ impl Server {
     }
 
     #[track_caller]
-    fn until_it_serves(&mut self) {
+    pub(crate) fn until_it_serves(&mut self) {
         until("a server", || {
             assert_eq!(self.process.ended(), None, "{}", self.log());
             self.serves().then_some(())

@@ -33,10 +33,10 @@ const NEW: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -conf
 const CA: &str = "openssl ca -config openssl.cnf -keyfile ca-key.pem -cert ca-cert.pem";
 
 /// An authority in the case's folder; certificates are named like their owners.
-struct Authority<'a>(&'a Case);
+pub(crate) struct Authority<'a>(&'a Case);
 
 impl<'a> Authority<'a> {
-    fn new(case: &'a Case) -> Self {
+    pub(crate) fn new(case: &'a Case) -> Self {
         fs::write(case.path("openssl.cnf"), OPENSSL).unwrap();
         fs::write(case.path("index.txt"), "").unwrap();
         fs::write(case.path("crlnumber"), "01\n").unwrap();
@@ -55,7 +55,7 @@ impl<'a> Authority<'a> {
     }
 
     /// A key, a certificate and a folder as clients want it; its path. Negative days: it has expired.
-    fn issue(&self, name: &str, role: &str, days: i32) -> String {
+    pub(crate) fn issue(&self, name: &str, role: &str, days: i32) -> String {
         self.make(&format!("openssl req -new {NEW} -subj /CN={name} -keyout {name}-key.pem -out {name}.csr"));
         self.make(&format!(
             "openssl x509 -req -in {name}.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days {days} \
@@ -74,7 +74,7 @@ impl<'a> Authority<'a> {
     }
 
     /// Puts certificates on the list, which is empty for none.
-    fn revoke(&self, names: &[&str]) {
+    pub(crate) fn revoke(&self, names: &[&str]) {
         for name in names {
             self.make(&format!("{CA} -revoke {name}-cert.pem"));
         }
@@ -224,6 +224,11 @@ fn who_has_no_good_certificate_is_refused(case: &Case) {
         case.fail(&["nbdinfo", "--size", &secure(&server, "memory", &folder)]);
         server.until_logged(reason);
     }
+    let refused = server.state()["refused_clients_total"].clone();
+    for reason in ["tls_revoked", "tls_expired", "tls_no_certificate"] {
+        assert!(refused[reason].as_u64() >= Some(1), "{reason}: {refused}");
+    }
+    assert!(server.state()["tls_handshakes_total"].as_u64() >= Some(1));
     // The other clients do not even show a certificate of an authority that the server does not name.
     let shown = format!("-cert {stranger}/client-cert.pem -key {stranger}/client-key.pem");
     openssl(case, &server, &shown, b"");

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_policy::config;
+use evenkeel_policy::config::{self, Asked};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -20,7 +20,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 
 use crate::error::Error;
 pub(crate) use identity::Identity;
-pub(crate) use stream::{Room, Stream, reason};
+pub(crate) use stream::{Cipher, Room, Stream, reason};
 
 /// More than any list of revoked certificates that a server should have to search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
@@ -30,6 +30,8 @@ const SOON: Duration = Duration::from_secs(14 * 86_400);
 /// What a server needs to accept TLS, read and checked.
 pub(crate) struct Acceptor {
     config: Arc<ServerConfig>,
+    /// The same for HTTP.
+    http: Arc<ServerConfig>,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// Of all files, to tell whether they have changed.
     digest: [u8; 32],
@@ -40,7 +42,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// Names the key of the file that cannot be used, and what would be right. What is in a file is never part of it.
-    pub(crate) fn load(settings: &config::Tls) -> Result<Self, Error> {
+    pub(crate) fn load(settings: &config::Tls, of_http: Asked) -> Result<Self, Error> {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
         let mut read = |key: &'static str, path: &Path| {
             let content = read(path).map_err(|error| fail(key, path, format!("cannot be read: {error}")))?;
@@ -59,7 +61,7 @@ impl Acceptor {
             let why = "has no private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
             fail("key", &settings.key, why.into())
         })?;
-        let verifier = match &settings.clients {
+        let verifiers = match &settings.clients {
             None => None,
             Some(path) => {
                 let content = read("clients", path)?;
@@ -67,27 +69,20 @@ impl Acceptor {
                     Some(path) => lists_in(path, &read("revoked", path)?)?,
                     None => Vec::new(),
                 };
-                Some(verifier(path, &content, lists, &provider, settings)?)
+                let of = |asked| verifier(path, &content, lists.clone(), &provider, settings, asked);
+                Some((of(Asked::Required)?, of(of_http)?))
             }
         };
-
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| fail("certificate", &settings.certificate, error.to_string()))?;
-        let builder = match &verifier {
-            Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
-            None => builder.with_no_client_auth(),
-        };
-        let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                fail("key", &settings.key, format!("does not belong to {}", settings.certificate.display()))
-            }
-            error => fail("certificate", &settings.certificate, format!("cannot be used: {error}")),
-        })?;
-        // Whoever resumed a session would not be asked for a certificate again, which may be revoked by then.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+        let (verifier, of_http) = verifiers.unzip();
+        let config = configure(settings, &provider, &chain, &key, verifier.as_ref())?;
+        let http = configure(settings, &provider, &chain, &key, of_http.as_ref())?;
         let digest = digest.finish().as_ref().try_into().unwrap_or_default();
-        Ok(Self { config: Arc::new(config), verifier, digest })
+        Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest })
+    }
+
+    /// What HTTP is encrypted with.
+    pub(crate) fn http(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.http)
     }
 
     /// Whether both were read from files of the same content.
@@ -112,6 +107,31 @@ impl Acceptor {
         let Some((first, rest)) = chain.split_first() else { return false };
         verifier.verify_client_cert(first, rest, UnixTime::now()).is_ok()
     }
+}
+
+fn configure(
+    settings: &config::Tls,
+    provider: &Arc<CryptoProvider>,
+    chain: &[CertificateDer<'static>],
+    key: &PrivateKeyDer<'static>,
+    verifier: Option<&Arc<dyn ClientCertVerifier>>,
+) -> Result<ServerConfig, Error> {
+    let builder = ServerConfig::builder_with_provider(Arc::clone(provider)).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| fail("certificate", &settings.certificate, error.to_string()))?;
+    let builder = match verifier {
+        Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(chain.to_vec(), key.clone_key()).map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            fail("key", &settings.key, format!("does not belong to {}", settings.certificate.display()))
+        }
+        error => fail("certificate", &settings.certificate, format!("cannot be used: {error}")),
+    })?;
+    // Whoever resumed a session would not be asked for a certificate again, which may be revoked by then.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
 }
 
 fn fail(key: &'static str, path: &Path, why: String) -> Error {
@@ -160,6 +180,7 @@ fn verifier(
     lists: Vec<CertificateRevocationListDer<'static>>,
     provider: &Arc<CryptoProvider>,
     settings: &config::Tls,
+    asked: Asked,
 ) -> Result<Arc<dyn ClientCertVerifier>, Error> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_in("clients", path, content)? {
@@ -167,6 +188,7 @@ fn verifier(
         added.map_err(|error| fail("clients", path, format!("has a certificate that is no authority: {error}")))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists);
+    let builder = if asked == Asked::Optional { builder.allow_unauthenticated() } else { builder };
     builder.build().map_err(|error| {
         let why = format!(
             "has a list that cannot be used: {error}; it must be of version 2 (`openssl ca -gencrl -crlexts SECTION`)"

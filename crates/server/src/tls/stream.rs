@@ -1,10 +1,11 @@
 //! An encrypted stream over a non-blocking socket.
 
+use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustls::{IoState, ServerConnection};
+use rustls::{CipherSuite, IoState, ProtocolVersion, ServerConnection};
 
 use super::{Acceptor, Identity};
 
@@ -47,6 +48,24 @@ impl Places<'_> {
     }
 }
 
+/// How a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cipher {
+    version: ProtocolVersion,
+    suite: CipherSuite,
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = match self.version {
+            ProtocolVersion::TLSv1_2 => "TLSv1.2",
+            ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            _ => "TLS",
+        };
+        write!(f, "{version} {}", self.suite.as_str().unwrap_or("?"))
+    }
+}
+
 /// One connection's TLS.
 ///
 /// Holds at most one record of each direction in parts, what was received with one system call, and [`BATCH`] bytes
@@ -76,6 +95,17 @@ impl Stream {
     /// Who the client has proved to be; `None` during the handshake and without a certificate.
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.session.peer_certificates()?.first().map(Identity::of)
+    }
+
+    /// Version and cipher; `None` during the handshake.
+    pub(crate) fn cipher(&self) -> Option<Cipher> {
+        if self.session.is_handshaking() {
+            return None;
+        }
+        Some(Cipher {
+            version: self.session.protocol_version()?,
+            suite: self.session.negotiated_cipher_suite()?.suite(),
+        })
     }
 
     /// Takes over new settings; false if the client would not be let in by them.

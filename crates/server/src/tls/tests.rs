@@ -56,7 +56,7 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
     let (folder, authority) = (Folder::new("bad"), Authority::new());
     let (server, other) = (authority.issue("localhost"), authority.issue("other"));
     let good = folder.settings(&authority, &server);
-    assert!(Acceptor::load(&good).is_ok());
+    assert!(Acceptor::load(&good, Asked::Required).is_ok());
     let bad = |name: &str, content: &str| folder.file(name, content);
     let base64 = "c2VjcmV0IHNlY3JldCBzZWNyZXQ=";
     let damaged = format!("-----BEGIN PRIVATE KEY-----\n{base64}\n-----END PRIVATE KEY-----\n");
@@ -70,7 +70,7 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
         (config::Tls { revoked: Some(bad("list", "")), ..good.clone() }, "server.tls.revoked: "),
     ];
     for (settings, wanted) in cases {
-        let error = Acceptor::load(&settings).err().expect(wanted).to_string();
+        let error = Acceptor::load(&settings, Asked::Required).err().expect(wanted).to_string();
         assert!(error.contains(wanted), "{error}");
         assert!(!error.contains(base64) && !error.contains("secret"), "{error}");
     }
@@ -80,14 +80,14 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
 fn who_was_let_in_is_judged_anew_by_new_settings() {
     let (folder, authority) = (Folder::new("anew"), Authority::new());
     let settings = folder.settings(&authority, &authority.issue("localhost"));
-    let before = Acceptor::load(&settings).unwrap();
-    assert!(before.is_same(&Acceptor::load(&settings).unwrap()));
+    let before = Acceptor::load(&settings, Asked::Required).unwrap();
+    assert!(before.is_same(&Acceptor::load(&settings, Asked::Required).unwrap()));
     let alice = chain(&authority.issue("alice"));
     assert!(before.admits(&alice) && !before.admits(&[]));
     folder.file("clients", &Authority::new().certificate);
-    let after = Acceptor::load(&settings).unwrap();
+    let after = Acceptor::load(&settings, Asked::Required).unwrap();
     assert!(!after.is_same(&before) && !after.admits(&alice));
-    let anybody = Acceptor::load(&config::Tls { clients: None, ..settings }).unwrap();
+    let anybody = Acceptor::load(&config::Tls { clients: None, ..settings }, Asked::Required).unwrap();
     assert!(anybody.admits(&[]) && anybody.admits(&alice));
 }
 

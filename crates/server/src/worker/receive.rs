@@ -180,6 +180,9 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !connection.gone => break,
                 Err(error) => {
                     if let Some(why) = tls::reason(&error) {
+                        if connection.volume().is_none() {
+                            self.shared.refusals.count(Reason::Tls(why.into()));
+                        }
                         tracing::info!(peer = %connection.peer, %why, "closing a connection: TLS failed");
                         return Err(Lost::Violation);
                     }
@@ -307,10 +310,15 @@ impl Worker {
 
     /// Takes note of the client's certificate, once it is known.
     fn identify(&self, connection: &mut Connection) -> Result<(), Lost> {
-        if connection.peer.identity.is_some() {
+        if connection.peer.cipher.is_some() {
             return Ok(());
         }
         let Some(stream) = connection.transport.tls() else { return Ok(()) };
+        connection.peer.cipher = stream.cipher();
+        if connection.peer.cipher.is_none() {
+            return Ok(());
+        }
+        self.shared.tls_handshakes.fetch_add(1, Ordering::Relaxed);
         connection.peer.identity = stream.identity().map(Arc::new);
         if self.snapshot.admits(&connection.peer) {
             return Ok(());

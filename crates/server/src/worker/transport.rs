@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_policy::access::Caller;
 use rustix::net::sockopt;
 
-use crate::tls::{self, Acceptor, Identity};
+use crate::tls::{self, Acceptor, Cipher, Identity};
 
 /// A connected, non-blocking stream.
 pub(crate) struct Transport {
@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     /// User of a Unix peer.
     pub(crate) uid: Option<u32>,
+    /// How it is encrypted, once TLS stands.
+    pub(crate) cipher: Option<Cipher>,
     /// Who it has proved to be under TLS.
     pub(crate) identity: Option<Arc<Identity>>,
 }

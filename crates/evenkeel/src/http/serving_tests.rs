@@ -1,0 +1,105 @@
+//! Bounds on HTTP connections, short ones, with real sockets.
+
+use std::net::SocketAddr;
+
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+
+/// Longest wait for something that takes milliseconds; reaching it is a failure.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Nothing ends by itself.
+const LONG: Bounds = Bounds {
+    connections: 8,
+    of_address: 8,
+    handshake: PATIENCE,
+    head: PATIENCE,
+    silence: PATIENCE,
+    life: PATIENCE,
+    last_answer: PATIENCE,
+};
+const SHORT: Duration = Duration::from_millis(200);
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+async fn start(bounds: Bounds) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(async || "here"));
+    tokio::spawn(serve(listener, router, bounds, |_| None, || Opening::Plain));
+    address
+}
+
+/// Whether a request on this connection is answered.
+async fn is_answered(stream: &mut TcpStream) -> bool {
+    if stream.write_all(REQUEST).await.is_err() {
+        return false;
+    }
+    let (mut said, mut more) = (Vec::new(), [0; 1024]);
+    while !said.ends_with(b"here") {
+        match timeout(PATIENCE, stream.read(&mut more)).await.expect("an answer or an end") {
+            Ok(0) | Err(_) => return false,
+            Ok(read) => said.extend_from_slice(&more[..read]),
+        }
+    }
+    true
+}
+
+#[test]
+fn one_address_has_its_share_and_this_machine_has_no_bound() {
+    let shares = Shares::default();
+    let take = |address: &str| shares.take(Some(address.parse().unwrap()), 2);
+    let held = [take("192.0.2.1"), take("::ffff:192.0.2.1")];
+    assert!(held.iter().all(Option::is_some) && take("192.0.2.1").is_none());
+    let _others = [take("192.0.2.2").unwrap(), take("2001:db8::1").unwrap(), take("2001:db8::2").unwrap()];
+    assert!(take("2001:db8::3").is_none(), "a network of one host");
+    let local: Vec<_> = (0..5).map(|_| take("127.0.0.1")).collect();
+    assert!(local.iter().all(Option::is_some));
+    drop(held);
+    assert!(take("192.0.2.1").is_some());
+}
+
+#[tokio::test]
+async fn a_head_that_trickles_is_not_waited_for() {
+    let address = start(Bounds { head: SHORT, ..LONG }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let trickle = async {
+        for byte in REQUEST.iter().take(REQUEST.len() - 2).chain(std::iter::repeat(&b'x')) {
+            if stream.write_all(&[*byte]).await.is_err() {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, trickle).await.expect("closed in time");
+}
+
+#[tokio::test]
+async fn silence_and_age_end_a_connection_and_the_next_is_served() {
+    for bounds in [Bounds { silence: SHORT, ..LONG }, Bounds { life: SHORT, ..LONG }] {
+        let address = start(bounds).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        assert!(is_answered(&mut stream).await);
+        let ended = timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("ended in time");
+        assert!(matches!(ended, Ok(0) | Err(_)), "{bounds:?}");
+        assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    }
+    // However busy it is.
+    let address = start(Bounds { life: SHORT, ..LONG }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let busy = async { while is_answered(&mut stream).await {} };
+    timeout(PATIENCE, busy).await.expect("ended in time");
+}
+
+#[tokio::test]
+async fn further_connections_wait_for_their_turn() {
+    let address = start(Bounds { connections: 1, ..LONG }).await;
+    let mut first = TcpStream::connect(address).await.unwrap();
+    assert!(is_answered(&mut first).await);
+    let mut second = TcpStream::connect(address).await.unwrap();
+    second.write_all(REQUEST).await.unwrap();
+    assert!(timeout(SHORT, second.read(&mut [0; 1])).await.is_err(), "served although there is no room");
+    drop(first);
+    assert!(timeout(PATIENCE, second.read(&mut [0; 1])).await.expect("served").is_ok_and(|read| read == 1));
+}
