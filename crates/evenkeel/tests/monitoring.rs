@@ -181,6 +181,23 @@ fn promtool_finds_alerts_valid_and_each_fires_when_it_should() {
 }
 
 #[test]
+fn promtool_finds_the_settings_in_the_documentation_valid() {
+    let (help, folder) = (read("docs/monitoring.md"), Folder::new());
+    fs::copy(shipped("packaging/prometheus/alerts.yml"), folder.join("evenkeel-alerts.yml")).expect("copied");
+    let snippets: Vec<&str> =
+        help.split("   ```yaml\n").skip(1).filter_map(|rest| rest.split("   ```").next()).collect();
+    assert!(snippets.len() == 2 && snippets[1].contains("scheme: https"), "{snippets:?}");
+    for (i, snippet) in snippets.iter().enumerate() {
+        let file = folder.join(&format!("prometheus{i}.yml"));
+        let text: String =
+            snippet.lines().map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line))).collect();
+        fs::write(&file, text).expect("written");
+        let arguments = ["check", "config", "--syntax-only", &file.display().to_string()];
+        promtool("promtool_finds_the_settings_in_the_documentation_valid", &arguments, "");
+    }
+}
+
+#[test]
 fn every_alert_is_tested_and_explained() {
     let (alerts, tests) = (read("packaging/prometheus/alerts.yml"), read("packaging/prometheus/alerts_test.yml"));
     let (help, names) = (read("docs/monitoring.md"), values(&alerts, "alert:"));

@@ -599,6 +599,16 @@ impl Server {
     pub fn control_path(&self) -> PathBuf {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
     }
+
+    /// Whether the status page, metrics and API are HTTPS at this address.
+    pub fn is_https(&self, address: SocketAddr) -> bool {
+        self.tls.is_some() && self.http.tls.applies(address.ip().is_loopback())
+    }
+
+    /// Who may read there without it having been said to be meant, if anybody; as a sentence.
+    pub fn status_danger(&self, address: SocketAddr) -> Option<String> {
+        crate::rules::http::danger(self, address)
+    }
 }
 
 impl Config {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Where it is HTTPS, with the certificate of `[server.tls]`.
+    /// Where it is HTTPS, with the certificate of `[server.tls]`, if there is one.
     pub tls: Where,
     /// Whether HTTPS needs a client certificate of the authorities in `server.tls.clients`, if there are any.
     pub certificates: Asked,
@@ -22,7 +22,7 @@ pub enum Where {
     Remote,
     /// At all.
     Always,
-    /// At none.
+    /// At none, which is meant: nobody is warned.
     No,
 }
 

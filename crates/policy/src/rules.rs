@@ -1,7 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
-mod http;
+pub(crate) mod http;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -142,12 +142,15 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         }
     }
     tls::settings(server, out);
+    http::settings(server, out);
     access::of_server(config, out);
     if let Status::At(address) = server.status {
         if server.listen.contains(&address) && address.port() != 0 {
             out.error(&at("status"), format!("{address} already serves NBD; use another port"));
         }
-        http::at(server, address, out);
+        if let Some(danger) = http::danger(server, address) {
+            out.warning(&at("status"), danger);
+        }
     }
     let control = server.control_path();
     let mut seen: Vec<&PathBuf> = Vec::new();

@@ -43,7 +43,8 @@ impl FromStr for Site {
         };
         let rest = rest.trim_end_matches('/');
         let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':')),
+            Some((host, "")) => (host, None),
+            Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
             None => rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))),
         };
         let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong()))?;
@@ -169,7 +170,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Site>().unwrap(), Site::Secure(host.into(), port));
         }
-        for text in ["storage1:9809", "https://", "https://a/b", "https://a:b"] {
+        for text in ["storage1:9809", "https://", "https://a/b", "https://a:b", "https://[::1]x", "https://[::1]:"] {
             assert!(text.parse::<Site>().is_err(), "{text}");
         }
     }

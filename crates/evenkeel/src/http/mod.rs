@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use axum::Router;
@@ -31,9 +32,9 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
     let status = match status {
         Some(listener) => {
             listener.set_nonblocking(true)?;
-            let loopback = listener.local_addr()?.ip().is_loopback();
+            let address = listener.local_addr()?;
             let _inside = runtime.enter();
-            Some((tokio::net::TcpListener::from_std(listener)?, loopback))
+            Some((tokio::net::TcpListener::from_std(listener)?, address))
         }
         None => None,
     };
@@ -45,15 +46,10 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
         runtime.block_on(async {
             let shown = async {
-                if let Some((listener, loopback)) = status {
-                    let router = status_router(Arc::clone(&manager), loopback);
-                    let encrypted = manager.config().server.http.tls.applies(loopback);
-                    let opening = || match (encrypted, manager.server().https()) {
-                        (false, _) => Opening::Plain,
-                        (true, Some(config)) => Opening::Secure(config),
-                        (true, None) => Opening::Close,
-                    };
-                    serve(listener, router, Bounds::USUAL, |address| Some(address.ip()), opening).await;
+                if let Some((listener, address)) = status {
+                    let router = status_router(Arc::clone(&manager), address.ip().is_loopback());
+                    let opening = opening(Arc::clone(&manager), address);
+                    serve(listener, router, Bounds::USUAL, |peer| Some(*peer), opening).await;
                 }
             };
             let controlled = async {
@@ -81,15 +77,24 @@ pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Resu
     };
     let router = guard::read_only(router, loopback);
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
-        runtime.block_on(serve(
-            listener,
-            router,
-            Bounds::USUAL,
-            |address: &SocketAddr| Some(address.ip()),
-            || Opening::Plain,
-        ));
+        runtime.block_on(serve(listener, router, Bounds::USUAL, |peer: &SocketAddr| Some(*peer), || Opening::Plain));
     })?;
     Ok(())
+}
+
+/// What connections to the status address begin with, by the certificates of the moment. Where there was HTTPS, there
+/// is no plain HTTP later, although a reload has taken the certificates away.
+fn opening(manager: Arc<Manager>, address: SocketAddr) -> impl Fn() -> Opening + Send + Sync + 'static {
+    let wanted = manager.config().server.http.tls.applies(address.ip().is_loopback());
+    let was_secure = AtomicBool::new(manager.server().https().is_some());
+    move || match manager.server().https().filter(|_| wanted) {
+        Some(config) => {
+            was_secure.store(true, Ordering::Relaxed);
+            Opening::Secure(config)
+        }
+        None if wanted && was_secure.load(Ordering::Relaxed) => Opening::Close,
+        None => Opening::Plain,
+    }
 }
 
 /// What TCP shows. `loopback`: bound to this machine alone.

@@ -1,8 +1,9 @@
 //! HTTP connections: how many, from whom, for how long, and encrypted where that is asked for.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -19,6 +20,9 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
+/// How often connections look whether others begin otherwise by now.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Times and numbers, all of them counted from the beginning: a byte now and then makes nothing longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -28,7 +32,8 @@ pub(super) struct Bounds {
     pub(super) of_address: usize,
     /// Until TLS stands.
     pub(super) handshake: Duration,
-    /// Until the head of a request is there, from the end of the one before.
+    /// Until the head of a request is there, from the end of the one before. Not one of the periods that are usual
+    /// for scrapers, whose next request would meet the end.
     pub(super) head: Duration,
     /// Nothing moves.
     pub(super) silence: Duration,
@@ -44,67 +49,105 @@ impl Bounds {
         connections: 64,
         of_address: 16,
         handshake: Duration::from_secs(10),
-        head: Duration::from_secs(30),
+        head: Duration::from_secs(45),
         silence: Duration::from_secs(60),
         life: Duration::from_secs(600),
         last_answer: Duration::from_secs(30),
     };
 }
 
-/// What a new connection is to do first.
+/// What a connection begins with.
 pub(super) enum Opening {
-    /// Nothing.
+    /// A request.
     Plain,
     /// TLS.
     Secure(Arc<ServerConfig>),
-    /// There is nothing to begin TLS with any more.
+    /// Nothing: there was TLS here once, and there is nothing to begin it with any more.
     Close,
 }
 
+impl Opening {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Plain, Self::Plain) | (Self::Close, Self::Close) => true,
+            (Self::Secure(one), Self::Secure(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
 /// Serves a listener for as long as the process lives. `from` tells whence a connection comes, `None` where that is
-/// not to count.
+/// not to count; `opening` what one that comes now begins with. Those that began otherwise end.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
     bounds: Bounds,
-    from: impl Fn(&L::Addr) -> Option<IpAddr>,
-    opening: impl Fn() -> Opening,
+    from: impl Fn(&L::Addr) -> Option<SocketAddr>,
+    opening: impl Fn() -> Opening + Send + Sync + 'static,
 ) where
     L::Io: Unpin,
 {
-    let (room, shares) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default());
+    let (room, shares, opening) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default(), Arc::new(opening));
     // The semaphore is never closed, so there always comes a permit.
     while let Ok(permit) = Arc::clone(&room).acquire_owned().await {
         let (stream, address) = listener.accept().await;
-        let Some(share) = shares.take(from(&address), bounds.of_address) else { continue };
-        let (router, opening) = (router.clone(), opening());
+        let peer = from(&address);
+        let Some(share) = shares.take(peer.map(|peer| peer.ip()), bounds.of_address) else { continue };
+        let (router, opening) = (router.clone(), Arc::clone(&opening));
         tokio::spawn(async move {
             let stream = Impatient::new(stream, bounds.silence);
-            match opening {
-                Opening::Plain => converse(stream, router, bounds).await,
+            let begun = opening();
+            let otherwise = until_otherwise(&*opening, &begun);
+            let failed = match &begun {
+                Opening::Plain => {
+                    converse(stream, router, bounds, otherwise).await;
+                    None
+                }
                 Opening::Secure(config) => {
-                    match timeout(bounds.handshake, TlsAcceptor::from(config).accept(stream)).await {
-                        Ok(Ok(stream)) => converse(stream, router, bounds).await,
-                        Ok(Err(why)) => tracing::info!(%why, "closing an HTTP connection: TLS failed"),
-                        Err(_) => tracing::info!("closing an HTTP connection: TLS does not stand in time"),
+                    match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
+                        Ok(Ok(stream)) => {
+                            converse(stream, router, bounds, otherwise).await;
+                            None
+                        }
+                        Ok(Err(why)) => Some(why.to_string()),
+                        Err(_) => Some("it does not stand in time".into()),
                     }
                 }
-                Opening::Close => tracing::info!("closing an HTTP connection: TLS is not offered any more"),
+                Opening::Close => Some("it is not offered any more".into()),
+            };
+            if let Some(why) = failed {
+                let peer = peer.map(tracing::field::display);
+                tracing::info!(peer, %why, "closing an HTTP connection: TLS failed");
             }
             drop((permit, share));
         });
     }
 }
 
-/// Answers one connection's requests until it ends or its time is over. What goes wrong is the client's business.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, bounds: Bounds) {
+/// Waits until connections begin with something else.
+async fn until_otherwise(opening: &impl Fn() -> Opening, begun: &Opening) {
+    while opening().is(begun) {
+        sleep(LOOK).await;
+    }
+}
+
+/// Answers one connection's requests until it ends, or its time is over, or `over`; then ends it behind the answer
+/// under way. What goes wrong is the client's business.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    bounds: Bounds,
+    over: impl Future<Output = ()>,
+) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(bounds.head);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
-    if timeout(bounds.life, connection.as_mut()).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(bounds.last_answer, connection).await;
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = timeout(bounds.life, over) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(bounds.last_answer, connection).await;
 }
 
 /// Connections by where they come from.

@@ -1,10 +1,12 @@
 //! Bounds on HTTP connections, short ones, with real sockets.
 
-use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::server::ResolvesServerCertUsingSni;
 
 use super::*;
 
@@ -24,10 +26,14 @@ const SHORT: Duration = Duration::from_millis(200);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 async fn start(bounds: Bounds) -> SocketAddr {
+    start_with(bounds, || Opening::Plain).await
+}
+
+async fn start_with(bounds: Bounds, opening: impl Fn() -> Opening + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(async || "here"));
-    tokio::spawn(serve(listener, router, bounds, |_| None, || Opening::Plain));
+    tokio::spawn(serve(listener, router, bounds, |_| None, opening));
     address
 }
 
@@ -102,4 +108,65 @@ async fn further_connections_wait_for_their_turn() {
     assert!(timeout(SHORT, second.read(&mut [0; 1])).await.is_err(), "served although there is no room");
     drop(first);
     assert!(timeout(PATIENCE, second.read(&mut [0; 1])).await.expect("served").is_ok_and(|read| read == 1));
+}
+
+/// Begins TLS, and has no certificate to go on with.
+fn secure() -> Arc<ServerConfig> {
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    Arc::new(builder.with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new())))
+}
+
+#[tokio::test]
+async fn handshakes_that_do_not_get_on_make_room_for_others() {
+    let config = secure();
+    let bounds = Bounds { connections: 2, handshake: SHORT, ..LONG };
+    let address = start_with(bounds, move || Opening::Secure(Arc::clone(&config))).await;
+    // More than there is room for: one says nothing, one a byte now and then, the others wait.
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    let trickle = async {
+        for byte in [0x16, 0x03, 0x01, 0x02].into_iter().chain(std::iter::repeat(0x01)) {
+            if slow.write_all(&[byte]).await.is_err() {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, trickle).await.expect("closed in time");
+    for mut stream in silent {
+        let ended = timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("ended in time");
+        assert!(matches!(ended, Ok(0) | Err(_)));
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_tls_is_told_nothing() {
+    let config = secure();
+    let address = start_with(LONG, move || Opening::Secure(Arc::clone(&config))).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    let mut said = Vec::new();
+    // The end may be told by a reset.
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("ended in time");
+    assert!(said.is_empty() || said[0] == 0x15, "an alert at most: {said:?}");
+}
+
+#[tokio::test]
+async fn who_began_otherwise_ends() {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    let opening = move || if over.load(Ordering::Relaxed) { Opening::Close } else { Opening::Plain };
+    let address = start_with(LONG, opening).await;
+    let (mut idle, mut used) = (TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap());
+    assert!(is_answered(&mut used).await);
+    is_over.store(true, Ordering::Relaxed);
+    for stream in [&mut idle, &mut used] {
+        let ended = timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("ended in time");
+        assert!(matches!(ended, Ok(0) | Err(_)));
+    }
+    assert!(!is_answered(&mut TcpStream::connect(address).await.unwrap()).await, "closed at once");
 }

@@ -13,7 +13,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
 use evenkeel_server::{Server, Start};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -64,19 +64,16 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     let settings = loaded.config.server.clone();
     let status = match (sockets.status.take(), settings.status) {
-        (Some(inherited), _) => Some(inherited),
+        (Some(inherited), _) => {
+            // Of a configured address, the check of the configuration warns.
+            if let Some(danger) = inherited.local_addr().ok().and_then(|address| settings.status_danger(address)) {
+                tracing::warn!("status was handed over, and {danger}");
+            }
+            Some(inherited)
+        }
         (None, Status::Off) => None,
         (None, Status::At(address)) => Some(listen_status(address)?),
     };
-    if let Some(address) = status.as_ref().and_then(|listener| listener.local_addr().ok())
-        && settings.tls.is_none()
-        && settings.http.tls.applies(address.ip().is_loopback())
-    {
-        // One that was handed over: others are refused with the configuration.
-        bail!(
-            "status would not be encrypted on {address}; add [server.tls] with certificate and key, or say [server.http] tls = \"no\""
-        );
-    }
     let control_path = settings.control_path();
     let (control, _control_file) = match sockets.control.take() {
         Some(inherited) => (inherited, None),

@@ -11,26 +11,39 @@ on_both_engines! {
     the_api_is_https_where_others_reach_it: "openssl" "curl";
     a_reload_renews_and_revokes_https: "openssl" "curl";
     https_without_client_certificates: "openssl" "curl";
+    certificates_come_and_go_and_never_does_plain_http_come_back: "openssl" "curl";
 }
 
-/// A server that shows its state at an address which other machines reach, with these keys in its tables; that port.
-fn serve(case: &Case, tls: &str, http: &str) -> (Server, String) {
-    let file = |name| case.file(name);
-    let (certificate, key, clients) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
-    let tables = format!(
+/// Tables with these keys, for the authority of the case's folder.
+fn tables(case: &Case, tls: &str, http: &str) -> String {
+    let [certificate, key, clients] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| case.file(name));
+    format!(
         "[server.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclients = \"{clients}\"\n{tls}\n\
-         [server.http]\n{http}\n[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n"
-    );
-    let mut command = case.command(&[], &tables);
+         [server.http]\n{http}\n{VOLUME}"
+    )
+}
+
+const VOLUME: &str = "[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n";
+
+/// A server that shows its state at an address which other machines reach; that port.
+fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
+    let mut command = case.command(&[], tables);
     command.args(["--status", "0.0.0.0:0"]);
     let mut server = case.spawn(command);
     server.until_it_serves();
     let port = until("the address of the API", || {
         let said = fs::read_to_string(case.path("stdout")).ok()?;
-        let (_, rest) = said.split_once("https://0.0.0.0:")?;
+        let (_, rest) = said.split_once(&format!(" {scheme}://0.0.0.0:"))?;
         Some(rest.split(' ').next()?.to_owned())
     });
     (server, port)
+}
+
+/// What `curl` is told without TLS.
+fn plain(case: &Case, port: &str) -> String {
+    let url = format!("http://localhost:{port}/healthz");
+    let output = case.run(&["curl", "--silent", "--max-time", "20", "--http0.9", "--include", &url]);
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// What `curl` is answered, if it is.
@@ -53,7 +66,7 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
     authority.revoke(&["bob"]);
     let beside = case.beside();
     let stranger = Authority::new(&beside).issue("stranger", "client", 2);
-    let (server, port) = serve(case, &format!("revoked = \"{}\"", case.file("crl.pem")), "");
+    let (server, port) = serve(case, "https", &tables(case, &format!("revoked = \"{}\"", case.file("crl.pem")), ""));
 
     let state = curl(case, &port, "/api/v1/state", &shows(&alice)).expect("an answer");
     assert!(state.contains("\"uptime_s\""), "{state}");
@@ -63,6 +76,8 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
         (shows(&old), "xpired"),
         (shows(&stranger), "UnknownIssuer"),
         (String::new(), "no certificates"),
+        // The client does not believe in the server.
+        (format!("{} --cacert {stranger}/ca-cert.pem", shows(&alice)), "received fatal alert"),
     ] {
         assert_eq!(curl(case, &port, "/api/v1/state", &options), None, "{reason}");
         server.until_logged(reason);
@@ -79,8 +94,7 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
     assert!(!top(&bob, "ca-cert.pem").status.success(), "revoked");
     assert!(!top(&alice, &format!("{stranger}/ca-cert.pem")).status.success(), "a server of another authority");
     // Plain HTTP is not spoken, and nothing can be changed here either.
-    let plain = case.run(&["curl", "--silent", "--max-time", "20", &format!("http://localhost:{port}/api/v1/state")]);
-    assert!(!plain.status.success());
+    assert!(!plain(case, &port).contains("HTTP"));
     let refused = curl(case, &port, "/api/v1/reload", &format!("--request POST {}", shows(&alice))).expect("an answer");
     assert!(refused.contains("read_only"), "{refused}");
 
@@ -104,7 +118,7 @@ fn a_reload_renews_and_revokes_https(case: &Case) {
     let authority = Authority::new(case);
     let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
     authority.revoke(&[]);
-    let (server, port) = serve(case, &format!("revoked = \"{}\"", case.file("crl.pem")), "");
+    let (server, port) = serve(case, "https", &tables(case, &format!("revoked = \"{}\"", case.file("crl.pem")), ""));
     let asks = |folder: &str| curl(case, &port, "/healthz", &shows(folder)).is_some();
     assert!(asks(&alice) && asks(&bob));
     authority.revoke(&["bob"]);
@@ -119,9 +133,27 @@ fn https_without_client_certificates(case: &Case) {
     let authority = Authority::new(case);
     let alice = authority.issue("alice", "client", 2);
     let old = authority.issue("old", "client", -1);
-    let (server, port) = serve(case, "", "certificates = \"optional\"");
-    server.until_logged("can read the names and loads of all tenants");
+    let (server, port) = serve(case, "https", &tables(case, "", "certificates = \"optional\""));
     let asks = |options: &str| curl(case, &port, "/healthz", options).is_some();
     assert!(asks("") && asks(&shows(&alice)) && !asks(&shows(&old)), "a bad certificate is worse than none");
+    server.stop();
+}
+
+fn certificates_come_and_go_and_never_does_plain_http_come_back(case: &Case) {
+    let authority = Authority::new(case);
+    let alice = authority.issue("alice", "client", 2);
+    let (server, port) = serve(case, "http", VOLUME);
+    server.until_logged("can read the names and loads of all tenants, unencrypted; set [server.tls]");
+    assert!(plain(case, &port).contains("HTTP/1.1 200"));
+    let reload = |tables: &str| {
+        case.configure(tables);
+        server.signal(Signal::HUP);
+    };
+    reload(&tables(case, "", ""));
+    until("HTTPS", || curl(case, &port, "/healthz", &shows(&alice)));
+    assert!(!plain(case, &port).contains("HTTP"));
+    reload(VOLUME);
+    until("an end of HTTPS", || curl(case, &port, "/healthz", &shows(&alice)).is_none().then_some(()));
+    assert!(!plain(case, &port).contains("HTTP"), "{}", server.log());
     server.stop();
 }
