@@ -210,8 +210,25 @@ pub(crate) fn program(name: &str) -> Command {
 ///
 /// The kernel counts in ticks of 10 ms, so a difference needs seconds of load to mean something.
 pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let ticks = parse_cpu_ticks(&text).context("unexpected format of /proc/PID/stat")?;
+    cpu_ns_of(&format!("/proc/{pid}/stat"))
+}
+
+/// The same of its threads of that name, which the kernel cuts off after 15 characters.
+pub(crate) fn thread_cpu_ns(pid: u32, name: &str) -> Result<u64> {
+    let mut total = None;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = thread?.path();
+        // One that ends meanwhile is another's.
+        if std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name) {
+            total = Some(total.unwrap_or(0) + cpu_ns_of(&path.join("stat").to_string_lossy())?);
+        }
+    }
+    total.with_context(|| format!("process {pid} has no thread {name}"))
+}
+
+fn cpu_ns_of(path: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path)?;
+    let ticks = parse_cpu_ticks(&text).with_context(|| format!("unexpected format of {path}"))?;
     // SAFETY: sysconf has no preconditions.
     let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
     Ok(ticks * 1_000_000_000 / per_second.max(1))

@@ -1,6 +1,8 @@
-//! What the browser visits: a server with tenants of every kind and load, and one with a thousand tenants.
+//! What the browser visits: a server with tenants of every kind and load, and one with a thousand tenants, some of
+//! them under load.
 
 use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,8 +19,11 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const LOAD: &str = "600s";
 /// Tenants of the large server, besides the default one.
 pub(super) const MANY: usize = 1_000;
+/// As many of them are under load, each from two connections.
+const LOADED: usize = 100;
 
-/// A goal, a reservation, promises, a limit, a second pool: something for every panel.
+/// A goal, a reservation, promises, a limit, a second pool: something for every panel. In pool `small` there is a
+/// reservation for 25 times what the device can do.
 const SOME: &str = r#"
 [pools.main]
 read_response_time = "12ms"
@@ -26,8 +31,13 @@ emulate = { preset = "ssd", iops = 6000, bandwidth = "120MB" }
 [pools.shared]
 slots = "needs"
 emulate = { preset = "ssd", iops = 1000 }
+[pools.small]
+admission = { kind = "fixed", budget = "4KiB" }
+emulate = { preset = "ssd", iops = 200 }
+[tenants.hopeless]
+reservation = { iops = 5000 }
 [tenants.database]
-reservation = { iops = 600 }
+reservation = { iops = 60 }
 [tenants.shop]
 promise = { bytes_per_s = "4MB" }
 [tenants.backup]
@@ -40,14 +50,16 @@ database = { backend = "emulate", size = "64MiB" }
 shop = { backend = "emulate", size = "64MiB" }
 backup = { backend = "emulate", size = "64MiB" }
 mail = { backend = "emulate", size = "64MiB", pool = "shared" }
+hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
 "#;
 
-/// What each tenant of the small server does.
-const CLIENTS: [(&str, &[&str]); 4] = [
+/// What each tenant of the small server does: `database` 15 times what is reserved for it.
+const CLIENTS: [(&str, &[&str]); 5] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
     ("backup", &["--op", "write", "--block-size", "64k", "--queue-depth", "16"]),
     ("mail", &["--op", "mix", "--queue-depth", "16"]),
+    ("hopeless", &["--op", "mix", "--queue-depth", "16"]),
 ];
 
 /// A server and what it was started with.
@@ -114,9 +126,30 @@ impl Server {
         Ok(self.process.as_ref().context("the server is down")?.id())
     }
 
+    /// Where it tells how it does.
+    pub(super) fn status(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.status).into()
+    }
+
     /// Where its dashboard is.
     pub(super) fn page(&self) -> String {
-        format!("http://127.0.0.1:{}/", self.status)
+        format!("http://{}/", self.status())
+    }
+
+    /// Puts load on some of the many tenants, one after the other of each kind.
+    pub(super) fn load_some(&self, folder: &Path) -> Result<Running> {
+        let mut jobs = String::new();
+        for number in 0..LOADED {
+            let uri = format!("nbd://127.0.0.1:{}/tenant-{number:04}", self.nbd);
+            writeln!(jobs, "[[job]]\nname = \"{number}\"\nuri = \"{uri}\"")?;
+        }
+        let path = folder.join("jobs.toml");
+        std::fs::write(&path, jobs).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut command = Command::new(&self.binary);
+        command.args(["load", "--jobs"]).arg(&path).args(["--op", "mix", "--rate", "40", "--connections", "2"]);
+        command.args(["--queue-depth", "2", "--threads", "1", "--duration", LOAD]);
+        let log = std::fs::File::create(folder.join("load.log"))?;
+        Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
     }
 
     /// Starts the clients of the small one.

@@ -2,6 +2,7 @@
 
 mod browser;
 mod browser_stage;
+mod browser_watch;
 mod ceph;
 mod ceph_admin;
 mod ceph_cluster;
