@@ -26,6 +26,8 @@ pub(crate) enum Server {
     EvenkeelNoQos,
     /// The same on epoll and threads instead of io_uring.
     EvenkeelEpoll,
+    /// The same with certificates, for clients that want TLS.
+    EvenkeelTls,
     /// QEMU's server, used as an honest stand-in.
     QemuNbd,
     /// QEMU's server told to ignore FLUSH and FUA: it must be caught.
@@ -35,12 +37,19 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    const ALL: [Self; 6] =
-        [Self::Evenkeel, Self::EvenkeelNoQos, Self::EvenkeelEpoll, Self::QemuNbd, Self::QemuNbdUnsafe, Self::Nbdkit];
+    const ALL: [Self; 7] = [
+        Self::Evenkeel,
+        Self::EvenkeelNoQos,
+        Self::EvenkeelEpoll,
+        Self::EvenkeelTls,
+        Self::QemuNbd,
+        Self::QemuNbdUnsafe,
+        Self::Nbdkit,
+    ];
 
     /// Whether it is this project's, in any form.
     pub(crate) fn is_evenkeel(&self) -> bool {
-        matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll)
+        matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll | Self::EvenkeelTls)
     }
 
     /// Short name, as on the command line.
@@ -49,6 +58,7 @@ impl Server {
             Self::Evenkeel => "evenkeel",
             Self::EvenkeelNoQos => "evenkeel-noqos",
             Self::EvenkeelEpoll => "evenkeel-epoll",
+            Self::EvenkeelTls => "evenkeel-tls",
             Self::QemuNbd => "qemu-nbd",
             Self::QemuNbdUnsafe => "qemu-nbd-unsafe",
             Self::Nbdkit => "nbdkit",
@@ -120,18 +130,24 @@ pub(crate) struct Setup<'a> {
 
 /// Starts a server with its files in `dir` and waits until it answers. Its messages go to `dir/NAME.log`.
 pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
+    start_with(setup, None, dir)
+}
+
+/// The same for Evenkeel and nbdkit with a folder of certificates, for clients that want TLS; others may go without.
+pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
     let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut command = match server {
-        Server::Evenkeel | Server::EvenkeelNoQos | Server::EvenkeelEpoll => {
+        Server::Evenkeel | Server::EvenkeelNoQos | Server::EvenkeelEpoll | Server::EvenkeelTls => {
             let config = dir.join("evenkeel.toml");
-            std::fs::write(&config, evenkeel_config(server, storage, address, dir)?)?;
+            let tls = certificates.map(evenkeel_tls).unwrap_or_default();
+            std::fs::write(&config, evenkeel_config(server, storage, address, dir)? + &tls)?;
             let mut command = Command::new(binary);
             command.args(["serve", "--config"]).arg(config);
             command
         }
         Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
-        Server::Nbdkit => nbdkit(storage, address),
+        Server::Nbdkit => nbdkit(certificates, storage, address),
     };
     if let Address::Unix(path) = address {
         // nbdkit leaves its socket behind, and does not start where there is one.
@@ -171,6 +187,12 @@ fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &
     Ok(text)
 }
 
+fn evenkeel_tls(folder: &Path) -> String {
+    let [certificate, key, clients] =
+        ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| quote(&folder.join(name)));
+    format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = \"no\"\n")
+}
+
 /// A TOML string; the paths of the labs hold no control characters.
 fn quote(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
@@ -195,9 +217,12 @@ fn qemu_nbd(lies: bool, storage: &Storage, address: &Address) -> Command {
     command
 }
 
-fn nbdkit(storage: &Storage, address: &Address) -> Command {
+fn nbdkit(certificates: Option<&Path>, storage: &Storage, address: &Address) -> Command {
     let mut command = process::program("nbdkit");
     command.args(["--foreground", "--exit-with-parent"]);
+    if let Some(folder) = certificates {
+        command.args(["--tls=on", "--tls-verify-peer"]).arg(format!("--tls-certificates={}", folder.display()));
+    }
     match address {
         Address::Unix(path) => command.arg("--unix").arg(path),
         Address::Tcp(port) => command.args(["--ipaddr=127.0.0.1", "--port"]).arg(port.to_string()),

@@ -5,9 +5,11 @@
 //! that does not hides the differences.
 
 mod host;
+mod load;
 mod placement;
 pub(crate) mod stats;
 mod targets;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -58,7 +60,7 @@ pub(crate) struct Args {
     /// Only cases whose name contains this.
     #[arg(long, default_value = "")]
     case: String,
-    /// Only these servers: evenkeel, evenkeel-noqos, nbdkit, qemu-nbd.
+    /// Only these servers: evenkeel, evenkeel-noqos, evenkeel-tls, nbdkit, qemu-nbd.
     #[arg(long, value_delimiter = ',')]
     servers: Vec<Server>,
     /// Only these ways to place connections.
@@ -75,39 +77,73 @@ pub(crate) struct Args {
     check: bool,
 }
 
+/// Whom Evenkeel is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    /// nbdkit and qemu-nbd.
+    Peers,
+    /// Those, and itself without mClock and admission.
+    PeersAndNoQos,
+    /// Itself with certificates, for clients that do not use them.
+    Certificates,
+    /// nbdkit, both under TLS.
+    Tls,
+}
+
+impl Against {
+    fn servers(self) -> &'static [Server] {
+        use Server::{Evenkeel, EvenkeelNoQos, EvenkeelTls, Nbdkit, QemuNbd};
+        match self {
+            Self::Peers => &[Evenkeel, Nbdkit, QemuNbd],
+            Self::PeersAndNoQos => &[Evenkeel, Nbdkit, QemuNbd, EvenkeelNoQos],
+            Self::Certificates => &[Evenkeel, EvenkeelTls],
+            Self::Tls => &[EvenkeelTls, Nbdkit],
+        }
+    }
+}
+
 /// A load on a kind of storage over a transport.
 #[derive(Debug)]
 struct Case {
     name: &'static str,
     tcp: bool,
     file: bool,
-    /// Whether Evenkeel runs a second time without mClock and admission.
-    without_qos: bool,
+    against: Against,
     block_size: &'static str,
     pattern: &'static str,
     queue_depth: u32,
     connections: u32,
 }
 
-const CASES: [Case; 7] = {
+const CASES: [Case; 9] = {
     const RANDOM: Case = Case {
         name: "",
         tcp: false,
         file: false,
-        without_qos: false,
+        against: Against::Peers,
         block_size: "4k",
         pattern: "random",
         queue_depth: 32,
         connections: 1,
     };
     [
-        Case { name: "unix-4k-read-qd32x1", without_qos: true, ..RANDOM },
-        Case { name: "unix-4k-read-qd32x4", connections: 4, without_qos: true, ..RANDOM },
+        Case { name: "unix-4k-read-qd32x1", against: Against::PeersAndNoQos, ..RANDOM },
+        Case { name: "unix-4k-read-qd32x4", connections: 4, against: Against::PeersAndNoQos, ..RANDOM },
         Case { name: "tcp-4k-read-qd32x1", tcp: true, ..RANDOM },
         Case { name: "tcp-4k-read-qd32x4", tcp: true, connections: 4, ..RANDOM },
         Case { name: "unix-4k-read-qd1", queue_depth: 1, ..RANDOM },
         Case { name: "unix-128k-sequential", block_size: "128k", pattern: "sequential", queue_depth: 8, ..RANDOM },
-        Case { name: "file-4k-read-qd32", file: true, without_qos: true, ..RANDOM },
+        Case { name: "unix-4k-read-certificates", against: Against::Certificates, ..RANDOM },
+        Case {
+            name: "tls-128k-sequential",
+            tcp: true,
+            against: Against::Tls,
+            block_size: "128k",
+            pattern: "sequential",
+            queue_depth: 8,
+            ..RANDOM
+        },
+        Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
     ]
 };
 
@@ -154,10 +190,10 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.subject == Subject::Placement {
         return placement::run(args, &binary);
     }
-    for peer in ["nbdkit", "qemu-nbd", "fio"] {
+    for peer in ["nbdkit", "qemu-nbd", "fio", "nbdcopy", "openssl"] {
         ensure!(
             process::find_program(peer).is_some(),
-            "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio"
+            "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio libnbd-bin openssl"
         );
     }
     let cases: Vec<&Case> = CASES.iter().filter(|c| c.name.contains(&args.case)).collect();
@@ -216,6 +252,7 @@ struct Contender<'a> {
     binary: &'a Path,
     storage: &'a Storage,
     address: Address,
+    certificates: Option<&'a Path>,
     dir: PathBuf,
     running: Option<Running>,
 }
@@ -223,7 +260,7 @@ struct Contender<'a> {
 impl Contender<'_> {
     fn start(&self) -> Result<Running> {
         let setup = Setup { server: &self.server, binary: self.binary, storage: self.storage, address: &self.address };
-        servers::start(&setup, &self.dir)
+        servers::start_with(&setup, self.certificates, &self.dir)
     }
 }
 
@@ -235,17 +272,20 @@ fn measure_case(
     scratch: &Scratch,
     results: &mut Results,
 ) -> Result<()> {
-    let mut servers = vec![Server::Evenkeel, Server::Nbdkit, Server::QemuNbd];
-    if case.without_qos {
-        servers.push(Server::EvenkeelNoQos);
-    }
+    let mut servers = case.against.servers().to_vec();
     servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
+    let certificates = scratch.path().join("certificates");
+    if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
+        tls::certificates(&certificates)?;
+    }
     let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
     let mut contenders = Vec::new();
     for server in servers {
         let dir = scratch.path().join(format!("{}-{}", case.name, server.name()));
         let address = if case.tcp { Address::Tcp(servers::free_port()?) } else { Address::Unix(dir.join("sock")) };
-        let mut contender = Contender { server, binary, storage: &storage, address, dir, running: None };
+        let secure = server == Server::EvenkeelTls || case.against == Against::Tls;
+        let certificates = secure.then_some(certificates.as_path());
+        let mut contender = Contender { server, binary, storage: &storage, address, certificates, dir, running: None };
         // Memory must be filled first and stays up; the file can have one server at a time.
         if !case.file {
             contender.running = Some(contender.start()?);
@@ -294,20 +334,16 @@ fn measure(
     server: &Running,
     memory: &Memory,
 ) -> Result<Run> {
-    let mut load = Command::new(contender.binary);
-    load.arg("load").arg(contender.address.uri()).args(["--json", "--op", "read", "--block-size", case.block_size]);
-    load.args(["--pattern", case.pattern, "--duration", &format!("{seconds}s")]);
-    load.args(["--queue-depth", &case.queue_depth.to_string(), "--connections", &case.connections.to_string()]);
     let before = process::cpu_ns(server.id())?;
     let begun = Instant::now();
     let watch = memory.watch();
-    let text = process::output(&mut load)?;
+    let job = match contender.certificates {
+        Some(certificates) if case.against == Against::Tls => tls::copy(&contender.address, certificates, seconds)?,
+        _ => load::run(case, seconds, contender)?,
+    };
     let elapsed = begun.elapsed();
     let cpu_ns = process::cpu_ns(server.id())? - before;
     let memory_ns = watch.finish();
-    let report: Value = serde_json::from_str(&text).context("the load generator printed no JSON")?;
-    let job = LoadReport::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
-    ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
     Ok(Run {
         case: case.name.into(),
         server: contender.server.name().into(),
@@ -320,34 +356,6 @@ fn measure(
         server_busy: cpu_ns as f64 / elapsed.as_nanos() as f64,
         memory_ns,
     })
-}
-
-/// What is used of the report of `evenkeel load --json`.
-#[derive(Debug)]
-struct LoadReport {
-    requests: f64,
-    iops: f64,
-    bytes_per_s: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// No request was refused or lost.
-    clean: bool,
-}
-
-impl LoadReport {
-    fn read(report: &Value) -> Option<Self> {
-        let job = report.get("jobs")?.get(0)?;
-        let number = |key: &str| job.get(key)?.as_f64();
-        let latency = |key: &str| job.get("latency_us")?.get(key)?.as_f64();
-        Some(Self {
-            requests: number("requests")?,
-            iops: number("iops")?,
-            bytes_per_s: number("bytes_per_s")?,
-            p50_us: latency("p50")?,
-            p99_us: latency("p99")?,
-            clean: job.get("failure")?.is_null() && job.get("errors")?.as_object()?.is_empty(),
-        })
-    }
 }
 
 /// fio on the file itself: what the device and the kernel give without a server.
@@ -392,7 +400,7 @@ fn progress(run: &Run, rounds: u32) {
 fn print_table(results: &Results) {
     println!("{}", machine());
     println!(
-        "\n{:<22} {:<15} {:>10} {:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
+        "\n{:<25} {:<15} {:>10} {:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
         "case", "server", "kIOPS", "range", "MB/s", "p50 us", "p99 us", "CPU us", "busy", "memory ns"
     );
     // Cases in the order in which they ran, servers by name.
@@ -414,7 +422,7 @@ fn print_table(results: &Results) {
             let range =
                 spread(|r| r.iops).map_or_else(String::new, |s| format!("{:.1}-{:.1}", s.min / 1e3, s.max / 1e3));
             println!(
-                "{case:<22} {server:<15} {:>10} {range:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
+                "{case:<25} {server:<15} {:>10} {range:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
                 text(|r| r.iops, 1e3, 1),
                 text(|r| r.bytes_per_s, 1e6, 0),
                 text(|r| r.p50_us, 1.0, 1),

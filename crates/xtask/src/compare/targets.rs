@@ -59,6 +59,14 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
     add(&format!("{sequential}: bytes/s / best peer"), best, true, 1.0, "x");
     add("file-4k-read-qd32: IOPS / fio io_uring on the same file", iops("file-4k-read-qd32", "fio"), true, 0.9, "x");
 
+    let tls = |peer: &str, case: &str| {
+        let [ours, theirs] = ["evenkeel-tls", peer].map(|s| results.column(case, s, |r| r.iops));
+        Spread::of_ratio(&ours, &theirs)
+    };
+    let (plain, secure) = ("unix-4k-read-certificates", "tls-128k-sequential");
+    add(&format!("{plain}: IOPS with certificates / without"), tls("evenkeel", plain), true, 0.99, "x");
+    add(&format!("{secure}: bytes/s / nbdkit"), tls("nbdkit", secure), true, 1.0, "x");
+
     let cost = |case: &str| {
         let on = results.column(case, "evenkeel", |r| r.cpu_us_per_io);
         let off = results.column(case, "evenkeel-noqos", |r| r.cpu_us_per_io);

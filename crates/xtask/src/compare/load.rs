@@ -1,0 +1,53 @@
+//! Load by `evenkeel load`, and what is used of its report.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Case, Contender};
+use crate::process;
+
+/// What is used of the report of `evenkeel load --json`.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) requests: f64,
+    pub(super) iops: f64,
+    pub(super) bytes_per_s: f64,
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    /// No request was refused or lost.
+    pub(super) clean: bool,
+}
+
+impl Job {
+    fn read(report: &Value) -> Option<Self> {
+        let job = report.get("jobs")?.get(0)?;
+        let number = |key: &str| job.get(key)?.as_f64();
+        let latency = |key: &str| job.get("latency_us")?.get(key)?.as_f64();
+        Some(Self {
+            requests: number("requests")?,
+            iops: number("iops")?,
+            bytes_per_s: number("bytes_per_s")?,
+            p50_us: latency("p50")?,
+            p99_us: latency("p99")?,
+            clean: job.get("failure")?.is_null() && job.get("errors")?.as_object()?.is_empty(),
+        })
+    }
+}
+
+/// Load over Unix sockets and TCP.
+///
+/// # Errors
+/// When the load generator fails, or a request does.
+pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Result<Job> {
+    let mut load = Command::new(contender.binary);
+    load.arg("load").arg(contender.address.uri()).args(["--json", "--op", "read", "--block-size", case.block_size]);
+    load.args(["--pattern", case.pattern, "--duration", &format!("{seconds}s")]);
+    load.args(["--queue-depth", &case.queue_depth.to_string(), "--connections", &case.connections.to_string()]);
+    let text = process::output(&mut load)?;
+    let report: Value = serde_json::from_str(&text).context("the load generator printed no JSON")?;
+    let job = Job::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
+    ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
+    Ok(job)
+}
