@@ -6,9 +6,10 @@ use std::process::Command;
 fn bufferbloat_measures_each_setting_that_is_asked_for() {
     let folder = std::env::temp_dir().join(format!("evenkeel-demo-test-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let page = folder.join("page.html");
+    let (page, picture) = (folder.join("page.html"), folder.join("picture.svg"));
     let mut demo = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
     demo.args(["demo", "bufferbloat", "--seconds", "1", "--settings", "none,256K", "--json", "--html"]).arg(&page);
+    demo.arg("--svg").arg(&picture);
     let output = demo.env("TMPDIR", &folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -22,7 +23,11 @@ fn bufferbloat_measures_each_setting_that_is_asked_for() {
         }
     }
     assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<circle").count(), 2);
-    let left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(left, [page], "the server's folder is gone");
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(drawn.contains(">no bound<") && drawn.contains(">256 KiB<"), "{drawn}");
+    assert!(drawn.contains(">evenkeel demo bufferbloat --seconds 1 --settings none,256K"), "{drawn}");
+    let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    left.sort();
+    assert_eq!(left, [page, picture], "the server's folder is gone");
     std::fs::remove_dir_all(&folder).unwrap();
 }
