@@ -385,13 +385,14 @@ fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run
 }
 
 fn progress(run: &Run, rounds: u32) {
+    // Not every client tells it.
+    let p50 = if run.p50_us.is_nan() { String::new() } else { format!("p50 {:.0} us, ", run.p50_us) };
     eprintln!(
-        "{} round {}/{rounds} {}: {:.1} kIOPS, p50 {:.0} us, {:.2} us CPU per I/O, memory {:.0} ns",
+        "{} round {}/{rounds} {}: {:.1} kIOPS, {p50}{:.2} us CPU per I/O, memory {:.0} ns",
         run.case,
         run.round,
         run.server,
         run.iops / 1e3,
-        run.p50_us,
         run.cpu_us_per_io,
         run.memory_ns
     );
