@@ -61,11 +61,8 @@ fn shows(folder: &str) -> String {
 
 fn the_api_is_https_where_others_reach_it(case: &Case) {
     let authority = Authority::new(case);
-    let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
-    let old = authority.issue("old", "client", -1);
-    authority.revoke(&["bob"]);
     let beside = case.beside();
-    let stranger = Authority::new(&beside).issue("stranger", "client", 2);
+    let [alice, bob, old, stranger] = authority.good_and_bad(&beside);
     let (server, port) = serve(case, "https", &tables(case, &format!("revoked = \"{}\"", case.file("crl.pem")), ""));
 
     let state = curl(case, &port, "/api/v1/state", &shows(&alice)).expect("an answer");

@@ -73,6 +73,14 @@ impl<'a> Authority<'a> {
         self.0.file(name)
     }
 
+    /// Folders of clients with a good certificate, a revoked, an expired one, and one of another authority, in the folder `beside`.
+    pub(crate) fn good_and_bad(&self, beside: &Case) -> [String; 4] {
+        let [alice, bob] = ["alice", "bob"].map(|name| self.issue(name, "client", 2));
+        let old = self.issue("old", "client", -1);
+        self.revoke(&["bob"]);
+        [alice, bob, old, Authority::new(beside).issue("stranger", "client", 2)]
+    }
+
     /// Puts certificates on the list, which is empty for none.
     pub(crate) fn revoke(&self, names: &[&str]) {
         for name in names {
@@ -208,11 +216,8 @@ fn openssl_speaks_1_2_and_1_3_and_nothing_older(case: &Case) {
 
 fn who_has_no_good_certificate_is_refused(case: &Case) {
     let authority = Authority::new(case);
-    let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
-    let old = authority.issue("old", "client", -1);
-    authority.revoke(&["bob"]);
     let beside = case.beside();
-    let stranger = Authority::new(&beside).issue("stranger", "client", 2);
+    let [alice, bob, old, stranger] = authority.good_and_bad(&beside);
     let server = authority.serve(&format!("revoked = \"{}\"", case.file("crl.pem")), "");
     case.succeed(&["nbdinfo", "--size", &secure(&server, "memory", &alice)]);
 

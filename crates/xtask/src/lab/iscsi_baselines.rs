@@ -149,9 +149,8 @@ pub(super) fn compare(binary: &Path) -> Result<String> {
         format!("the reads gain too little by delay: {:.1} -> {:.1} ms", free.read_ms, longest.read_ms)
     })?;
     for row in &delays {
-        figure(row.retransmits == 0 && row.drops == 0, || {
-            format!("{}: {} retransmits, {} drops", row.name, row.retransmits, row.drops)
-        })?;
+        ensure!(row.drops == 0, "{}: {} drops", row.name, row.drops);
+        figure(row.retransmits == 0, || format!("{}: {} retransmits", row.name, row.retransmits))?;
     }
     // Writers send; what is limited is what they receive.
     figure(htb[0].written > 0.9 * free.written, || {

@@ -81,7 +81,7 @@ pub(super) fn beside_held(binary: &Path) -> Result<String> {
         |windows: &[Window]| rates(windows).windows(2).map(|w| (w[0] + w[1]) / 2.0).fold(f64::INFINITY, f64::min);
     let (free_mean, held_mean) = (mean(rates(&windows).into_iter()), mean(rates(&held).into_iter()));
     let detail = format!(
-        "host 1 writes {free_mean:.2} MB/s (least half second {:.2}), {held_mean:.2} (least {:.2}) while the others \
+        "host 1 writes {free_mean:.2} MB/s (least quarter second {:.2}), {held_mean:.2} (least {:.2}) while the others \
          are held, {:.2} (least {:.2}) after; {dropped} drops",
         least(&windows),
         least(&held),
@@ -90,8 +90,9 @@ pub(super) fn beside_held(binary: &Path) -> Result<String> {
     );
     figure(held_mean > 1.5 * free_mean, || format!("what the others leave is not taken: {detail}"))?;
     figure(least(&held) >= least(&windows), || format!("a drop when holding begins: {detail}"))?;
+    // Some twenty requests a window, whose number varies by chance.
     let after_mean = mean(rates(&after).into_iter());
-    figure(after_mean >= 0.85 * free_mean && least(&after) >= 0.7 * free_mean, || {
+    figure(after_mean >= 0.85 * free_mean && least(&after) >= 0.6 * free_mean, || {
         format!("a drop when holding ends: {detail}")
     })?;
     ensure!(dropped == 0, "packets were lost: {detail}");
