@@ -1,5 +1,5 @@
 //! `evenkeel serve` with the clients that people use: content, holes and exit codes, over TCP and Unix sockets,
-//! on both engines, on every kind of volume.
+//! on both engines, on every kind of volume; and the API of `evenkeel guard` with those that ask over HTTPS.
 
 #[macro_use]
 #[path = "clients/harness.rs"]
@@ -9,6 +9,8 @@ mod harness;
 mod access;
 #[path = "clients/fio.rs"]
 mod fio;
+#[path = "clients/guard.rs"]
+mod guard;
 #[path = "clients/https.rs"]
 mod https;
 #[path = "clients/libnbd.rs"]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
-use evenkeel_policy::config::{Exchange, Status};
+use evenkeel_policy::config::{Exchange, Files, Http, Status, Terms};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::exchange::MAX_POOLS;
 pub use evenkeel_policy::goal::{Method, Statistic};
@@ -88,6 +88,18 @@ pub struct Guard {
     pub always: Vec<Who>,
     /// Clients that are held back only when nothing else helps.
     pub important: Vec<Who>,
+    /// How the API and metrics are served.
+    pub http: Http,
+    /// Certificates for HTTPS; without this table there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Files>,
+}
+
+impl Guard {
+    /// On what terms the API and metrics are served.
+    pub fn terms(&self) -> Terms {
+        Terms { table: "guard", http: self.http, files: self.tls.clone() }
+    }
 }
 
 impl Default for Guard {
@@ -108,6 +120,8 @@ impl Default for Guard {
             never: Vec::new(),
             always: Vec::new(),
             important: Vec::new(),
+            http: Http::default(),
+            tls: None,
         }
     }
 }
@@ -214,6 +228,14 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn parse(text: &str, origin: &str, abilities: Abilities) -> Result<Self, Errors> {
+        Self::check(text, origin, abilities).map(|(config, _)| config)
+    }
+
+    /// The same, with what is doubtful about it.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn check(text: &str, origin: &str, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         let (document, mut errors) = Document::parse(text, origin);
         let (config, more) = document.read::<Self>();
         errors.extend(more);
@@ -222,19 +244,22 @@ impl Config {
         }
         errors.sort_by_key(|problem| problem.position);
         match config.filter(|_| errors.is_empty()) {
-            Some(config) => Ok(config),
+            Some(config) => {
+                let doubts = config.doubts(&document);
+                Ok((config, doubts))
+            }
             None => Err(Errors(errors)),
         }
     }
 
-    /// Reads a file.
+    /// Reads a file; tells what is doubtful about it, too.
     ///
     /// # Errors
     /// That it cannot be read, or all that is wrong with it.
-    pub fn read(path: &Path, abilities: Abilities) -> Result<Self, Errors> {
+    pub fn read(path: &Path, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         let origin = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, &origin, abilities),
+            Ok(text) => Self::check(&text, &origin, abilities),
             Err(error) => {
                 let message = format!("cannot read the configuration: {error}");
                 Err(Errors(vec![Problem { origin, position: None, key: String::new(), message }]))
@@ -265,6 +290,13 @@ impl Config {
         }
     }
 
+    /// What is doubtful, and does not keep an agent from running.
+    fn doubts(&self, document: &Document<'_>) -> Vec<Problem> {
+        let Status::At(address) = self.guard.status else { return Vec::new() };
+        let danger = self.guard.terms().danger(address);
+        danger.into_iter().map(|danger| document.complain(&["guard", "status"], danger)).collect()
+    }
+
     fn faults(&self, document: &Document<'_>, abilities: Abilities) -> Vec<Problem> {
         let mut faults = Vec::new();
         let mut fault = |path: &[&str], message: String| faults.push(document.complain(path, message));
@@ -286,6 +318,9 @@ impl Config {
         }
         if guard.step.is_zero() {
             fault(&["guard", "step"], "is 0; write for example \"500us\"".into());
+        }
+        for ([table, key], message) in guard.terms().faults() {
+            fault(&["guard", table, key], message);
         }
         if self.resources.len() > MAX_RESOURCES {
             fault(&["resources"], format!("are more than {MAX_RESOURCES}; name those that matter"));

@@ -63,6 +63,16 @@ fn faults_name_file_line_key_and_cure() {
         ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),
         ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
         ("[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n", "no figure of response times"),
+        (
+            "[guard]\n[guard.http]\ntls = \"always\"\n",
+            "guard.toml:3:1: guard.http.tls: there is no certificate for HTTPS; add [guard.tls]",
+        ),
+        ("[guard.tls]\ncertificate = \"c\"\n", "the key `key` is missing"),
+        ("[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\nrequired = \"no\"\n", "unknown key \"required\""),
+        (
+            "[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\nrevoked = \"r\"\n",
+            "guard.toml:4:1: guard.tls.revoked: nothing can be revoked",
+        ),
         ("[hybrids.a]\n", "the key `device` is missing"),
         ("[ceph]\nsample_every = \"1ms\"\n", "guard.toml:2:1: ceph.sample_every: is 1ms; write \"5ms\" to \"1s\""),
         ("[ceph]\nanswer_within = \"1m\"\n", "ceph.answer_within: is"),
@@ -88,6 +98,31 @@ fn faults_name_file_line_key_and_cure() {
     for (text, expected) in cases {
         let complaints = complaints(text);
         assert!(complaints.contains(expected), "{text}: {complaints}");
+    }
+}
+
+#[test]
+fn whoever_shows_names_and_loads_to_others_is_told() {
+    let doubts = |text: &str| {
+        let (_, doubts) = Config::check(text, "guard.toml", NONE).expect("valid");
+        doubts.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let beyond = "[guard]\nstatus = \"192.0.2.1:9810\"\n";
+    let tls = "[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+    for (tables, cure) in [("", "set [guard.tls]"), (tls, "set guard.tls.clients")] {
+        let doubts = doubts(&format!("{beyond}{tables}"));
+        assert!(doubts.len() == 1 && doubts[0].starts_with("guard.toml:2:1: guard.status: "), "{doubts:?}");
+        assert!(doubts[0].contains("192.0.2.1:9810") && doubts[0].contains(cure), "{doubts:?}");
+    }
+    for tables in [
+        &format!("{tls}clients = \"a\"\n"),
+        &format!("{tls}[guard.http]\ncertificates = \"optional\"\n"),
+        "[guard.http]\ntls = \"no\"\n",
+    ] {
+        assert_eq!(doubts(&format!("{beyond}{tables}")), [""; 0], "{tables}");
+    }
+    for text in ["", "[guard]\nstatus = \"off\"\n", "[guard]\nstatus = \"[::1]:9810\"\n"] {
+        assert_eq!(doubts(text), [""; 0], "{text}");
     }
 }
 

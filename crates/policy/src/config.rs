@@ -21,10 +21,10 @@ pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 use crate::goal;
 pub use crate::goal::{Method, Offenders, Standing, Statistic};
-pub use crate::http::{Asked, Http, Where};
+pub use crate::http::{Asked, Http, Terms, Where};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
-pub use crate::tls::{Certificate, Need, Tls};
+pub use crate::tls::{Certificate, Files, Need, Tls};
 use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
 use crate::uri::Target;
 
@@ -600,14 +600,9 @@ impl Server {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
     }
 
-    /// Whether the status page, metrics and API are HTTPS at this address.
-    pub fn is_https(&self, address: SocketAddr) -> bool {
-        self.tls.is_some() && self.http.tls.applies(address.ip().is_loopback())
-    }
-
-    /// Who may read there without it having been said to be meant, if anybody; as a sentence.
-    pub fn status_danger(&self, address: SocketAddr) -> Option<String> {
-        crate::rules::http::danger(self, address)
+    /// On what terms the status page, metrics and API are served.
+    pub fn terms(&self) -> Terms {
+        Terms { table: "server", http: self.http, files: self.tls.as_ref().map(Tls::files) }
     }
 }
 

@@ -1,15 +1,19 @@
 //! HTTP beyond this machine: whether it is encrypted, and who may read.
 
+use std::net::SocketAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::tls::Files;
 
 /// How the status page, metrics and API are served at `status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Where it is HTTPS, with the certificate of `[server.tls]`, if there is one.
+    /// Where it is HTTPS, with the certificate of the table `tls` beside this one, if there is one.
     pub tls: Where,
-    /// Whether HTTPS needs a client certificate of the authorities in `server.tls.clients`, if there are any.
+    /// Whether HTTPS needs a client certificate of the authorities in `clients` there, if there are any.
     pub certificates: Asked,
 }
 
@@ -46,4 +50,57 @@ pub enum Asked {
     Required,
     /// They need not; a bad one is refused nevertheless.
     Optional,
+}
+
+/// On what terms a status address is served: what the tables `http` and `tls` of a server or an agent say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The table that they are in, `server` or `guard`: for messages.
+    pub table: &'static str,
+    /// Its table `http`.
+    pub http: Http,
+    /// The files of its table `tls`, if it has one.
+    pub files: Option<Files>,
+}
+
+impl Terms {
+    /// Whether it is HTTPS at this address.
+    pub fn is_https(&self, address: SocketAddr) -> bool {
+        self.files.is_some() && self.http.tls.applies(address.ip().is_loopback())
+    }
+
+    /// What somebody in the network could do at this address, if it is more than was said to be meant; as a sentence.
+    pub fn danger(&self, address: SocketAddr) -> Option<String> {
+        let Self { table, http, files } = self;
+        if address.ip().is_loopback() || http.tls == Where::No {
+            return None;
+        }
+        let why = match files {
+            None => {
+                format!("unencrypted; set [{table}.tls] for HTTPS, or tls = \"no\" in [{table}.http] if that is meant")
+            }
+            Some(files) if files.clients.is_none() && http.certificates == Asked::Required => format!(
+                "because HTTPS asks for no client certificate; set {table}.tls.clients, or certificates = \"optional\" in [{table}.http] if that is meant"
+            ),
+            Some(_) => return None,
+        };
+        Some(format!("everyone who reaches {address} can read all names and loads, {why}"))
+    }
+
+    /// Keys below the table that make no sense together, each with what is wrong and what would be right.
+    pub fn faults(&self) -> Vec<([&'static str; 2], String)> {
+        let mut faults = Vec::new();
+        if self.files.as_ref().is_some_and(|files| files.revoked.is_some() && files.clients.is_none()) {
+            let why = "nothing can be revoked where clients need no certificate; set clients, or remove this key";
+            faults.push((["tls", "revoked"], why.to_owned()));
+        }
+        if self.http.tls == Where::Always && self.files.is_none() {
+            let table = self.table;
+            let why = format!(
+                "there is no certificate for HTTPS; add [{table}.tls] with certificate and key, or remove this key"
+            );
+            faults.push((["http", "tls"], why));
+        }
+        faults
+    }
 }

@@ -1,7 +1,6 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
-pub(crate) mod http;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -142,13 +141,14 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         }
     }
     tls::settings(server, out);
-    http::settings(server, out);
+    let terms = server.terms();
+    terms.faults().into_iter().for_each(|([table, key], message)| out.error(&["server", table, key], message));
     access::of_server(config, out);
     if let Status::At(address) = server.status {
         if server.listen.contains(&address) && address.port() != 0 {
             out.error(&at("status"), format!("{address} already serves NBD; use another port"));
         }
-        if let Some(danger) = http::danger(server, address) {
+        if let Some(danger) = terms.danger(address) {
             out.warning(&at("status"), danger);
         }
     }

@@ -1,4 +1,4 @@
-//! TLS on NBD connections: where the certificates are, who needs it, and how certificates are named.
+//! TLS: where the certificates are, who needs it on NBD connections, and how certificates are named.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +29,30 @@ pub struct Tls {
     /// Refuse clients whose certificate no tenant names.
     #[serde(default)]
     pub named_only: bool,
+}
+
+/// Files with certificates, where there is nothing else to say about TLS: of an agent, for HTTPS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    /// PEM file with the certificate, followed by those between it and its authority.
+    pub certificate: PathBuf,
+    /// PEM file with the private key of that certificate.
+    pub key: PathBuf,
+    /// PEM file with the authorities of clients' certificates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<PathBuf>,
+    /// PEM file with the lists of revoked client certificates, one of each authority.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PathBuf>,
+}
+
+impl Tls {
+    /// The files alone.
+    pub fn files(&self) -> Files {
+        let Self { certificate, key, clients, revoked, .. } = self.clone();
+        Files { certificate, key, clients, revoked }
+    }
 }
 
 /// Which clients must use TLS.

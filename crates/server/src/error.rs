@@ -27,9 +27,11 @@ pub enum Error {
         holder: Option<u32>,
     },
     /// A file with certificates or keys cannot be used.
-    #[error("server.tls.{key}: {} {why}", path.display())]
+    #[error("{table}.tls.{key}: {} {why}", path.display())]
     Tls {
-        /// The key in the configuration.
+        /// The table in the configuration: `server`, or `guard` of an agent.
+        table: &'static str,
+        /// The key in its table `tls`.
         key: &'static str,
         /// The file.
         path: PathBuf,

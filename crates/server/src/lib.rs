@@ -30,3 +30,4 @@ pub use error::Error;
 pub use listen::is_stale;
 pub use server::{Applied, Server, Start};
 pub use spin::Spin;
+pub use tls::Acceptor;

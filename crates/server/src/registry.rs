@@ -110,14 +110,14 @@ impl Registry {
     }
 
     fn acceptor(&self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Option<Arc<Acceptor>>, Error> {
-        let Some(settings) = &config.server.tls else { return Ok(None) };
         let known = present.tls.as_ref();
-        if let Some(known) = known.filter(|_| !fresh && self.config.server.tls.as_ref() == Some(settings)) {
+        if let Some(known) = known.filter(|_| !fresh && self.config.server.tls == config.server.tls) {
             return Ok(Some(Arc::clone(known)));
         }
-        let read = Acceptor::load(settings, config.server.http.certificates)?;
         // Connections are judged anew by what is not the same.
-        Ok(Some(known.filter(|known| known.is_same(&read)).map_or_else(|| Arc::new(read), Arc::clone)))
+        let newest =
+            |read: Acceptor| known.filter(|known| known.is_same(&read)).map_or_else(|| Arc::new(read), Arc::clone);
+        Ok(Acceptor::load(&config.server.terms())?.map(newest))
     }
 
     /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].

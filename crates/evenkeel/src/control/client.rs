@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::https::Secure;
 
 /// Removing a volume waits for its device; nothing else takes long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Nobody who listens takes longer to accept.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// The state of thousands of tenants fits.
@@ -44,7 +44,7 @@ impl Place {
     pub(crate) fn get(&self, path: &str, patience: Duration) -> anyhow::Result<String> {
         match self {
             Self::Socket(socket) => Client::new(socket.clone()).send_within(patience, "GET", path, None),
-            Self::Address(address) => get_over_tcp_within(patience, *address, path),
+            Self::Address(address) => get_over_tcp(patience, *address, path),
             Self::Secure(secure) => secure.get(patience, path),
         }
     }
@@ -118,20 +118,15 @@ pub(super) fn request(method: &str, path: &str, body: Option<&Value>) -> String 
     )
 }
 
-/// Reads a path of the read-only API at a TCP address.
-///
-/// # Errors
-/// When nobody answers there, or the answer is a refusal.
-pub(crate) fn get_over_tcp(address: SocketAddr, path: &str) -> anyhow::Result<String> {
-    get_over_tcp_within(PATIENCE, address, path)
-}
-
-fn get_over_tcp_within(patience: Duration, address: SocketAddr, path: &str) -> anyhow::Result<String> {
+fn get_over_tcp(patience: Duration, address: SocketAddr, path: &str) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE.min(patience))
         .with_context(|| format!("nothing answers on {address}; is it running, and is this its status address?"))?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    answer(&exchange(&mut stream, &request("GET", path, None)).context("the agent did not answer")?)
+    answer(
+        &exchange(&mut stream, &request("GET", path, None))
+            .with_context(|| format!("{address} did not answer; is it https:// there?"))?,
+    )
 }
 
 /// The body of a good answer.
@@ -149,9 +144,10 @@ pub(super) fn exchange(stream: &mut (impl Read + Write), request: &str) -> io::R
 
 /// Status and body of an answer.
 fn parse(answer: &str) -> anyhow::Result<(u16, &str)> {
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| anyhow!("the answer ends before its body"))?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let Some(status) = status else { bail!("this is no HTTP answer: {:?}", head.lines().next().unwrap_or_default()) };
+    let first = answer.lines().next().unwrap_or_default();
+    let status = first.strip_prefix("HTTP/").and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+    let Some(status) = status else { bail!("this is no HTTP answer (is it https:// there?): {first:?}") };
+    let (_, body) = answer.split_once("\r\n\r\n").ok_or_else(|| anyhow!("the answer ends before its body"))?;
     Ok((status, body))
 }
 

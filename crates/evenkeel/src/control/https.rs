@@ -14,16 +14,13 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use super::client::{CONNECT_PATIENCE, Place, answer, exchange, request};
 
-/// The port of the status address, where nobody says otherwise.
-const PORT: u16 = 9809;
-
 /// A status address as people write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
     /// `ADDR:PORT`
     Plain(SocketAddr),
     /// `https://HOST[:PORT]`: host, without brackets, and port.
-    Secure(String, u16),
+    Secure(String, Option<u16>),
 }
 
 impl FromStr for Site {
@@ -47,7 +44,7 @@ impl FromStr for Site {
             Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
             None => rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))),
         };
-        let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong()))?;
+        let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
         if host.is_empty() || host.contains(['/', ' ']) {
             return Err(wrong());
         }
@@ -72,14 +69,14 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Where to ask.
+    /// Where to ask; at `usual`, if no port is named.
     ///
     /// # Errors
     /// When a file is missing or cannot be used.
-    pub(crate) fn reach(&self, site: &Site) -> anyhow::Result<Place> {
+    pub(crate) fn reach(&self, site: &Site, usual: u16) -> anyhow::Result<Place> {
         let (host, port) = match site {
             Site::Plain(address) => return Ok(Place::Address(*address)),
-            Site::Secure(host, port) => (host.clone(), *port),
+            Site::Secure(host, port) => (host.clone(), port.unwrap_or(usual)),
         };
         let Some(ca) = &self.ca else {
             bail!("whom to believe at https://{host}:{port}? Name the authority of its certificate with --ca FILE");
@@ -163,10 +160,10 @@ mod tests {
             assert_eq!(text.parse::<Site>().unwrap(), plain);
         }
         for (text, host, port) in [
-            ("https://storage1", "storage1", 9809),
-            ("https://storage1:443/", "storage1", 443),
-            ("https://[2001:db8::1]:99", "2001:db8::1", 99),
-            ("https://[2001:db8::1]", "2001:db8::1", 9809),
+            ("https://storage1", "storage1", None),
+            ("https://storage1:443/", "storage1", Some(443)),
+            ("https://[2001:db8::1]:99", "2001:db8::1", Some(99)),
+            ("https://[2001:db8::1]", "2001:db8::1", None),
         ] {
             assert_eq!(text.parse::<Site>().unwrap(), Site::Secure(host.into(), port));
         }

@@ -19,7 +19,7 @@ mod show;
 
 use crate::output;
 use client::Client;
-pub(crate) use client::{Place, get_over_tcp, path};
+pub(crate) use client::{PATIENCE, Place, path};
 pub(crate) use https::{Certificates, Site};
 pub(crate) use show::table;
 

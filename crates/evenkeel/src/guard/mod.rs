@@ -12,16 +12,18 @@ use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::osd::Scheduling;
 use evenkeel_guard::preflight::{self, Evidence, Preflight};
+use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
 use serde::de::DeserializeOwned;
 
-use crate::control::{get_over_tcp, path};
+use crate::control::{Certificates, PATIENCE, Site, path};
 use crate::exchange::reach;
 use crate::output;
 pub(crate) use http::Decisions;
 
 mod act;
 mod acting;
+mod certificates;
 mod exchange;
 mod hold;
 mod http;
@@ -33,6 +35,9 @@ mod show;
 
 /// How long an OSD may take to answer when it is checked.
 const CHECK_LIMIT: Duration = Duration::from_secs(2);
+
+/// The port of the status address, where nobody says otherwise.
+const PORT: u16 = 9810;
 
 /// What to do.
 #[derive(clap::Subcommand)]
@@ -113,13 +118,16 @@ pub(crate) enum ConfigCommand {
 #[derive(clap::Args)]
 pub(crate) struct Connect {
     /// Its status address
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9810")]
-    status: SocketAddr,
+    #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", default_value = "127.0.0.1:9810")]
+    status: Site,
+
+    #[command(flatten)]
+    certificates: Certificates,
 }
 
 impl Connect {
     fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let text = get_over_tcp(self.status, path)?;
+        let text = self.certificates.reach(&self.status, PORT)?.get(path, PATIENCE)?;
         serde_json::from_str(&text).context("the agent speaks another version of the API")
     }
 }
@@ -156,7 +164,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
-    let config = config.map(read).transpose()?;
+    let config = config.map(read).transpose()?.map(|(config, _)| config);
     let configured = config.as_ref().map_or_else(Configured::new, Config::configured);
     let sockets = config.and_then(|config| config.ceph).map_or_else(Vec::new, |ceph| ceph.sockets);
     let mut map = Map::of(&Survey::of_this_machine(), &configured, resolved);
@@ -167,7 +175,7 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
 
 fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let mut preflight = judged();
-    let config = config.map(read).transpose()?;
+    let config = config.map(read).transpose()?.map(warned);
     if let Some(config) = &config {
         preflight.findings.extend(preflight::arrays::judge(config, &Roots::default()));
         if !config.exchange.etcd.is_empty() {
@@ -192,11 +200,12 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = if file.as_os_str() == "-" {
         let mut text = String::new();
         io::stdin().read_to_string(&mut text)?;
-        Config::parse(&text, "<stdin>", abilities())
+        Config::check(&text, "<stdin>", abilities())
             .map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?
     } else {
         read(file)?
     };
+    let config = warned(config);
     output::print(&format!("usable: {} resources with a goal", config.resources.len()));
     let hybrids = config.hybrids.len();
     output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises") } else { String::new() });
@@ -206,8 +215,17 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read(file: &Path) -> anyhow::Result<Config> {
+/// A configuration, with what is doubtful about it.
+fn read(file: &Path) -> anyhow::Result<(Config, Vec<Problem>)> {
     Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
+}
+
+/// Says what is doubtful.
+fn warned((config, doubts): (Config, Vec<Problem>)) -> Config {
+    for doubt in doubts {
+        eprintln!("warning: {doubt}");
+    }
+    config
 }
 
 fn evidence() -> Evidence {

@@ -20,10 +20,11 @@ use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 use evenkeel_guard::sensor::{Source, cgroup};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::act::Actor;
+use super::certificates::Certificates;
 use super::exchange::SharedArrays;
 use super::osd_threads::Osds;
 use crate::exchange;
@@ -141,14 +142,19 @@ impl Shared {
 /// # Errors
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let config = super::read(&args.config)?;
+    let (config, doubts) = super::read(&args.config)?;
+    for doubt in doubts {
+        tracing::warn!("{doubt}");
+    }
     if config.resources.is_empty() && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
         return Err(anyhow!(
             "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
         ));
     }
     let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let terms = config.guard.terms();
+    let certificates = Arc::new(Certificates::read(terms.clone())?);
     let status = super::address(config.guard.status).map(crate::serve::listen_status).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
@@ -190,7 +196,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let shared = Arc::new(Mutex::new(shared));
     if let Some(listener) = status {
-        crate::http::spawn_read_only(super::http::router(Arc::clone(&shared)), listener)
+        let (router, certificates) = (super::http::router(Arc::clone(&shared)), Arc::clone(&certificates));
+        crate::http::spawn_read_only(router, listener, terms.http.tls, move || certificates.https())
             .context("cannot serve the API")?;
     }
 
@@ -198,8 +205,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
+    let reload = crate::serve::reload_on_demand(move || certificates.renew())?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
-        signals.forever().next();
+        for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
+            // One that still waits for its turn will read the newest files.
+            let _ = reload.try_send(());
+        }
         stopping.store(true, Ordering::Relaxed);
     })?;
     let (found, maps) = channel();
@@ -211,7 +222,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     output::print(&format!("guarding {}: {}\n", guarded.join(", "), actor.explain()));
     if let Some(address) = address {
-        output::print(&format!("http://{address}/api/v1/state\n"));
+        let scheme = if terms.is_https(address) { "https" } else { "http" };
+        output::print(&format!("{scheme}://{address}/api/v1/state\n"));
     }
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: &mut diskstats, read_times: read_times.as_mut() };

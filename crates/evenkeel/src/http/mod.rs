@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use axum::Router;
+use evenkeel_policy::config::Where;
+use tokio_rustls::rustls::ServerConfig;
 
 use crate::serve::Manager;
 
@@ -47,8 +49,11 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
         runtime.block_on(async {
             let shown = async {
                 if let Some((listener, address)) = status {
-                    let router = status_router(Arc::clone(&manager), address.ip().is_loopback());
-                    let opening = opening(Arc::clone(&manager), address);
+                    let loopback = address.ip().is_loopback();
+                    let wanted = manager.config().server.http.tls.applies(loopback);
+                    let router = status_router(Arc::clone(&manager), loopback);
+                    let manager = Arc::clone(&manager);
+                    let opening = opening(wanted, move || manager.server().https());
                     serve(listener, router, Bounds::USUAL, |peer| Some(*peer), opening).await;
                 }
             };
@@ -63,11 +68,17 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
     Ok(())
 }
 
-/// Serves what only shows, on a thread of its own for as long as the process lives.
+/// Serves what only shows, on a thread of its own for as long as the process lives; HTTPS where that is `wanted`, by the
+/// certificates of the moment that `https` tells.
 ///
 /// # Errors
 /// When the socket cannot be used or no thread can be started.
-pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Result<()> {
+pub(crate) fn spawn_read_only(
+    router: Router,
+    listener: TcpListener,
+    wanted: Where,
+    https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build()?;
     listener.set_nonblocking(true)?;
     let loopback = listener.local_addr()?.ip().is_loopback();
@@ -76,18 +87,21 @@ pub(crate) fn spawn_read_only(router: Router, listener: TcpListener) -> io::Resu
         tokio::net::TcpListener::from_std(listener)?
     };
     let router = guard::read_only(router, loopback);
+    let opening = opening(wanted.applies(loopback), https);
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
-        runtime.block_on(serve(listener, router, Bounds::USUAL, |peer: &SocketAddr| Some(*peer), || Opening::Plain));
+        runtime.block_on(serve(listener, router, Bounds::USUAL, |peer: &SocketAddr| Some(*peer), opening));
     })?;
     Ok(())
 }
 
 /// What connections to the status address begin with, by the certificates of the moment. Where there was HTTPS, there
 /// is no plain HTTP later, although a reload has taken the certificates away.
-fn opening(manager: Arc<Manager>, address: SocketAddr) -> impl Fn() -> Opening + Send + Sync + 'static {
-    let wanted = manager.config().server.http.tls.applies(address.ip().is_loopback());
-    let was_secure = AtomicBool::new(manager.server().https().is_some());
-    move || match manager.server().https().filter(|_| wanted) {
+fn opening(
+    wanted: bool,
+    https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
+) -> impl Fn() -> Opening + Send + Sync + 'static {
+    let was_secure = AtomicBool::new(https().is_some());
+    move || match https().filter(|_| wanted) {
         Some(config) => {
             was_secure.store(true, Ordering::Relaxed);
             Opening::Secure(config)

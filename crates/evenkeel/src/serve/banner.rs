@@ -16,7 +16,7 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
         let _ = writeln!(out, "    {uri}");
     }
     if let Some(address) = status {
-        let scheme = if config.server.is_https(address) { "https" } else { "http" };
+        let scheme = if config.server.terms().is_https(address) { "https" } else { "http" };
         let _ = writeln!(out, "Status, metrics and API (read-only):  {scheme}://{address}  /metrics  /api/v1/state");
     }
     let _ = writeln!(out, "Control socket:                       {}", control.display());

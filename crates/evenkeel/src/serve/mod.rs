@@ -66,7 +66,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let status = match (sockets.status.take(), settings.status) {
         (Some(inherited), _) => {
             // Of a configured address, the check of the configuration warns.
-            if let Some(danger) = inherited.local_addr().ok().and_then(|address| settings.status_danger(address)) {
+            if let Some(danger) = inherited.local_addr().ok().and_then(|address| settings.terms().danger(address)) {
                 tracing::warn!("status was handed over, and {danger}");
             }
             Some(inherited)
@@ -196,7 +196,13 @@ fn seed() -> u64 {
 fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
     let mut stopping = None;
     let handle = signals.handle();
-    let reload = reload_on_demand(manager)?;
+    let reload = {
+        let manager = Arc::clone(manager);
+        reload_on_demand(move || match manager.reload() {
+            Ok(changes) => log_changes(&changes),
+            Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
+        })?
+    };
     for signal in signals.forever() {
         match signal {
             // One that still waits for its turn will read the newest configuration.
@@ -229,17 +235,16 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
     }
 }
 
-/// A thread that reads the configuration anew whenever it is told to. A device may keep it waiting; signals are heard meanwhile.
-fn reload_on_demand(manager: &Arc<Manager>) -> anyhow::Result<SyncSender<()>> {
+/// A thread that reloads whenever it is told to. A device may keep it waiting; signals are heard meanwhile.
+///
+/// # Errors
+/// When no thread can be started.
+pub(crate) fn reload_on_demand(reload: impl Fn() + Send + 'static) -> anyhow::Result<SyncSender<()>> {
     let (demand, demands) = sync_channel(1);
-    let manager = Arc::clone(manager);
     let reload = move || {
         for () in demands {
             systemd::notify(Condition::Reloading);
-            match manager.reload() {
-                Ok(changes) => log_changes(&changes),
-                Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
-            }
+            reload();
             systemd::notify(Condition::Ready);
         }
     };

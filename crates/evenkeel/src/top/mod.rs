@@ -178,7 +178,8 @@ fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
 /// Where to look for a server or an agent.
 fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
     if let Some(site) = &args.status {
-        return Ok(vec![args.certificates.reach(site)?]);
+        let [(_, of_a_server), _] = USUAL;
+        return Ok(vec![args.certificates.reach(site, of_a_server)?]);
     }
     let mut places = vec![Place::Socket(args.connect.socket()?)];
     if !args.connect.is_given() {

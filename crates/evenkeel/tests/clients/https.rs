@@ -14,13 +14,17 @@ on_both_engines! {
     certificates_come_and_go_and_never_does_plain_http_come_back: "openssl" "curl";
 }
 
-/// Tables with these keys, for the authority of the case's folder.
-fn tables(case: &Case, tls: &str, http: &str) -> String {
+/// The tables of a server or an agent with these keys, for the authority of the case's folder.
+pub(crate) fn terms(case: &Case, table: &str, tls: &str, http: &str) -> String {
     let [certificate, key, clients] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| case.file(name));
     format!(
-        "[server.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclients = \"{clients}\"\n{tls}\n\
-         [server.http]\n{http}\n{VOLUME}"
+        "[{table}.tls]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclients = \"{clients}\"\n{tls}\n\
+         [{table}.http]\n{http}\n"
     )
+}
+
+fn tables(case: &Case, tls: &str, http: &str) -> String {
+    terms(case, "server", tls, http) + VOLUME
 }
 
 const VOLUME: &str = "[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n";
@@ -31,23 +35,27 @@ fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
     command.args(["--status", "0.0.0.0:0"]);
     let mut server = case.spawn(command);
     server.until_it_serves();
-    let port = until("the address of the API", || {
+    (server, port(case, scheme, "0.0.0.0"))
+}
+
+/// The port of the API, as a server or an agent says that it is reached.
+pub(crate) fn port(case: &Case, scheme: &str, host: &str) -> String {
+    until("the address of the API", || {
         let said = fs::read_to_string(case.path("stdout")).ok()?;
-        let (_, rest) = said.split_once(&format!(" {scheme}://0.0.0.0:"))?;
-        Some(rest.split(' ').next()?.to_owned())
-    });
-    (server, port)
+        let (_, rest) = said.split_once(&format!("{scheme}://{host}:"))?;
+        Some(rest.split_once([' ', '/'])?.0.to_owned())
+    })
 }
 
 /// What `curl` is told without TLS.
-fn plain(case: &Case, port: &str) -> String {
+pub(crate) fn plain(case: &Case, port: &str) -> String {
     let url = format!("http://localhost:{port}/healthz");
     let output = case.run(&["curl", "--silent", "--max-time", "20", "--http0.9", "--include", &url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// What `curl` is answered, if it is.
-fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option<String> {
+pub(crate) fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option<String> {
     let words = format!(
         "curl --silent --show-error --max-time 20 --cacert ca-cert.pem {options} https://localhost:{port}{path}"
     );
@@ -55,44 +63,60 @@ fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn shows(folder: &str) -> String {
+/// What is to be shown there, to curl as well as to our own commands.
+pub(crate) fn shows(folder: &str) -> String {
     format!("--cert {folder}/client-cert.pem --key {folder}/client-key.pem")
+}
+
+/// The key of a list of revoked certificates.
+pub(crate) fn revoked(case: &Case) -> String {
+    format!("revoked = \"{}\"", case.file("crl.pem"))
 }
 
 fn the_api_is_https_where_others_reach_it(case: &Case) {
     let authority = Authority::new(case);
     let beside = case.beside();
-    let [alice, bob, old, stranger] = authority.good_and_bad(&beside);
-    let (server, port) = serve(case, "https", &tables(case, &format!("revoked = \"{}\"", case.file("crl.pem")), ""));
+    let folders = authority.good_and_bad(&beside);
+    let (server, port) = serve(case, "https", &tables(case, &revoked(case), ""));
+    assert_good_certificates_alone(case, &server, &port, &folders, ["\"uptime_s\"", "evenkeel_uptime_seconds", "main"]);
+    server.stop();
+}
 
-    let state = curl(case, &port, "/api/v1/state", &shows(&alice)).expect("an answer");
-    assert!(state.contains("\"uptime_s\""), "{state}");
-    assert!(curl(case, &port, "/metrics", &shows(&alice)).is_some_and(|text| text.contains("evenkeel_uptime_seconds")));
+/// That state, metrics and `top` have these words, for the first of [`Authority::good_and_bad`] alone, and for nobody
+/// without TLS.
+pub(crate) fn assert_good_certificates_alone(
+    case: &Case,
+    server: &Server,
+    port: &str,
+    [alice, bob, old, stranger]: &[String; 4],
+    [in_state, in_metrics, in_top]: [&str; 3],
+) {
+    let state = curl(case, port, "/api/v1/state", &shows(alice)).expect("an answer");
+    assert!(state.contains(in_state), "{state}");
+    assert!(curl(case, port, "/metrics", &shows(alice)).is_some_and(|text| text.contains(in_metrics)));
     for (options, reason) in [
-        (shows(&bob), "Revoked"),
-        (shows(&old), "xpired"),
-        (shows(&stranger), "UnknownIssuer"),
+        (shows(bob), "Revoked"),
+        (shows(old), "xpired"),
+        (shows(stranger), "UnknownIssuer"),
         (String::new(), "no certificates"),
         // The client does not believe in the server.
-        (format!("{} --cacert {stranger}/ca-cert.pem", shows(&alice)), "received fatal alert"),
+        (format!("{} --cacert {stranger}/ca-cert.pem", shows(alice)), "received fatal alert"),
     ] {
-        assert_eq!(curl(case, &port, "/api/v1/state", &options), None, "{reason}");
+        assert_eq!(curl(case, port, "/api/v1/state", &options), None, "{reason}");
         server.until_logged(reason);
     }
     let top = |folder: &str, ca: &str| {
-        let words = format!(
-            "{EVENKEEL} top --once --status https://localhost:{port} --ca {ca} --cert {folder}/client-cert.pem --key {folder}/client-key.pem"
-        );
+        let words = format!("{EVENKEEL} top --once --status https://localhost:{port} --ca {ca} {}", shows(folder));
         case.run(&words.split_whitespace().collect::<Vec<_>>())
     };
-    let shown = top(&alice, "ca-cert.pem");
+    let shown = top(alice, "ca-cert.pem");
     let text = String::from_utf8_lossy(&shown.stdout).into_owned() + &String::from_utf8_lossy(&shown.stderr);
-    assert!(shown.status.success() && text.contains("main"), "{text}");
-    assert!(!top(&bob, "ca-cert.pem").status.success(), "revoked");
-    assert!(!top(&alice, &format!("{stranger}/ca-cert.pem")).status.success(), "a server of another authority");
+    assert!(shown.status.success() && text.contains(in_top), "{text}");
+    assert!(!top(bob, "ca-cert.pem").status.success(), "revoked");
+    assert!(!top(alice, &format!("{stranger}/ca-cert.pem")).status.success(), "a server of another authority");
     // Plain HTTP is not spoken, and nothing can be changed here either.
-    assert!(!plain(case, &port).contains("HTTP"));
-    let refused = curl(case, &port, "/api/v1/reload", &format!("--request POST {}", shows(&alice))).expect("an answer");
+    assert!(!plain(case, port).contains("HTTP"));
+    let refused = curl(case, port, "/api/v1/reload", &format!("--request POST {}", shows(alice))).expect("an answer");
     assert!(refused.contains("read_only"), "{refused}");
 
     let openssl = |version: &str| {
@@ -108,22 +132,42 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
         assert!(success && text.contains(said) && text.contains("Verify return code: 0 (ok)"), "{text}");
     }
     assert!(!openssl("-tls1_1 -cipher ALL:@SECLEVEL=0").0);
-    server.stop();
 }
 
 fn a_reload_renews_and_revokes_https(case: &Case) {
     let authority = Authority::new(case);
-    let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
     authority.revoke(&[]);
-    let (server, port) = serve(case, "https", &tables(case, &format!("revoked = \"{}\"", case.file("crl.pem")), ""));
-    let asks = |folder: &str| curl(case, &port, "/healthz", &shows(folder)).is_some();
+    let (server, port) = serve(case, "https", &tables(case, &revoked(case), ""));
+    assert_renewed_by_a_signal(case, &authority, &server, &port);
+    server.stop();
+}
+
+/// That SIGHUP makes a server or an agent take up renewed files, and leave those that cannot be used alone.
+pub(crate) fn assert_renewed_by_a_signal(case: &Case, authority: &Authority<'_>, server: &Server, port: &str) {
+    let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
+    let asks = |folder: &str| curl(case, port, "/healthz", &shows(folder)).is_some();
     assert!(asks(&alice) && asks(&bob));
+    let presented = || {
+        let words = format!("openssl s_client -connect localhost:{port} -cert alice-cert.pem -key alice-key.pem");
+        let output = case.run(&words.split(' ').collect::<Vec<_>>());
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (_, rest) = said.split_once("-----BEGIN CERTIFICATE-----").expect("a certificate");
+        rest.split_once("-----END").expect("whole").0.to_owned()
+    };
+    let before = presented();
     authority.revoke(&["bob"]);
     authority.issue("server", "server", 2);
+    assert_eq!(presented(), before, "nobody has said so yet");
     server.signal(Signal::HUP);
     server.until_logged("certificates changed");
     assert!(asks(&alice) && !asks(&bob));
-    server.stop();
+    let renewed = presented();
+    assert_ne!(renewed, before);
+
+    fs::copy(case.path("alice-key.pem"), case.path("server-key.pem")).expect("copied");
+    server.signal(Signal::HUP);
+    server.until_logged("does not belong to");
+    assert!(asks(&alice) && presented() == renewed);
 }
 
 fn https_without_client_certificates(case: &Case) {
@@ -140,7 +184,7 @@ fn certificates_come_and_go_and_never_does_plain_http_come_back(case: &Case) {
     let authority = Authority::new(case);
     let alice = authority.issue("alice", "client", 2);
     let (server, port) = serve(case, "http", VOLUME);
-    server.until_logged("can read the names and loads of all tenants, unencrypted; set [server.tls]");
+    server.until_logged("can read all names and loads, unencrypted; set [server.tls]");
     assert!(plain(case, &port).contains("HTTP/1.1 200"));
     let reload = |tables: &str| {
         case.configure(tables);

@@ -25,16 +25,10 @@ pub(crate) fn danger(config: &Config) -> Option<String> {
 
 /// Settings that make sense together.
 pub(super) fn settings(server: &Server, out: &mut Findings) {
-    let at = |key: &'static str| ["server", "tls", key];
     let Some(tls) = &server.tls else { return };
     out.error_if(
-        tls.revoked.is_some() && tls.clients.is_none(),
-        &at("revoked"),
-        "nothing can be revoked where clients need no certificate; set clients, or remove this key",
-    );
-    out.error_if(
         tls.named_only && tls.clients.is_none(),
-        &at("named_only"),
+        &["server", "tls", "named_only"],
         "would refuse everybody where clients need no certificate; set clients, or remove this key",
     );
 }

@@ -6,11 +6,11 @@ mod stream;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_policy::config::{self, Asked};
+use evenkeel_policy::config::{Asked, Files, Terms};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -27,8 +27,8 @@ const MAX_FILE: u64 = 16 << 20;
 /// A certificate that ends sooner than this is spoken of.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// What a server needs to accept TLS, read and checked.
-pub(crate) struct Acceptor {
+/// What a server or an agent needs to accept TLS, read and checked.
+pub struct Acceptor {
     config: Arc<ServerConfig>,
     /// The same for HTTP.
     http: Arc<ServerConfig>,
@@ -37,25 +37,38 @@ pub(crate) struct Acceptor {
     digest: [u8; 32],
 }
 
+/// A file that cannot be used, by its key.
+struct Fault {
+    key: &'static str,
+    path: PathBuf,
+    why: String,
+}
+
 impl Acceptor {
-    /// Reads the files that the settings name.
+    /// Reads the files that are named, if any are, and warns in the log of what will soon be of no use.
     ///
     /// # Errors
     /// Names the key of the file that cannot be used, and what would be right. What is in a file is never part of it.
-    pub(crate) fn load(settings: &config::Tls, of_http: Asked) -> Result<Self, Error> {
+    pub fn load(terms: &Terms) -> Result<Option<Self>, Error> {
+        let table = terms.table;
+        let read = terms.files.as_ref().map(|files| Self::read(files, table, terms.http.certificates)).transpose();
+        read.map_err(|Fault { key, path, why }| Error::Tls { table, key, path, why })
+    }
+
+    fn read(settings: &Files, table: &str, of_http: Asked) -> Result<Self, Fault> {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
         let mut read = |key: &'static str, path: &Path| {
             let content = read(path).map_err(|error| fail(key, path, format!("cannot be read: {error}")))?;
             digest.update(&(content.len() as u64).to_be_bytes());
             digest.update(&content);
-            Ok::<_, Error>(content)
+            Ok::<_, Fault>(content)
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
 
         let certificates = read("certificate", &settings.certificate)?;
         let chain = certificates_in("certificate", &settings.certificate, &certificates)?;
-        warn_of_end(&settings.certificate, &chain[0]);
-        warn_of_readers(&settings.key);
+        warn_of_end(table, &settings.certificate, &chain[0]);
+        warn_of_readers(table, &settings.key);
         let key = read("key", &settings.key)?;
         let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
             let why = "has no private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
@@ -81,12 +94,12 @@ impl Acceptor {
     }
 
     /// What HTTP is encrypted with.
-    pub(crate) fn http(&self) -> Arc<ServerConfig> {
+    pub fn http(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.http)
     }
 
     /// Whether both were read from files of the same content.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
 
@@ -110,12 +123,12 @@ impl Acceptor {
 }
 
 fn configure(
-    settings: &config::Tls,
+    settings: &Files,
     provider: &Arc<CryptoProvider>,
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
     verifier: Option<&Arc<dyn ClientCertVerifier>>,
-) -> Result<ServerConfig, Error> {
+) -> Result<ServerConfig, Fault> {
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider)).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| fail("certificate", &settings.certificate, error.to_string()))?;
     let builder = match verifier {
@@ -134,8 +147,8 @@ fn configure(
     Ok(config)
 }
 
-fn fail(key: &'static str, path: &Path, why: String) -> Error {
-    Error::Tls { key, path: path.to_owned(), why }
+fn fail(key: &'static str, path: &Path, why: String) -> Fault {
+    Fault { key, path: path.to_owned(), why }
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -148,7 +161,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// At least one certificate.
-fn certificates_in(key: &'static str, path: &Path, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates_in(key: &'static str, path: &Path, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();
     match read {
         Ok(list) if !list.is_empty() => Ok(list),
@@ -161,7 +174,7 @@ fn certificates_in(key: &'static str, path: &Path, content: &[u8]) -> Result<Vec
     }
 }
 
-fn lists_in(path: &Path, content: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Error> {
+fn lists_in(path: &Path, content: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
     let read: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(content).collect();
     match read {
         Ok(list) if !list.is_empty() => Ok(list),
@@ -179,9 +192,9 @@ fn verifier(
     content: &[u8],
     lists: Vec<CertificateRevocationListDer<'static>>,
     provider: &Arc<CryptoProvider>,
-    settings: &config::Tls,
+    settings: &Files,
     asked: Asked,
-) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates_in("clients", path, content)? {
         let added = roots.add(certificate);
@@ -198,18 +211,18 @@ fn verifier(
 }
 
 /// The clients would notice otherwise.
-fn warn_of_end(path: &Path, certificate: &CertificateDer<'_>) {
+fn warn_of_end(table: &str, path: &Path, certificate: &CertificateDer<'_>) {
     use x509_cert::der::Decode;
     let Ok(certificate) = x509_cert::Certificate::from_der(certificate) else { return };
     let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
     let path = path.display();
     match end.checked_sub(Duration::from_secs(UnixTime::now().as_secs())) {
         None => tracing::warn!(
-            "server.tls.certificate: {path} has expired, and clients will refuse it; renew it and reload"
+            "{table}.tls.certificate: {path} has expired, and clients will refuse it; renew it and reload"
         ),
         Some(left) if left < SOON => {
             tracing::warn!(
-                "server.tls.certificate: {path} expires in {} days; renew it and reload",
+                "{table}.tls.certificate: {path} expires in {} days; renew it and reload",
                 left.as_secs() / 86_400
             );
         }
@@ -218,13 +231,13 @@ fn warn_of_end(path: &Path, certificate: &CertificateDer<'_>) {
 }
 
 /// A key that others can read is no secret.
-fn warn_of_readers(path: &Path) {
+fn warn_of_readers(table: &str, path: &Path) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let mode = metadata.permissions().mode() & 0o777;
     if mode & 0o007 != 0 {
         let path = path.display();
         tracing::warn!(
-            "server.tls.key: everybody on this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
+            "{table}.tls.key: everybody on this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evenkeel_policy::config;
+use evenkeel_policy::config::Http;
 
 use super::*;
 
@@ -25,14 +25,12 @@ impl Folder {
         path
     }
 
-    fn settings(&self, authority: &Authority, server: &Pair) -> config::Tls {
-        config::Tls {
+    fn settings(&self, authority: &Authority, server: &Pair) -> Files {
+        Files {
             certificate: self.file("certificate", &server.certificate),
             key: self.file("key", &server.key),
             clients: Some(self.file("clients", &authority.certificate)),
             revoked: None,
-            required: config::Need::Tcp,
-            named_only: false,
         }
     }
 }
@@ -41,6 +39,11 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+fn load(table: &'static str, files: &Files) -> Result<Acceptor, Error> {
+    let terms = Terms { table, http: Http::default(), files: Some(files.clone()) };
+    Acceptor::load(&terms).map(|read| read.expect("files are named"))
 }
 
 fn chain(pair: &Pair) -> [CertificateDer<'static>; 1] {
@@ -56,22 +59,25 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
     let (folder, authority) = (Folder::new("bad"), Authority::new());
     let (server, other) = (authority.issue("localhost"), authority.issue("other"));
     let good = folder.settings(&authority, &server);
-    assert!(Acceptor::load(&good, Asked::Required).is_ok());
+    assert!(load("server", &good).is_ok());
+    let none = Terms { table: "server", http: Http::default(), files: None };
+    assert!(Acceptor::load(&none).is_ok_and(|read| read.is_none()));
     let bad = |name: &str, content: &str| folder.file(name, content);
     let base64 = "c2VjcmV0IHNlY3JldCBzZWNyZXQ=";
     let damaged = format!("-----BEGIN PRIVATE KEY-----\n{base64}\n-----END PRIVATE KEY-----\n");
     let cases = [
-        (config::Tls { certificate: "/nowhere".into(), ..good.clone() }, "certificate: /nowhere cannot be read"),
-        (config::Tls { certificate: bad("empty", ""), ..good.clone() }, "has no certificate"),
-        (config::Tls { key: bad("none", &server.certificate), ..good.clone() }, "has no private key"),
-        (config::Tls { key: bad("damaged", &damaged), ..good.clone() }, "server.tls."),
-        (config::Tls { key: bad("other", &other.key), ..good.clone() }, "does not belong to"),
-        (config::Tls { clients: Some(bad("nobody", "")), ..good.clone() }, "server.tls.clients: "),
-        (config::Tls { revoked: Some(bad("list", "")), ..good.clone() }, "server.tls.revoked: "),
+        (Files { certificate: "/nowhere".into(), ..good.clone() }, "certificate: /nowhere cannot be read"),
+        (Files { certificate: bad("empty", ""), ..good.clone() }, "has no certificate"),
+        (Files { key: bad("none", &server.certificate), ..good.clone() }, "has no private key"),
+        (Files { key: bad("damaged", &damaged), ..good.clone() }, "server.tls."),
+        (Files { key: bad("other", &other.key), ..good.clone() }, "does not belong to"),
+        (Files { clients: Some(bad("nobody", "")), ..good.clone() }, "server.tls.clients: "),
+        (Files { revoked: Some(bad("list", "")), ..good.clone() }, "server.tls.revoked: "),
     ];
     for (settings, wanted) in cases {
-        let error = Acceptor::load(&settings, Asked::Required).err().expect(wanted).to_string();
+        let error = load("server", &settings).err().expect(wanted).to_string();
         assert!(error.contains(wanted), "{error}");
+        assert_eq!(load("guard", &settings).err().expect(wanted).to_string(), error.replacen("server", "guard", 1));
         assert!(!error.contains(base64) && !error.contains("secret"), "{error}");
     }
 }
@@ -80,14 +86,14 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
 fn who_was_let_in_is_judged_anew_by_new_settings() {
     let (folder, authority) = (Folder::new("anew"), Authority::new());
     let settings = folder.settings(&authority, &authority.issue("localhost"));
-    let before = Acceptor::load(&settings, Asked::Required).unwrap();
-    assert!(before.is_same(&Acceptor::load(&settings, Asked::Required).unwrap()));
+    let before = load("server", &settings).unwrap();
+    assert!(before.is_same(&load("server", &settings).unwrap()));
     let alice = chain(&authority.issue("alice"));
     assert!(before.admits(&alice) && !before.admits(&[]));
     folder.file("clients", &Authority::new().certificate);
-    let after = Acceptor::load(&settings, Asked::Required).unwrap();
+    let after = load("server", &settings).unwrap();
     assert!(!after.is_same(&before) && !after.admits(&alice));
-    let anybody = Acceptor::load(&config::Tls { clients: None, ..settings }, Asked::Required).unwrap();
+    let anybody = load("server", &Files { clients: None, ..settings }).unwrap();
     assert!(anybody.admits(&[]) && anybody.admits(&alice));
 }
 
