@@ -210,7 +210,7 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     in_flight: u64,
-    /// Of them, by [`Direction`].
+    /// Of them, by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
     stats: TenantStats,
     standing: Standing,

@@ -157,10 +157,10 @@ pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> Contr
     run::World::new(setup, seed, Device::new).run(progress)
 }
 
-/// For callers that neither show progress nor cancel: [`run`] without either.
+/// For callers that neither show progress nor cancel: [`run()`] without either.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run()`].
 pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
     run(setup, seed, &mut |_| ControlFlow::Continue(()))
 }
