@@ -56,6 +56,9 @@ fn a_page_is_read_and_an_answer_compared() {
 fn a_page_that_is_wrong_is_told() {
     let follow = |command: &str| follow(&format!("```console\n{command}\n```\n"), Path::new(EVENKEEL), |_| ());
     assert_eq!(follow("$ echo one\none\n$ true").unwrap(), 2);
+    // What the shell says about jobs is none of the answer, whenever it comes.
+    let jobs = "$ sleep 60 &\n$ sleep 61 &\n$ kill -9 %1; kill %2\n$ wait || true\n$ true";
+    assert_eq!(follow(jobs).unwrap(), 5);
     for (wrong, told) in
         [("$ echo one\ntwo", "the answer is\none"), ("$ false", "status 1"), ("$ exit 3", "ended the shell")]
     {

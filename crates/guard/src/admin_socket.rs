@@ -5,18 +5,22 @@
 //! sockets at the end.
 
 use std::borrow::Cow;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
 use serde_json::{Map, Value};
 
 /// More than any answer that is asked for here: all counters of an OSD are 20 KB, its configuration 100 KB.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Bytes before an answer that tell its length.
 const LENGTH_BYTES: usize = 4;
+/// Room for what is read at once: all of an answer to a sample's questions.
+const PART_BYTES: usize = 16 << 10;
 /// How long is waited for the end of an answer before what has come of it is taken out: an answer that is longer than what the
 /// system holds, some 200 KB, would never end otherwise.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
@@ -125,7 +129,8 @@ pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
 pub fn text(received: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     let wanted = wanted(received)?.unwrap_or(LENGTH_BYTES);
     match received.get(LENGTH_BYTES..wanted) {
-        Some(body) => Ok(String::from_utf8_lossy(body)),
+        // The quicker check first.
+        Some(body) => Ok(str::from_utf8(body).map_or_else(|_| String::from_utf8_lossy(body), Cow::Borrowed)),
         None => Err(Malformed::Short { got: received.len(), wanted }),
     }
 }
@@ -297,9 +302,8 @@ impl AdminSocket {
 ///
 /// The daemon writes the length, then the body, and closes. Only the last wakes us up: on an idle machine waking up costs more
 /// than all that is done with the answer.
-fn receive(mut stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
+fn receive(stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
     answer.clear();
-    let mut part = [0; 16 << 10];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -307,17 +311,17 @@ fn receive(mut stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> 
         }
         let wait = Timespec::try_from(left.min(DRAIN_EVERY)).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(stream, PollFlags::RDHUP)], Some(&wait)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         // A length that is too long is complained about as well.
         while wanted(answer).is_ok_and(|wanted| wanted.is_none_or(|wanted| answer.len() < wanted)) {
-            match stream.read(&mut part) {
+            answer.reserve(PART_BYTES);
+            match read(stream, spare_capacity(answer)) {
                 Ok(0) => return Ok(()),
-                Ok(n) => answer.extend_from_slice(&part[..n]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
             }
         }
         if wanted(answer).map_or(true, |wanted| wanted.is_some_and(|wanted| answer.len() >= wanted)) {

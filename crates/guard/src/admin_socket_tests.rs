@@ -1,3 +1,5 @@
+use std::io::Read as _;
+
 use proptest::prelude::*;
 use serde_json::json as value;
 

@@ -267,6 +267,11 @@ impl Config {
         }
     }
 
+    /// Whether devices and their clients have to be watched: whether there is anything to guard besides OSDs.
+    pub fn watches_devices(&self) -> bool {
+        !(self.resources.is_empty() && self.hybrids.is_empty() && self.arrays.is_empty())
+    }
+
     /// Devices of resources that were not left to discovery.
     pub fn configured(&self) -> crate::discovery::map::Configured {
         let named = self.resources.iter().filter(|(_, resource)| !resource.devices.is_empty());

@@ -67,6 +67,15 @@ pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
+/// Whether a line is the word of a shell about a job that a signal ended: `bash: line 7: 4711 Killed  COMMAND`.
+fn is_notice(line: &str) -> bool {
+    let number = |text: &str| text.parse::<u32>().is_ok();
+    let mut words = line.strip_prefix("bash: line ").unwrap_or_default().split_whitespace();
+    words.next().and_then(|word| word.strip_suffix(':')).is_some_and(number)
+        && words.next().is_some_and(number)
+        && words.next().is_some_and(|signal| ["Killed", "Terminated", "Hangup"].contains(&signal))
+}
+
 /// A shell that runs one command after the other in a folder of its own, which both end with the value.
 struct Shell {
     child: Child,
@@ -95,7 +104,8 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs a command; its status, and everything that was printed meanwhile.
+    /// Runs a command; its status, and everything that was printed meanwhile, but for the shell's word that a job was ended by a
+    /// signal, which comes now or with a later command.
     fn run(&mut self, command: &str) -> Result<(i32, String)> {
         const END: &str = "end of the answer: ";
         writeln!(self.commands, "{command}\necho \"{END}$?\"").context("the shell is gone")?;
@@ -105,6 +115,7 @@ impl Shell {
             ensure!(self.answers.read_line(&mut line)? > 0, "{command} ended the shell:\n{answer}");
             match line.trim_end().rsplit_once(END) {
                 Some((before, status)) => return Ok((status.parse()?, answer + before)),
+                None if is_notice(&line) => {}
                 None => answer += &line,
             }
         }

@@ -14,8 +14,6 @@ use evenkeel_guard::config::CephConfig;
 use evenkeel_guard::discovery::osds::{self, OsdEntry};
 use evenkeel_guard::journal::Journal;
 
-/// How long a thread sleeps at once: a stop is heard soon.
-const NAP: Duration = Duration::from_millis(100);
 /// Time between two tries to reach an OSD that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -79,7 +77,7 @@ impl Osds {
         Ok(osds)
     }
 
-    /// Sleeps; whether to go on.
+    /// Sleeps, until [`Self::stop`] at most; whether to go on.
     fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -90,7 +88,7 @@ impl Osds {
             if left.is_zero() {
                 return true;
             }
-            thread::sleep(left.min(NAP));
+            thread::park_timeout(left);
         }
     }
 
@@ -190,6 +188,9 @@ impl Osds {
             let threads = std::mem::take(&mut *lock(&self.threads));
             if threads.is_empty() {
                 break;
+            }
+            for thread in &threads {
+                thread.thread().unpark();
             }
             for thread in threads {
                 let _ = thread.join();

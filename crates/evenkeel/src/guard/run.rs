@@ -37,6 +37,9 @@ const DISKSTATS: &str = "/proc/diskstats";
 const SNMP: &str = "/proc/net/snmp";
 const SNMP_EVERY: Duration = Duration::from_secs(1);
 
+/// Time between two ticks where there are only OSDs, which have threads of their own: for the clock that is shown.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
+
 /// A map is old when so many new ones should have come since.
 const OLD_MAP: u32 = 3;
 
@@ -61,9 +64,9 @@ pub(super) struct Shared {
     osds: Option<Arc<Osds>>,
     acting: bool,
     acting_reason: String,
-    /// When the map that is in use was made, and after which time one ought to be there again.
+    /// When the map that is in use was made, and after which time one ought to be there again, if one is needed.
     map_at: Instant,
-    map_due: Duration,
+    map_due: Option<Duration>,
     late_ticks: u64,
     errors: u64,
     last_error: Option<String>,
@@ -116,7 +119,7 @@ impl Shared {
             last_error: self.last_error.clone(),
             ..self.agent.state(evenkeel_control::Instant::ZERO)
         };
-        if age > OLD_MAP * self.map_due {
+        if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
                 "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not held back",
                 age.as_secs_f64()
@@ -142,16 +145,21 @@ impl Shared {
 /// # Errors
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let (config, doubts) = super::read(&args.config)?;
+    let (mut config, doubts) = super::read(&args.config)?;
     for doubt in doubts {
         tracing::warn!("{doubt}");
     }
-    if config.resources.is_empty() && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
+    let watches = config.watches_devices();
+    if !watches && config.ceph.is_none() {
         return Err(anyhow!(
             "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
         ));
     }
-    let mut diskstats = Source::open(Path::new(DISKSTATS)).context("nothing can be measured")?;
+    if !watches {
+        config.guard.interval = evenkeel_policy::units::Duration(IDLE_EVERY.into());
+    }
+    let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
+    let mut diskstats = diskstats.transpose()?;
     let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
     let terms = config.guard.terms();
     let certificates = Arc::new(Certificates::read(terms.clone())?);
@@ -159,7 +167,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
     let mut agent = Agent::new(config.clone())?;
-    let first = survey(&config.configured());
+    let first = if watches { survey(&config.configured()) } else { Map::default() };
     let goals: Vec<String> = agent.resources().map(str::to_owned).collect();
     for name in goals.iter().filter(|name| !first.resources.iter().any(|entry| entry.name == **name)) {
         tracing::warn!(
@@ -189,7 +197,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
-        map_due: config.guard.discover_every.into(),
+        map_due: watches.then(|| config.guard.discover_every.into()),
         late_ticks: 0,
         errors: 0,
         last_error: None,
@@ -204,7 +212,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let exchange = start_exchange(&config, &shared)?;
 
     let stop = Arc::new(AtomicBool::new(false));
-    let stopping = Arc::clone(&stop);
+    let (stopping, stopped) = (Arc::clone(&stop), thread::current());
     let reload = crate::serve::reload_on_demand(move || certificates.renew())?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
         for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
@@ -212,13 +220,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             let _ = reload.try_send(());
         }
         stopping.store(true, Ordering::Relaxed);
+        stopped.unpark();
     })?;
     let (found, maps) = channel();
     let (_alive, ended) = channel::<()>();
-    let (configured, every) = (config.configured(), config.guard.discover_every.into());
-    thread::Builder::new()
-        .name("evenkeel-discover".into())
-        .spawn(move || discover(&configured, every, &found, &ended))?;
+    if watches {
+        let (configured, every) = (config.configured(), config.guard.discover_every.into());
+        thread::Builder::new()
+            .name("evenkeel-discover".into())
+            .spawn(move || discover(&configured, every, &found, &ended))?;
+    }
 
     output::print(&format!("guarding {}: {}\n", guarded.join(", "), actor.explain()));
     if let Some(address) = address {
@@ -226,7 +237,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         output::print(&format!("{scheme}://{address}/api/v1/state\n"));
     }
     systemd::notify(Condition::Ready);
-    let mut sensors = Sensors { diskstats: &mut diskstats, read_times: read_times.as_mut() };
+    let mut sensors = Sensors { diskstats: diskstats.as_mut(), read_times: read_times.as_mut() };
     keep(&config, started, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
@@ -258,7 +269,8 @@ fn start_exchange(config: &Config, shared: &Arc<Mutex<Shared>>) -> anyhow::Resul
 
 /// What measures at every tick.
 struct Sensors<'a> {
-    diskstats: &'a mut Source,
+    /// Where there are devices to watch.
+    diskstats: Option<&'a mut Source>,
     /// Where a goal is for a percentile.
     read_times: Option<&'a mut ReadTimes>,
 }
@@ -297,7 +309,10 @@ fn keep(
 ) {
     let interval: Duration = config.guard.interval.into();
     let mut due = Instant::now() + interval;
-    let mut snmp = Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok();
+    let mut snmp = sensors
+        .diskstats
+        .as_ref()
+        .and_then(|_| Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok());
     let mut snmp_due = due;
     let mut watchdog = Watchdog::of_this_process();
     while !stop.load(Ordering::Relaxed) {
@@ -307,14 +322,13 @@ fn keep(
             watchdog.tell(now);
         }
         if now < due {
-            // Short naps, so that a stop with a long interval is heard soon.
-            thread::sleep((due - now).min(Duration::from_millis(100)));
+            thread::park_timeout((due - now).min(watchdog.as_ref().map_or(Duration::MAX, Watchdog::every)));
             continue;
         }
         let late = now - due > interval / 2;
         // After a long delay the ticks that were missed are not made up for.
         due = if late { now + interval } else { due + interval };
-        let read = sensors.diskstats.read();
+        let read = sensors.diskstats.as_mut().map_or(Ok(&[] as &[u8]), |diskstats| diskstats.read());
         let mut shared = lock(shared);
         shared.late_ticks += u64::from(late);
         let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();

@@ -31,7 +31,7 @@ impl Admin {
         Ok(stream)
     }
 
-    /// One of the OSD's counters.
+    /// One of the OSD's counters; of a mean, how many it is of.
     pub(crate) fn counter(&self, logger: &str, counter: &str) -> Result<u64> {
         let mut stream = self.connect()?;
         let question = json!({ "prefix": "perf dump", "format": "json", "logger": logger, "counter": counter });
@@ -39,7 +39,11 @@ impl Admin {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer)?;
         let answer: Value = serde_json::from_slice(answer.get(LENGTH_BYTES..).unwrap_or_default())?;
-        answer[logger][counter].as_u64().with_context(|| format!("the OSD does not count {counter}"))
+        let value = &answer[logger][counter];
+        value
+            .as_u64()
+            .or_else(|| value["avgcount"].as_u64())
+            .with_context(|| format!("the OSD does not count {counter}"))
     }
 
     /// Processor time that answering has taken of the OSD so far, in nanoseconds.

@@ -25,10 +25,10 @@ const METHODS: [(&str, &str, u32); 2] = [("slowfast", "admission = \"slowfast\""
 const COUNTED: Duration = Duration::from_secs(30);
 /// Pairs of with and without a dry run, and how long each half is: many short ones, because the throughput of an OSD changes
 /// more from one while to the next than a dry run costs.
-const PAIRS: usize = 18;
+const PAIRS: usize = 36;
 /// Pairs on either side that are left out of what is printed: between the others the median of many more pairs lies in 97 of
 /// 100 cases, by their order alone.
-const OUTSIDE: usize = 4;
+const OUTSIDE: usize = 11;
 const HALF: Duration = Duration::from_millis(1_500);
 /// Most that the agent may take of a core, and most that a dry run may cost, in per cent.
 const MOST_COST: f64 = 1.0;
@@ -207,12 +207,12 @@ fn lost(stage: &Stage) -> Result<Lost> {
         let [mut with, mut without] = [0.0; 2];
         for half in 0..2 {
             if (pair + half) % 2 == 0 {
-                without = stage.throughput(HALF)?;
+                without = stage.requests_per_s(HALF)?;
                 continue;
             }
             let guard = stage.start_guard("", &["--dry-run"])?;
             stage.wait_for("the OSD is watched", |stage| stage.standing() == "watched")?;
-            with = stage.throughput(HALF)?;
+            with = stage.requests_per_s(HALF)?;
             stage.stop_guard(guard)?;
         }
         ensure!(without > 0.0, "nothing was written");
