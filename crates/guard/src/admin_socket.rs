@@ -63,13 +63,18 @@ pub enum Error {
         problem: Malformed,
     },
     /// Anything else that the system says.
-    #[error("cannot use {}: {cause}; run as root or as the user ceph", .path.display())]
+    #[error("cannot use {}: {cause}{}", .path.display(), cure(.cause))]
     Io {
         /// The socket.
         path: PathBuf,
         /// What the system said.
         cause: io::Error,
     },
+}
+
+/// What helps.
+fn cure(cause: &io::Error) -> &'static str {
+    if cause.kind() == io::ErrorKind::PermissionDenied { "; run as root or as the user ceph" } else { "" }
 }
 
 impl Error {

@@ -97,7 +97,8 @@ fn questions_are_answered_at_once_each_in_its_buffer() {
 /// An answer longer than what the system holds, from a daemon that leaves the connection open.
 #[test]
 fn a_long_answer_comes_through_and_need_not_end_the_connection() {
-    let path = folder("long").join("osd.0.asok");
+    let folder = folder("long");
+    let path = folder.join("osd.0.asok");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let body = format!("[{}0]", "0,".repeat(1 << 20));
     let sent = framed(body.as_bytes());

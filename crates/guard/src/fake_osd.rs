@@ -121,10 +121,27 @@ fn perf_dump(inside: &Inside, logger: &str, max: u64) -> String {
     json!({ logger: counters }).to_string()
 }
 
-/// A folder of one's own.
-pub(crate) fn folder(test: &str) -> PathBuf {
+/// A folder of one's own, which ends with the value.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+pub(crate) fn folder(test: &str) -> Folder {
     let path = std::env::temp_dir().join(format!("evenkeel-osd-{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
-    path
+    Folder(path)
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fake_osd::{FakeOsd, folder};
+use crate::fake_osd::{FakeOsd, Folder, folder};
 
 const OPTION: &str = "bluestore_throttle_bytes";
 
 struct Bench {
-    folder: std::path::PathBuf,
+    folder: Folder,
     osd: FakeOsd,
     option: CephOption,
     journal: Mutex<Journal>,

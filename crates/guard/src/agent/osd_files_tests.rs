@@ -4,7 +4,7 @@ use evenkeel_policy::admission::Admission;
 use evenkeel_policy::units::{Bytes, Duration as Span};
 
 use super::*;
-use crate::fake_osd::{FakeOsd, folder};
+use crate::fake_osd::{FakeOsd, Folder, folder};
 
 struct Bench {
     path: PathBuf,
@@ -12,6 +12,7 @@ struct Bench {
     osd: Osd,
     journal: Mutex<Journal>,
     now: Instant,
+    _folder: Folder,
 }
 
 fn bench(test: &str, admission: Admission) -> Bench {
@@ -25,6 +26,7 @@ fn bench(test: &str, admission: Admission) -> Bench {
         journal: Mutex::new(Journal::open(folder.join("journal")).unwrap()),
         path,
         now: Instant::ZERO,
+        _folder: folder,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The host's own systemd in the guest: how it is started, and asked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -83,6 +83,11 @@ static MANAGER: AtomicU32 = AtomicU32::new(0);
 fn first_child(parent: u32) -> Option<u32> {
     let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
+}
+
+/// Where a file of systemd's own mounts is seen from outside.
+pub(super) fn inside(path: &str) -> PathBuf {
+    format!("/proc/{}/root{path}", MANAGER.load(Ordering::Relaxed)).into()
 }
 
 /// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.

@@ -1,6 +1,11 @@
 //! The units as shipped, under systemd itself: started, looked after, hung, killed and stopped, in a machine of their own.
 
+use std::fs::Permissions;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -24,6 +29,10 @@ const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
 const PROGRAM: &str = "/usr/local/bin/evenkeel";
 /// Instead of the unit's 2 s, in which the look at what is left may come too late.
 const SLOW_RESTART: &str = "[Service]\nRestartSec=20s\n";
+
+/// An admin socket as Debian's Ceph has it, and its user.
+const OSD: &str = "/run/ceph/ceph-osd.7.asok";
+const CEPH: u32 = 64_045;
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
@@ -61,13 +70,14 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
 type Step = fn() -> Result<String>;
 /// In this order.
-const STEPS: [(&str, Step); 6] = [
+const STEPS: [(&str, Step); 7] = [
     ("the_units_start_and_say_when_they_are_ready", start),
     ("the_watchdog_is_told_that_all_is_well", fed),
-    ("a_reload_keeps_the_server_running", reload),
+    ("a_reload_keeps_them_running", reload),
     ("who_hangs_is_ended_and_started_anew", hang),
     ("agent_and_sentinel_killed_leave_nothing", kill),
     ("a_stop_puts_everything_back", stop),
+    ("with_the_drop_in_of_its_page_the_agent_reaches_osds", ceph),
 ];
 
 /// In the guest: systemd in a process namespace of its own, and every step.
@@ -162,6 +172,9 @@ fn reload() -> Result<String> {
     // The unit's signal is sent by then, and not yet followed.
     let took = until("the new weight", PATIENCE, || Ok(weight()? == Some(3)))?;
     ensure!(is_running(SERVE)? && number(SERVE, "MainPID")? == process, "the server did not stay");
+    let agent = number(GUARD, "MainPID")?;
+    systemctl(&["reload", GUARD])?;
+    ensure!(is_running(GUARD)? && number(GUARD, "MainPID")? == agent, "the agent did not stay");
     Ok(format!("the file's new weight in force after {:.1} s", took.as_secs_f64()))
 }
 
@@ -212,4 +225,41 @@ fn stop() -> Result<String> {
     let said = tool(PROGRAM, &["guard", "reset"])?;
     ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
     Ok(String::new())
+}
+
+/// Somebody listens there, hangs up, and is nobody's OSD; that the agent says so shows that it was there.
+fn ceph() -> Result<String> {
+    let (socket, folder) = (services::inside(OSD), services::inside("/run/ceph"));
+    std::fs::create_dir_all(&folder)?;
+    let listener = UnixListener::bind(&socket).context("cannot be an OSD")?;
+    for (path, mode) in [(&socket, 0o755), (&folder, 0o770)] {
+        std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+        chown(path, Some(CEPH), Some(CEPH))?;
+    }
+    thread::spawn(move || {
+        // The question, up to its end.
+        listener.incoming().flatten().for_each(|stream| drop(BufReader::new(stream).skip_until(0)));
+    });
+    write("/etc/evenkeel/guard.toml", "[ceph]\n")?;
+    let osd = || -> Result<Value> {
+        let state: Value = serde_json::from_str(&tool(PROGRAM, &["guard", "status", "--json"])?)?;
+        Ok(state["osds"][0].clone())
+    };
+    systemctl(&["start", GUARD])?;
+    let without = osd()?;
+    ensure!(without.is_null(), "it is reached without the drop-in: {without}");
+    let page = crate::build::page("ceph")?;
+    let wanted =
+        page.split("```\n").find(|block| block.contains("CAP_DAC_OVERRIDE")).context("no drop-in in the page")?;
+    drop_in(GUARD, wanted)?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["restart", GUARD])?;
+    let mut with = Value::Null;
+    let reached = until("an answer", PATIENCE, || {
+        with = osd()?;
+        Ok(with["name"] == "osd.7" && with["problem"].as_str().is_some_and(|why| why.contains("the answer ends")))
+    });
+    reached.with_context(|| with.to_string())?;
+    systemctl(&["stop", GUARD])?;
+    Ok(with["problem"].to_string())
 }
