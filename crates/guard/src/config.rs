@@ -272,6 +272,12 @@ impl Config {
         !(self.resources.is_empty() && self.hybrids.is_empty() && self.arrays.is_empty())
     }
 
+    /// How often is measured and decided: OSDs have an interval of their own.
+    pub fn interval(&self) -> Duration {
+        let of_osds = self.ceph.as_ref().filter(|_| !self.watches_devices());
+        of_osds.map_or(self.guard.interval, |ceph| ceph.sample_every)
+    }
+
     /// Devices of resources that were not left to discovery.
     pub fn configured(&self) -> crate::discovery::map::Configured {
         let named = self.resources.iter().filter(|(_, resource)| !resource.devices.is_empty());

@@ -145,7 +145,7 @@ impl Shared {
 /// # Errors
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let (mut config, doubts) = super::read(&args.config)?;
+    let (config, doubts) = super::read(&args.config)?;
     for doubt in doubts {
         tracing::warn!("{doubt}");
     }
@@ -154,9 +154,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(anyhow!(
             "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
         ));
-    }
-    if !watches {
-        config.guard.interval = evenkeel_policy::units::Duration(IDLE_EVERY.into());
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
     let mut diskstats = diskstats.transpose()?;
@@ -238,7 +235,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: diskstats.as_mut(), read_times: read_times.as_mut() };
-    keep(&config, started, &shared, &mut sensors, &mut actor, &maps, &stop);
+    let interval = if watches { config.guard.interval.into() } else { IDLE_EVERY };
+    keep(interval, started, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
     if let Some(exchange) = exchange {
@@ -299,7 +297,7 @@ fn count_read_times(
 
 /// Ticks until told to stop.
 fn keep(
-    config: &Config,
+    interval: Duration,
     started: Instant,
     shared: &Mutex<Shared>,
     sensors: &mut Sensors<'_>,
@@ -307,7 +305,6 @@ fn keep(
     maps: &Receiver<Map>,
     stop: &AtomicBool,
 ) {
-    let interval: Duration = config.guard.interval.into();
     let mut due = Instant::now() + interval;
     let mut snmp = sensors
         .diskstats

@@ -224,7 +224,7 @@ impl Agent {
             version: env!("CARGO_PKG_VERSION").into(),
             uptime_s: self.ticked_at.since(started).as_secs_f64(),
             ticks_total: self.ticks,
-            interval_ms: self.config.guard.interval.0.as_millis_f64(),
+            interval_ms: self.config.interval().0.as_millis_f64(),
             acting: false,
             acting_reason: String::new(),
             late_ticks_total: 0,
