@@ -63,6 +63,13 @@ impl Agent {
     fn ask(&self, arguments: &[&str]) -> Output {
         guard(&[arguments, &["--status", &self.status]].concat())
     }
+
+    /// Asks it to end, and waits until it has.
+    fn stop(&mut self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
+        assert!(self.child.wait().expect("ends").success());
+    }
 }
 
 impl Drop for Agent {
@@ -158,10 +165,26 @@ fn a_dry_run_decides_answers_and_stops() {
     assert!(text(&unknown.stderr).contains("did you mean \"nothing-served\"?"), "{}", text(&unknown.stderr));
     let metrics = Command::new(EVENKEEL).args(["guard", "status", "--status", "127.0.0.1:1"]).output().expect("runs");
     assert!(text(&metrics.stderr).contains("nothing answers on 127.0.0.1:1"));
+    agent.stop();
+}
 
-    let pid = agent.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
-    assert!(agent.child.wait().expect("ends").success());
+/// Its threads sleep until the next question or search, which is an hour away; a stop wakes them up.
+#[test]
+fn an_agent_for_osds_alone_makes_no_map_and_stops() {
+    let osds = "[guard]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
+                [ceph]\nsockets = [\"/nowhere/osd.3.asok\"]\nonly = [\"osd.3\"]\n";
+    let file = File::new("osds", osds);
+    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while state()["osds"][0]["standing"] != "absent" || state()["ticks_total"] == 0 {
+        assert!(Instant::now() < deadline, "{}", state());
+    }
+    let state = state();
+    assert_eq!(state["osds"][0]["name"], "osd.3");
+    assert!(state["map_age_s"].is_null() && state["interval_ms"] == 20.0, "{state}");
+    assert_eq!(state["notes"], serde_json::json!([]));
+    agent.stop();
 }
 
 #[test]

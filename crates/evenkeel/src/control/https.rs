@@ -27,8 +27,9 @@ impl FromStr for Site {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
-        let wrong =
-            || anyhow!("{text:?} is no status address; write for example 127.0.0.1:9809 or https://storage1:9809");
+        let wrong = || {
+            anyhow!("{text:?} is no status address; write ADDR:PORT, for example 127.0.0.1:9809, or https://HOST:PORT")
+        };
         let Some(rest) = text.strip_prefix("https://") else {
             return text
                 .strip_prefix("http://")

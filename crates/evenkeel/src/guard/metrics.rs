@@ -35,7 +35,7 @@ const AGENT: &[Metric<State>] = &[
     counter("ticks", "Decisions taken, each for all resources.", None, |s| s.ticks_total),
     counter("late_ticks", "Decisions that came late.", None, |s| s.late_ticks_total),
     counter("errors", "Measurements and changes that failed.", None, |s| s.errors_total),
-    gauge("map_age", "Age of the map of clients and devices.", SECONDS, |s| Some(s.map_age_s)),
+    gauge("map_age", "Age of the map of clients and devices.", SECONDS, |s| s.map_age_s),
 ];
 
 const RESOURCE: &[Metric<ResourceState>] = &[

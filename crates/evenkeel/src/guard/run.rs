@@ -43,8 +43,13 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 /// A map is old when so many new ones should have come since.
 const OLD_MAP: u32 = 3;
 
+const AFTER_HELP: &str = "\
+Signals: HUP reads the certificates of the status address again (bad ones change nothing), and nothing else; TERM and INT \
+stop, and put everything back that was changed. So does the sentinel, should the agent be killed.";
+
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
     /// Configuration file; see `evenkeel guard config example`
     #[arg(long, short, value_name = "FILE")]
@@ -107,7 +112,7 @@ impl Shared {
     pub(super) fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
-            map_age_s: age.as_secs_f64(),
+            map_age_s: self.map_due.map(|_| age.as_secs_f64()),
             acting: self.acting,
             hybrids: self.keeper.state(),
             arrays: self.arrays.state(),

@@ -230,7 +230,7 @@ impl Agent {
             late_ticks_total: 0,
             errors_total: 0,
             last_error: None,
-            map_age_s: 0.0,
+            map_age_s: None,
             resources: self.resources.iter().map(|resource| resource.state(&self.tracker)).collect(),
             hybrids: Vec::new(),
             arrays: Vec::new(),

@@ -23,9 +23,9 @@ pub struct State {
     pub version: String,
     /// Time since the start.
     pub uptime_s: f64,
-    /// Decisions taken, each for all resources.
+    /// Decisions taken, each for all resources; of OSDs alone, seconds.
     pub ticks_total: u64,
-    /// Time between them.
+    /// How often is measured and decided.
     pub interval_ms: f64,
     /// Whether decisions take effect.
     pub acting: bool,
@@ -37,8 +37,9 @@ pub struct State {
     pub errors_total: u64,
     /// What the last one said.
     pub last_error: Option<String>,
-    /// Age of the map of clients and devices.
-    pub map_age_s: f64,
+    /// Age of the map of clients and devices; `null` where none is needed.
+    #[serde(default)]
+    pub map_age_s: Option<f64>,
     /// Resources with a goal.
     pub resources: Vec<ResourceState>,
     /// Hybrid devices whose tenants were promised a throughput.
