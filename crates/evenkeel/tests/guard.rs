@@ -68,7 +68,15 @@ impl Agent {
     fn stop(&mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
-        assert!(self.child.wait().expect("ends").success());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(status) = self.child.try_wait().expect("ends") {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "it does not stop");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
