@@ -31,7 +31,8 @@ pub struct Tls {
     pub named_only: bool,
 }
 
-/// Files with certificates, where there is nothing else to say about TLS: of an agent, for HTTPS.
+/// Files with certificates, where there is nothing else to say about TLS: of an agent, for HTTPS. [`Tls`] has the same keys again,
+/// because serde cannot tell unknown keys beside flattened ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Files {

@@ -42,8 +42,8 @@ const PAUSE_MS: std::ops::Range<u64> = 200..700;
 const STILL_MS: std::ops::Range<u64> = 200..1_200;
 /// Workers at the start of a life, and when is counted what is held.
 const WORKERS: u64 = 2;
-/// Has the allocator give back what is free, so that what is counted is what is held: left alone it keeps 10 MiB more or less
-/// from one round to the next, which two minutes do not tell from a leak.
+/// Has the allocator give back what is free, so that what is counted is what is held. Left alone, as in lives of the full length,
+/// it keeps 10 MiB more or less from one round to the next, which a few rounds do not tell from a leak.
 const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
 /// Connections at once that say nothing, or nonsense.
@@ -108,11 +108,15 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     let lives = whole.as_secs().div_ceil(LIFE.as_secs()).max(FEWEST_LIVES);
     println!("lab: {} min in {lives} lives, --seed {seed}", args.minutes);
     let mut soak = Soak::new(binary, scratch.path(), seed, lives);
+    let life = whole / u32::try_from(lives)?;
+    if life < LIFE {
+        soak.allocator = &ALLOCATOR;
+    }
     let mut lost = Vec::new();
-    for life in 0..lives {
+    for number in 0..lives {
         let server = soak.serve()?;
         lost.extend(soak.check_ledgers()?);
-        soak.live(server, life, whole / u32::try_from(lives)?)?;
+        soak.live(server, number, life)?;
     }
     let server = soak.serve()?;
     lost.extend(soak.check_ledgers()?);
@@ -189,6 +193,8 @@ struct Soak {
     folder: PathBuf,
     random: u64,
     lives: u64,
+    /// Settings of the server's allocator.
+    allocator: &'static [(&'static str, &'static str)],
     workers: u64,
     /// Volumes created so far.
     created: u64,
@@ -206,6 +212,7 @@ impl Soak {
             folder: folder.to_owned(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             lives,
+            allocator: &[],
             workers: WORKERS,
             created: 0,
             clients: Vec::new(),
@@ -270,7 +277,7 @@ impl Soak {
     fn serve(&mut self) -> Result<Running> {
         let config = self.configure()?;
         let mut command = Command::new(&self.binary);
-        command.args(["serve", "--config"]).arg(config).envs(ALLOCATOR);
+        command.args(["serve", "--config"]).arg(config).envs(self.allocator.iter().copied());
         let mut server = daemon(&self.folder, "serve", &mut command)?;
         if let Err(error) = Client::connect(&self.socket(), &ledger(0), PATIENCE).and_then(Client::disconnect) {
             let ended = server.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
