@@ -40,8 +40,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(40);
 const PAUSE_MS: std::ops::Range<u64> = 200..700;
 /// How long a server or a client stands still, in milliseconds.
 const STILL_MS: std::ops::Range<u64> = 200..1_200;
-/// Workers at the start of a life, and when is counted what is held.
+/// Workers when is counted what is held, and the most there ever are. A life begins with the most: the mailbox of a worker that
+/// has left is kept for the next one in its place.
 const WORKERS: u64 = 2;
+const MOST_WORKERS: u64 = 3;
+/// Descriptors are counted when they have been as many for so long: a worker opens some of its own once it runs.
+const SETTLED: Duration = Duration::from_millis(200);
 /// Has the allocator give back what is free, so that what is counted is what is held. Left alone, as in lives of the full length,
 /// it keeps 10 MiB more or less from one round to the next, which a few rounds do not tell from a leak.
 const ALLOCATOR: [(&str, &str); 3] =
@@ -213,7 +217,7 @@ impl Soak {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             lives,
             allocator: &[],
-            workers: WORKERS,
+            workers: MOST_WORKERS,
             created: 0,
             clients: Vec::new(),
             ledgers: Vec::new(),
@@ -275,6 +279,7 @@ impl Soak {
     }
 
     fn serve(&mut self) -> Result<Running> {
+        self.workers = MOST_WORKERS;
         let config = self.configure()?;
         let mut command = Command::new(&self.binary);
         command.args(["serve", "--config"]).arg(config).envs(self.allocator.iter().copied());
@@ -418,7 +423,7 @@ impl Soak {
     }
 
     fn workers(&mut self, server: &Running) -> Result<()> {
-        self.workers = 1 + (self.workers + self.random(0..2)) % 3;
+        self.workers = 1 + (self.workers + self.random(0..2)) % MOST_WORKERS;
         self.reload(server)
     }
 
@@ -496,8 +501,19 @@ fn leaving_workers(state: &Value) -> usize {
     workers.iter().filter(|worker| worker["leaving"] == true).count()
 }
 
+/// How many it holds once that does not change.
 fn descriptors(server: &Running) -> Result<usize> {
-    Ok(std::fs::read_dir(format!("/proc/{}/fd", server.id()))?.count())
+    let count = || Ok::<_, std::io::Error>(std::fs::read_dir(format!("/proc/{}/fd", server.id()))?.count());
+    let (deadline, mut since, mut held) = (Instant::now() + PATIENCE, Instant::now(), count()?);
+    while since.elapsed() < SETTLED {
+        ensure!(Instant::now() < deadline, "the number of its descriptors does not settle; {held} at last");
+        thread::sleep(SETTLED / 10);
+        let now = count()?;
+        if now != held {
+            (since, held) = (Instant::now(), now);
+        }
+    }
+    Ok(held)
 }
 
 /// Memory of its own, without that of files.
