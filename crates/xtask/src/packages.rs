@@ -62,10 +62,13 @@ pub(crate) fn command(packages: &[&str]) -> String {
     format!("sudo apt-get install --no-install-recommends {}", packages.join(" "))
 }
 
+/// For `-o`: a mirror that hiccups is asked again.
+pub(crate) const RETRIES: &str = "Acquire::Retries=5";
+
 fn apt(args: &[&str]) -> Result<()> {
     let mut messages = Vec::new();
     let mut command = Command::new("apt-get");
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(["-o", RETRIES]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
     // Some packages bring a service besides the program that is wanted (etcd, Prometheus): systemctl does not start it then.
     command.env("SYSTEMD_OFFLINE", "1");
     let status = process::stream(&mut command, INSTALL_LIMIT, |line| messages.push(line.to_owned()))?;

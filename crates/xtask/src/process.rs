@@ -56,6 +56,9 @@ fn kill_group(group: i32, signal: i32) {
 }
 
 /// A running child with its process group; killed and reaped on drop.
+///
+/// Who leaves the group is not: the sentinel of an agent, which is to outlive it, and a job of fio, which with `--thread` is no
+/// process of its own.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,

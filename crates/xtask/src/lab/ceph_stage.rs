@@ -146,7 +146,8 @@ impl Stage {
 
     /// 64 KiB, 64 at a time, until dropped.
     pub(crate) fn start_bulk(&self) -> Result<Running> {
-        let mut command = self.forever("bulk", &["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600"]);
+        let arguments = ["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600", "--thread"];
+        let mut command = self.forever("bulk", &arguments);
         let bulk = Running::spawn(command.stdout(Stdio::null()))?;
         let before = self.written()?;
         self.wait_for("the bulk client writes", |stage| stage.written().is_ok_and(|now| now > before + (32 << 20)))?;

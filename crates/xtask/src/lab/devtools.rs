@@ -69,10 +69,18 @@ impl Browser {
     }
 
     fn attach(&mut self) -> Result<()> {
-        let targets = self.call("Target.getTargets", json!({}))?;
-        let mut targets = targets["targetInfos"].as_array().into_iter().flatten();
-        let page = targets.find(|target| target["type"] == "page").context("the browser has no page")?;
-        let attached = self.call("Target.attachToTarget", json!({"targetId": page["targetId"], "flatten": true}))?;
+        // It may answer before it has opened its first page.
+        let begun = Instant::now();
+        let page = loop {
+            let targets = self.call("Target.getTargets", json!({}))?;
+            let mut targets = targets["targetInfos"].as_array().into_iter().flatten();
+            if let Some(page) = targets.find(|target| target["type"] == "page") {
+                break page["targetId"].clone();
+            }
+            ensure!(begun.elapsed() < PATIENCE, "the browser has no page");
+            thread::sleep(Duration::from_millis(50));
+        };
+        let attached = self.call("Target.attachToTarget", json!({"targetId": page, "flatten": true}))?;
         self.session = Some(attached["sessionId"].as_str().context("no session")?.to_owned());
         for domain in ["Page", "Runtime", "Log", "Network", "Accessibility"] {
             self.call(&format!("{domain}.enable"), json!({}))?;

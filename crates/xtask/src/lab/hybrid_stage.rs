@@ -323,7 +323,7 @@ impl Tenant {
         shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
         shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
         shell.arg(format!("--filename={}", hybrid.path.display())).arg(format!("--read_iolog={log}"));
-        shell.args(["--output-format=terse"]).stdin(Stdio::null()).stdout(Stdio::null());
+        shell.args(["--output-format=terse", "--thread"]).stdin(Stdio::null()).stdout(Stdio::null());
         self.fio = Some(Running::spawn(&mut shell)?);
         until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
     }

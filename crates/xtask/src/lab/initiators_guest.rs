@@ -236,7 +236,7 @@ fn fio(disk: &Disk, depth: u32, more: &[&str]) -> Command {
     let mut command = process::program("fio");
     command.args(["--name=load", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based"]);
     command.args([format!("--filename=/dev/{}", disk.name), format!("--iodepth={depth}")]);
-    command.args([format!("--runtime={LOAD_SECONDS}"), "--output-format=json".into()]).args(more);
+    command.args([format!("--runtime={LOAD_SECONDS}"), "--output-format=json".into(), "--thread".into()]).args(more);
     command
 }
 

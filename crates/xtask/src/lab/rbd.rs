@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,10 @@ const TOOL_LIMIT_S: &str = "60";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a cluster is stopped, and a request must wait.
 const PAUSE: Duration = Duration::from_secs(3);
+/// Between two requests of a client that makes one after the other.
+const BETWEEN: Duration = Duration::from_millis(20);
+/// A write that has not ended for so long waits for the cluster.
+const WAITS: Duration = Duration::from_secs(1);
 /// How long the server writes before it is killed.
 const WRITING: Duration = Duration::from_secs(4);
 /// NBD's numbers of errors.
@@ -347,19 +351,28 @@ impl Stage {
         stop(self)?;
         let until = Instant::now() + PAUSE;
         let (mut slowest, mut data) = (Duration::ZERO, [0; 4096]);
+        let stalled = longest_stall(until);
         while Instant::now() < until {
             let begun = Instant::now();
             other.read(0, &mut data)?;
             slowest = slowest.max(begun.elapsed());
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(BETWEEN);
         }
+        let stalled = stalled.join().unwrap_or_default();
         let resumed = Instant::now();
         resume(self)?;
         let longest = writer.finish()?;
         ensure!(longest > PAUSE / 2, "no write took longer than {longest:?} of {PAUSE:?}");
-        ensure!(slowest < Duration::from_secs(1), "a volume in memory took {slowest:?} meanwhile");
+        ensure!(
+            slowest < stalled + Duration::from_secs(1),
+            "a volume in memory took {slowest:?} meanwhile, on a machine that stood still for {stalled:?}"
+        );
         let ended = resumed.elapsed().as_secs_f64();
-        Ok(format!("a write took {:.1} s, until {ended:.1} s after the end was asked for", longest.as_secs_f64()))
+        Ok(format!(
+            "a write took {:.1} s, until {ended:.1} s after the end was asked for; a volume in memory at most {:.0} ms meanwhile",
+            longest.as_secs_f64(),
+            slowest.as_secs_f64() * 1e3
+        ))
     }
 
     fn pause(&mut self) -> Result<String> {
@@ -394,8 +407,8 @@ impl Stage {
     fn stop_paused(&self, server: Running) -> Result<String> {
         let writer = Writer::start(self.connect("paused")?);
         self.cluster.ceph(&["osd", "pause"])?;
-        // Until the client of the cluster has heard of it: from the answer to its next request.
-        thread::sleep(Duration::from_secs(1));
+        // The client of the cluster hears of it from the answer to its next request; the one after that waits.
+        writer.until_it_waits()?;
         let begun = Instant::now();
         let told = self.log("serve").len();
         server.signal(libc::SIGTERM);
@@ -433,13 +446,15 @@ impl Stage {
 /// Writes one thing after the other, on a thread.
 struct Writer {
     stop: Arc<AtomicBool>,
+    /// How many writes have ended.
+    ended: Arc<AtomicU64>,
     thread: JoinHandle<Result<Duration>>,
 }
 
 impl Writer {
     fn start(mut client: Client) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&ended));
         let thread = thread::spawn(move || {
             let mut longest = Duration::ZERO;
             while !stopped.load(Ordering::Relaxed) {
@@ -447,11 +462,26 @@ impl Writer {
                 let refused = write(&mut client, 0)?;
                 ensure!(refused.is_none(), "a write was refused: {refused:?}");
                 longest = longest.max(begun.elapsed());
-                thread::sleep(Duration::from_millis(20));
+                count.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(BETWEEN);
             }
             Ok(longest)
         });
-        Self { stop, thread }
+        Self { stop, ended, thread }
+    }
+
+    /// Until no write has ended for [`WAITS`].
+    fn until_it_waits(&self) -> Result<()> {
+        let (begun, mut since, mut ended) = (Instant::now(), Instant::now(), self.ended.load(Ordering::Relaxed));
+        while since.elapsed() < WAITS {
+            ensure!(begun.elapsed() < PATIENCE, "writes go on ending");
+            thread::sleep(BETWEEN);
+            let now = self.ended.load(Ordering::Relaxed);
+            if now != ended {
+                (since, ended) = (Instant::now(), now);
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the end of the present write; the longest one.
@@ -464,6 +494,19 @@ impl Writer {
         }
         self.thread.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
     }
+}
+
+/// The longest that a thread which has nothing to do was kept from running until then: no server could have been faster.
+fn longest_stall(until: Instant) -> JoinHandle<Duration> {
+    thread::spawn(move || {
+        let mut longest = Duration::ZERO;
+        while Instant::now() < until {
+            let begun = Instant::now();
+            thread::sleep(BETWEEN);
+            longest = longest.max(begun.elapsed().saturating_sub(BETWEEN));
+        }
+        longest
+    })
 }
 
 /// Writes 4 KiB; how it was refused, if so.

@@ -25,6 +25,8 @@ const HOSTS: [Host; 3] = [
     Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], goal: true },
     Host { name: "batch", load: &["--iodepth=200"], goal: false },
 ];
+/// The host that things happen to.
+const STRUCK: usize = 2;
 /// Fixed shares are these by three: enough for the array, and too few for who needs more than a third of it.
 const SLOTS_MOST: u32 = 300;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -70,39 +72,34 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     lab.check("and_with_fixed_shares", missed(&fixed, 0) >= 4, &told(&fixed));
     stage.set_method("needs")?;
     stage.until_kept(PATIENCE)?;
-    let kept = stage.windows(10)?;
-    lab.check("and_kept_by_need", missed(&kept, 0) <= 1 && missed(&kept, 1) <= 1, &told(&kept));
+    let is_kept = |windows: &Windows| missed(windows, 0) <= 1 && missed(windows, 1) <= 1;
+    let mut kept = stage.windows(10)?;
+    if !is_kept(&kept) {
+        lab.repeated("and_kept_by_need", &told(&kept));
+        kept = stage.windows(10)?;
+    }
+    lab.check("and_kept_by_need", is_kept(&kept), &told(&kept));
 
-    stage.etcd = None;
-    stage.wait_for("all are on their own", |stage| stage.standings().iter().all(|standing| standing == "lost"))?;
-    thread::sleep(2 * WINDOW);
-    stage.start_etcd()?;
-    stage.wait_for("all share again", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
-    let took = stage.until_kept(PATIENCE)?;
-    lab.check("etcd_may_die_and_come_back", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
-
-    // A host dies with all that is on it.
-    stage.clients[2] = None;
-    stage.hosts[2] = None;
-    let took = stage.until_kept(PATIENCE)?;
-    lab.check("a_host_may_die", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
-    stage.start_host(2)?;
-    stage.wait_for("it is back", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
-    let took = stage.until_kept(PATIENCE)?;
-    lab.check("and_come_back", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
-
-    stage.cut_off(2)?;
-    stage.wait_for("it knows that it is on its own", |stage| stage.standings()[2] == "lost")?;
-    let took = stage.until_kept(PATIENCE)?;
-    lab.check(
-        "a_host_may_be_cut_off_from_the_others",
-        took <= REGAINED,
-        &format!("kept again after {:.1} s", took.as_secs_f64()),
-    );
-    stage.reconnect()?;
-    stage.wait_for("it is back", |stage| stage.standings()[2] == "shared")?;
-    let took = stage.until_kept(PATIENCE)?;
-    lab.check("and_find_them_again", took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+    // Each with what has to happen before it can happen again.
+    let events: [(&str, Event, Event); 5] = [
+        ("etcd_may_die_and_come_back", Stage::etcd_dies_and_comes_back, |_| Ok(())),
+        ("a_host_may_die", Stage::host_dies, Stage::host_comes_back),
+        ("and_come_back", Stage::host_comes_back, Stage::host_dies),
+        ("a_host_may_be_cut_off_from_the_others", Stage::host_is_cut_off, Stage::host_is_found_again),
+        ("and_find_them_again", Stage::host_is_found_again, Stage::host_is_cut_off),
+    ];
+    for (name, event, opposite) in events {
+        event(&mut stage)?;
+        let mut took = stage.until_kept(PATIENCE)?;
+        if took > REGAINED {
+            lab.repeated(name, &format!("kept again only after {:.1} s", took.as_secs_f64()));
+            opposite(&mut stage)?;
+            stage.until_kept(PATIENCE)?;
+            event(&mut stage)?;
+            took = stage.until_kept(PATIENCE)?;
+        }
+        lab.check(name, took <= REGAINED, &format!("kept again after {:.1} s", took.as_secs_f64()));
+    }
 
     let mut failed = Vec::new();
     for (client, host) in stage.clients.iter_mut().zip(&HOSTS) {
@@ -129,13 +126,16 @@ fn told(windows: &Windows) -> String {
     (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// Everything that runs; gone with the value.
+/// What happens to the hosts.
+type Event = fn(&mut Stage) -> Result<()>;
+
+/// Everything that runs; gone with the value, clients before what they are connected to.
 struct Stage {
     folder: PathBuf,
     binary: PathBuf,
-    etcd: Option<Running>,
-    hosts: Vec<Option<Running>>,
     clients: Vec<Option<Running>>,
+    hosts: Vec<Option<Running>>,
+    etcd: Option<Running>,
     _array: Running,
     spaces: Spaces,
 }
@@ -204,15 +204,15 @@ impl Stage {
         let mut stage = Self {
             folder,
             binary: options.binary.clone(),
-            etcd: None,
-            hosts: none(),
             clients: none(),
+            hosts: none(),
+            etcd: None,
             _array: array,
             spaces,
         };
         stage.start_etcd()?;
         (0..HOSTS.len()).try_for_each(|host| stage.start_host(host))?;
-        stage.wait_for("all share", |stage| stage.standings().iter().all(|standing| standing == "shared"))?;
+        stage.all_stand("shared")?;
         Ok(stage)
     }
 
@@ -247,10 +247,11 @@ impl Stage {
         client
             .args([&format!("--name={name}"), "--ioengine=nbd", "--rw=randread", "--bs=4k", "--size=64m"])
             .arg(format!("--uri=nbd+unix:///{name}?socket={}", socket.display()))
-            .args(["--time_based", "--runtime=600"])
+            .args(["--time_based", "--runtime=600", "--thread"])
             .args(*load)
             .arg(format!("--output={}", self.folder.join(format!("{name}.fio")).display()));
-        self.clients[host] = Some(Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()))?);
+        let log = std::fs::File::create(self.folder.join(format!("{name}.fio.log")))?;
+        self.clients[host] = Some(Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))?);
         Ok(())
     }
 
@@ -343,6 +344,41 @@ impl Stage {
             seen.push(means);
         }
         Ok(since)
+    }
+
+    /// Until all hosts stand so in the exchange.
+    fn all_stand(&self, standing: &str) -> Result<()> {
+        self.wait_for(standing, |stage| stage.standings().iter().all(|of| of == standing))
+    }
+
+    fn etcd_dies_and_comes_back(&mut self) -> Result<()> {
+        self.etcd = None;
+        self.all_stand("lost")?;
+        thread::sleep(2 * WINDOW);
+        self.start_etcd()?;
+        self.all_stand("shared")
+    }
+
+    /// With all that is on it.
+    fn host_dies(&mut self) -> Result<()> {
+        self.clients[STRUCK] = None;
+        self.hosts[STRUCK] = None;
+        Ok(())
+    }
+
+    fn host_comes_back(&mut self) -> Result<()> {
+        self.start_host(STRUCK)?;
+        self.all_stand("shared")
+    }
+
+    fn host_is_cut_off(&mut self) -> Result<()> {
+        self.cut_off(STRUCK)?;
+        self.wait_for("it knows that it is on its own", |stage| stage.standings()[STRUCK] == "lost")
+    }
+
+    fn host_is_found_again(&mut self) -> Result<()> {
+        self.reconnect()?;
+        self.all_stand("shared")
     }
 
     /// Nothing passes any more between a host and etcd; its data do.

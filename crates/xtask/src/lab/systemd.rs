@@ -27,8 +27,8 @@ const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
 /// Where the unit's state folder and the default data folder put it.
 const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
 const PROGRAM: &str = "/usr/local/bin/evenkeel";
-/// Instead of the unit's 2 s, in which the look at what is left may come too late.
-const SLOW_RESTART: &str = "[Service]\nRestartSec=20s\n";
+/// Instead of the unit's 2 s, in which the look at how it ended and at what is left may come too late.
+const SLOW_RESTART: &str = "[Service]\nRestartSec=10s\n";
 
 /// An admin socket as Debian's Ceph has it, and its user.
 const OSD: &str = "/run/ceph/ceph-osd.7.asok";
@@ -181,6 +181,8 @@ fn reload() -> Result<String> {
 /// Stopped processes tell nothing, as hung ones do.
 fn hang() -> Result<String> {
     let before = [number(GUARD, "MainPID")?, number(SERVE, "MainPID")?];
+    drop_in(GUARD, SLOW_RESTART)?;
+    systemctl(&["daemon-reload"])?;
     for unit in [GUARD, SERVE] {
         systemctl(&["kill", "--signal=STOP", "--kill-who=main", unit])?;
     }
@@ -203,8 +205,6 @@ fn hang() -> Result<String> {
 /// `ExecStopPost=` puts back what nobody else can.
 fn kill() -> Result<String> {
     let waits = || Ok(show(GUARD, "SubState")? == "auto-restart");
-    drop_in(GUARD, SLOW_RESTART)?;
-    systemctl(&["daemon-reload"])?;
     systemctl(&["kill", "--signal=KILL", "--kill-who=all", GUARD])?;
     until("the end of the agent", PATIENCE, waits)?;
     let (result, left) = (show(GUARD, "Result")?, has_classes()?);
