@@ -231,8 +231,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Impatient<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let result = Pin::new(&mut self.inner).poll_flush(context);
-        self.watch(context, result)
+        match Pin::new(&mut self.inner).poll_flush(context) {
+            Poll::Pending => self.watch(context, Poll::Pending),
+            // What was to be flushed moved when it was written; where there is nothing, this is so at every look.
+            ready => ready,
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
