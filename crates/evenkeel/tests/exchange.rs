@@ -1,8 +1,8 @@
 //! `evenkeel serve` on several hosts that share slots through a real etcd.
 
 use std::fs;
-use std::net::TcpListener;
-use std::path::Path;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -18,25 +18,71 @@ use server::{EVENKEEL, Folder, Server, http};
 /// How long anything may take; a bound for broken runs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Etcd(Child);
+/// How often etcd is started when somebody else takes its ports.
+const ATTEMPTS: usize = 5;
+
+/// An etcd in a folder.
+struct Etcd {
+    child: Child,
+    /// For hosts, and for other servers.
+    ports: [u16; 2],
+}
 
 impl Etcd {
-    fn start(folder: &Path, port: u16) -> Self {
-        let peer = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(folder.join("etcd"));
-        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.arg("--initial-cluster").arg(format!("default={peer}"));
-        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("etcd starts"))
+    /// Starts a new one on ports of its own.
+    fn start(folder: &Folder) -> Self {
+        Self::start_on(folder, free_ports)
+    }
+
+    /// Starts it again where it was, with what it knew.
+    fn start_again(folder: &Folder, ports: [u16; 2]) -> Self {
+        Self::start_on(folder, || ports)
+    }
+
+    fn start_on(folder: &Folder, ports: impl Fn() -> [u16; 2]) -> Self {
+        let name = folder.path().file_name().and_then(|name| name.to_str()).expect("a name");
+        let started = (1..=ATTEMPTS).find_map(|attempt| {
+            let ports = ports();
+            let [client, peer] = ports.map(|port| format!("http://127.0.0.1:{port}"));
+            let mut command = Command::new("etcd");
+            command.args(["--name", name, "--data-dir"]).arg(folder.join("etcd"));
+            command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+            command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+            command.arg("--initial-cluster").arg(format!("{name}={peer}"));
+            let log = folder.join("etcd.log");
+            let output = fs::File::create(&log).expect("a log");
+            command.stdin(Stdio::null()).stdout(output.try_clone().expect("a log")).stderr(output);
+            let mut etcd = Self { child: command.spawn().expect("etcd starts"), ports };
+            let mut ended = None;
+            wait("etcd answers", || {
+                ended = etcd.child.try_wait().expect("a child");
+                // Not another one that was faster on the same port.
+                ended.is_some() || etcd.members().is_ok_and(|members| members.contains(&format!("\"{name}\"")))
+            });
+            let Some(ended) = ended else { return Some(etcd) };
+            // Somebody else may have taken one of its ports meanwhile.
+            println!("attempt {attempt}: etcd has ended, {ended}:\n{}", fs::read_to_string(log).expect("a log"));
+            None
+        });
+        started.expect("etcd starts")
+    }
+
+    /// Its list of members, if it answers.
+    fn members(&self) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[0]))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let request = "POST /v3/cluster/member/list HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -75,15 +121,16 @@ fn has_etcd(test: &str) -> bool {
     }
     println!("SKIPPED: exchange: etcd not found");
     if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        use std::io::Write;
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
         writeln!(file.expect("the log of skipped tests"), "{test}: etcd not found").expect("written");
     }
     false
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+/// Ports where nobody listens. All are held until the last one is found, or two could be the same.
+fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("an address").port())
 }
 
 #[test]
@@ -92,9 +139,9 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
-    let port = free_port();
-    let etcd = Etcd::start(folders[2].path(), port);
-    let (a, b) = (host(&folders[0], "a", port), host(&folders[1], "b", port));
+    let etcd = Etcd::start(&folders[2]);
+    let ports = etcd.ports;
+    let (a, b) = (host(&folders[0], "a", ports[0]), host(&folders[1], "b", ports[0]));
     wait("both take part", || [&a, &b].iter().all(|host| shares(&host.state())));
     wait("both see both", || {
         [&a, &b].iter().all(|host| presence(&host.state()) == [("a", "present"), ("b", "present")])
@@ -135,7 +182,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     let done = |host: &Server| tenant(&host.state())["windows_total"].as_u64();
     let before = done(&a);
     wait("it is served", || done(&a) > before.map(|windows| windows + 2));
-    let _etcd = Etcd::start(folders[2].path(), port);
+    let _etcd = Etcd::start_again(&folders[2], ports);
     wait("both take part again", || [&a, &b].iter().all(|host| shares(&host.state())));
 
     // One dies without a word, and is out; the other stops in order.
@@ -152,19 +199,20 @@ struct Guard(Child, String);
 
 impl Guard {
     fn start(folder: &Folder, name: &str, port: u16) -> Self {
-        let status = format!("127.0.0.1:{}", free_port());
         let config = format!(
-            "[guard]\nstatus = \"{status}\"\n[arrays.san.volumes.{name}]\ndevice = \"no-such-disk\"\n\
+            "[guard]\nstatus = \"127.0.0.1:0\"\n[arrays.san.volumes.{name}]\ndevice = \"no-such-disk\"\n\
              [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
         );
         let file = folder.join("guard.toml");
         fs::write(&file, config).expect("written");
         let mut command = Command::new(EVENKEEL);
         command.args(["guard", "run", "--dry-run", "--config"]).arg(file);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the agent starts");
-        let guard = Self(child, status);
-        wait("the agent answers", || std::net::TcpStream::connect(&guard.1).is_ok());
-        guard
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the agent starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
+        Self(child, address.expect("the address of the agent"))
     }
 
     fn state(&self) -> Value {
@@ -190,9 +238,9 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
-    let port = free_port();
-    let etcd = Etcd::start(folders[2].path(), port);
-    let agents = [Guard::start(&folders[0], "a", port), Guard::start(&folders[1], "b", port)];
+    let etcd = Etcd::start(&folders[2]);
+    let ports = etcd.ports;
+    let agents = [Guard::start(&folders[0], "a", ports[0]), Guard::start(&folders[1], "b", ports[0])];
     wait("both decide together", || agents.iter().all(Guard::shares));
     wait("both see both", || {
         agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
@@ -208,6 +256,6 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
             state["exchange"]["standing"] == "lost" && state["arrays"][0]["exchanged"] == false
         })
     });
-    let _etcd = Etcd::start(folders[2].path(), port);
+    let _etcd = Etcd::start_again(&folders[2], ports);
     wait("both decide together again", || agents.iter().all(Guard::shares));
 }

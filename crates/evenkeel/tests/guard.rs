@@ -195,6 +195,16 @@ fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     agent.stop();
 }
 
+/// Whether each thread of a process is stopped. They are a moment after the signal for it was sent.
+fn stands_still(pid: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+    threads.map(|thread| thread.expect("listed").path().join("stat")).all(|stat| {
+        // The state follows the name, which is in parentheses. A thread that has ended has none.
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
+}
+
 #[test]
 fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
     let file = File::new("notify", GOAL);
@@ -220,9 +230,17 @@ fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
     let pid = agent.child.id().to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("runs").success());
     signal("-STOP");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !stands_still(&pid) {
+        assert!(Instant::now() < deadline, "it does not stand still");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What it told before.
+    told.set_nonblocking(true).expect("set");
+    while message().is_ok() {}
+    told.set_nonblocking(false).expect("set");
     told.set_read_timeout(Some(Duration::from_millis(1_000))).expect("a bound");
-    let _ = message();
-    assert!(message().is_err(), "at most the one that was under way");
+    assert!(message().is_err(), "it is told while nothing runs");
     signal("-CONT");
     signal("-TERM");
     told.set_read_timeout(Some(Duration::from_secs(20))).expect("a bound");

@@ -11,9 +11,10 @@ mod tutorial;
 
 const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 
-/// An address where nobody listens.
-fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").to_string()
+/// Addresses where nobody listens. All are held until the last one is found, or two could be the same.
+fn free_addresses<const N: usize>() -> [String; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("an address").to_string())
 }
 
 /// A page of the documentation.
@@ -26,7 +27,8 @@ fn page(name: &str) -> String {
 fn the_server_does_what_its_tutorial_says() {
     // On free ports in place of the usual ones.
     let page = page("tutorial-server");
-    let page = page.replace("127.0.0.1:10809", &free_address()).replace("127.0.0.1:9809", &free_address());
+    let [volumes, status] = free_addresses();
+    let page = page.replace("127.0.0.1:10809", &volumes).replace("127.0.0.1:9809", &status);
     let commands = follow(&page, Path::new(EVENKEEL), |_| ()).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(commands > 10, "{commands} commands only");
 }

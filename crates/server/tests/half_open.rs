@@ -10,7 +10,9 @@ use evenkeel_nbd::wire::{Command, CommandFlags};
 use evenkeel_policy::config::Engine;
 use support::{Client, Stream, TestServer, pattern};
 
-const TEXT: &str = "[server]\npeer_timeout = \"1s\"\nbuffer_memory = \"32MiB\"\nmax_connections = 3\n\
+/// A client that is there and takes no replies counts as gone after that time, too: what they wait for before they vanish
+/// has to be seen by then.
+const TEXT: &str = "[server]\npeer_timeout = \"5s\"\nbuffer_memory = \"32MiB\"\nmax_connections = 3\n\
     [tenants.slow]\nlimit = { iops = 1 }\n\
     [volumes.disk0]\nsize = \"64MiB\"\n[volumes.slow]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
 

@@ -125,7 +125,8 @@ fn last_words(mut stream: TcpStream) -> Vec<u8> {
 
 #[test]
 fn who_starts_tls_and_dawdles_is_closed_in_time() {
-    let (test, config) = start("tls-late", Engine::Auto, "handshake_timeout = \"200ms\"", MEMORY);
+    // Long enough for what they do before they dawdle.
+    let (test, config) = start("tls-late", Engine::Auto, "handshake_timeout = \"2s\"", MEMORY);
     let silent = start_tls(test.raw_tcp());
     // Done with TLS, and then nothing.
     let mut idle = secure(test.raw_tcp(), &config);

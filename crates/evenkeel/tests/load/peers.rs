@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -86,11 +87,13 @@ impl Peer {
     /// nbdkit on a TCP port.
     pub(crate) fn start_tcp(arguments: &[&str], test: &str) -> Option<Self> {
         need("nbdkit", test).then(|| {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            let mut command = Command::new("nbdkit");
-            command.args(["-f", "-i", "127.0.0.1", "-p", &port.to_string()]).args(arguments);
+            // It is handed a socket that listens already, so that nobody else can take the port before it does.
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let script = "exec 3<&0 </dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec nbdkit -f \"$@\"";
+            let mut command = Command::new("sh");
+            command.args(["-c", script, "nbdkit"]).args(arguments).stdin(OwnedFd::from(listener));
             let child = command.stderr(Stdio::null()).spawn().unwrap();
-            wait_until("the server", || TcpStream::connect(("127.0.0.1", port)).is_ok());
             Self { child, uri: format!("nbd://127.0.0.1:{port}/"), _dir: None }
         })
     }

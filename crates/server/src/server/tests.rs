@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use super::*;
 
+/// How long a server waits for its volumes, where one never answers,
+const ONE_HANGS: &str = "300ms";
+/// and where all do; reaching it is a failure.
+const ALL_ANSWER: &str = "30s";
+
 /// A folder with a server that has files `a`, `b`, `c` of 1 MiB as volumes; both go away with the value.
 struct Fixture {
     server: Server,
@@ -11,11 +16,11 @@ struct Fixture {
 }
 
 impl Fixture {
-    fn start(name: &str, more: &str) -> Self {
+    fn start(name: &str, drain_timeout: &str, more: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("evenkeel-server-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let volumes = ["a", "b", "c"].map(|name| format!("[volumes.{name}]\nsize = \"1MiB\"\n")).concat();
-        let text = format!("[server]\nworkers = 1\ndrain_timeout = \"300ms\"\n{volumes}{more}");
+        let text = format!("[server]\nworkers = 1\ndrain_timeout = \"{drain_timeout}\"\n{volumes}{more}");
         let mut config = Config::parse(&text, "test").unwrap();
         config.server.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.server.data_dir = folder.clone();
@@ -40,7 +45,7 @@ impl Drop for Fixture {
 
 #[test]
 fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
-    let test = Fixture::start("stop", "");
+    let test = Fixture::start("stop", ONE_HANGS, "");
     test.fail("a");
     test.fail("c");
     let b = test.volume("b");
@@ -54,7 +59,7 @@ fn a_stop_reaches_every_volume_and_tells_of_each_that_failed() {
 
 #[test]
 fn a_worker_that_hangs_is_no_longer_heard_of() {
-    let test = Fixture::start("silence", "");
+    let test = Fixture::start("silence", ALL_ANSWER, "");
     let settled = |what: &str, done: &dyn Fn(Duration) -> bool| {
         let until = std::time::Instant::now() + Duration::from_secs(30);
         while !done(test.server.silence()) {
@@ -71,7 +76,7 @@ fn a_worker_that_hangs_is_no_longer_heard_of() {
 
 #[test]
 fn a_worker_that_hangs_leaves_when_it_comes_round() {
-    let test = Fixture::start("leaving", "");
+    let test = Fixture::start("leaving", ALL_ANSWER, "");
     let set = |workers| {
         let mut config = Config::clone(&test.server.config());
         config.server.workers = Workers::Count(workers);
@@ -111,7 +116,7 @@ fn a_worker_that_hangs_leaves_when_it_comes_round() {
 
 #[test]
 fn workers_that_a_refused_change_asked_for_do_not_stay() {
-    let test = Fixture::start("refused", "");
+    let test = Fixture::start("refused", ALL_ANSWER, "");
     let mut config = Config::clone(&test.server.config());
     config.server.workers = Workers::Count(4);
     // Longer than any file can be.
@@ -128,19 +133,23 @@ fn workers_that_a_refused_change_asked_for_do_not_stay() {
 
 #[test]
 fn a_volume_whose_device_hangs_is_removed_all_the_same() {
-    let test = Fixture::start("remove", "");
+    let test = Fixture::start("remove", ONE_HANGS, "");
     let a = test.volume("a");
     let hangs = a.hang_syncs();
     let warnings = test.server.remove_volume("a").unwrap();
     assert!(matches!(&warnings[..], [Error::NoAnswer { volume, .. }] if volume == "a"), "{warnings:?}");
     assert!(test.server.state().volumes.iter().all(|volume| volume.name != "a"));
+    // The first still hangs, and the next is waited for until it answers.
+    let mut config = Config::clone(&test.server.config());
+    config.server.drain_timeout = ALL_ANSWER.parse().unwrap();
+    test.server.reload(config).unwrap();
     assert!(test.server.remove_volume("b").unwrap().is_empty(), "and others after it");
     drop(hangs);
 }
 
 #[test]
 fn a_change_in_force_is_told_as_such_even_if_a_removed_volume_has_lost_data() {
-    let test = Fixture::start("warn", "");
+    let test = Fixture::start("warn", ALL_ANSWER, "");
     test.fail("a");
     let mut config = Config::clone(&test.server.config());
     config.volumes.remove("a");
@@ -153,7 +162,7 @@ fn a_change_in_force_is_told_as_such_even_if_a_removed_volume_has_lost_data() {
 
 #[test]
 fn a_reload_that_cannot_grow_one_volume_changes_nothing() {
-    let test = Fixture::start("grow", "");
+    let test = Fixture::start("grow", ALL_ANSWER, "");
     let mut config = Config::clone(&test.server.config());
     config.volumes.get_mut("a").unwrap().size = Some(Bytes(2 << 20));
     // Longer than any file can be.
@@ -172,7 +181,7 @@ fn a_reload_that_cannot_grow_one_volume_changes_nothing() {
 
 #[test]
 fn a_removed_pool_is_gone_with_its_device_and_may_come_back_without() {
-    let test = Fixture::start("pool", "[pools.second]\nemulate = { preset = \"ssd\" }\n");
+    let test = Fixture::start("pool", ALL_ANSWER, "[pools.second]\nemulate = { preset = \"ssd\" }\n");
     let device = Arc::downgrade(test.server.shared.snapshot().devices[1].as_ref().unwrap());
     let pools = || test.server.state().pools.into_iter().map(|pool| pool.name).collect::<Vec<_>>();
     assert_eq!(pools(), ["main", "second"]);
