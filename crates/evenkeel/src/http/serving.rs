@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -95,18 +97,19 @@ pub(super) async fn serve<L: Listener>(
         let Some(share) = shares.take(peer.map(|peer| peer.ip()), bounds.of_address) else { continue };
         let (router, opening) = (router.clone(), Arc::clone(&opening));
         tokio::spawn(async move {
-            let stream = Impatient::new(stream, bounds.silence);
+            let answering = Answering::default();
+            let stream = Impatient::new(stream, bounds.silence, answering.clone());
             let begun = opening();
             let otherwise = until_otherwise(&*opening, &begun);
             let failed = match &begun {
                 Opening::Plain => {
-                    converse(stream, router, bounds, otherwise).await;
+                    converse(stream, router, bounds, answering, otherwise).await;
                     None
                 }
                 Opening::Secure(config) => {
                     match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
                         Ok(Ok(stream)) => {
-                            converse(stream, router, bounds, otherwise).await;
+                            converse(stream, router, bounds, answering, otherwise).await;
                             None
                         }
                         Ok(Err(why)) => Some(why.to_string()),
@@ -137,11 +140,22 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     bounds: Bounds,
+    answering: Answering,
     over: impl Future<Output = ()>,
 ) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request| {
+        let (answer, answering) = (router.call(request), answering.clone());
+        answering.0.store(true, Ordering::Relaxed);
+        async move {
+            let answer = answer.await;
+            answering.0.store(false, Ordering::Relaxed);
+            answer
+        }
+    });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(bounds.head);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = timeout(bounds.life, over) => {}
@@ -191,21 +205,26 @@ impl Drop for Share {
     }
 }
 
-/// A connection that fails when nothing moves for a while.
+/// Whether a connection's request is being answered: then it is not the client that nobody hears of.
+#[derive(Clone, Default)]
+struct Answering(Arc<AtomicBool>);
+
+/// A connection that fails when nothing moves for a while, and no answer is awaited.
 struct Impatient<T> {
     inner: T,
     patience: Duration,
+    answering: Answering,
     silence: Pin<Box<Sleep>>,
 }
 
 impl<T> Impatient<T> {
-    fn new(inner: T, patience: Duration) -> Self {
-        Self { inner, patience, silence: Box::pin(sleep(patience)) }
+    fn new(inner: T, patience: Duration, answering: Answering) -> Self {
+        Self { inner, patience, answering, silence: Box::pin(sleep(patience)) }
     }
 
     /// Restarts the clock when something moved, and fails when the time is over.
     fn watch<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if result.is_ready() {
+        if result.is_ready() || self.answering.0.load(Ordering::Relaxed) {
             self.silence.as_mut().reset(Instant::now() + self.patience);
             return result;
         }

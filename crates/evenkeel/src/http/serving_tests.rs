@@ -12,16 +12,17 @@ use super::*;
 
 /// Longest wait for something that takes milliseconds; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Nothing ends by itself.
+/// Nothing ends by itself, before patience does.
 const LONG: Bounds = Bounds {
     connections: 8,
     of_address: 8,
-    handshake: PATIENCE,
-    head: PATIENCE,
-    silence: PATIENCE,
-    life: PATIENCE,
-    last_answer: PATIENCE,
+    handshake: NEVER,
+    head: NEVER,
+    silence: NEVER,
+    life: NEVER,
+    last_answer: NEVER,
 };
+const NEVER: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_millis(200);
 /// Time for an answer before it is over, even on a busy machine.
 const FOR_AN_ANSWER: Duration = Duration::from_secs(2);
@@ -34,7 +35,11 @@ async fn start(bounds: Bounds) -> SocketAddr {
 async fn start_with(bounds: Bounds, opening: impl Fn() -> Opening + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = Router::new().route("/", get(async || "here"));
+    let slow = async || {
+        sleep(2 * FOR_AN_ANSWER).await;
+        "here"
+    };
+    let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow));
     tokio::spawn(serve(listener, router, bounds, |_| None, opening));
     address
 }
@@ -98,6 +103,17 @@ async fn silence_and_age_end_a_connection_and_the_next_is_served() {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let busy = async { while is_answered(&mut stream).await {} };
     timeout(PATIENCE, busy).await.expect("ended in time");
+}
+
+#[tokio::test]
+async fn an_answer_may_take_longer_than_silence_and_is_followed_by_it() {
+    let address = start(Bounds { silence: FOR_AN_ANSWER, ..LONG }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let mut said = Vec::new();
+    // Up to its end, which silence makes.
+    let ended = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("ended in time");
+    assert!(said.ends_with(b"here"), "{ended:?} after {said:?}");
 }
 
 #[tokio::test]
