@@ -282,7 +282,8 @@ fn missed(seed: u64, hits: f64, misses: f64, slow: f64, step_ms: u64) -> f64 {
 }
 
 // How much comes late of what bursts of misses take is a matter of chance: 4 of 20,000 such cases miss by more than 0.45 %, by
-// 0.51 at most, when a promise is judged from its 20th second on and decided on twice a second. So these are always the same.
+// 0.51 at most, when a promise is judged from its 20th second on and decided on twice a second; decided on once a second, the
+// worst of as many missed by 0.98. So these are always the same.
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 96,
@@ -308,6 +309,10 @@ proptest! {
         let missed = missed(seed, hits, misses, slow, 1_000);
         prop_assert!(missed <= 0.01, "{missed}");
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// With several decisions in a window it is steadier than a plain limit too.
     #[test]
@@ -349,11 +354,6 @@ proptest! {
             prop_assert!(dat(&rates[0], 100.0 * MB) <= 0.01, "{} at {background}", dat(&rates[0], 100.0 * MB));
         }
     }
-
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever is told, limits are numbers from 1 to the most that is allowed.
     #[test]

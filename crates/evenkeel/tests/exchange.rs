@@ -62,6 +62,7 @@ impl Etcd {
             let Some(ended) = ended else { return Some(etcd) };
             // Somebody else may have taken one of its ports meanwhile.
             println!("attempt {attempt}: etcd has ended, {ended}:\n{}", fs::read_to_string(log).expect("a log"));
+            sleep(Duration::from_millis(200));
             None
         });
         started.expect("etcd starts")

@@ -491,8 +491,9 @@ fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
         assert!(written.is_some() || has_ended(), "it is written while there is its lease");
         let is_seen = || a.sees() == ["a", "dead"];
         let took = wait("it is seen, or its lease has ended", || is_seen() || has_ended());
-        println!("attempt {attempt}: after {took:?}, seen: {}", is_seen());
-        is_seen()
+        let seen = is_seen();
+        println!("attempt {attempt}: after {took:?}, seen: {seen}");
+        seen
     });
     assert!(seen, "it was never seen");
     let took = wait("it is out", || a.sees() == ["a"]);
