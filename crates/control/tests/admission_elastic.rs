@@ -10,8 +10,7 @@ use proptest::prelude::*;
 
 use events::{Event, Run, event};
 
-#[path = "support/admission_events.rs"]
-mod events;
+use crate::events;
 
 const KIB: u64 = 1 << 10;
 const COST: u64 = 8 * KIB;

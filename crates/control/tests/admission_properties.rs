@@ -6,8 +6,7 @@ use proptest::prelude::*;
 
 use events::{Event, Run, event};
 
-#[path = "support/admission_events.rs"]
-mod events;
+use crate::events;
 
 fn repairs() -> impl Strategy<Value = Repairs> {
     any::<[bool; 11]>().prop_map(|on| Repairs {

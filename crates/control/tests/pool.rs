@@ -149,6 +149,38 @@ fn the_pool_limit_counts_everybody_and_makes_up_for_late_calls() {
     assert!(i32::abs(served[0] - served[1]) <= 2, "{served:?}");
 }
 
+/// The settings of `crates/server/tests/neighbour.rs`, which asserts that they are wired, at four times the rate.
+#[test]
+fn a_light_tenant_gets_its_half_of_a_slow_pool() {
+    const PERIOD_US: u64 = 5_000;
+    let limit = Rates { iops: 200, bytes_per_s: 0 };
+    // How late the light tenant is with its next request.
+    for late_us in [100, 2_000, PERIOD_US - 100] {
+        let mut pool = pool(Config { limit, limit_burst: Duration::from_millis(10), ..config() });
+        let [heavy, light] = [(); 2].map(|()| pool.join(at(0), Qos::default()));
+        let (mut served, mut light_sends) = ([0, 0], 0);
+        for now in (0..60_000_000).step_by(100) {
+            while pool.tenant(heavy).unwrap().queued < 32 {
+                pool.submit(at(now), heavy, READ, 0).unwrap();
+            }
+            if now == light_sends {
+                pool.submit(at(now), light, READ, 1).unwrap();
+            }
+            for (tenant, ticket) in drain(&mut pool, at(now)) {
+                served[tenant as usize] += 1;
+                pool.complete(at(now), ticket, Outcome::Done);
+                if tenant == 1 {
+                    light_sends = now + late_us;
+                }
+            }
+        }
+        let total = served[0] + served[1];
+        println!("{late_us} us late: {served:?}");
+        assert!((11_990..=12_003).contains(&total), "{late_us} us late: {total} in 60 s at 200 IOPS");
+        assert!(served[1] * 1_000 >= 495 * total, "{late_us} us late: {served:?}");
+    }
+}
+
 #[test]
 fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
     let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 8096 }, ..config() });

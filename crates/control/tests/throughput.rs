@@ -7,7 +7,6 @@ use evenkeel_control::throughput::{
 };
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
 
 const MB: f64 = 1e6;
 /// Resolution of the plant.
@@ -273,41 +272,112 @@ fn saat_reports_where_it_has_no_solution_and_does_not_divide() {
     assert_eq!(second(&mut unknown, 2, &[(tenant, 60_000_000, 30_000_000)])[0].1, Reason::SlowDeviceUnknown);
 }
 
-/// By how much a promise of 100 MB/s is missed over 300 s, with a decision each `step_ms`.
-fn missed(seed: u64, hits: f64, misses: f64, slow: f64, step_ms: u64) -> f64 {
-    let config = Config { interval: Duration::from_millis(step_ms), ..Config::DEFAULT };
-    let mut plant = Plant::new(config, vec![reader(100.0 * MB, hits, misses)], slow * MB, seed);
-    plant.run(20.0);
-    dat(&plant.run(300.0)[0], 100.0 * MB)
+/// The debt of a plain rule on the same bursts: an even limit over the rest of a window, a twentieth of the debt repaid in
+/// each window. In seconds of the guarantee; rates are parts of it.
+struct Ledger {
+    /// Part of a window for which the rule runs ahead.
+    ahead: f64,
+    /// Part of the time in which the limit has no effect, over twenty windows.
+    lost: f64,
+    debt_s: f64,
+    /// What is left of this window's due.
+    rest_s: f64,
 }
 
-// How much comes late of what bursts of misses take is a matter of chance: 4 of 20,000 such cases miss by more than 0.45 %, by
-// 0.51 at most, when a promise is judged from its 20th second on and decided on twice a second; decided on once a second, the
-// worst of as many missed by 0.98. So these are always the same.
+impl Ledger {
+    fn new(ahead: f64) -> Self {
+        Self { ahead, lost: 0.0, debt_s: 0.0, rest_s: 1.0 }
+    }
+
+    /// Accounts for one control interval of a window that had `left_s` to go.
+    fn account(&mut self, left_s: f64, interval_s: f64, missing_s: f64, bursts: &Bursts) {
+        let usable = if interval_s == 1.0 { 1.0 - self.lost } else { 1.0 };
+        let limit = self.rest_s / (usable * (left_s - self.ahead * (left_s - interval_s)));
+        let limit = limit.clamp(0.1, Config::DEFAULT.max_raise);
+        let got_s = limit * (interval_s - missing_s) + limit.min(bursts.slow) * missing_s;
+        // A slow device that seems busy all the time says nothing about the limit.
+        if missing_s < 0.97 * interval_s * bursts.figure.unwrap_or(1.0) {
+            self.lost += 0.05 * (1.0 - got_s / (limit * interval_s) - self.lost);
+        }
+        self.rest_s -= got_s;
+        if left_s < 1.5 * interval_s {
+            self.debt_s += self.rest_s - 0.05 * self.debt_s;
+            self.rest_s = 1.0 + 0.05 * self.debt_s;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Bursts {
+    hits_s: f64,
+    misses_s: f64,
+    /// Rate of the slow device, as a part of the guarantee.
+    slow: f64,
+    /// The figure that the controller has of that rate, as a multiple of it. `None`: it sees the device.
+    figure: Option<f64>,
+}
+
+/// By how much a guarantee of 100 MB/s is missed over 300 s after 20, with a decision each `interval_ms`, and the bound on it.
+///
+/// A tenant lacks over those 300 s what the debt grew by. A higher limit never leaves more debt, so the debt lies between
+/// those of two ledgers: one never runs ahead, one always does for 0.65 of a window, the most that the controller may. With
+/// one decision in a window there is nothing to run ahead of, both are the same, and the bound is the figure itself.
+fn missed_and_bound(seed: u64, bursts: &Bursts, interval_ms: u64) -> (f64, f64) {
+    let slow_bytes_per_s = bursts.slow * 100.0 * MB;
+    let config = Config {
+        interval: Duration::from_millis(interval_ms),
+        slow_bytes_per_s: bursts.figure.map(|figure| (figure * slow_bytes_per_s) as u64),
+        ..Config::DEFAULT
+    };
+    let reader = reader(100.0 * MB, bursts.hits_s, bursts.misses_s);
+    let mut plant = Plant::new(config, vec![reader], slow_bytes_per_s, seed);
+    plant.shows_device = bursts.figure.is_none();
+    let (mut least, mut most) = (Ledger::new(0.65), Ledger::new(0.0));
+    let mut run = |windows: u64| {
+        let before = plant.readers[0].counters.read_bytes;
+        for left_ms in (0..windows).flat_map(|_| (1..=1000 / interval_ms).rev().map(|left| left * interval_ms)) {
+            plant.control();
+            let mut missing_s = 0.0;
+            for _ in 0..interval_ms / 10 {
+                plant.step();
+                missing_s += if plant.readers[0].missing { STEP_S } else { 0.0 };
+            }
+            for ledger in [&mut least, &mut most] {
+                ledger.account(left_ms as f64 / 1e3, interval_ms as f64 / 1e3, missing_s, bursts);
+            }
+        }
+        let got = (plant.readers[0].counters.read_bytes - before) as f64;
+        (got / (100.0 * MB * windows as f64), least.debt_s, most.debt_s)
+    };
+    let (_, least_before, most_before) = run(20);
+    let (got, least, most) = run(300);
+    let bound = (most - least_before).max(most_before - least) / 300.0;
+    // The plant moves whole bytes: up to one less in a step of 1 MB.
+    ((got - 1.0).abs(), bound + 1e-6)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 96,
-        rng_seed: RngSeed::Fixed(1),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { cases: 192, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Bursts of misses of any length, a third of the time at most.
     #[test]
-    fn a_promise_is_kept_to_half_a_percent(
-        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0, step in prop::sample::select(vec![100u64, 250, 500]),
+    fn a_guarantee_is_missed_by_what_bursts_leave_owed_and_no_more(
+        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 0.2f64..0.9,
+        interval_ms in prop::sample::select(vec![100u64, 250, 500, 1_000]),
     ) {
-        let missed = missed(seed, hits, misses, slow, step);
-        prop_assert!(missed <= 0.0045, "{missed}");
+        let bursts = Bursts { hits_s: hits, misses_s: misses, slow, figure: None };
+        let (missed, bound) = missed_and_bound(seed, &bursts, interval_ms);
+        prop_assert!(missed <= bound, "{missed} of at most {bound}");
     }
 
-    /// With one decision in a window what is owed comes back a window later: 0.8 % in one of thousands.
+    /// A wrong figure of the slow device, as the only thing that the controller knows of it.
     #[test]
-    fn decided_once_a_second_it_is_kept_to_one_percent(
-        seed in any::<u64>(), hits in 0.6f64..2.0, misses in 0.05f64..0.3, slow in 20.0f64..90.0,
+    fn a_slow_device_taken_for_half_or_half_as_much_again_costs_nothing_more(
+        seed in any::<u64>(), figure in prop::sample::select(vec![0.5, 1.5]), interval_ms in prop::sample::select(vec![100u64, 1_000]),
     ) {
-        let missed = missed(seed, hits, misses, slow, 1_000);
-        prop_assert!(missed <= 0.01, "{missed}");
+        let bursts = Bursts { hits_s: 0.8, misses_s: 0.2, slow: 0.5, figure: Some(figure) };
+        let (missed, bound) = missed_and_bound(seed, &bursts, interval_ms);
+        prop_assert!(missed <= bound, "{missed} of at most {bound}");
     }
 }
 
@@ -324,23 +394,6 @@ proptest! {
         };
         let (plain, ours) = (run(Config { method: Method::Static, ..often() }), run(often()));
         prop_assert!(ours < 0.5 * plain, "{ours} against {plain}");
-    }
-
-    /// A wrong figure of the slow device, as the only thing that is known of it.
-    #[test]
-    fn a_slow_device_taken_for_half_or_half_as_much_again_changes_nothing(seed in any::<u64>(), wrong in prop::sample::select(vec![0.5, 1.5])) {
-        for interval in [100, 1000] {
-            let config = Config {
-                interval: Duration::from_millis(interval),
-                slow_bytes_per_s: Some((wrong * 50.0 * MB) as u64),
-                ..Config::DEFAULT
-            };
-            let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, seed);
-            plant.shows_device = false;
-            plant.run(20.0);
-            let rates = plant.run(300.0);
-            prop_assert!(dat(&rates[0], 100.0 * MB) <= 0.0045, "{}", dat(&rates[0], 100.0 * MB));
-        }
     }
 
     /// Write-back takes half of the slow device away and gives it back.

@@ -2,75 +2,81 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[path = "serve/port.rs"]
+mod port;
 #[allow(dead_code)]
 #[path = "serve/server.rs"]
 mod server;
 
+use port::Port;
 use server::{EVENKEEL, Folder, Server, http};
 
 /// How long anything may take; a bound for broken runs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often etcd is started when somebody else takes its ports.
-const ATTEMPTS: usize = 5;
-
-/// An etcd in a folder.
+/// An etcd in a folder, on ports that are its own while it is started again, too.
 struct Etcd {
     child: Child,
+    data: PathBuf,
     /// For hosts, and for other servers.
-    ports: [u16; 2],
+    ports: [Port; 2],
 }
 
 impl Etcd {
-    /// Starts a new one on ports of its own.
     fn start(folder: &Folder) -> Self {
-        Self::start_on(folder, free_ports)
+        let (data, ports) = (folder.join("etcd"), [(); 2].map(|()| Port::reserve()));
+        let mut etcd = Self { child: Self::spawn(&data, &ports), data, ports };
+        etcd.await_answer();
+        etcd
+    }
+
+    fn spawn(data: &Path, ports: &[Port; 2]) -> Child {
+        let [client, peer] = ports.each_ref().map(|port| format!("http://127.0.0.1:{}", port.number()));
+        let mut command = Command::new("etcd");
+        command.args(["--name", "test", "--data-dir"]).arg(data);
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.arg("--initial-cluster").arg(format!("test={peer}"));
+        let log = fs::File::create(data.with_extension("log")).expect("a log");
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        command.spawn().expect("etcd starts")
+    }
+
+    fn await_answer(&mut self) {
+        wait("etcd answers", || {
+            let ended = self.child.try_wait().expect("a child");
+            let log = || fs::read_to_string(self.data.with_extension("log"));
+            assert!(ended.is_none(), "etcd has ended, {ended:?}: {}", log().expect("a log"));
+            self.members().is_ok_and(|members| members.contains("\"test\""))
+        });
+    }
+
+    fn port(&self) -> u16 {
+        self.ports[0].number()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
     }
 
     /// Starts it again where it was, with what it knew.
-    fn start_again(folder: &Folder, ports: [u16; 2]) -> Self {
-        Self::start_on(folder, || ports)
-    }
-
-    fn start_on(folder: &Folder, ports: impl Fn() -> [u16; 2]) -> Self {
-        let name = folder.path().file_name().and_then(|name| name.to_str()).expect("a name");
-        let started = (1..=ATTEMPTS).find_map(|attempt| {
-            let ports = ports();
-            let [client, peer] = ports.map(|port| format!("http://127.0.0.1:{port}"));
-            let mut command = Command::new("etcd");
-            command.args(["--name", name, "--data-dir"]).arg(folder.join("etcd"));
-            command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
-            command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-            command.arg("--initial-cluster").arg(format!("{name}={peer}"));
-            let log = folder.join("etcd.log");
-            let output = fs::File::create(&log).expect("a log");
-            command.stdin(Stdio::null()).stdout(output.try_clone().expect("a log")).stderr(output);
-            let mut etcd = Self { child: command.spawn().expect("etcd starts"), ports };
-            let mut ended = None;
-            wait("etcd answers", || {
-                ended = etcd.child.try_wait().expect("a child");
-                // Not another one that was faster on the same port.
-                ended.is_some() || etcd.members().is_ok_and(|members| members.contains(&format!("\"{name}\"")))
-            });
-            let Some(ended) = ended else { return Some(etcd) };
-            // Somebody else may have taken one of its ports meanwhile.
-            println!("attempt {attempt}: etcd has ended, {ended}:\n{}", fs::read_to_string(log).expect("a log"));
-            sleep(Duration::from_millis(200));
-            None
-        });
-        started.expect("etcd starts")
+    fn restart(&mut self) {
+        self.child = Self::spawn(&self.data, &self.ports);
+        self.await_answer();
     }
 
     /// Its list of members, if it answers.
     fn members(&self) -> io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[0]))?;
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let request = "POST /v3/cluster/member/list HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
         stream.write_all(request.as_bytes())?;
@@ -128,21 +134,14 @@ fn has_etcd(test: &str) -> bool {
     false
 }
 
-/// Ports where nobody listens. All are held until the last one is found, or two could be the same.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("an address").port())
-}
-
 #[test]
 fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     if !has_etcd("exchange::hosts_share_slots") {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
-    let etcd = Etcd::start(&folders[2]);
-    let ports = etcd.ports;
-    let (a, b) = (host(&folders[0], "a", ports[0]), host(&folders[1], "b", ports[0]));
+    let mut etcd = Etcd::start(&folders[2]);
+    let (a, b) = (host(&folders[0], "a", etcd.port()), host(&folders[1], "b", etcd.port()));
     wait("both take part", || [&a, &b].iter().all(|host| shares(&host.state())));
     wait("both see both", || {
         [&a, &b].iter().all(|host| presence(&host.state()) == [("a", "present"), ("b", "present")])
@@ -176,14 +175,14 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     }
 
     // Without etcd each is on its own, and goes on serving.
-    drop(etcd);
+    etcd.kill();
     wait("both are on their own", || {
         [&a, &b].iter().all(|host| host.state()["exchange"]["standing"] == "lost" && !shares(&host.state()))
     });
     let done = |host: &Server| tenant(&host.state())["windows_total"].as_u64();
     let before = done(&a);
     wait("it is served", || done(&a) > before.map(|windows| windows + 2));
-    let _etcd = Etcd::start_again(&folders[2], ports);
+    etcd.restart();
     wait("both take part again", || [&a, &b].iter().all(|host| shares(&host.state())));
 
     // One dies without a word, and is out; the other stops in order.
@@ -239,9 +238,8 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
-    let etcd = Etcd::start(&folders[2]);
-    let ports = etcd.ports;
-    let agents = [Guard::start(&folders[0], "a", ports[0]), Guard::start(&folders[1], "b", ports[0])];
+    let mut etcd = Etcd::start(&folders[2]);
+    let agents = [("a", &folders[0]), ("b", &folders[1])].map(|(name, at)| Guard::start(at, name, etcd.port()));
     wait("both decide together", || agents.iter().all(Guard::shares));
     wait("both see both", || {
         agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
@@ -250,13 +248,13 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
     for metric in ["evenkeel_guard_exchange_connected 1", "evenkeel_guard_array_exchanged{array=\"san\"} 1"] {
         assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
     }
-    drop(etcd);
+    etcd.kill();
     wait("each decides alone", || {
         agents.iter().all(|agent| {
             let state = agent.state();
             state["exchange"]["standing"] == "lost" && state["arrays"][0]["exchanged"] == false
         })
     });
-    let _etcd = Etcd::start_again(&folders[2], ports);
+    etcd.restart();
     wait("both decide together again", || agents.iter().all(Guard::shares));
 }

@@ -1,21 +1,17 @@
 //! The tutorials that need no stage, done as they are written. The labs do the others in the same way.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 
+use port::Port;
 use tutorial::{Step, fits, follow, steps};
 
+#[path = "serve/port.rs"]
+mod port;
 #[path = "../../xtask/src/tutorial.rs"]
 mod tutorial;
 
 const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
-
-/// Addresses where nobody listens. All are held until the last one is found, or two could be the same.
-fn free_addresses<const N: usize>() -> [String; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("an address").to_string())
-}
 
 /// A page of the documentation.
 fn page(name: &str) -> String {
@@ -27,7 +23,8 @@ fn page(name: &str) -> String {
 fn the_server_does_what_its_tutorial_says() {
     // On free ports in place of the usual ones.
     let page = page("tutorial-server");
-    let [volumes, status] = free_addresses();
+    let ports = [(); 2].map(|()| Port::reserve());
+    let [volumes, status] = ports.each_ref().map(|port| format!("127.0.0.1:{}", port.number()));
     let page = page.replace("127.0.0.1:10809", &volumes).replace("127.0.0.1:9809", &status);
     let commands = follow(&page, Path::new(EVENKEEL), |_| ()).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(commands > 10, "{commands} commands only");

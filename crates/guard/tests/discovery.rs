@@ -1,6 +1,6 @@
 //! Discovery over a captured tree.
 
-mod tree;
+use crate::tree;
 
 use std::net::IpAddr;
 use std::path::Path;

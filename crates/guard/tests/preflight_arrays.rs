@@ -7,7 +7,7 @@ use evenkeel_guard::discovery::Roots;
 use evenkeel_guard::preflight::Presence;
 use evenkeel_guard::preflight::arrays::{judge, judge_etcd};
 
-mod tree;
+use crate::tree;
 
 use tree::Tree;
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use evenkeel_guard::discovery::Roots;
 use evenkeel_guard::sensor::queue::{Knob, NoQueue, find};
 
-mod tree;
+use crate::tree;
 
 use tree::Tree;
 

@@ -12,8 +12,7 @@ use evenkeel_control::units::Kind;
 use evenkeel_model::Io;
 use evenkeel_model::disk::{BLOCK_BYTES, DiskParams};
 
-#[path = "support/replay.rs"]
-mod replay;
+use crate::replay;
 
 use replay::{Distance, Record, distance, parse, replay};
 

@@ -9,8 +9,7 @@ use proptest::prelude::*;
 
 use laws::{Event, drain, event, play};
 
-#[path = "support/laws.rs"]
-mod laws;
+use crate::laws;
 
 fn us(n: u64) -> Duration {
     Duration::from_micros(n)

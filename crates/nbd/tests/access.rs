@@ -1,6 +1,6 @@
 //! Exports that a client may not have: not listed, not described, not served, whatever is asked.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status, Tls, Violation};
 use evenkeel_nbd::wire::{option, reply};

@@ -1,6 +1,6 @@
 //! Each option and each of its answers, by section of the specification.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::server::handshake::{MAX_OPTION, MAX_OPTIONS, MAX_SKIPPED_OPTION};
 use evenkeel_nbd::server::reply::BASE_ALLOCATION_ID;

@@ -1,6 +1,6 @@
 //! Properties over generated input: round trips, pieces, oracles.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::client::{self, Goal, Outcome, Wanted};
 use evenkeel_nbd::server::{Handshake, Limits, Offer, Request, Session, Status, Violation, reply, request};

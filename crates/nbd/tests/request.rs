@@ -1,6 +1,6 @@
 //! Each rule on requests, by section of the specification.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::server::request::{MAX_SKIP, parse, validate};
 use evenkeel_nbd::server::{Limits, Request, Session, Violation};

@@ -1,6 +1,6 @@
 //! STARTTLS: each of the three modes, by section "TLS support" of the specification.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Status, Tls, Violation};
 use evenkeel_nbd::wire::{Framing, option, reply};

@@ -1,8 +1,7 @@
 //! Who may open what, with real sockets: by address, user and certificate, and what a reload changes for those inside.
 
-#[path = "support/authority.rs"]
-mod authority;
-mod support;
+use crate::authority;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -42,7 +41,11 @@ fn outcome(mut stream: impl Read + Write, goal: Goal, export: &str, greeting: &[
             return outcome;
         }
         let mut more = [0; 4096];
-        let n = stream.read(&mut more).unwrap();
+        let n = match stream.read(&mut more) {
+            // As in `support::Stream`.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => read.unwrap(),
+        };
         assert!(n > 0, "closed during the handshake");
         input.extend_from_slice(&more[..n]);
     }

@@ -1,6 +1,6 @@
 //! A TCP client whose host or network is gone: no packet comes from it any more, not even one that ends the connection.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};

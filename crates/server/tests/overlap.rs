@@ -1,6 +1,6 @@
 //! Writes past the page cache and through it, on the same blocks at the same time.
 
-mod support;
+use crate::support;
 
 use evenkeel_nbd::wire::{Command, CommandFlags};
 use support::{Client, ENGINES, Scratch, TestServer, loop_device, pattern};

@@ -1,6 +1,6 @@
 //! Connections move between workers while they serve.
 
-mod support;
+use crate::support;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,7 @@
 //! Volumes on another server: what is learnt of it, what happens when it goes away, lies or hangs.
 
-#[path = "support/fake.rs"]
-mod fake;
-mod support;
+use crate::fake;
+use crate::support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
 //! What a reader of the code suspected, made to happen.
 
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

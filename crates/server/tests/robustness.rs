@@ -1,6 +1,6 @@
 //! What hostile, dead and unlucky clients and devices may not do: hurt others, the server, or data.
 
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 

@@ -1,6 +1,6 @@
 //! Data stays right while connections move, volumes and promises change, and everything runs on both engines.
 
-mod support;
+use crate::support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,8 +1,7 @@
 //! Connections under TLS: many requests at once, on the move between workers, and clients that misbehave.
 
-#[path = "support/authority.rs"]
-mod authority;
-mod support;
+use crate::authority;
+use crate::support;
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -47,7 +47,7 @@ pub(crate) fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
         command.arg("--release");
     }
     let mut messages = String::new();
-    let status = process::stream(&mut command, BUILD_LIMIT, |line| {
+    let (status, _) = process::stream(&mut command, BUILD_LIMIT, |line| {
         messages.push_str(line);
         messages.push('\n');
     })?;

@@ -1,10 +1,12 @@
-//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask compare`, `cargo xtask deb`.
+//! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
+//! `cargo xtask compare`, `cargo xtask deb`.
 
 mod build;
 mod client;
 mod compare;
 mod deb;
 mod lab;
+mod mutate;
 mod packages;
 mod process;
 mod scratch;
@@ -14,6 +16,7 @@ mod test;
 mod tutorial;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
@@ -32,6 +35,8 @@ enum Task {
     Lab(lab::Args),
     /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
     Soak(lab::soak::Args),
+    /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
+    Mutate(mutate::Args),
     /// Measures Evenkeel against its peers.
     Compare(compare::Args),
     /// Makes a package for Debian and its relatives.
@@ -44,12 +49,15 @@ enum Task {
 fn main() -> ExitCode {
     let task = Cli::parse().task;
     if !matches!(task, Task::Guest(_)) {
-        process::handle_signals();
+        // A lab that runs as a child ends its own children and removes its folders before it is killed.
+        let has_labs = matches!(task, Task::Test(_) | Task::Mutate(_));
+        process::handle_signals(Duration::from_millis(if has_labs { 1_500 } else { 300 }));
     }
     let outcome = match task {
         Task::Test(args) => test::run(&args),
         Task::Lab(args) => lab::run(args),
         Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
+        Task::Mutate(args) => mutate::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),

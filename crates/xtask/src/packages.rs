@@ -71,7 +71,7 @@ fn apt(args: &[&str]) -> Result<()> {
     command.args(["-o", RETRIES]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
     // Some packages bring a service besides the program that is wanted (etcd, Prometheus): systemctl does not start it then.
     command.env("SYSTEMD_OFFLINE", "1");
-    let status = process::stream(&mut command, INSTALL_LIMIT, |line| messages.push(line.to_owned()))?;
+    let (status, _) = process::stream(&mut command, INSTALL_LIMIT, |line| messages.push(line.to_owned()))?;
     ensure!(status.success(), "apt-get {} failed:\n{}", args.join(" "), messages.join("\n"));
     Ok(())
 }

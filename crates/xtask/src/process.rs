@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::thread;
@@ -22,8 +22,9 @@ fn groups() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
     GROUPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives. Call once, before any thread starts.
-pub(crate) fn handle_signals() {
+/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives: those that still run after `patience` with SIGKILL. Call once, before
+/// any thread starts.
+pub(crate) fn handle_signals(patience: Duration) {
     // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -43,7 +44,7 @@ pub(crate) fn handle_signals() {
             for &group in groups().iter() {
                 kill_group(group, round);
             }
-            thread::sleep(Duration::from_millis(300));
+            thread::sleep(patience);
         }
         crate::scratch::remove_all();
         std::process::exit(128 + signal);
@@ -98,11 +99,27 @@ impl Running {
     }
 
     /// Waits until the child ends, or kills it at the deadline.
-    pub(crate) fn wait(mut self, limit: Duration) -> Result<ExitStatus> {
+    pub(crate) fn wait(self, limit: Duration) -> Result<ExitStatus> {
+        self.wait_and_count(limit).map(|(status, _)| status)
+    }
+
+    /// The same, with the user and system time of the child and of all its children that have ended.
+    fn wait_and_count(mut self, limit: Duration) -> Result<(ExitStatus, Duration)> {
         let deadline = Instant::now() + limit;
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+            let mut status = 0;
+            // SAFETY: an all-zero rusage is valid, and both pointers are to variables that outlive the call.
+            let (pid, used) = unsafe {
+                let mut used: libc::rusage = std::mem::zeroed();
+                (libc::wait4(self.child.id() as i32, &mut status, libc::WNOHANG, &mut used), used)
+            };
+            if pid < 0 {
+                // `ended` has already seen its end.
+                return Ok((self.child.wait()?, Duration::ZERO));
+            }
+            if pid > 0 {
+                let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1_000);
+                return Ok((ExitStatus::from_raw(status), time(used.ru_utime) + time(used.ru_stime)));
             }
             if Instant::now() > deadline {
                 bail!("`{}` did not end within {limit:?}", self.name);
@@ -159,8 +176,13 @@ fn describe(command: &Command) -> String {
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command to its end, calls `line` with every line of its standard output and standard error.
-pub(crate) fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+/// Runs a command to its end, calls `line` with every line of its standard output and standard error. The result is its status
+/// and the time of processors that it took.
+pub(crate) fn stream(
+    command: &mut Command,
+    limit: Duration,
+    mut line: impl FnMut(&str),
+) -> Result<(ExitStatus, Duration)> {
     // One pipe for both, so that lines stay in the order in which they were written.
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -183,7 +205,7 @@ pub(crate) fn stream(command: &mut Command, limit: Duration, mut line: impl FnMu
     if watchdog.join().unwrap_or(false) {
         bail!("`{name}` did not end within {limit:?}");
     }
-    running.wait(Duration::from_secs(60))
+    running.wait_and_count(Duration::from_secs(60))
 }
 
 /// Runs a command, returns its standard output, and fails with its messages when it fails.
@@ -262,7 +284,7 @@ mod tests {
         let mut lines = Vec::new();
         let mut command = Command::new("sh");
         command.args(["-c", "echo one; echo two >&2; exit 3"]);
-        let status = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
+        let (status, _) = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(status.code(), Some(3));
     }

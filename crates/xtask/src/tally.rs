@@ -9,8 +9,6 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     /// Names of those that did not.
     pub(crate) failed: Vec<String>,
-    /// Names of those that missed a bound on a measured figure at first, and were made once more.
-    pub(crate) repeated: Vec<String>,
     /// Names and reasons of those that did not run.
     pub(crate) skipped: BTreeMap<String, String>,
 }
@@ -35,7 +33,6 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
-        self.repeated.extend(other.repeated);
         self.skipped.extend(other.skipped);
     }
 
@@ -65,6 +62,11 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
+    /// Of one test program, which does not say its name.
+    pub(crate) fn of(program: &str) -> Self {
+        Self { program: program.to_owned(), ..Self::default() }
+    }
+
     /// Takes one line.
     pub(crate) fn line(&mut self, line: &str) {
         let text = line.trim_start();
@@ -119,6 +121,30 @@ impl Harness {
     }
 }
 
+/// Reads the output of a lab: a line for each check.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(Tally);
+
+impl Lines {
+    /// Takes one line.
+    pub(crate) fn line(&mut self, line: &str) {
+        let Some(check) = line.strip_prefix("test lab::") else { return };
+        if check.ends_with(" ... ok") {
+            self.0.passed += 1;
+        } else if let Some(name) = check.strip_suffix(" ... FAILED") {
+            self.0.failed.push(format!("lab::{name}"));
+        }
+    }
+
+    /// The result after the last line; `success` is how the lab ended. One that checked nothing has failed.
+    pub(crate) fn finish(mut self, name: &str, success: bool) -> Tally {
+        if self.0.failed.is_empty() && (!success || self.0.passed == 0) {
+            self.0.failed.push(format!("{name} ended without a verdict"));
+        }
+        self.0
+    }
+}
+
 /// `running 12 tests`.
 fn announced(line: &str) -> Option<u64> {
     let count = line.strip_prefix("running ")?;
@@ -168,6 +194,21 @@ mod tests {
     #[test]
     fn a_broken_build_is_a_failure() {
         assert_eq!(read("error: could not compile\n", false).failed.len(), 1);
+    }
+
+    #[test]
+    fn a_lab_is_counted_by_its_checks() {
+        let read = |text: &str, success: bool| {
+            let mut lines = Lines::default();
+            text.lines().for_each(|line| lines.line(line));
+            lines.finish("slots", success)
+        };
+        let one = "lab: told\ntest lab::slots::a ... ok\n";
+        assert_eq!(read(one, true), Tally::one_passed());
+        let two = read(&format!("{one}test lab::slots::b ... FAILED\n"), false);
+        assert_eq!((two.passed, two.failed), (1, vec!["lab::slots::b".to_owned()]));
+        assert_eq!(read(one, false).failed.len(), 1);
+        assert_eq!(read("", true).failed.len(), 1);
     }
 
     #[test]

@@ -55,12 +55,26 @@ struct Client {
     there: usize,
 }
 
-/// A pool in front of a device of 200 MB/s that serves one request after the other, and now and then a tenth as fast.
+/// Megabytes per second of the device.
+const FAST: f64 = 200.0;
+
+/// A device that does nothing for the last `stalls_ms` of every `every_ms`.
+#[derive(Clone, Copy)]
+pub(crate) struct Stalls {
+    pub(crate) every_ms: u64,
+    pub(crate) stalls_ms: u64,
+}
+
+/// A pool in front of a device of 200 MB/s that serves one request after the other, and now and then a tenth as fast; or of
+/// a slower one that stalls.
 pub(crate) struct Bench {
     pub(crate) pool: Pool<(TenantId, Kind)>,
     pub(crate) now: Instant,
     inside: VecDeque<(TenantId, Kind, Ticket)>,
     credit: f64,
+    /// Megabytes per second of the device while it is fast.
+    rate: f64,
+    stalls: Option<Stalls>,
     rng: SplitMix64,
     /// Part of the time in which the device is slow, and until when it is as it is now.
     slow_part: f64,
@@ -76,12 +90,19 @@ impl Bench {
             now: Instant::ZERO,
             inside: VecDeque::new(),
             credit: 0.0,
+            rate: FAST,
+            stalls: None,
             rng: SplitMix64::new(seed),
             slow_part,
             slow: true,
             turns_at: Instant::ZERO,
             clients: Vec::new(),
         }
+    }
+
+    /// In front of a device of so many megabytes per second that stalls.
+    pub(crate) fn stalling(seed: u64, rate: f64, stalls: Stalls) -> Self {
+        Self { rate, stalls: Some(stalls), ..Self::new(seed, 0.0) }
     }
 
     /// A tenant that keeps so many reads and so many writes in the pool.
@@ -141,8 +162,13 @@ impl Bench {
             let length_s = mean_s * 2.0 * self.rng.next_f64();
             self.turns_at = self.now + Duration::from_nanos((length_s * 1e9) as u64);
         }
-        let rate = if self.slow && self.slow_part > 0.0 { 20e6 } else { 200e6 };
-        self.credit += rate * STEP.as_secs_f64();
+        let within = |s: Stalls| self.now.as_nanos() / 1_000_000 % s.every_ms >= s.every_ms - s.stalls_ms;
+        let rate = match self.stalls {
+            Some(stalls) if within(stalls) => return,
+            _ if self.slow && self.slow_part > 0.0 => self.rate / 10.0,
+            _ => self.rate,
+        };
+        self.credit += rate * BYTES as f64 * STEP.as_secs_f64();
         while self.credit >= f64::from(BLOCK)
             && let Some((id, kind, ticket)) = self.inside.pop_front()
         {

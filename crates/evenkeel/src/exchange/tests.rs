@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -19,28 +18,25 @@ use evenkeel_policy::exchange::{PoolRecord, Pools, received_bytes};
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Handle, Member, Settings, lock, start, wall_clock};
+use super::{Driver, Event, Handle, Member, Settings, lock, start, wall_clock, watcher};
+
+#[path = "../../tests/serve/port.rs"]
+mod port;
+
+use port::Port;
 
 /// Short, so that the tests are; etcd's own shortest lease is two seconds.
 const PERIOD: Time = Time::from_millis(400);
 const LEASE: Time = Time::from_millis(1_600);
 /// How long anything may take; a bound for broken runs.
 const PATIENCE: StdDuration = StdDuration::from_secs(30);
-/// How often something is tried that others on a busy machine may spoil.
-const ATTEMPTS: u64 = 5;
 
-/// An etcd of its own, in a folder that disappears with it.
+/// An etcd of its own, in a folder that disappears with it, on ports that are its own while it is started again, too.
 struct Etcd {
     folder: PathBuf,
-    port: u16,
-    peer: u16,
+    /// For hosts, and for other servers.
+    ports: [Port; 2],
     child: Child,
-}
-
-/// Ports where nobody listens. All are held until the last one is found, or two could be the same.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("an address").port())
 }
 
 impl Etcd {
@@ -56,35 +52,26 @@ impl Etcd {
             }
             return None;
         }
-        let started = (1..=ATTEMPTS).find_map(|attempt| {
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            let [port, peer] = free_ports();
-            let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            let folder = std::env::temp_dir().join(name);
-            fs::create_dir_all(&folder).expect("a folder");
-            let child = Self::spawn(&folder, port, peer);
-            let mut etcd = Self { folder, port, peer, child };
-            // Somebody else may have taken one of its ports meanwhile.
-            let Err(ended) = etcd.await_health() else { return Some(etcd) };
-            let log = fs::read_to_string(etcd.folder.join("log")).expect("a log");
-            println!("{test}, attempt {attempt}: etcd has ended, {ended}:\n{log}");
-            None
-        });
-        Some(started.expect("etcd starts"))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("evenkeel-etcd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        let ports = [(); 2].map(|()| Port::reserve());
+        let mut etcd = Self { child: Self::spawn(&folder, &ports), folder, ports };
+        etcd.await_health();
+        Some(etcd)
     }
 
-    fn spawn(folder: &Path, port: u16, peer: u16) -> Child {
-        let name = name_of(folder);
+    fn spawn(folder: &Path, ports: &[Port; 2]) -> Child {
         let log = fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("a log");
-        let (client, peer) = (format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
+        let [client, peer] = ports.each_ref().map(|port| format!("http://127.0.0.1:{}", port.number()));
         Command::new("etcd")
-            .args(["--name", name])
-            .arg("--data-dir")
+            .args(["--name", "test", "--data-dir"])
             .arg(folder.join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .arg("--initial-cluster")
-            .arg(format!("{name}={peer}"))
+            .arg(format!("test={peer}"))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))
             .stderr(log)
@@ -92,26 +79,22 @@ impl Etcd {
             .expect("etcd starts")
     }
 
-    /// An error: how it ended, if it did so before.
-    fn await_health(&mut self) -> Result<(), ExitStatus> {
-        let mut ended = None;
+    fn await_health(&mut self) {
         wait("etcd is healthy", || {
-            ended = self.child.try_wait().expect("a child");
-            ended.is_some() || self.is_healthy()
+            let ended = self.child.try_wait().expect("a child");
+            let log = || fs::read_to_string(self.folder.join("log"));
+            assert!(ended.is_none(), "etcd has ended, {ended:?}: {}", log().expect("a log"));
+            self.ctl(&["endpoint", "health"]).is_some()
         });
-        ended.map_or(Ok(()), Err)
     }
 
-    /// Whether it serves, and not another one that was faster on the same port.
-    fn is_healthy(&self) -> bool {
-        let name = format!(", {}, ", name_of(&self.folder));
-        self.ctl(&["endpoint", "health"]).is_some()
-            && self.ctl(&["member", "list"]).is_some_and(|members| members.contains(&name))
+    fn address(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[0].number())
     }
 
     fn etcdctl(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("etcdctl");
-        let endpoint = format!("--endpoints=http://127.0.0.1:{}", self.port);
+        let endpoint = format!("--endpoints={}", self.address());
         command.env("ETCDCTL_API", "3").args([&endpoint, "--command-timeout=3s"]).args(arguments);
         command
     }
@@ -144,18 +127,11 @@ impl Etcd {
     }
 
     fn restart(&mut self) {
-        self.child = Self::spawn(&self.folder, self.port, self.peer);
+        self.child = Self::spawn(&self.folder, &self.ports);
     }
 
     fn settings(&self, host: &str, clock: fn() -> Instant) -> Settings {
-        let exchange = Exchange {
-            etcd: vec![format!("http://127.0.0.1:{}", self.port).parse().expect("an address")],
-            host: Some(host.into()),
-            period: PERIOD,
-            lease: LEASE,
-            ..Exchange::default()
-        };
-        Settings { exchange, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
+        settings(&self.address(), host, clock)
     }
 
     fn host(&self, name: &str) -> Host {
@@ -180,9 +156,15 @@ impl Etcd {
     }
 }
 
-/// The name of the etcd that has this folder.
-fn name_of(folder: &Path) -> &str {
-    folder.file_name().and_then(|name| name.to_str()).expect("a name")
+fn settings(etcd: &str, host: &str, clock: fn() -> Instant) -> Settings {
+    let exchange = Exchange {
+        etcd: vec![etcd.parse().expect("an address")],
+        host: Some(host.into()),
+        period: PERIOD,
+        lease: LEASE,
+        ..Exchange::default()
+    };
+    Settings { exchange, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
 }
 
 impl Drop for Etcd {
@@ -277,8 +259,10 @@ impl Drop for Host {
     }
 }
 
+const HOSTS: &str = "evenkeel/main/hosts/";
+
 fn key_of(host: &str) -> String {
-    format!("evenkeel/main/hosts/{:04x}/{host}", place(host))
+    format!("{HOSTS}{:04x}/{host}", place(host))
 }
 
 /// Waits until something holds; how long it took.
@@ -374,7 +358,7 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
     etcd.kill();
     fs::remove_dir_all(etcd.folder.join("data")).expect("its data");
     etcd.restart();
-    etcd.await_health().expect("it runs");
+    etcd.await_health();
     let before = a.last_round();
     wait("they go on", || a.last_round() > before + 5);
     all_see(&[a, b], &["a", "b"]);
@@ -406,49 +390,50 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     all_see(&[a, b], &["a", "b"]);
 }
 
-#[test]
-fn what_nobody_can_read_is_reported_and_ignored() {
-    let Some(etcd) = Etcd::start("what_nobody_can_read") else { return };
-    let a = etcd.host("a");
-    all_see(&[&a], &["a"]);
+/// Keys with values that no host can use: three that are corrupt, one that is newer, one with another period.
+fn useless() -> Vec<(String, &'static str)> {
     let newer = "{\"v\":99}";
-    let values = [
+    vec![
         (key_of("b"), "{"),
         (key_of("c"), newer),
         (key_of("d e"), newer),
         (key_of("f"), "{\"v\":1,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
         // Where no host belongs.
         ("evenkeel/main/hosts/b".into(), newer),
-    ];
-    // How often they were counted, when that is equally often.
-    let counted = || {
-        let counts = a.handle.state().ignored_total;
-        let times = counts.get("newer").copied().unwrap_or(0);
-        let each = [("corrupt", 3), ("newer", 1), ("period", 1)];
-        let each = each.into_iter().filter(|_| times > 0).map(|(kind, keys)| (kind.to_owned(), keys * times));
-        (counts == each.collect()).then_some(times)
-    };
-    let mut before = 0;
-    let once = (1..=ATTEMPTS).any(|attempt| {
-        // So that whoever reads values anew in between counts all of them once more, not some.
-        etcd.put_together(&values);
-        let mut times = 0;
-        wait("all are counted", || counted().inspect(|counted| times = *counted).is_some() && times > before);
-        println!("attempt {attempt}: counted {} times", times - before);
-        if times == before + 1 {
-            return true;
-        }
-        // On a busy machine the host may have lost etcd, and has read all values anew since. Nothing read before they
-        // were deleted is still on its way when the host has heard its own report of this period.
-        values.iter().for_each(|(key, _)| _ = etcd.ctl(&["del", key]).expect("deleted"));
-        let deleted = wall_clock().as_nanos() / Duration::from(PERIOD).as_nanos();
-        wait("they are gone", || {
-            a.rounds().range(deleted..).any(|(_, members)| members.iter().all(|(_, age, _)| *age == 0))
-        });
-        wait("all were counted", || counted().inspect(|counted| before = *counted).is_some());
-        false
+    ]
+}
+
+/// The counts of [`useless`] values that were read so many times.
+fn counts(times: u64) -> BTreeMap<String, u64> {
+    [("corrupt", 3), ("newer", 1), ("period", 1)].map(|(kind, keys)| (kind.to_owned(), keys * times)).into()
+}
+
+#[test]
+fn what_nobody_can_read_is_counted_each_time_it_is_read_and_no_more() {
+    let told = Recorder { told: Arc::default(), reports: 0 };
+    let settings = settings("http://127.0.0.1:1", "a", wall_clock);
+    let mut driver = Driver::new(settings, told, Arc::default()).expect("good settings");
+    let values = || useless().into_iter().map(|(key, value)| (watcher::host(&key, HOSTS), value.into()));
+    values().for_each(|(host, value)| driver.take_in(Event::Said { host, value }));
+    (0..10).for_each(|_| driver.decide(wall_clock()));
+    assert_eq!(*driver.faults.counts(), counts(1));
+    let (endpoint, section) = ("http://127.0.0.1:1".into(), Section::WHOLE);
+    driver.take_in(Event::Watching { endpoint, section, all: values().collect(), sums: Vec::new() });
+    (0..10).for_each(|_| driver.decide(wall_clock()));
+    assert_eq!(*driver.faults.counts(), counts(2), "all values were read anew");
+}
+
+#[test]
+fn what_nobody_can_read_is_reported_and_ignored() {
+    let Some(etcd) = Etcd::start("what_nobody_can_read") else { return };
+    let a = etcd.host("a");
+    all_see(&[&a], &["a"]);
+    // So that a host that reads all values anew in between counts all of them once more, not some.
+    etcd.put_together(&useless());
+    wait("all are counted, equally often", || {
+        let ignored = a.handle.state().ignored_total;
+        ignored.get("newer").is_some_and(|times| ignored == counts(*times))
     });
-    assert!(once, "counted more than once in {ATTEMPTS} attempts");
     let before = a.last_round();
     wait("it goes on", || a.last_round() > before + 5);
     wait("on its own terms", || a.sees() == ["a"] && a.standing() == "shared");
@@ -474,30 +459,23 @@ fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
 #[test]
 fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
     let Some(etcd) = Etcd::start("a_host_that_dies") else { return };
-    let a = etcd.host("a");
+    // Its own lease is long, so that a busy machine has time to see a host that reports once.
+    let mut settings = etcd.settings("a", wall_clock);
+    settings.exchange.lease = Time::from_millis(60_000);
+    let a = Etcd::host_with(settings);
     all_see(&[&a], &["a"]);
-    // A process of its own would be killed; here one whose value stays although it never reports again does. On a busy
-    // machine the lease may end before anybody has seen it.
-    let seen = (1..=ATTEMPTS).any(|attempt| {
-        let granted = StdInstant::now();
-        let lease = etcd.ctl(&["lease", "grant", "2"]).expect("a lease");
-        let lease = lease.split_whitespace().nth(1).expect("its number");
-        let has_ended = || granted.elapsed() > StdDuration::from_secs(2);
-        let period = wall_clock().as_nanos() / Duration::from(PERIOD).as_nanos();
-        let value = format!(
-            "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
-        );
-        let written = etcd.ctl(&["put", &format!("--lease={lease}"), &key_of("dead"), &value]);
-        assert!(written.is_some() || has_ended(), "it is written while there is its lease");
-        let is_seen = || a.sees() == ["a", "dead"];
-        let took = wait("it is seen, or its lease has ended", || is_seen() || has_ended());
-        let seen = is_seen();
-        println!("attempt {attempt}: after {took:?}, seen: {seen}");
-        seen
-    });
-    assert!(seen, "it was never seen");
-    let took = wait("it is out", || a.sees() == ["a"]);
-    assert!(took < StdDuration::from_secs(8), "lease, one period and a decision later: {took:?}");
+    // A process of its own would be killed; here one whose value stays although it never reports again does.
+    let lease = etcd.ctl(&["lease", "grant", "60"]).expect("a lease");
+    let lease = lease.split_whitespace().nth(1).expect("its number");
+    let period = wall_clock().as_nanos() / Duration::from(PERIOD).as_nanos();
+    let value = format!(
+        "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
+    );
+    etcd.ctl(&["put", &format!("--lease={lease}"), &key_of("dead"), &value]).expect("written");
+    wait("it is seen", || a.sees() == ["a", "dead"]);
+    // As etcd does when a lease ends that nothing keeps alive.
+    etcd.ctl(&["lease", "revoke", lease]).expect("revoked");
+    wait("it is out", || a.sees() == ["a"]);
     // Its state says so a moment after its member was told.
     let is_out = || a.handle.state().hosts.iter().any(|host| host.name == "dead" && host.presence == "out");
     wait("it is known to be out", is_out);

@@ -156,7 +156,7 @@ fn name(key: &str, prefix: &str) -> String {
 }
 
 /// The host of a key; of a key where none belongs the key itself, which is no name of a host.
-fn host(key: &str, prefix: &str) -> String {
+pub(super) fn host(key: &str, prefix: &str) -> String {
     let placed = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
     let host = placed.filter(|(at, host)| *at == format!("{:04x}", place(host))).map(|(_, host)| host);
     host.unwrap_or(key).to_owned()

@@ -88,7 +88,20 @@ fn clients_killed_in_flight_harm_nobody(case: &Case) {
         let mut client = if round % 2 == 0 {
             endless_fio(case, uri, &["--rw=randrw", "--numjobs=2"])
         } else {
-            case.start(&["qemu-img", "bench", "-f", "raw", "-c", "1000000000", "-d", "32", "-s", "65536", "-w", uri])
+            let (tcp, (_, socket)) = (server.tcp(), uri.split_once("socket=").unwrap_or_default());
+            let address = match tcp.rsplit_once(':') {
+                Some((host, port)) if socket.is_empty() => {
+                    format!("type=inet,file.server.host={host},file.server.port={port}")
+                }
+                _ => format!("type=unix,file.server.path={socket}"),
+            };
+            // The bench writes on from 0 for as long as it lives; an image of 4 MiB keeps it from where the witness lies.
+            let image = format!(
+                "driver=raw,size=4194304,file.driver=nbd,file.export={},file.server.{address}",
+                VOLUMES[round % VOLUMES.len()]
+            );
+            let words = ["-c", "1000000000", "-d", "32", "-s", "65536", "-w", "--image-opts", &image];
+            case.start(&[&["qemu-img", "bench"], &words[..]].concat())
         };
         until_in_flight(&server, &mut client, before);
         client.kill();

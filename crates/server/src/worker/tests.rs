@@ -162,3 +162,34 @@ fn send(worker: &mut Worker, key: ConnKey) {
     assert!(worker.send(&mut connection));
     worker.keep(connection);
 }
+
+/// One round of a worker's loop with the events that there are.
+fn round(worker: &mut Worker) {
+    let mut events = Vec::with_capacity(EVENTS);
+    worker.poll(&mut events, Duration::ZERO);
+    events.drain(..).for_each(|event| worker.on_event(event.u64, event.events));
+    worker.on_timers();
+    worker.pump();
+    worker.send_replies();
+    worker.post_mail();
+}
+
+#[test]
+fn a_connection_that_moves_is_served_in_the_next_round() {
+    let mut from = worker();
+    let mut to = Worker::new(1, Arc::clone(&from.shared), Vec::new()).unwrap();
+    to.refresh();
+    to.mailbox.open();
+    let (mut client, key) = attach(&mut from);
+    // A read of the first 4 KiB, which no worker has received when the connection moves.
+    let mut read = 0x2560_9513_u32.to_be_bytes().to_vec();
+    read.extend([0; 22]);
+    read.extend([0x10, 0]);
+    client.write_all(&read).unwrap();
+    from.hand_over(key, 1);
+    assert!(from.connections[key.slot as usize].is_none());
+    // The message wakes the new worker, which has the connection then. No timer passes, and no other message comes.
+    round(&mut to);
+    round(&mut to);
+    assert_eq!(drain(&mut client), 16 + 4096);
+}

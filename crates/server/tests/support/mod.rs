@@ -1,11 +1,12 @@
 //! A server in this process, a folder of its own, and a small blocking client.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::client::{Connected, Expect, Goal, Handshake, Outcome, Replies, Request, Sink, Wanted};
@@ -367,9 +368,34 @@ impl Client {
         self.wait(cookie).map(drop)
     }
 
+    /// Keeps `depth` requests of `length` bytes at the start of the volume outstanding until `stop` is set; returns how
+    /// many were answered by then.
+    pub fn keep_asking(&mut self, command: Command, length: u64, depth: usize, stop: &AtomicBool) -> u64 {
+        let payload = vec![7; if command == Command::Write { length as usize } else { 0 }];
+        let ask = |client: &mut Self| client.send(command, CommandFlags::NONE, 0, length, &payload);
+        let mut cookies: VecDeque<u64> = (0..depth).map(|_| ask(self)).collect();
+        let mut answered = 0;
+        while !stop.load(Ordering::Relaxed) {
+            self.wait(cookies.pop_front().unwrap()).unwrap();
+            answered += 1;
+            cookies.push_back(ask(self));
+        }
+        answered
+    }
+
     pub fn disconnect(mut self) {
         let bytes = self.encode(u64::MAX, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]);
         let _ = self.stream.write_all(&bytes);
+    }
+}
+
+/// Sets the flag when it is dropped, also by a failing test: the threads of a scope that wait for the flag would keep the
+/// scope from ending.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

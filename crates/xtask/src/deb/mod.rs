@@ -184,7 +184,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     }
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     let mut messages = String::new();
-    let status = process::stream(&mut cargo, BUILD_LIMIT, |line| {
+    let (status, _) = process::stream(&mut cargo, BUILD_LIMIT, |line| {
         messages.push_str(line);
         messages.push('\n');
     })?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::browser_stage::{MANY, Server};
@@ -15,13 +15,20 @@ use crate::build;
 use crate::process;
 use crate::scratch::Scratch;
 
-/// First paint on an idle machine takes a tenth of a second; this holds on a busy one, too.
+/// First paint on an idle machine takes a tenth of a second.
 const PAINTED: Duration = Duration::from_secs(5);
+/// What sorting a thousand tenants takes the page.
+const SORTED_MS: f64 = 1_000.0;
 /// What the server spends on one viewer, and `evenkeel top` on a look a second, of a core: far less where it is built
 /// for speed.
 const COST: f64 = 0.10;
-/// Until `evenkeel top` shows its first screen of a thousand tenants.
-const FIRST_SCREEN: Duration = Duration::from_secs(30);
+/// Far more than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What `evenkeel top` draws in a few seconds, in bytes.
+const DRAWN: usize = 1_000;
+/// Looks in a row in which a target has the same verdict.
+const LOOKS: usize = 3;
+const LOOK: Duration = Duration::from_millis(1_100);
 /// What the dashboard and `evenkeel top` must agree on.
 const CASES: &str = include_str!("../../../evenkeel/src/top/judge_cases.json");
 
@@ -86,7 +93,10 @@ fn many(lab: &mut Lab, options: &Options, scratch: &Scratch, browser: &mut Brows
     let painted = Duration::from_secs_f64(painted.as_f64().context("no time of the first paint")? / 1e3);
     let shown = browser.wait_for("document.querySelectorAll('#tenants tbody tr').length > 0")?;
     let told = format!("{} ms, and tenants {} ms later", painted.as_millis(), shown.as_millis());
-    lab.check("the_first_paint_is_quick", painted < PAINTED, &told);
+    lab.passed("a_thousand_tenants_are_shown", &told);
+    let bar = format!("{} ms", PAINTED.as_millis());
+    let value = format!("{} ms", painted.as_millis());
+    lab.judge(options, "the_first_paint_is_quick", &value, &bar, painted < PAINTED);
 
     let info = "document.querySelector('#tenants .info').textContent";
     let all = browser.text(info)?;
@@ -107,35 +117,38 @@ fn many(lab: &mut Lab, options: &Options, scratch: &Scratch, browser: &mut Brows
     let sort = "(() => { const begun = performance.now(); document.querySelector('#tenants thead button').click(); return performance.now() - begun; })()";
     let sorted = browser.value(sort)?.as_f64().unwrap_or(f64::INFINITY);
     let first = browser.text("document.querySelector('#tenants tbody th').textContent")?;
-    lab.check("and_sorted", first == "default" && sorted < 1e3, &format!("{first} first; {sorted:.1} ms"));
+    lab.check("and_sorted", first == "default", &format!("{first} first"));
+    let bar = format!("{SORTED_MS} ms");
+    lab.judge(options, "and_sorted_soon", &format!("{sorted:.1} ms"), &bar, sorted < SORTED_MS);
 
     let clients = "document.querySelector('[data-stage=clients] .figure').textContent";
     browser.wait_for(&format!("!{clients}.startsWith('0 ')"))?;
     let clients = browser.text(clients)?;
-    let with_viewer = spent(server.id()?, None)?;
-    let told = format!(
-        "{} of a core, {} in all; with {clients}",
-        percent(with_viewer.answering),
-        percent(with_viewer.serving)
-    );
-    lab.check("one_viewer_costs_the_server_little", with_viewer.answering < COST, &told);
+    let with_viewer = spent(options, server.id()?, None)?;
+    println!("lab: with {clients} the server takes {} of a core in all", percent(with_viewer.serving));
+    let (value, bar) = (percent(with_viewer.answering), percent(COST));
+    lab.judge(options, "one_viewer_costs_the_server_little", &value, &bar, with_viewer.answering < COST);
     picture(browser, pictures, "thousand-tenants")?;
 
     browser.call("Page.navigate", json!({"url": "about:blank"}))?;
     let top = Top::start(&options.binary, server.status())?;
-    let (begun, mut began) = (Instant::now(), false);
-    while !began && begun.elapsed() < FIRST_SCREEN {
-        thread::sleep(Duration::from_millis(200));
-        began = top.drew("tenant-0").1;
-    }
-    // What its start takes is not meant.
-    thread::sleep(Duration::from_secs(2));
+    let draws = |what: &str| {
+        let (begun, mut drawn, mut seen) = (Instant::now(), 0, false);
+        while begun.elapsed() < PATIENCE && !(seen && drawn > DRAWN) {
+            thread::sleep(Duration::from_millis(200));
+            let (bytes, is_there) = top.drew(what);
+            (drawn, seen) = (drawn + bytes, seen || is_there);
+        }
+        (seen && drawn > DRAWN, drawn)
+    };
+    let (began, first) = draws("tenant-0");
+    let with_top = spent(options, server.id()?, Some(top.id()))?;
     top.drew("");
-    let with_top = spent(server.id()?, Some(top.id()))?;
-    let (bytes, _) = top.drew("");
-    lab.check("top_draws_and_goes_on", began && bytes > 1_000, &format!("{bytes} bytes while it was measured"));
-    let told = format!("top {} of a core, the server {} for it", percent(with_top.asking), percent(with_top.answering));
-    lab.check("and_costs_little", with_top.asking < COST && with_top.answering < COST, &told);
+    let (goes_on, more) = draws("");
+    lab.check("top_draws_and_goes_on", began && goes_on, &format!("{first} bytes, then {more} more"));
+    for (name, share) in [("top_costs_little", with_top.asking), ("and_costs_the_server_little", with_top.answering)] {
+        lab.judge(options, name, &percent(share), &percent(COST), share < COST);
+    }
     drop(load);
     Ok(())
 }
@@ -158,14 +171,12 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let held = format!("(() => {{ {ROW} return row('backup').cells[6].textContent; }})()");
     browser.wait_for(&format!("/operator|response/.test({held})"))?;
     lab.passed("who_is_held_back_is_told", &browser.text(&held)?);
-    let kept = verdicts(browser, "database")?;
+    let met = until_judged(browser, "database", "kept")?;
     browser.value("location.hash = '#/small'")?;
     browser.wait_for(&format!("(() => {{ {ROW} return /[1-9]/.test(row('hopeless')?.cells[1].textContent); }})()"))?;
-    let missed = verdicts(browser, "hopeless")?;
+    let missed = until_judged(browser, "hopeless", "MISSED")?;
     browser.value("location.hash = '#/main'")?;
-    let all = |goals: &[String], word| goals.iter().all(|goal| goal.contains(word));
-    let told = format!("{}; {}", kept.join(", "), missed.join(", "));
-    lab.check("goals_are_judged", all(&kept, "kept") && all(&missed, "MISSED"), &told);
+    lab.passed("targets_are_judged", &format!("{met}; {missed}"));
     let stages = browser.text("[...document.querySelectorAll('.stage')].map(s => `${s.dataset.stage}: ${s.querySelector('.figure').textContent}`).join(', ')")?;
     let whole = ["clients", "workers", "tenants", "admission", "device"];
     lab.check("the_path_has_every_control_point", whole.iter().all(|stage| stages.contains(stage)), &stages);
@@ -177,17 +188,19 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// What three looks in a row say of a tenant's goal.
-fn verdicts(browser: &mut Browser, tenant: &str) -> Result<Vec<String>> {
-    let goal = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
-    let mut told = Vec::new();
-    for look in 0..3 {
-        if look > 0 {
-            thread::sleep(Duration::from_millis(1_100));
+/// Waits until some looks in a row have the same verdict on a tenant's target; the last of them.
+fn until_judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
+    let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
+    let (begun, mut row) = (Instant::now(), 0);
+    loop {
+        let told = browser.text(&target)?;
+        row = if told.contains(verdict) { row + 1 } else { 0 };
+        if row == LOOKS {
+            return Ok(told);
         }
-        told.push(browser.text(&goal)?);
+        ensure!(begun.elapsed() < PATIENCE, "the target of {tenant} is not told as {verdict}: {told}");
+        thread::sleep(LOOK);
     }
-    Ok(told)
 }
 
 /// The cases on which `evenkeel top` is tested, put to the page's own judgement.
@@ -273,12 +286,12 @@ fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.press("p")?;
     browser.wait_for("document.body.dataset.standing === 'paused'")?;
     let asked = browser.requests.len();
-    thread::sleep(Duration::from_secs(3));
+    thread::sleep(Duration::from_secs(2));
     browser.value("1")?;
     let while_paused = browser.requests.len() - asked;
     browser.press("p")?;
     browser.wait_for("document.body.dataset.standing === 'live'")?;
-    lab.check("keys_do_everything", while_paused <= 1, &format!("{while_paused} requests in 3 s of pause"));
+    lab.check("keys_do_everything", while_paused <= 1, &format!("{while_paused} requests in 2 s of pause"));
     browser.press("t")?;
     browser.wait_for("document.documentElement.dataset.theme === 'light'")?;
     browser.prefer(&[("prefers-color-scheme", "dark")])?;

@@ -12,10 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use super::Options;
+use crate::compare::stats::Spread;
 use crate::process::{self, Running};
 
-/// How long it is measured: the kernel counts in ticks of 10 ms, a 2,000th of that.
+/// How long it is measured with `--full`: the kernel counts in ticks of 10 ms, a 2,000th of that. Otherwise a figure is printed,
+/// for which less will do.
 const MEASURED: Duration = Duration::from_secs(20);
+const MEASURED_SHORT: Duration = Duration::from_secs(4);
 /// Whoever has just begun asks for more, and allocates.
 const SETTLED: Duration = Duration::from_secs(3);
 /// The thread of the server that answers.
@@ -31,17 +35,24 @@ pub(super) struct Spent {
     pub(super) serving: f64,
 }
 
-/// What is spent by a server, and by a process that watches it, while that is left alone.
-pub(super) fn spent(server: u32, watcher: Option<u32>) -> Result<Spent> {
+/// What is spent by a server, and by a process that watches it, while that is left alone: the medians of some times.
+pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Result<Spent> {
     let now = || -> Result<[u64; 3]> {
         let asking = watcher.map_or(Ok(0), process::cpu_ns)?;
         Ok([process::thread_cpu_ns(server, HTTP)?, asking, process::cpu_ns(server)?])
     };
+    let (measured, times) = if options.full { (MEASURED, options.repeats) } else { (MEASURED_SHORT, 1) };
     thread::sleep(SETTLED);
-    let (before, begun) = (now()?, Instant::now());
-    thread::sleep(MEASURED);
-    let (after, took) = (now()?, begun.elapsed().as_nanos() as f64);
-    let [answering, asking, serving] = [0, 1, 2].map(|place| after[place].saturating_sub(before[place]) as f64 / took);
+    let mut shares: [Vec<f64>; 3] = Default::default();
+    for _ in 0..times {
+        let (before, begun) = (now()?, Instant::now());
+        thread::sleep(measured);
+        let (after, took) = (now()?, begun.elapsed().as_nanos() as f64);
+        for (place, shares) in shares.iter_mut().enumerate() {
+            shares.push(after[place].saturating_sub(before[place]) as f64 / took);
+        }
+    }
+    let [answering, asking, serving] = shares.map(|of| Spread::of(of).map_or(f64::NAN, |spread| spread.median));
     Ok(Spent { answering, asking, serving })
 }
 

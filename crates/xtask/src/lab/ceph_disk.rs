@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::ceph::LEARNING;
-use super::ceph_full::{cell, progress};
+use super::ceph_full::{cell, median, progress};
 use super::ceph_judge::Verdict;
 use super::ceph_stage::{Stage, Window};
 use super::{Lab, Options};
@@ -27,32 +27,43 @@ const AGENTS: [(&str, &str); 2] = [("agent", ""), ("agent, deferred = false", "d
 /// A request takes longer than on flash, and so does the end of those that were let in before.
 const SETTLING: Duration = Duration::from_secs(4);
 
-/// Measures all cases, and prints the table and the bars.
+/// Measures all cases, and prints the table of medians and the bars.
 pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()> {
     progress(begun, "disk: an OSD");
     let stage = Stage::start(options, 1, SETTINGS)?;
     stage.set_pace(SPEED, EACH)?;
     let _bulk = stage.start_bulk()?;
-    let time = Duration::from_secs(options.seconds);
-    let mut fixed = Vec::new();
+    let mut repeats = Vec::new();
+    for repeat in 1..=options.repeats {
+        progress(begun, &format!("disk: repeat {repeat} of {}", options.repeats));
+        repeats.push(measure(&stage, Duration::from_secs(options.seconds))?);
+    }
+    let rows = repeats[0].iter().enumerate();
+    let medians: Option<Vec<Window>> =
+        rows.map(|(row, window)| median(&window.case, repeats.iter().map(|windows| &windows[row]))).collect();
+    let medians = medians.context("nothing was measured")?;
+    let (fixed, agents) = medians.split_at(FIXED_MIB.len());
+    report(lab, fixed, agents)
+}
+
+/// All fixed budgets, then the agents.
+fn measure(stage: &Stage, time: Duration) -> Result<Vec<Window>> {
+    let mut windows = Vec::new();
     for mib in FIXED_MIB {
-        progress(begun, &format!("disk: {mib} MiB"));
         stage.set_throttle(Some(mib << 20))?;
         thread::sleep(SETTLING);
-        fixed.push(stage.window(&format!("{mib} MiB"), time)?);
+        windows.push(stage.window(&format!("{mib} MiB"), time)?);
     }
     stage.set_throttle(None)?;
-    let mut agents = Vec::new();
     for (name, settings) in AGENTS {
-        progress(begun, &format!("disk: {name}"));
         let guard = stage.start_guard(settings, &[])?;
         stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
         thread::sleep(LEARNING);
-        agents.push(stage.window(name, time)?);
+        windows.push(stage.window(name, time)?);
         println!("lab: {}", stage.why()?);
         stage.stop_guard(guard)?;
     }
-    report(lab, &fixed, &agents)
+    Ok(windows)
 }
 
 fn report(lab: &mut Lab, fixed: &[Window], agents: &[Window]) -> Result<()> {

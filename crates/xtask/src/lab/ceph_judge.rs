@@ -2,12 +2,27 @@
 
 use std::fmt;
 
+use super::Lab;
 use super::ceph_stage::Window;
 
 /// A budget is of use only if the bulk client keeps so much of what it gets without a throttle; so must the agent's.
 pub(crate) const LEAST_KEPT: f64 = 0.9;
 /// How long the light clients may wait under the agent, in 99th percentiles under the best fixed budget.
 pub(crate) const MOST_P99: f64 = 1.3;
+
+/// What the agent may make of the median latency of the light clients without a throttle, on the device that it starts on and
+/// on a slower one.
+pub(crate) const MOST_P50: f64 = 0.6;
+
+/// Prints what a method makes of no throttle, from one short window.
+pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
+    let kept = method.bulk_mb_per_s / all.bulk_mb_per_s;
+    lab.figure("bulk_throughput_kept", &format!("{kept:.2}"), &format!("{LEAST_KEPT}"), kept >= LEAST_KEPT);
+    let median = method.light_p50_ms / all.light_p50_ms;
+    lab.figure("light_p50_of_unthrottled", &format!("{median:.2}"), &format!("{MOST_P50}"), median <= MOST_P50);
+    let p99 = method.light_p99_ms / all.light_p99_ms;
+    println!("lab: light p99 {p99:.2} times that without a throttle");
+}
 
 /// A method beside the fixed budgets, on the same device.
 #[derive(Debug, Clone, PartialEq)]

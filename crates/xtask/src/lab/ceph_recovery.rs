@@ -4,12 +4,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::ceph::SPEED;
-use super::ceph_full::progress;
+use super::ceph_full::{median, progress};
 use super::ceph_stage::{OBJECT_BYTES, Stage, Window};
 use super::{Lab, Options};
+use crate::compare::stats::Spread;
 
 /// The policy of the paper: a client has 1,000 requests a second for certain and twice the weight of recovery.
 ///
@@ -46,7 +47,21 @@ struct Row {
     took: Duration,
 }
 
-/// Measures all cases, and prints the table.
+impl Row {
+    /// The medians of a case over its repeats.
+    fn median<'a>(rows: impl Iterator<Item = &'a Self> + Clone) -> Option<Self> {
+        let name = rows.clone().next()?.name.clone();
+        let took = Spread::of(rows.clone().map(|row| row.took.as_secs_f64()))?.median;
+        Some(Self {
+            calm: median(&name, rows.clone().map(|row| &row.calm))?,
+            recovering: median(&name, rows.map(|row| &row.recovering))?,
+            took: Duration::from_secs_f64(took),
+            name,
+        })
+    }
+}
+
+/// Measures all cases, and prints the table of medians.
 pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()> {
     progress(begun, "recovery: two OSDs");
     let mut stage = Stage::start(options, 2, SETTINGS)?;
@@ -54,20 +69,26 @@ pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()
     // So that the objects exist, and all recoveries find the same.
     stage.populate(LOST)?;
     let time = Duration::from_secs(options.seconds);
-    let mut rows = Vec::new();
-    for kib in FIXED_KIB {
-        progress(begun, &format!("recovery: {kib} KiB"));
-        rows.push(recovery(&mut stage, &format!("{kib} KiB"), Some(kib << 10), time)?);
+    let mut repeats = Vec::new();
+    for repeat in 1..=options.repeats {
+        let mut rows = Vec::new();
+        for kib in FIXED_KIB {
+            progress(begun, &format!("recovery: repeat {repeat} of {}, {kib} KiB", options.repeats));
+            rows.push(recovery(&mut stage, &format!("{kib} KiB"), Some(kib << 10), time)?);
+        }
+        stage.set_throttle(None)?;
+        let guard = stage.start_guard("", &[])?;
+        for number in 1..=AGENT_TIMES {
+            progress(begun, &format!("recovery: repeat {repeat} of {}, agent, time {number}", options.repeats));
+            rows.push(recovery(&mut stage, &format!("agent, recovery {number}"), None, time)?);
+            println!("lab: {}", stage.why()?);
+        }
+        stage.stop_guard(guard)?;
+        repeats.push(rows);
     }
-    stage.set_throttle(None)?;
-    let guard = stage.start_guard("", &[])?;
-    for number in 1..=AGENT_TIMES {
-        progress(begun, &format!("recovery: agent, time {number}"));
-        rows.push(recovery(&mut stage, &format!("agent, recovery {number}"), None, time)?);
-        println!("lab: {}", stage.why()?);
-    }
-    stage.stop_guard(guard)?;
-    report(lab, &rows);
+    let rows: Option<Vec<Row>> =
+        (0..repeats[0].len()).map(|row| Row::median(repeats.iter().map(|rows| &rows[row]))).collect();
+    report(lab, &rows.context("nothing was measured")?);
     Ok(())
 }
 

@@ -100,6 +100,13 @@ impl Stage {
         Ok(set.collect())
     }
 
+    /// The throttle that is set in the first OSD, in bytes.
+    pub(crate) fn throttle(&self) -> Result<Option<u64>> {
+        let diff = self.cluster.ask(0, &["config", "diff"])?;
+        let set = &diff["diff"]["bluestore_throttle_bytes"]["override"];
+        Ok(set.as_u64().or_else(|| set.as_str()?.parse().ok()))
+    }
+
     /// Sets the throttle of all OSDs by hand, or takes that back.
     pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
         let option = "bluestore_throttle_bytes";

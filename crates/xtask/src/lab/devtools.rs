@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::process::Running;
 
 /// An answer takes milliseconds; a browser that starts on a busy machine takes its time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(100);
 

@@ -1,6 +1,6 @@
 //! The durability lab: cut the power under load, lose every unflushed write, compare with the promises.
 //!
-//! `docs/testing.md` explains why a journal in the order of the write log is what makes this sound.
+//! `durability.md` explains why a journal in the order of the write log is what makes this sound.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

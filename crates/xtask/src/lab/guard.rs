@@ -87,6 +87,8 @@ impl Guard {
     /// Kills it, and its sentinel before if `both`.
     pub(super) fn kill(self, both: bool) -> Result<()> {
         if both {
+            // It would start another sentinel.
+            signal(self.running.id(), libc::SIGSTOP);
             signal(self.sentinel()?, libc::SIGKILL);
         }
         signal(self.running.id(), libc::SIGKILL);

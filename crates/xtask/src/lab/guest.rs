@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::durability::{FILE_BYTES, Subject};
 use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
+use super::steps::Plan;
 use super::{
     SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, nbd_client, package_guest, sync_failure, systemd,
     writer,
@@ -47,27 +48,15 @@ pub(crate) enum Guest {
         server: crate::servers::Server,
     },
     /// Keeps promised throughputs on hybrid devices.
-    Hybrid {
-        #[arg(long)]
-        binary: PathBuf,
-        #[arg(long, default_value = "")]
-        only: String,
-    },
+    Hybrid(Plan),
     /// Shortens queues of disks.
-    Initiators {
-        #[arg(long)]
-        binary: PathBuf,
-        #[arg(long, default_value = "")]
-        only: String,
-    },
+    Initiators(Plan),
     /// Holds back packets of iSCSI initiators.
     Iscsi {
-        #[arg(long)]
-        binary: PathBuf,
+        #[command(flatten)]
+        plan: Plan,
         #[arg(long)]
         machine: Machine,
-        #[arg(long, default_value = "")]
-        only: String,
     },
     /// One iSCSI or NBD initiator with one request under way.
     IscsiLoad(iscsi_load::Options),
@@ -79,6 +68,9 @@ pub(crate) enum Guest {
         boot: package_guest::Boot,
         #[arg(long)]
         package: Vec<PathBuf>,
+        /// With all of the host's packages in dpkg's books.
+        #[arg(long)]
+        full: bool,
     },
     /// Serves disks that fail, work again and vanish.
     SyncFailure {
@@ -91,6 +83,12 @@ pub(crate) enum Guest {
         binary: PathBuf,
         #[arg(long)]
         units: PathBuf,
+        /// What is installed.
+        #[arg(long)]
+        program: PathBuf,
+        /// Watchdogs as shipped.
+        #[arg(long)]
+        full: bool,
     },
 }
 
@@ -101,13 +99,13 @@ pub(crate) fn run(command: &Guest) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
-        Guest::Hybrid { binary, only } => hybrid_guest::run(binary, only),
-        Guest::Initiators { binary, only } => initiators_guest::run(binary, only),
-        Guest::Iscsi { binary, machine, only } => iscsi_guest::run(binary, *machine, only),
+        Guest::Hybrid(plan) => hybrid_guest::run(plan),
+        Guest::Initiators(plan) => initiators_guest::run(plan),
+        Guest::Iscsi { plan, machine } => iscsi_guest::run(plan, *machine),
         Guest::IscsiLoad(options) => iscsi_load::run(options),
-        Guest::Package { boot, package, .. } => package_guest::run(*boot, package),
+        Guest::Package { boot, package, full, .. } => package_guest::run(*boot, package, *full),
         Guest::SyncFailure { binary } => sync_failure::guest(binary),
-        Guest::Systemd { binary, units } => systemd::guest(binary, units),
+        Guest::Systemd { units, program, full, .. } => systemd::guest(program, units, *full),
     }
 }
 

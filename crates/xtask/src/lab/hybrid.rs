@@ -4,25 +4,27 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Lab, Options, hybrid_guest, kernel, steps, vm};
+use super::steps::{self, Plan};
+use super::{Lab, Options, hybrid_guest, kernel, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
 /// Used from where they are unpacked.
-const TOOLS: [&str; 2] = ["bcache-tools", "lvm2"];
+pub(super) const TOOLS: [&str; 2] = ["bcache-tools", "lvm2"];
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let tools = std::path::absolute(kernel::tools(&options.build, "tools-caches", &TOOLS)?)?;
-    let expected = hybrid_guest::steps(&options.only);
+    let plan = Plan::of(options);
+    let expected = hybrid_guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let mut scratch = Scratch::new("hybrid")?;
     if options.keep {
         scratch.keep();
     }
     let mut machine = vm::Machine::hybrid(&options.build, &scratch, options.verbose)?;
-    let script = options.guest_script("hybrid", &["--only".into(), options.only.clone()])?;
+    let script = options.lean_guest_script(&scratch, "hybrid", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
-    steps::report(lab, guest, LIMIT, expected)
+    steps::report(lab, guest, plan.limit(LIMIT), expected)
 }

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::figures::Figures;
 use super::guard::{self, Guard};
 use super::guest::{follow_tutorial, keep_in_memory};
 use super::hybrid_stage::{self as stage, Hybrid, Kept, Kind, Tenant, measure, until};
-use super::steps::{self, figure};
+use super::steps::{self, Plan};
 use crate::process;
 
 /// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
@@ -21,50 +22,55 @@ const PROMISED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
 /// Twice what the slow device gives: a dm-writecache writes to it whatever it takes in, so that a burst of what it does
 /// not hold costs it twice.
 const PROMISED_WRITES: u64 = 20_000_000;
-/// How long a promise is watched, in periods of a second.
-const SECONDS: usize = 40;
-/// How long a controller has to find its limits before that.
-const SETTLE: usize = 30;
-/// Longest load of a tenant.
-const LOAD_SECONDS: u64 = 120;
+/// How long a tenant is measured in a short run and in a full one, in periods of a second.
+const SECONDS: [usize; 2] = [20, 40];
+/// How long a controller has to find its limits before that, and how long a static limit, which has nothing to find.
+const SETTLE: [usize; 2] = [20, 30];
+const SETTLE_STATIC: [usize; 2] = [5, 30];
+/// Longest load of a tenant beside the tutorial.
+const LOAD_SECONDS: u64 = 80;
 /// What must be missing without correction, and may be missing with it.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
 
-type Step = fn(&Path) -> Result<String>;
+type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 const STEPS: [(&str, Step); 8] = [
-    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |binary| compare(binary, Kind::DmCache, &[PROMISED])),
-    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |binary| compare(binary, Kind::DmCache, &PROMISED_TO_TWO)),
-    ("the_promise_of_writes_is_kept_on_dm_writecache", |binary| {
-        compare(binary, Kind::DmWritecache, &[PROMISED_WRITES])
+    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &[PROMISED])
     }),
-    ("a_killed_agent_leaves_no_limit", |binary| killed(binary, false)),
-    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |binary| killed(binary, true)),
-    ("a_limit_of_somebody_else_stays", foreign),
+    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &PROMISED_TO_TWO)
+    }),
+    ("the_promise_of_writes_is_kept_on_dm_writecache", |plan, figures| {
+        compare(plan, figures, Kind::DmWritecache, &[PROMISED_WRITES])
+    }),
+    ("a_killed_agent_leaves_no_limit", |plan, _| killed(&plan.binary, false)),
+    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |plan, _| killed(&plan.binary, true)),
+    ("a_limit_of_somebody_else_stays", |plan, _| foreign(&plan.binary)),
     // Before bcache, whose devices stay and would be discovered, too.
-    ("the_tutorial_works_as_written", tutorial),
-    ("the_promise_of_one_tenant_is_kept_on_bcache", |binary| compare(binary, Kind::Bcache, &[PROMISED])),
+    ("the_tutorial_works_as_written", |plan, _| tutorial(&plan.binary)),
+    ("the_promise_of_one_tenant_is_kept_on_bcache", |plan, figures| compare(plan, figures, Kind::Bcache, &[PROMISED])),
 ];
 
-fn wanted(only: &str) -> impl Iterator<Item = (&'static str, Step)> {
-    STEPS.iter().filter(move |(name, _)| name.contains(only)).copied()
+fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
+    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
-/// Number of steps whose name has `only` in it, for the host.
-pub(super) fn steps(only: &str) -> usize {
-    wanted(only).count()
+/// Number of planned steps, for the host.
+pub(super) fn steps(plan: &Plan) -> usize {
+    wanted(plan).count()
 }
 
 /// In the guest: builds everything and takes the steps.
-pub(super) fn run(binary: &Path, only: &str) -> Result<()> {
+pub(super) fn run(plan: &Plan) -> Result<()> {
     stage::build()?;
     let programs =
         ["fio", "dmsetup", "sh", "bash", "cat", "grep", "pgrep", "sleep"].into_iter().filter_map(process::find_program);
-    keep_in_memory(programs.chain([binary.to_owned()]).collect())?;
+    keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
     println!("lab: ready");
-    for (name, step) in wanted(only) {
-        steps::take(name, || step(binary));
+    for (name, step) in wanted(plan) {
+        steps::take(plan, name, |figures| step(plan, figures));
     }
     Ok(())
 }
@@ -127,38 +133,49 @@ impl Agent {
 }
 
 /// The same load under limits of what was promised, as people set them today, and under the agent.
-fn compare(binary: &Path, kind: Kind, promised: &[u64]) -> Result<String> {
+fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, promised: &[u64]) -> Result<String> {
     let hybrid = Hybrid::make(kind)?;
-    let fixed = watch(&hybrid, promised, None).context("with static limits")?;
+    let seconds = plan.either(SECONDS[0], SECONDS[1]);
+    let settle = plan.either(SETTLE_STATIC[0], SETTLE_STATIC[1]);
+    let fixed = watch(&hybrid, promised, None, [settle, seconds]).context("with static limits")?;
     // A cache in the state in which the first run found it.
     hybrid.remove()?;
     let hybrid = Hybrid::make(kind)?;
-    let ours = watch(&hybrid, promised, Some(binary)).context("with the agent")?;
+    let settle = plan.either(SETTLE[0], SETTLE[1]);
+    let ours = watch(&hybrid, promised, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
     hybrid.remove()?;
     let mut detail = String::new();
     for ((fixed, ours), promised) in fixed.iter().zip(&ours).zip(promised) {
         let promised = *promised as f64 / 1e6;
         detail += &format!("[{promised} MB/s promised; static: {fixed}; agent: {ours}] ");
     }
-    for (fixed, ours) in fixed.iter().zip(&ours) {
-        figure(ours.dat_percent < OURS_BELOW_PERCENT, || format!("too far from the promise: {detail}"))?;
+    for (number, (fixed, ours)) in fixed.iter().zip(&ours).enumerate() {
+        let name = |figure: &str| format!("{figure}_of_tenant_{}_percent", number + 1);
+        // What a limit misses that nothing corrects.
+        figures.at_most(&name("distance"), ours.dat_percent, STATIC_ABOVE_PERCENT, OURS_BELOW_PERCENT);
         // Of several tenants each alone may be slow enough to catch up within the kernel's slices, and a cache of writes
-        // takes most as fast as they come.
+        // takes most as fast as they come. If the limit alone is as near as the agent has to be, there is nothing to correct.
         if promised.len() == 1 && kind != Kind::DmWritecache {
-            figure(fixed.dat_percent > STATIC_ABOVE_PERCENT, || format!("nothing to correct: {detail}"))?;
+            figures.at_least(&name("static_distance"), fixed.dat_percent, OURS_BELOW_PERCENT, STATIC_ABOVE_PERCENT);
         }
     }
     // All together: who runs short beside others has its share in what they have back.
-    let sum = |kept: &[Kept], of: fn(&Kept) -> f64| kept.iter().map(of).sum::<f64>();
-    let nearer = sum(&ours, |kept| kept.dat_percent) < sum(&fixed, |kept| kept.dat_percent) / 2.0;
-    figure(nearer, || format!("hardly nearer to the promise than a static limit: {detail}"))?;
-    let steadier = sum(&ours, |kept| kept.jitter_percent) <= sum(&fixed, |kept| kept.jitter_percent);
-    figure(steadier, || format!("more jitter than with a static limit: {detail}"))?;
+    let part = |of: fn(&Kept) -> f64| {
+        let sum = |kept: &[Kept]| kept.iter().map(of).sum::<f64>();
+        sum(&ours) / sum(&fixed).max(f64::MIN_POSITIVE)
+    };
+    // A controller that is further from its goal than no controller is broken.
+    figures.at_most("distance_of_static", part(|kept| kept.dat_percent), 1.0, 0.5);
+    // One that goes up and down between its limits doubles the jitter at least.
+    figures.at_most("jitter_of_static", part(|kept| kept.jitter_percent), 2.0, 1.0);
     Ok(detail)
 }
 
-/// One run with tenants of its own; without an agent their limits are their promises.
-fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>) -> Result<Vec<Kept>> {
+/// One run with tenants of its own, measured for some seconds after some others; without an agent their limits are their
+/// guarantees.
+fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>, [settle, seconds]: [usize; 2]) -> Result<Vec<Kept>> {
+    /// What else happens while the load runs.
+    const MORE_SECONDS: usize = 20;
     let mut tenants = promised.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {
         tenant.set_limit(Some(tenant.promised))?;
@@ -166,10 +183,18 @@ fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>) -> Result<Vec<
     let agent = agent.map(|binary| Agent::start(binary, hybrid, &tenants)).transpose()?;
     let of = tenants.len() as u64;
     for (tenant, index) in tenants.iter_mut().zip(0..) {
-        tenant.load(hybrid, index, of, LOAD_SECONDS)?;
+        tenant.load(hybrid, index, of, (settle + seconds + MORE_SECONDS) as u64)?;
     }
-    measure(&mut tenants, SETTLE)?;
-    let kept = measure(&mut tenants, SECONDS)?;
+    measure(&mut tenants, settle)?;
+    let before = hybrid.moved()?;
+    let kept = measure(&mut tenants, seconds)?;
+    if let (Some(before), Some(after)) = (before, hybrid.moved()?) {
+        println!(
+            "lab: while measured, the cache demoted {} blocks and promoted {}",
+            after[0] - before[0],
+            after[1] - before[1]
+        );
+    }
     if let Some(agent) = agent {
         agent.says_what_holds(&tenants)?;
         let limits = agent.limits(&tenants)?;

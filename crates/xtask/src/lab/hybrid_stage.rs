@@ -168,6 +168,18 @@ impl Hybrid {
         Ok(hybrid)
     }
 
+    /// Blocks that a dm-cache has demoted and promoted until now: they take the slow device from the tenants.
+    pub(super) fn moved(&self) -> Result<Option<[u64; 2]>> {
+        if self.kind != Kind::DmCache {
+            return Ok(None);
+        }
+        let status = tool("dmsetup", &["status", "--noudevsync", &self.path.display().to_string()])?;
+        let words: Vec<&str> = status.split_whitespace().collect();
+        // After START LENGTH `cache`: sizes and places of metadata and cache, hits and misses of reads and of writes.
+        let word = |at: usize| words.get(at).and_then(|word| word.parse().ok()).context("dmsetup status");
+        Ok(Some([word(11)?, word(12)?]))
+    }
+
     fn warm(&self) -> Result<()> {
         let name = format!("--filename={}", self.path.display());
         let size = format!("--size={}m", self.kind.hot_mib());
@@ -370,7 +382,7 @@ impl Tenant {
     }
 }
 
-/// How a promise was kept.
+/// How a throughput guarantee was met.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kept {
     /// |mean − promise| ÷ promise, in percent.
@@ -380,15 +392,18 @@ pub(super) struct Kept {
     pub(super) jitter_percent: f64,
     /// The same in those in which it is most.
     pub(super) worst_jitter_percent: f64,
+    /// Least of a tenth of a second and of a second, in MB/s: a shortfall is one long gap or many short ones.
+    pub(super) least_mb_per_s: [f64; 2],
     pub(super) mb_per_s: f64,
 }
 
 impl std::fmt::Display for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { dat_percent, jitter_percent, worst_jitter_percent, mb_per_s } = self;
+        let Self { dat_percent, jitter_percent, worst_jitter_percent, least_mb_per_s: [part, second], mb_per_s } = self;
         write!(
             f,
-            "{mb_per_s:.2} MB/s, DAT {dat_percent:.2} %, jitter {jitter_percent:.1} to {worst_jitter_percent:.1} %"
+            "{mb_per_s:.2} MB/s, DAT {dat_percent:.2} %, jitter {jitter_percent:.1} to {worst_jitter_percent:.1} %, least \
+             {second:.1} MB/s in a second, {part:.1} in a tenth"
         )
     }
 }
@@ -414,6 +429,8 @@ fn kept(rates: &[f64], parts: usize, promised: f64) -> Kept {
         dat_percent: (mean(rates) - promised).abs() / promised * 100.0,
         jitter_percent: mean(&least),
         worst_jitter_percent: mean(&most),
+        least_mb_per_s: [1, parts]
+            .map(|length| rates.windows(length).map(|rates| mean(rates) / 1e6).fold(f64::INFINITY, f64::min)),
         mb_per_s: mean(rates) / 1e6,
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Lab, Options, initiators_guest, steps, vm};
+use super::steps::{self, Plan};
+use super::{Lab, Options, initiators_guest, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
@@ -12,13 +13,14 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let expected = initiators_guest::steps(&options.only);
+    let plan = Plan::of(options);
+    let expected = initiators_guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
     let mut scratch = Scratch::new("initiators")?;
     if options.keep {
         scratch.keep();
     }
     let mut machine = vm::Machine::initiators(&options.build, &scratch, options.verbose)?;
-    let guest = machine.boot(&options.guest_script("initiators", &["--only".into(), options.only.clone()])?, &[])?;
-    steps::report(lab, guest, LIMIT, expected)
+    let guest = machine.boot(&options.lean_guest_script(&scratch, "initiators", &plan.arguments())?, &[])?;
+    steps::report(lab, guest, plan.limit(LIMIT), expected)
 }

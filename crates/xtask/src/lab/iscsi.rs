@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::iscsi_guest::{self, Machine};
-use super::steps::Steps;
+use super::steps::{Plan, Steps};
 use super::{Lab, Options, kernel, vm};
 use crate::scratch::Scratch;
 
 /// Many times what it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
 /// Debian's and Ubuntu's; the lab uses them from where they are unpacked.
-const TOOLS: [&str; 2] = ["tgt", "lvm2"];
+pub(super) const TOOLS: [&str; 2] = ["tgt", "lvm2"];
 
 /// What a machine says.
 struct Said {
@@ -26,7 +26,8 @@ struct Said {
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let tools = std::path::absolute(kernel::tools(&options.build, "tools", &TOOLS)?)?;
-    let wanted: Vec<Machine> = Machine::ALL.into_iter().filter(|m| iscsi_guest::steps(*m, &options.only) > 0).collect();
+    let plan = Plan::of(options);
+    let wanted: Vec<Machine> = Machine::ALL.into_iter().filter(|m| iscsi_guest::steps(*m, &plan) > 0).collect();
     ensure!(!wanted.is_empty(), "no step has {:?} in its name", options.only);
     let mut scratches = Vec::new();
     for machine in &wanted {
@@ -43,8 +44,10 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         let mut running = Vec::new();
         for (&machine, scratch) in wanted.iter().zip(&scratches) {
-            let (vm, say, script) = (first.another(scratch), say.clone(), script(options, machine, &tools)?);
-            running.push((machine, scope.spawn(move || one(vm, machine, &script, &say))));
+            let (vm, say, script) =
+                (first.another(scratch), say.clone(), script(options, &plan, scratch, machine, &tools)?);
+            let limit = plan.limit(LIMIT);
+            running.push((machine, scope.spawn(move || one(vm, machine, &script, limit, &say))));
         }
         drop(say);
         let mut steps: Vec<Steps> = wanted.iter().map(|_| Steps::new()).collect();
@@ -64,7 +67,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             if repeated > 0 {
                 println!("lab: {repeated} boots of the machine `{}` had to be repeated", machine.name());
             }
-            let expected = iscsi_guest::steps(machine, &options.only);
+            let expected = iscsi_guest::steps(machine, &plan);
             let taken = steps.taken;
             ensure!(taken == expected, "{taken} of {expected} steps of `{}` were reported", machine.name());
         }
@@ -73,15 +76,15 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 }
 
 /// What a machine runs.
-fn script(options: &Options, machine: Machine, tools: &Path) -> Result<String> {
-    let arguments = ["--machine".into(), machine.name().into(), "--only".into(), options.only.clone()];
-    Ok(kernel::with_tools(tools, &options.guest_script("iscsi", &arguments)?))
+fn script(options: &Options, plan: &Plan, scratch: &Scratch, machine: Machine, tools: &Path) -> Result<String> {
+    let arguments = [vec!["--machine".into(), machine.name().into()], plan.arguments()].concat();
+    Ok(kernel::with_tools(tools, &options.lean_guest_script(scratch, "iscsi", &arguments)?))
 }
 
 /// One machine from its boot to its end; the result is how many boots had to be repeated.
-fn one(mut vm: vm::Machine, machine: Machine, script: &str, say: &Sender<Said>) -> Result<u32> {
+fn one(mut vm: vm::Machine, machine: Machine, script: &str, limit: Duration, say: &Sender<Said>) -> Result<u32> {
     let guest = vm.boot(script, &[])?;
-    guest.finish(LIMIT, |line| {
+    guest.finish(limit, |line| {
         // The receiver lives as long as this thread.
         let _ = say.send(Said { machine, line: line.to_owned() });
     })?;

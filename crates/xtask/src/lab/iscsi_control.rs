@@ -5,16 +5,16 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::figures::Figures;
 use super::guard::{self, Guard};
 use super::guest::{follow_tutorial, tool};
-use super::iscsi_observe::{Window, mean, observe, reader, writers};
+use super::iscsi_observe::{UNTHROTTLED_MS, Window, mean, observe, reader, writers};
 use super::iscsi_stage::{
-    GROUP, LIO_PORT, NBD_PORTS, Server, TGT_PORT, UNCAPPED, address, retransmits, volume_path, with_window,
+    GROUP, LIO_PORT, NBD_PORTS, Segments, Server, TGT_PORT, UNCAPPED, address, volume_path, with_window,
 };
-use super::steps::figure;
 use crate::process;
 
 /// What each second after a restart must stay below, as a part of the goal.
@@ -150,11 +150,11 @@ fn worst(windows: &[Window], from_s: f64) -> f64 {
 }
 
 /// The agent against writers that come, go, come back and go.
-pub(super) fn agent(binary: &Path, goal_ms: u32) -> Result<String> {
+pub(super) fn agent(binary: &Path, figures: &mut Figures, goal_ms: u32) -> Result<String> {
     const ON: u64 = 12;
     const PAUSE: u64 = 5;
     const AGAIN: u64 = 6;
-    let before = retransmits()?;
+    let before = Segments::count()?;
     let agent = Agent::start(binary, goal_ms, "1s")?;
     thread::sleep(SECOND);
     let _reading = reader(Server::Lio, ON + PAUSE + AGAIN + PAUSE + 2)?;
@@ -176,62 +176,74 @@ pub(super) fn agent(binary: &Path, goal_ms: u32) -> Result<String> {
     let processor = agent.processor_percent()?;
     let chosen = packets(binary)?;
     ensure!(chosen == "acknowledgements", "a throttle that bites was given up: {chosen} wait");
+    let segments = before.since_start()?;
     agent.stop()?;
+    // While the queueing discipline is exchanged, the kernel drops what the device sends, and the reader still reads.
+    let stopped = before.since_start()?;
     let goal = f64::from(goal_ms);
     let (first, again) = (&phases[0], &phases[1]);
     print_windows(goal_ms, first);
     print_windows(goal_ms, again);
     let (settled, overshoot, late) = (worst(first, 5.0), worst(again, 0.0), worst(again, 3.0));
     let written = mean(first.iter().filter(|w| w.at_s >= 6.0).map(|w| w.written_mb_per_s));
-    let lost = retransmits()? - before;
     let detail = format!(
         "worst second from 5 s on {settled:.1} ms, at the restart {overshoot:.1} ms, from 3 s after it {late:.1} ms; \
-         writes {written:.1} MB/s; {lost} retransmits; the agent took {processor:.1} % of the processor"
+         writes {written:.1} MB/s; {segments}, with the agent's end {stopped}; \
+         the agent took {processor:.1} % of the processor"
     );
-    figure(settled > 0.0 && settled <= 1.15 * goal, || format!("above 1.15 x the goal: {detail}"))?;
-    figure(overshoot <= OVERSHOOT_LIMIT * goal && late <= 1.15 * goal, || format!("overshoot: {detail}"))?;
-    figure(lost == 0, || format!("packets were lost: {detail}"))?;
+    ensure!(settled > 0.0 && late > 0.0, "no reads: {detail}");
+    // The queue is never longer than all writers make it. What comes before a restart is noticed may meet all of it, and
+    // the log-ins of the writers beside it.
+    figures.at_most("settled_ms", settled, UNTHROTTLED_MS, 1.15 * goal);
+    figures.at_most("restart_ms", overshoot, 1.25 * UNTHROTTLED_MS, OVERSHOOT_LIMIT * goal);
+    figures.at_most("settled_again_ms", late, UNTHROTTLED_MS, 1.15 * goal);
+    segments.judge(figures, "retransmits");
+    stopped.judge(figures, "retransmits_with_end");
     Ok(detail)
 }
 
-/// One spell of the same writers on any server: the windows of its second half.
-pub(super) fn spell(binary: &Path, server: Server, goal_ms: u32, seconds: u64) -> Result<Vec<Window>> {
+/// One spell of the same writers on any server: the windows of its second half, and the mean latency of reads in ms when
+/// the agent has ended.
+pub(super) fn spell(binary: &Path, server: Server, goal_ms: u32, seconds: u64) -> Result<(Vec<Window>, f64)> {
     let agent = Agent::start(binary, goal_ms, "1s")?;
-    let reading = reader(server, seconds + 4)?;
+    let reading = reader(server, seconds + 9)?;
     thread::sleep(SECOND);
     let started = Instant::now();
     let mut windows = Vec::new();
-    let writing = writers(server, seconds + 2)?;
+    let writing = writers(server, seconds + 7)?;
     observe(&server.device(1), started, seconds, SECOND, &mut windows)?;
     let acts = holds_writers_alone(binary);
-    drop((writing, reading));
     agent.stop()?;
+    let mut free = Vec::new();
+    observe(&server.device(1), started, 2, SECOND, &mut free)?;
+    drop((writing, reading));
     print_windows(goal_ms, &windows);
     acts?;
     windows.retain(|w| w.at_s > seconds as f64 / 2.0 + 1.0);
-    Ok(windows)
+    Ok((windows, free[1].read_ms.context("no reads after the agent's end")?))
 }
 
 /// The agent before targets whose receive window is not capped, so that delayed acknowledgements do nothing: it has to
 /// notice, hold all packets, and say so.
-pub(super) fn without_effect(binary: &Path) -> Result<String> {
+pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<String> {
     const GOAL_MS: u32 = 20;
     /// The longest trial takes 19 s, and begins when all are held as long as allowed.
     const LIMIT_S: u64 = 30;
+    /// A trial whose last pair leaves it open, which chance may do, is followed by another within a minute.
+    const SURE_S: u64 = 60 + 2 * LIMIT_S;
     const AFTER_S: u64 = 8;
     with_window(UNCAPPED, || {
         let agent = Agent::start(binary, GOAL_MS, "1s")?;
-        let _reading = reader(Server::Lio, LIMIT_S + AFTER_S + 10)?;
+        let _reading = reader(Server::Lio, SURE_S + AFTER_S + 10)?;
         thread::sleep(SECOND);
-        let _writing = writers(Server::Lio, LIMIT_S + AFTER_S + 10)?;
+        let _writing = writers(Server::Lio, SURE_S + AFTER_S + 10)?;
         let started = Instant::now();
         let device = Server::Lio.device(1);
         let mut before = Vec::new();
         while packets(binary)? != "all" {
-            // A trial whose last pair leaves it open, which chance may do, is not followed by another within a minute.
-            if started.elapsed() >= Duration::from_secs(LIMIT_S) {
+            if started.elapsed() >= Duration::from_secs(SURE_S) {
                 let why = guard::ask(binary, guard::ONLY, &["why"])?;
-                figure(false, || format!("not noticed in {LIMIT_S} s: {}", why.trim()))?;
+                bail!("not noticed in {SURE_S} s: {}", why.trim());
             }
             observe(&device, started, 1, SECOND, &mut before)?;
         }
@@ -252,9 +264,10 @@ pub(super) fn without_effect(binary: &Path) -> Result<String> {
             writes(&after)
         );
         ensure!(said.contains("all packets wait"), "{detail}; the reason is not on record: {said}");
+        figures.at_most("noticed_s", noticed_s, SURE_S as f64, LIMIT_S as f64);
         // What a read waits for. There are few reads, each waits for another number of writes, and their mean over so few
-        // seconds scatters by as much as is to be seen.
-        figure(writes(&after) < 0.97 * writes(&before), || format!("all packets held help no more: {detail}"))?;
+        // seconds scatters by as much as is to be seen. More delay makes no queue longer.
+        figures.at_most("writes_of_before", writes(&after) / writes(&before), 1.05, 0.97);
         Ok(detail)
     })
 }
@@ -272,7 +285,7 @@ pub(super) fn tutorial(binary: &Path) -> Result<String> {
 
 /// A percentile as the agent measures it beside the one that the load itself saw, of reads that come by chance and wait for
 /// each other on the slow device.
-pub(super) fn percentile(binary: &Path) -> Result<String> {
+pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String> {
     const TRACING: &str = "/sys/kernel/tracing";
     /// Of each job; the device serves 333 a second.
     const RATE: &str = "--rate_iops=40";
@@ -304,8 +317,11 @@ pub(super) fn percentile(binary: &Path) -> Result<String> {
     let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
     let measured = state["resources"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
     let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
-    figure(reads >= 600 && own > 1.5 * median, || format!("too few reads, or all alike: {detail}"))?;
-    figure((measured / own - 1.0).abs() <= 0.15, || format!("more than 15 % apart: {detail}"))?;
+    // So many that a percentile has more than one read beyond it, which differ at all.
+    figures.at_least("reads", reads as f64, 200.0, 600.0);
+    figures.at_least("p99_of_median", own / median, 1.0, 1.5);
+    // Another percentile, or another unit, is further away.
+    figures.at_most("apart_percent", (measured / own - 1.0).abs() * 100.0, 50.0, 15.0);
     Ok(detail)
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::iscsi_stage::{Server, load_command, quiet};
+use super::iscsi_stage::{SERVICE_NS, Server, load_command, quiet};
 use crate::process::Running;
 
 /// Writers on each of the hosts 2 to 4.
@@ -14,6 +14,8 @@ const WRITERS: usize = 4;
 /// The reader's pace, as the paper's.
 const READER_BYTES_PER_S: &str = "262144";
 const SLOW_DEVICE: &str = "slow";
+/// Mean latency of a read in ms that waits behind a write of every writer, as it does when nobody is throttled.
+pub(super) const UNTHROTTLED_MS: f64 = (3 * WRITERS + 1) as f64 * SERVICE_NS as f64 / 1e6;
 
 /// Counters of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,15 +116,15 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// Mean response time of reads and rate of writes beside twelve writers, in windows of a second after the log-ins.
-pub(super) fn beside_writers(server: Server) -> Result<(f64, f64)> {
-    const SECONDS: u64 = 3;
-    let reading = reader(server, SECONDS + 3)?;
-    let writing = writers(server, SECONDS + 3)?;
+/// Mean response time of reads and rate of writes beside twelve writers, in so many windows of a second after the
+/// log-ins.
+pub(super) fn beside_writers(server: Server, seconds: u64) -> Result<(f64, f64)> {
+    let reading = reader(server, seconds + 3)?;
+    let writing = writers(server, seconds + 3)?;
     // Twelve log-ins on one emulated processor.
     thread::sleep(Duration::from_secs(2));
     let mut windows = Vec::new();
-    observe(&server.device(1), Instant::now(), SECONDS, Duration::from_secs(1), &mut windows)?;
+    observe(&server.device(1), Instant::now(), seconds, Duration::from_secs(1), &mut windows)?;
     drop((reading, writing));
     let read_ms = mean(windows.iter().filter_map(|w| w.read_ms));
     Ok((read_ms, mean(windows.iter().map(|w| w.written_mb_per_s))))

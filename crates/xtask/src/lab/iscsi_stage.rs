@@ -8,11 +8,14 @@
 //!              └ delay classes
 //! ```
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use super::figures::Figures;
 use super::guest::{self, tool};
 use super::lvm;
 use crate::process;
@@ -22,7 +25,7 @@ pub(super) const HOSTS: usize = 4;
 /// Logical volumes: one for each host behind LIO, then one for each behind the other servers.
 const VOLUMES: usize = 2 * HOSTS;
 /// The device serves one request at a time in this time.
-const SERVICE_NS: u32 = 3_000_000;
+pub(super) const SERVICE_NS: u32 = 3_000_000;
 /// Receive window of the target. Without a cap, delayed acknowledgements slow nobody down, because responses carry
 /// them along.
 const TARGET_WINDOW: &str = "4096 16384 16384";
@@ -272,8 +275,8 @@ const PORTAL_6: &str = "[fd00::1]:3260";
 
 /// Lets host 1 reach the kernel's target over IPv6, too.
 pub(super) fn add_ipv6() -> Result<()> {
-    ip("addr add fd00::1/64 dev br0 nodad")?;
-    ip(&format!("-n b1 addr add {ADDRESS_6}/64 dev eth0 nodad"))?;
+    ip("addr replace fd00::1/64 dev br0 nodad")?;
+    ip(&format!("-n b1 addr replace {ADDRESS_6}/64 dev eth0 nodad"))?;
     make_dir(format!("{CONFIG}/target/iscsi/{}/tpgt_1/np/{PORTAL_6}", target(1)))
 }
 
@@ -282,20 +285,100 @@ pub(super) fn load_ipv6(arguments: &[&str]) -> Result<Measured> {
     result_of(initiator_command(Server::Lio, PORTAL_6, 1, 0, &target(1), arguments)?)
 }
 
-/// TCP segments sent again since the start, on the target and on all hosts.
-pub(super) fn retransmits() -> Result<u64> {
-    let mut total = parse_retransmits(&std::fs::read_to_string("/proc/net/snmp")?)?;
-    for host in 1..=HOSTS {
-        total += parse_retransmits(&tool("ip", &["netns", "exec", &format!("b{host}"), "cat", "/proc/net/snmp"])?)?;
-    }
-    Ok(total)
+/// Where the kernel keeps the counters of TCP.
+const COUNTERS: [&str; 2] = ["/proc/net/snmp", "/proc/net/netstat"];
+/// Counters that tell why a segment was sent again, or where one was lost.
+const REASONS: [&str; 16] = [
+    "TCPTimeouts",
+    "TCPSpuriousRTOs",
+    "TCPLossProbes",
+    "TCPFastRetrans",
+    "TCPSlowStartRetrans",
+    "TCPLostRetransmit",
+    "TCPSynRetrans",
+    "TCPSACKReorder",
+    "TCPDSACKRecv",
+    "TCPBacklogDrop",
+    "TCPRcvQDrop",
+    "TCPZeroWindowDrop",
+    "PruneCalled",
+    "RcvPruned",
+    "ListenOverflows",
+    "ListenDrops",
+];
+
+/// TCP segments of the target and of all hosts: since the start, or since an earlier count.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Segments {
+    pub(super) sent: u64,
+    pub(super) resent: u64,
+    /// Why segments were sent again, by host; `t` is the target.
+    reasons: BTreeMap<(String, &'static str), u64>,
 }
 
-fn parse_retransmits(snmp: &str) -> Result<u64> {
-    let mut lines = snmp.lines().filter_map(|l| l.strip_prefix("Tcp: "));
-    let (names, values) = (lines.next().context("no TCP counters")?, lines.next().context("no TCP counters")?);
-    let found = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "RetransSegs");
-    Ok(found.context("no counter of retransmits")?.1.parse()?)
+impl Segments {
+    /// Of now.
+    pub(super) fn count() -> Result<Self> {
+        let mut all = Self::default();
+        let target: Vec<String> = COUNTERS.into_iter().map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
+        all.add("t", &target.concat())?;
+        for host in (1..=HOSTS).map(|host| format!("b{host}")) {
+            all.add(&host, &tool("ip", &[&["netns", "exec", &host, "cat"], &COUNTERS[..]].concat())?)?;
+        }
+        Ok(all)
+    }
+
+    /// From now on, as [`Segments::since`] counts them.
+    pub(super) fn since_start(&self) -> Result<Self> {
+        Ok(Self::count()?.since(self))
+    }
+
+    fn add(&mut self, host: &str, text: &str) -> Result<()> {
+        let counters = parse_counters(text);
+        let of = |name: &str| counters.get(name).copied().with_context(|| format!("no counter {name}"));
+        self.sent += of("OutSegs")?;
+        self.resent += of("RetransSegs")?;
+        for reason in REASONS {
+            self.reasons.insert((host.to_owned(), reason), counters.get(reason).copied().unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    fn since(mut self, before: &Self) -> Self {
+        self.sent -= before.sent;
+        self.resent -= before.resent;
+        for (reason, count) in &mut self.reasons {
+            *count -= before.reasons.get(reason).copied().unwrap_or(0);
+        }
+        self
+    }
+
+    /// Takes what was sent again as a figure. A delay for which TCP is not told of a loss has no retransmits; one that
+    /// it takes for losses has one for every few segments.
+    pub(super) fn judge(&self, figures: &mut Figures, name: &str) {
+        figures.at_most(name, self.resent as f64, 0.05 * self.sent as f64, 0.0);
+    }
+}
+
+impl fmt::Display for Segments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} retransmits", self.resent)?;
+        if self.resent > 0 {
+            write!(f, " of {} segments", self.sent)?;
+            for ((host, reason), count) in self.reasons.iter().filter(|(_, count)| **count > 0) {
+                write!(f, ", {host} {reason} {count}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counters of TCP in the form of `/proc/net/snmp`: a row of names, then a row of values.
+fn parse_counters(text: &str) -> BTreeMap<&str, u64> {
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp")).collect();
+    let pairs = rows.chunks_exact(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
+    // Some are negative: limits, not counts.
+    pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
 }
 
 /// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the cap of the moment, so
@@ -327,9 +410,22 @@ mod tests {
         let line = "lab: load b1.0 mean_ms 3.5000 mb_per_s 18.720 requests 571";
         assert_eq!(parse_load(line), Some(("b1.0", Measured { mean_ms: 3.5, mb_per_s: 18.72 })));
         assert_eq!(parse_load("lab: window b1.0 3 mean_ms 1 requests 2"), None);
-        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoMin InSegs RetransSegs InErrs\nTcp: 200 5 7 0\n";
-        assert_eq!(parse_retransmits(snmp).unwrap(), 7);
-        assert!(parse_retransmits("Udp: x\n").is_err());
+        let text = |resent: u64, timeouts: u64| {
+            format!(
+                "Ip: Forwarding\nIp: 1\nTcp: MaxConn OutSegs RetransSegs\nTcp: -1 500 {resent}\nTcpExt: PAWSEstab \
+                 TCPTimeouts TCPLossProbes\nTcpExt: 3 {timeouts} 0\n"
+            )
+        };
+        let counted = |texts: &[String]| {
+            let mut all = Segments::default();
+            texts.iter().zip(["t", "b1"]).for_each(|(text, host)| all.add(host, text).unwrap());
+            all
+        };
+        let before = counted(&[text(7, 1), text(0, 0)]);
+        assert_eq!((before.sent, before.resent), (1_000, 7));
+        let after = counted(&[text(7, 1), text(2, 1)]);
+        assert_eq!(after.since(&before).to_string(), "2 retransmits of 0 segments, b1 TCPTimeouts 1");
+        assert!(Segments::default().add("t", "Udp: x\n").is_err());
     }
 
     #[test]

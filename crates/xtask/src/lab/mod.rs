@@ -15,6 +15,7 @@ mod cpio;
 mod device_mapper;
 mod devtools;
 mod durability;
+mod figures;
 mod guard;
 pub(crate) mod guest;
 mod hybrid;
@@ -51,19 +52,22 @@ mod systemd;
 mod vm;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::build;
+use crate::scratch::Scratch;
 use crate::servers::Server;
 use crate::tally::Tally;
+use crate::{build, process};
 
 /// Where the guest sees the lab's directory of the host.
 const SHARE: &str = "/run/lab";
 /// What a measurement of the lab of Ceph takes.
 const SECONDS: u64 = 12;
+/// How often the lab of Ceph measures with `--full`.
+const CEPH_REPEATS: u64 = 3;
 
 /// Which lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -134,15 +138,17 @@ pub(crate) struct Args {
     /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
-    /// Measure everything, with the release build, and print the tables of the docs (ceph).
+    /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
+    /// hybrid, initiators, iscsi, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// pause (rbd); prints the tables of the docs (ceph).
     #[arg(long)]
     full: bool,
     /// Seconds of each measurement (ceph).
     #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often everything is measured with `--full` (ceph).
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    repeats: u64,
+    /// How often everything is measured with `--full`: 5 times by default (hybrid, initiators, iscsi), 3 times (browser, ceph).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    repeats: Option<u64>,
 }
 
 /// Settings of a run.
@@ -162,13 +168,30 @@ struct Options {
 impl Options {
     /// The script that runs this program's guest command in the machine.
     fn guest_script(&self, command: &str, arguments: &[String]) -> Result<String> {
-        let own = std::env::current_exe()?;
-        let mut words = vec![own.display().to_string(), "guest".into(), command.into()];
-        words.extend(["--binary".into(), self.binary.display().to_string()]);
-        words.extend(arguments.iter().cloned());
-        let quoted = words.iter().map(|w| format!("'{}'", w.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
-        Ok(format!("exec {quoted} 2>&1\n"))
+        Ok(guest_script(&std::env::current_exe()?, &self.binary, command, arguments))
     }
+
+    /// The same of copies in `scratch` without what only a debugger reads: a guest that keeps its programs in memory has
+    /// less to fetch.
+    fn lean_guest_script(&self, scratch: &Scratch, command: &str, arguments: &[String]) -> Result<String> {
+        let lean = |program: PathBuf| -> Result<PathBuf> {
+            if process::find_program("strip").is_none() || !program.is_file() {
+                return Ok(program);
+            }
+            let copy = scratch.path().join(program.file_name().context("a program has a name")?);
+            process::output(process::program("strip").arg("-o").arg(&copy).arg(&program))?;
+            Ok(copy)
+        };
+        Ok(guest_script(&lean(std::env::current_exe()?)?, &lean(self.binary.clone())?, command, arguments))
+    }
+}
+
+fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) -> String {
+    let mut words = vec![own.display().to_string(), "guest".into(), command.into()];
+    words.extend(["--binary".into(), binary.display().to_string()]);
+    words.extend(arguments.iter().cloned());
+    let quoted = words.iter().map(|w| format!("'{}'", w.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
+    format!("exec {quoted} 2>&1\n")
 }
 
 /// Results of a lab, printed in the form of the test harness so that they are counted the same way.
@@ -197,10 +220,17 @@ impl Lab {
         if holds { self.passed(check, detail) } else { self.failed(check, detail) }
     }
 
-    /// A measurement that missed its bound and is made once more.
-    fn repeated(&mut self, check: &str, reason: &str) {
-        self.tally.repeated.push(format!("lab::{}::{check}", self.name));
-        println!("lab: {check} is measured once more: {reason}");
+    /// Prints a measured figure beside its bar. It decides nothing.
+    fn figure(&self, name: &str, value: &str, bar: &str, met: bool) {
+        figure(self.name, name, value, bar, met);
+    }
+
+    /// A measured figure beside its bar: with `--full` a check, otherwise printed.
+    fn judge(&mut self, options: &Options, name: &str, value: &str, bar: &str, met: bool) {
+        self.figure(name, value, bar, met);
+        if options.full {
+            self.check(name, met, &format!("{value} (bar {bar})"));
+        }
     }
 
     /// Sums up.
@@ -209,41 +239,31 @@ impl Lab {
             self.failed("whole_run", &format!("{e:#}"));
         }
         println!(
-            "lab {}: {} passed, {} failed, {} measured twice, in {:.0} s",
+            "lab {}: {} passed, {} failed, in {:.0} s",
             self.name,
             self.tally.passed,
             self.tally.failed.len(),
-            self.tally.repeated.len(),
             started.elapsed().as_secs_f64()
         );
         self.tally
     }
 }
 
+/// Prints a measured figure of a lab beside its bar.
+fn figure(lab: &str, name: &str, value: &str, bar: &str, met: bool) {
+    println!("lab: figure {lab}::{name} {value} (bar {bar}, {})", if met { "met" } else { "MISSED" });
+}
+
 /// `cargo xtask lab`; the result is whether every check held.
 pub(crate) fn run(args: Args) -> Result<bool> {
-    let reason = match args.name {
-        Name::Browser => without_browser(),
-        Name::Ceph => without_ceph(),
-        Name::Rbd => without_rbd(),
-        Name::Slots => without_slots(),
-        _ => unavailable(),
-    };
-    if let Some(reason) = reason {
+    if let Some(reason) = missing(args.name) {
         anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
     }
     let tally = run_lab(args)?;
     Ok(tally.failed.is_empty())
 }
 
-/// One lab as a step of `cargo xtask test`.
-pub(crate) fn run_in_test(name: Name, keep: bool) -> Result<Tally> {
-    let server = Server::Evenkeel;
-    let (verbose, only, full) = (false, String::new(), false);
-    run_lab(Args { name, server, binary: None, keep, verbose, only, full, seconds: SECONDS, repeats: 1 })
-}
-
-/// `cargo xtask soak`, also as a step of `cargo xtask test`.
+/// `cargo xtask soak`.
 pub(crate) fn run_soak(args: &soak::Args) -> Result<Tally> {
     let started = Instant::now();
     let binary = match given(args.binary.clone())? {
@@ -272,6 +292,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     };
     let build = build::workspace().join("lab/build");
     let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
+    let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
     let options = Options { server, binary, build, keep, verbose, only, full, seconds, repeats };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
@@ -291,37 +312,24 @@ fn run_lab(args: Args) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// Why the labs cannot run on this machine, if so.
-pub(crate) fn unavailable() -> Option<String> {
-    vm::missing()
+/// Why a lab cannot run on this machine, if so.
+pub(crate) fn missing(name: Name) -> Option<String> {
+    match name {
+        Name::Browser => browser::missing(),
+        Name::Ceph => ceph::missing(),
+        Name::Rbd => rbd::missing(),
+        Name::Slots => slots::missing(),
+        Name::Package => vm::missing().or_else(package::missing),
+        Name::Systemd => vm::missing().or_else(systemd::missing),
+        _ => vm::missing(),
+    }
 }
 
-/// Why the lab of the dashboard cannot run on this machine, if so.
-pub(crate) fn without_browser() -> Option<String> {
-    browser::missing()
-}
-
-/// Why the lab of Ceph cannot run on this machine, if so.
-pub(crate) fn without_ceph() -> Option<String> {
-    ceph::missing()
-}
-
-/// Why the lab of RBD images cannot run on this machine, if so.
-pub(crate) fn without_rbd() -> Option<String> {
-    rbd::missing()
-}
-
-/// Why the lab of slots cannot run on this machine, if so.
-pub(crate) fn without_slots() -> Option<String> {
-    slots::missing()
-}
-
-/// Why the lab of the package cannot run on this machine, if so.
-pub(crate) fn without_package() -> Option<String> {
-    package::missing()
-}
-
-/// Why the lab of services cannot run on this machine, if so.
-pub(crate) fn without_systemd() -> Option<String> {
-    systemd::missing()
+/// Fetches what the virtual machines need, once, before several labs ask for it at the same time.
+pub(crate) fn prepare() -> Result<()> {
+    let build = build::workspace().join("lab/build");
+    kernel::prepare(&build)?;
+    kernel::busybox(&build)?;
+    kernel::tools(&build, "tools", &iscsi::TOOLS)?;
+    kernel::tools(&build, "tools-caches", &hybrid::TOOLS).map(drop)
 }

@@ -12,7 +12,7 @@ use crate::scratch::Scratch;
 use crate::servers::{self, Address, EXPORT, Server, Setup, Storage};
 
 const DEVICE: &str = "/dev/nbd0";
-const VOLUME_BYTES: u64 = 256 << 20;
+const VOLUME_BYTES: u64 = 64 << 20;
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs the lab and reports each step.
@@ -22,7 +22,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         scratch.keep();
     }
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
-    let script = options.guest_script("nbd-client", &["--server".into(), options.server.name().into()])?;
+    let script =
+        options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), options.server.name().into()])?;
     let guest = machine.boot(&script, &[])?;
     let mut steps = 0;
     let ended = guest.finish(LIMIT, |line| {
@@ -159,7 +160,7 @@ fn discard(address: &Address) -> Result<()> {
     fill_file(DEVICE, "8")?;
     ensure!(zeros("8388608").is_err(), "the device is empty before the discard");
     tool("blkdiscard", &[DEVICE])?;
-    zeros("268435456").context("after blkdiscard")?;
+    zeros(&VOLUME_BYTES.to_string()).context("after blkdiscard")?;
     detach()
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut machine = Machine::services(&options.build, &scratch, options.verbose)?.layered();
     for (boot, expected) in [(Boot::First, BEFORE.len()), (Boot::Second, REBOOTED.len())] {
         let mut arguments = vec!["--boot".to_owned(), boot.text().to_owned()];
+        arguments.extend(options.full.then(|| "--full".to_owned()));
         for package in &packages {
             arguments.extend(["--package".into(), package.display().to_string()]);
         }

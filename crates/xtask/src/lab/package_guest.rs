@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::services::{
-    self, FOLDER, GUARD, PATIENCE, SERVE, beside, is_running, number, show, systemctl, until, write,
+    self, FOLDER, GUARD, PATIENCE, SERVE, beside, is_running, number, show, show_each, systemctl, until, write,
 };
 use super::steps::tell;
 use crate::client::{Client, Command as Request};
@@ -67,10 +66,13 @@ pub(super) const REBOOTED: [(&str, Step); 3] = [
 ];
 
 /// Takes the steps of a boot, with `packages` to install first and to upgrade to.
-pub(super) fn run(boot: Boot, packages: &[PathBuf]) -> Result<()> {
+pub(super) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     let steps: &[(&str, Step)] = match boot {
         Boot::First => {
             services::prepare()?;
+            if !full {
+                forget_others(&packages[0])?;
+            }
             // What `enable` puts there is what the lab's machine starts, in place of what the host has enabled.
             let wanted = format!("{FOLDER}/multi-user.target.wants");
             let _ = std::fs::remove_dir_all(&wanted);
@@ -96,6 +98,28 @@ pub(super) fn run(boot: Boot, packages: &[PathBuf]) -> Result<()> {
     // The machine ends with the last line of its console.
     rustix::fs::sync();
     Ok(())
+}
+
+/// Leaves dpkg the books of the packages that ours depends on: it reads the names of all files of all others each time, which
+/// takes an emulated processor long.
+fn forget_others(package: &Path) -> Result<()> {
+    const STATUS: &str = "/var/lib/dpkg/status";
+    let fields =
+        process::output(process::program("dpkg-deb").arg("--field").arg(package).args(["Depends", "Pre-Depends"]))?;
+    // `Depends: one (>= 1), another:any | third`
+    let names: Vec<&str> = fields
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .flat_map(|(_, list)| list.split([',', '|']))
+        .filter_map(|name| name.trim().split([' ', ':']).next())
+        .collect();
+    let books = std::fs::read_to_string(STATUS)?;
+    let needed = |book: &&str| {
+        let name = book.lines().find_map(|line| line.strip_prefix("Package: "));
+        name.is_some_and(|name| names.contains(&name))
+    };
+    let kept: Vec<&str> = books.split_inclusive("\n\n").filter(needed).collect();
+    write(STATUS, &kept.concat())
 }
 
 fn dpkg(arguments: &[&str]) -> Result<String> {
@@ -214,7 +238,7 @@ fn upgrade(packages: &[PathBuf]) -> Result<String> {
 }
 
 fn rebooted(_: &[PathBuf]) -> Result<String> {
-    let both = || Ok(is_running(GUARD)? && is_running(SERVE)?);
+    let both = || Ok(show_each(&[GUARD, SERVE], "SubState")? == ["running"; 2]);
     let took = until("both units", PATIENCE, both)?;
     ensure!(weight()? == Some(3), "the edited settings are not in force");
     holds(&PLACES)?;
@@ -261,7 +285,7 @@ fn purge(_: &[PathBuf]) -> Result<String> {
         ensure!(!Path::new(path).exists(), "{path} is left behind");
     }
     beside("getent", &["passwd", "evenkeel"]).context("the user is gone")?;
-    let running = until("the end of all processes", Duration::from_secs(10), || {
+    let running = until("the end of all processes", PATIENCE, || {
         Ok(process::output(process::program("pgrep").args(["--exact", "evenkeel"])).is_err())
     });
     running.map(|_| String::new())

@@ -30,9 +30,11 @@ const OTHER: &str = "local";
 /// What the server gives requests when it is stopped, in seconds.
 const DRAIN_S: u64 = 3;
 /// How long the server may take to open its images: it waits for the lock of one that was killed.
-const START_LIMIT: Duration = Duration::from_secs(60);
-const TOOL_LIMIT_S: &str = "60";
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(120);
+const TOOL_LIMIT_S: &str = "120";
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What another volume may take meanwhile, beyond what the machine stood still.
+const OTHER_MOST: Duration = Duration::from_secs(1);
 /// How long a cluster is stopped, and a request must wait.
 const PAUSE: Duration = Duration::from_secs(3);
 /// Between two requests of a client that makes one after the other.
@@ -109,6 +111,8 @@ fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
 
 struct Stage {
     binary: PathBuf,
+    /// Whether bars decide.
+    full: bool,
     cluster: Cluster,
 }
 
@@ -117,7 +121,7 @@ impl Stage {
         let plan = Plan { name: "rbd", osds: 1, settings: FLASH };
         let cluster = Cluster::start(plan, options, |_| Ok(Vec::new()))?;
         cluster.create_pool(POOL, 1)?;
-        let stage = Self { binary: options.binary.clone(), cluster };
+        let stage = Self { binary: options.binary.clone(), full: options.full, cluster };
         stage.rbd(&["pool", "init", POOL])?;
         for (image, mib) in IMAGES {
             stage.rbd(&["create", &format!("{POOL}/{image}"), "--size", &format!("{mib}M")])?;
@@ -126,6 +130,20 @@ impl Stage {
         stage.rbd(&["create", &format!("{POOL}/{NAMESPACE}/later"), "--size", "32M"])?;
         stage.rbd(&["snap", "create", &format!("{POOL}/disk@{SNAPSHOT}")])?;
         Ok(stage)
+    }
+
+    /// A time beside its bar, which decides with `--full` alone.
+    fn bar(&self, name: &str, time: Duration, bar: Duration) -> Result<()> {
+        let met = time < bar;
+        super::figure(
+            "rbd",
+            name,
+            &format!("{:.2} s", time.as_secs_f64()),
+            &format!("{:.2} s", bar.as_secs_f64()),
+            met,
+        );
+        ensure!(met || !self.full, "{name}: {time:?} instead of {bar:?}");
+        Ok(())
     }
 
     fn folder(&self) -> &Path {
@@ -349,6 +367,8 @@ impl Stage {
         let mut other = self.connect(OTHER)?;
         let writer = Writer::start(self.connect("paused")?);
         stop(self)?;
+        // The server hears of a pause by and by.
+        writer.until_it_waits()?;
         let until = Instant::now() + PAUSE;
         let (mut slowest, mut data) = (Duration::ZERO, [0; 4096]);
         let stalled = longest_stall(until);
@@ -362,11 +382,8 @@ impl Stage {
         let resumed = Instant::now();
         resume(self)?;
         let longest = writer.finish()?;
-        ensure!(longest > PAUSE / 2, "no write took longer than {longest:?} of {PAUSE:?}");
-        ensure!(
-            slowest < stalled + Duration::from_secs(1),
-            "a volume in memory took {slowest:?} meanwhile, on a machine that stood still for {stalled:?}"
-        );
+        ensure!(longest >= PAUSE, "no write took longer than {longest:?} of {PAUSE:?}");
+        self.bar("a_volume_in_memory_meanwhile", slowest, stalled + OTHER_MOST)?;
         let ended = resumed.elapsed().as_secs_f64();
         Ok(format!(
             "a write took {:.1} s, until {ended:.1} s after the end was asked for; a volume in memory at most {:.0} ms meanwhile",
@@ -418,8 +435,7 @@ impl Stage {
         let status = ended?;
         let said = self.log("serve").split_off(told);
         // Its requests, and then its volumes, are given so long.
-        let bound = Duration::from_secs(2 * DRAIN_S + 5);
-        ensure!(took < bound, "it took {took:?}");
+        self.bar("the_stop_of_a_paused_cluster", took, Duration::from_secs(2 * DRAIN_S + 5))?;
         ensure!(writer.finish().is_err(), "the last write was answered");
         ensure!(
             status.code() == Some(1) && said.contains("\"paused\"") && said.contains("still under way"),

@@ -16,11 +16,10 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 pub(super) const FOLDER: &str = "/etc/systemd/system";
 pub(super) const GUARD: &str = "evenkeel-guard.service";
 pub(super) const SERVE: &str = "evenkeel.service";
-/// What has no business in a machine without hardware and with somebody else's files.
-const MASKED: [&str; 10] = [
+/// What has no business in a machine without hardware and with somebody else's files, or takes time and nobody needs it.
+const MASKED: [&str; 26] = [
     "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-setup-dev.service",
-    "systemd-tmpfiles-clean.timer",
     "systemd-update-utmp.service",
     "systemd-timesyncd.service",
     "systemd-udevd.service",
@@ -28,10 +27,29 @@ const MASKED: [&str; 10] = [
     "systemd-udevd-kernel.socket",
     "systemd-udev-trigger.service",
     "systemd-logind.service",
+    "systemd-binfmt.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "systemd-firstboot.service",
+    "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service",
+    "systemd-machine-id-commit.service",
+    "systemd-modules-load.service",
+    "systemd-pstore.service",
+    "systemd-random-seed.service",
+    "systemd-sysctl.service",
+    "systemd-sysusers.service",
+    "kmod-static-nodes.service",
+    "ldconfig.service",
+    "blk-availability.service",
+    "lvm2-lvmpolld.socket",
+    "lvm2-monitor.service",
+    "timers.target",
 ];
+/// Programs that make units of what the host has, at each boot and each reload of systemd, and where they are masked.
+const GENERATORS: [&str; 2] = ["/lib/systemd/system-generators", "/etc/systemd/system-generators"];
 /// Many times what an emulated processor takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(150);
-const POLL: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(200);
 
 /// Why services cannot be tried on this machine, if so.
 pub(super) fn missing() -> Option<String> {
@@ -40,17 +58,25 @@ pub(super) fn missing() -> Option<String> {
 
 /// Makes the guest a machine that systemd starts with nothing but what a lab wants.
 pub(super) fn prepare() -> Result<()> {
-    std::fs::create_dir_all(FOLDER)?;
     for unit in MASKED {
-        let link = Path::new(FOLDER).join(unit);
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink("/dev/null", link)?;
+        mask(Path::new(FOLDER), unit)?;
+    }
+    for entry in std::fs::read_dir(GENERATORS[0]).into_iter().flatten() {
+        mask(Path::new(GENERATORS[1]), entry?.file_name())?;
     }
     write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
     // The kernel makes no user namespace below a changed root, which this machine's is.
     drop_in(SERVE, "[Service]\nPrivateUsers=no\n")?;
     write("/etc/fstab", "")?;
     write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+}
+
+/// Hides what systemd would find elsewhere under this name.
+fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let link = folder.join(name);
+    let _ = std::fs::remove_file(&link);
+    Ok(std::os::unix::fs::symlink("/dev/null", link)?)
 }
 
 /// Starts systemd in a process namespace of its own, and waits until it has reached `target`. It ends with the value.
@@ -70,11 +96,16 @@ pub(super) fn write(path: &str, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
-/// Settings of a unit that are the lab's own.
+/// Settings of a unit that are the lab's own, in place of the last ones.
 pub(super) fn drop_in(unit: &str, text: &str) -> Result<()> {
+    named_drop_in(unit, "lab", text)
+}
+
+/// More of them, in a file of their own.
+pub(super) fn named_drop_in(unit: &str, name: &str, text: &str) -> Result<()> {
     let folder = format!("{FOLDER}/{unit}.d");
     std::fs::create_dir_all(&folder)?;
-    write(&format!("{folder}/lab.conf"), text)
+    write(&format!("{folder}/{name}.conf"), text)
 }
 
 /// systemd, as it is seen from outside its process namespace.
@@ -119,6 +150,13 @@ pub(super) fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Resu
     Ok(started.elapsed())
 }
 
+/// Whether a service is `active (running)`.
 pub(super) fn is_running(unit: &str) -> Result<bool> {
-    Ok(show(unit, "ActiveState")? == "active" && show(unit, "SubState")? == "running")
+    Ok(show(unit, "SubState")? == "running")
+}
+
+/// A property of several units by one question: each takes an emulated processor a good part of a second.
+pub(super) fn show_each(units: &[&str], property: &str) -> Result<Vec<String>> {
+    let said = systemctl(&[&["show", "-P", property][..], units].concat())?;
+    Ok(said.split_whitespace().map(str::to_owned).collect())
 }

@@ -23,18 +23,22 @@ use crate::client::Client;
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
-/// Minutes in `cargo xtask test`.
-pub(crate) const MINUTES_IN_TEST: u64 = 2;
+/// Each life in `cargo xtask test`, of which there are the fewest, and how much shorter pauses are there.
+const SHORT_LIFE: Duration = Duration::from_secs(20);
+const SHORT_PAUSES: u64 = 6;
 /// Lives are at most so long, and there are at least two.
 const LIFE: Duration = Duration::from_secs(600);
 const FEWEST_LIVES: u64 = 2;
 /// Rounds that warm the server up: buffers grow to what the load needs, and memory by what volumes in memory hold.
 const WARM_UP: usize = 5;
+/// A life has at least so many rounds, also where a busy machine takes longer for them: two to begin with after the warm-up, two
+/// at the end, and two between.
+const FEWEST_ROUNDS: usize = WARM_UP + 6;
 /// What memory may grow by after them: what an allocator scatters, and a leak of an hour does not fit in.
 const GROWTH: f64 = 0.1;
 const GROWTH_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
-const PATIENCE: Duration = Duration::from_secs(30);
-const TOOL_LIMIT_S: &str = "60";
+const PATIENCE: Duration = Duration::from_secs(120);
+const TOOL_LIMIT_S: &str = "120";
 const STOP_LIMIT: Duration = Duration::from_secs(40);
 /// Between two happenings, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 200..700;
@@ -84,6 +88,9 @@ pub(crate) struct Args {
     /// How long, in minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
+    /// Two short lives with short pauses, as in `cargo xtask test`.
+    #[arg(long, conflicts_with = "minutes")]
+    short: bool,
     /// What happens when; chosen and printed when not given.
     #[arg(long)]
     seed: Option<u64>,
@@ -95,12 +102,6 @@ pub(crate) struct Args {
     keep: bool,
 }
 
-impl Args {
-    pub(crate) fn in_test(keep: bool) -> Self {
-        Self { minutes: MINUTES_IN_TEST, seed: None, binary: None, keep }
-    }
-}
-
 /// Runs the soak and reports what must hold.
 pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     let mut scratch = Scratch::new("soak")?;
@@ -109,10 +110,17 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     }
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let whole = Duration::from_secs(args.minutes * 60);
-    let lives = whole.as_secs().div_ceil(LIFE.as_secs()).max(FEWEST_LIVES);
-    println!("lab: {} min in {lives} lives, --seed {seed}", args.minutes);
+    let (lives, life) = if args.short {
+        (FEWEST_LIVES, SHORT_LIFE)
+    } else {
+        let lives = whole.as_secs().div_ceil(LIFE.as_secs()).max(FEWEST_LIVES);
+        (lives, whole / u32::try_from(lives)?)
+    };
+    println!("lab: {lives} lives of {} s, --seed {seed}", life.as_secs());
     let mut soak = Soak::new(binary, scratch.path(), seed, lives);
-    let life = whole / u32::try_from(lives)?;
+    if args.short {
+        soak.haste = SHORT_PAUSES;
+    }
     if life < LIFE {
         soak.allocator = &ALLOCATOR;
     }
@@ -197,6 +205,8 @@ struct Soak {
     folder: PathBuf,
     random: u64,
     lives: u64,
+    /// Pauses are so many times shorter.
+    haste: u64,
     /// Settings of the server's allocator.
     allocator: &'static [(&'static str, &'static str)],
     workers: u64,
@@ -216,6 +226,7 @@ impl Soak {
             folder: folder.to_owned(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             lives,
+            haste: 1,
             allocator: &[],
             workers: MOST_WORKERS,
             created: 0,
@@ -234,7 +245,7 @@ impl Soak {
     }
 
     fn pause(&mut self, milliseconds: std::ops::Range<u64>) {
-        let pause = self.random(milliseconds);
+        let pause = self.random(milliseconds) / self.haste;
         thread::sleep(Duration::from_millis(pause));
     }
 
@@ -319,7 +330,7 @@ impl Soak {
         let (until, socket, seed) = (Instant::now() + length, self.socket(), self.random(0..1 << 32));
         let (mut outcome, mut held) = (Ok(()), Vec::new());
         let killer = || {
-            while outcome.is_ok() && Instant::now() < until {
+            while outcome.is_ok() && (Instant::now() < until || held.len() < FEWEST_ROUNDS) {
                 outcome = self.round(&server, life).map(|what| held.push(what));
             }
             if outcome.is_ok() {

@@ -1,57 +1,71 @@
 //! Steps of a lab: taken in the guest, told on its console, counted on the host.
 
-use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Lab, vm};
+use super::figures::{Figures, told};
+use super::{Lab, Options, vm};
 
 const PASSED: &str = "lab: passed ";
 const FAILED: &str = "lab: failed ";
+const FIGURE: &str = "lab: figure ";
 
-const REPEATED: &str = "lab: repeated ";
+/// How a guest takes its steps.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    #[arg(long)]
+    pub(super) binary: PathBuf,
+    /// Only steps whose name has this in it.
+    #[arg(long, default_value = "")]
+    pub(super) only: String,
+    /// All steps at full length.
+    #[arg(long)]
+    pub(super) full: bool,
+    /// How often a step that measures figures is taken.
+    #[arg(long, default_value_t = 1)]
+    pub(super) repeats: u64,
+}
 
-/// A figure out of its bounds: what real programs do together, counted for some seconds, which chance has a part in.
-#[derive(Debug)]
-struct Figure(String);
+impl Plan {
+    /// Of a run with these options.
+    pub(super) fn of(options: &Options) -> Self {
+        let Options { binary, only, full, repeats, .. } = options;
+        Self { binary: binary.clone(), only: only.clone(), full: *full, repeats: if *full { *repeats } else { 1 } }
+    }
 
-impl fmt::Display for Figure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+    /// As arguments of the guest's command, but for the binary.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["--only".into(), self.only.clone(), "--repeats".into(), self.repeats.to_string()];
+        arguments.extend(self.full.then(|| "--full".into()));
+        arguments
+    }
+
+    /// What a short run does, and what a full one.
+    pub(super) fn either<T>(&self, short: T, full: T) -> T {
+        if self.full { full } else { short }
+    }
+
+    /// Longest time of a run whose steps take `once` when each is taken once.
+    pub(super) fn limit(&self, once: Duration) -> Duration {
+        once * u32::try_from(self.repeats).unwrap_or(u32::MAX)
     }
 }
 
-impl std::error::Error for Figure {}
-
-/// Like `ensure!`, for a bound on a measured figure. A step that misses one is taken once more ([`take`]); whatever
-/// does not depend on chance, such as what is left after a kill, is for `ensure!`.
-///
-/// # Errors
-///
-/// With `detail` if it does not hold.
-pub(super) fn figure(holds: bool, detail: impl FnOnce() -> String) -> Result<()> {
-    if holds { Ok(()) } else { Err(Figure(detail()).into()) }
-}
-
-/// In the guest: takes a step, once more if a [`figure`] is out of its bounds, and tells what came of it.
-pub(super) fn take(name: &str, step: impl Fn() -> Result<String>) {
-    let mut outcome = step();
-    if let Err(e) = &outcome
-        && e.is::<Figure>()
-    {
-        println!("{REPEATED}{name} {}", format!("{e:#}").replace('\n', " "));
-        outcome = step();
+/// In the guest: takes a step as often as planned, and tells what came of it.
+pub(super) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Result<String>) {
+    let mut figures = Figures::default();
+    let outcome = figures.collect(plan.repeats, step);
+    for line in figures.lines() {
+        println!("{FIGURE}{name} {line}");
     }
     tell(name, outcome);
 }
 
 /// In the guest: tells what came of a step.
 pub(super) fn tell(name: &str, outcome: Result<String>) {
-    match outcome {
-        Ok(detail) => println!("{PASSED}{name} {detail}"),
-        Err(e) => println!("{FAILED}{name} {}", format!("{e:#}").replace('\n', " ")),
-    }
+    println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
 }
 
 /// On the host: counts steps, as lines of a console tell them.
@@ -76,9 +90,8 @@ impl Steps {
             lab.check(name, passed.is_some(), detail);
             println!("lab: {name} took {:.0} s", self.since.elapsed().as_secs_f64());
             self.since = Instant::now();
-        } else if let Some(text) = line.strip_prefix(REPEATED) {
-            let (name, reason) = text.split_once(' ').unwrap_or((text, ""));
-            lab.repeated(name, reason);
+        } else if let Some(figure) = line.strip_prefix(FIGURE) {
+            println!("{FIGURE}{}::{figure}", lab.name);
         } else if line.starts_with("lab: ") || line.starts_with("Error") {
             println!("{line}");
         }
@@ -91,30 +104,4 @@ pub(super) fn report(lab: &mut Lab, guest: vm::Guest, limit: Duration, expected:
     guest.finish(limit, |line| steps.hear(lab, line))?;
     ensure!(steps.taken == expected, "{} of {expected} steps were reported", steps.taken);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use anyhow::Context;
-
-    use super::*;
-
-    /// How often a step is taken that always ends so.
-    fn times(outcome: impl Fn() -> Result<()>) -> u32 {
-        let times = Cell::new(0);
-        take("step", || {
-            times.set(times.get() + 1);
-            outcome().context("in the step").map(|()| String::new())
-        });
-        times.get()
-    }
-
-    #[test]
-    fn only_a_figure_out_of_its_bounds_is_measured_twice() {
-        assert_eq!(times(|| figure(false, || "1.2 is more than 1".to_owned())), 2);
-        assert_eq!(times(|| figure(true, String::new)), 1);
-        assert_eq!(times(|| anyhow::bail!("a limit was left")), 1);
-    }
 }

@@ -132,7 +132,8 @@ impl Machine {
     fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {
         let kernel = kernel::prepare(build)?;
         let busybox = kernel::busybox(build)?;
-        let initramfs = build.join(name);
+        // Of its own: another lab may be booting from one with other modules.
+        let initramfs = scratch.path().join(name);
         kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();

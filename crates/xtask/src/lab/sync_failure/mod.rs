@@ -1,7 +1,7 @@
 //! The sync-failure lab: a device fails under load, works again, and in the end vanishes.
 //!
 //! The kernel reports a failed write-back to one sync and then forgets it, with the data. So the server has
-//! to remember. `docs/testing.md` says what is checked and why.
+//! to remember. `README.md` says what is checked and why.
 
 mod faults;
 mod requests;
@@ -110,7 +110,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         File::create(disk)?.set_len(slices * VOLUME_SECTORS * SECTOR as u64)?;
     }
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
-    let script = options.guest_script("sync-failure", &[])?;
+    let script = options.lean_guest_script(&scratch, "sync-failure", &[])?;
     let guest = machine.boot(&script, &disks)?;
     let mut reported = 0;
     let ended = guest.finish(LIMIT, |line| {

@@ -13,7 +13,7 @@ use evenkeel_control::response;
 use evenkeel_control::throughput::{Rate, Reason};
 use evenkeel_control::units::{Kind, Rates};
 
-use bench::{BLOCK, Bench, CONFIG, limit, mb, off, qos};
+use bench::{BLOCK, Bench, CONFIG, Stalls, limit, mb, off, qos};
 
 /// Megabytes per second.
 const PROMISE: u64 = 50;
@@ -39,6 +39,45 @@ fn a_promise_is_kept_on_a_device_that_makes_a_plain_limit_lose() {
         assert!(off(rates[0], PROMISE / 2) > 0.03, "seed {seed}: the device costs the limit nothing: {rates:?}");
         assert!(off(rates[1], PROMISE) < 0.005, "seed {seed}: {rates:?}");
     }
+}
+
+/// The device and the settings of `crates/server/tests/promise.rs`, which asserts that they are wired.
+#[test]
+fn on_a_device_that_stalls_a_guarantee_is_met_and_changes() {
+    const RATE: u64 = 2;
+    // 28 s are 40 stalls.
+    const PERIODS_S: u64 = 28;
+    // What the first stalls cost is repaid in less than a minute.
+    const SETTLES_MS: u64 = 70_000;
+    let mut bench = Bench::stalling(1, 20.0, Stalls { every_ms: 700, stalls_ms: 250 });
+    bench.pool.reconfigure(bench.now, Config { admission: Admission::None, ..CONFIG });
+    // As many bytes as 16 writes of 16 KiB.
+    let limited = bench.join(Qos { limit: limit(RATE), ..qos() }, Goals::NONE, 0, 4);
+    let promised = bench.join(qos(), of_all(RATE), 0, 4);
+    let measure = |bench: &mut Bench| {
+        bench.run(SETTLES_MS);
+        written(bench, PERIODS_S, [limited, promised])
+    };
+    let rates = measure(&mut bench);
+    assert!(rates[0] < 0.9 * RATE as f64 && off(rates[1], RATE) < 0.005, "{rates:?}");
+    bench.pool.set_qos(bench.now, promised, Qos { reservation: limit(2 * RATE), ..qos() });
+    let rates = measure(&mut bench);
+    assert!(rates[1] > 1.2 * RATE as f64, "a reservation of twice as much: {rates:?}");
+    bench.pool.set_qos(bench.now, promised, Qos { limit: limit(RATE / 2), ..qos() });
+    let rates = measure(&mut bench);
+    assert!(rates[1] <= 1.005 * (RATE / 2) as f64, "a limit of half as much: {rates:?}");
+    bench.pool.set_qos(bench.now, promised, qos());
+    bench.promise(promised, of_all(RATE / 2));
+    let rates = measure(&mut bench);
+    assert!(off(rates[1], RATE / 2) < 0.005, "half the guarantee: {rates:?}");
+    bench.promise(promised, Goals::NONE);
+    let rates = measure(&mut bench);
+    assert!(rates[1] > 3.0 * RATE as f64, "no guarantee and no limit: {rates:?}");
+    bench.promise(promised, Goals { write: mb(RATE), ..Goals::NONE });
+    bench.set_depth(promised, Kind::Read, 4);
+    bench.run(SETTLES_MS);
+    let [reads, writes] = bench.rates(PERIODS_S, [promised])[0];
+    assert!(off(writes, RATE) < 0.005 && reads > 1.5 * RATE as f64, "of writes alone: {reads}, {writes}");
 }
 
 #[test]

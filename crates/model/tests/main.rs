@@ -1,0 +1,16 @@
+//! The devices: one program, because each costs a link.
+
+mod bufferbloat;
+mod disk;
+mod disk_cheetah;
+mod hybrid;
+#[path = "support/laws.rs"]
+mod laws;
+mod link;
+#[path = "support/replay.rs"]
+mod replay;
+mod ssd;
+mod ssd_facts;
+mod store;
+mod store_facts;
+mod worker;

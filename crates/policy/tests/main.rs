@@ -1,0 +1,13 @@
+//! The policy file and what is said of it: one program, because each costs a link.
+
+mod access;
+mod config;
+mod device;
+mod device_disk;
+mod exchange;
+mod exchange_bytes;
+mod http;
+mod reload;
+mod schema;
+mod tls;
+mod units;

@@ -1,0 +1,342 @@
+//! `cargo xtask mutate`: whether the tests notice a fault. Mutations of controllers, data path and agent are drawn by a seed,
+//! each is made in a copy of the project, and the tests of its crate decide.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::build;
+use crate::process;
+
+/// A mutation that lets a test run without end is caught by this.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// Where mutations are made: package, and its folder of sources. They are drawn from in turn: controllers, data path, agent.
+const AREAS: [&[(&str, &str)]; 3] = [
+    &[("evenkeel-control", "crates/control/src")],
+    &[("evenkeel-server", "crates/server/src"), ("evenkeel-nbd", "crates/nbd/src")],
+    &[("evenkeel-guard", "crates/guard/src")],
+];
+
+/// Arguments of `cargo xtask mutate`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Decides which mutations are drawn, in which order.
+    #[arg(long, default_value_t = 20)]
+    seed: u64,
+    /// How many are made, besides those that do not compile and those that are skipped.
+    #[arg(long, default_value_t = 30)]
+    count: usize,
+    /// Numbers of drawn mutations that change nothing that could be seen; the next ones are drawn instead.
+    #[arg(long, value_delimiter = ',')]
+    equivalent: Vec<usize>,
+    /// Only these numbers.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<usize>,
+    /// Print what is drawn and make nothing.
+    #[arg(long)]
+    list: bool,
+    /// Judge by everything that `cargo xtask test` runs, with these arguments, instead of the crate's own tests.
+    #[arg(long, num_args = 0.., allow_hyphen_values = true)]
+    suite: Option<Vec<String>>,
+}
+
+/// What is done to a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// `a < b` becomes `a >= b`.
+    InequalityTurned,
+    /// `a + b` becomes `a`.
+    TermDropped,
+    /// `a.min(b)` becomes `a`.
+    LimitIgnored,
+}
+
+const KINDS: [Kind; 3] = [Kind::InequalityTurned, Kind::TermDropped, Kind::LimitIgnored];
+
+/// A place where a mutation can be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mutation {
+    kind: Kind,
+    package: &'static str,
+    file: PathBuf,
+    /// Index of the line.
+    line: usize,
+    before: String,
+    after: String,
+}
+
+impl Mutation {
+    fn describe(&self) -> String {
+        let (before, after) = (self.before.trim(), self.after.trim());
+        format!("{:?}, {}:{}: `{before}` -> `{after}`", self.kind, self.file.display(), self.line + 1)
+    }
+}
+
+/// Runs the command; the result is whether all mutations were caught.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let root = build::workspace();
+    let mut places = Vec::new();
+    for area in AREAS {
+        let mut found = Vec::new();
+        for (package, folder) in area {
+            sources(&root, Path::new(folder), &mut |file, text| found.extend(places_in(package, file, text)))?;
+        }
+        places.push(found);
+    }
+    let tree = build::target_dir()?.join("xtask/mutate");
+    if !args.list {
+        copy(&root, &tree)?;
+    }
+    println!("seed {}; {:?} places", args.seed, places.iter().map(Vec::len).collect::<Vec<_>>());
+    // Packages whose tests pass without a mutation; otherwise each would count as caught.
+    let mut sound = std::collections::BTreeSet::new();
+    let (mut random, mut made, mut survivors) = (Random(args.seed), 0, Vec::new());
+    for number in 1.. {
+        if made == args.count {
+            break;
+        }
+        let of = &mut places[number % AREAS.len()];
+        let kind = KINDS[random.below(KINDS.len())];
+        let of_kind: Vec<usize> = (0..of.len()).filter(|&i| of[i].kind == kind).collect();
+        ensure!(!of_kind.is_empty(), "nothing is left to draw");
+        let mutation = of.swap_remove(of_kind[random.below(of_kind.len())]);
+        if args.equivalent.contains(&number) {
+            println!("{number}: equivalent: {}", mutation.describe());
+            continue;
+        }
+        if args.list || !args.only.is_empty() && !args.only.contains(&number) {
+            // Those that do not compile are only known by trying.
+            made += 1;
+            if args.list {
+                println!("{number}: {}", mutation.describe());
+            }
+            continue;
+        }
+        if sound.insert(mutation.package) {
+            let (mut command, name) = (tests_of(&tree, mutation.package), mutation.package);
+            let (status, _) = process::stream(&mut command, 4 * LIMIT, |_| {})?;
+            ensure!(status.success(), "the tests of {name} fail without a mutation: run `cargo test -p {name}` first");
+        }
+        let begun = Instant::now();
+        let verdict = judge(&tree, &mutation, args.suite.as_deref())?;
+        made += usize::from(verdict != Verdict::DoesNotCompile);
+        println!("{number}: {verdict:?} ({:.0} s): {}", begun.elapsed().as_secs_f64(), mutation.describe());
+        if verdict == Verdict::Survived {
+            survivors.push(number);
+        }
+    }
+    println!("{made} mutations, {} survived: {survivors:?}", survivors.len());
+    Ok(survivors.is_empty())
+}
+
+/// What came of a mutation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Verdict {
+    Caught { by: String },
+    Survived,
+    DoesNotCompile,
+}
+
+fn judge(tree: &Path, mutation: &Mutation, suite: Option<&[String]>) -> Result<Verdict> {
+    let file = tree.join(&mutation.file);
+    let whole = std::fs::read_to_string(&file)?;
+    let mut lines: Vec<&str> = whole.lines().collect();
+    ensure!(lines.get(mutation.line) == Some(&mutation.before.as_str()), "the copy differs from the project");
+    lines[mutation.line] = &mutation.after;
+    std::fs::write(&file, lines.join("\n") + "\n")?;
+    let verdict = tests(tree, mutation, suite);
+    std::fs::write(&file, whole)?;
+    verdict
+}
+
+fn cargo(tree: &Path, words: &[&str]) -> Command {
+    let mut cargo = build::cargo();
+    cargo.args(words).current_dir(tree).env("CARGO_TARGET_DIR", tree.join("target"));
+    cargo
+}
+
+fn tests_of(tree: &Path, package: &str) -> Command {
+    cargo(tree, &["test", "--package", package])
+}
+
+fn tests(tree: &Path, mutation: &Mutation, suite: Option<&[String]>) -> Result<Verdict> {
+    let build = ["test", "--package", mutation.package, "--no-run"];
+    if !process::stream(&mut cargo(tree, &build), 4 * LIMIT, |_| {})?.0.success() {
+        return Ok(Verdict::DoesNotCompile);
+    }
+    let mut command = match suite {
+        None => tests_of(tree, mutation.package),
+        Some(words) => {
+            cargo(tree, &[&["xtask", "test"][..], &words.iter().map(String::as_str).collect::<Vec<_>>()].concat())
+        }
+    };
+    let mut by = String::new();
+    let limit = if suite.is_some() { 4 * LIMIT } else { LIMIT };
+    let ended = process::stream(&mut command, limit, |line| {
+        let failed = line.strip_prefix("test ").and_then(|test| test.strip_suffix(" ... FAILED"));
+        if let Some(name) = failed.or_else(|| line.strip_prefix("failed: ")).filter(|_| by.is_empty()) {
+            name.clone_into(&mut by);
+        }
+    });
+    Ok(match ended {
+        Ok((status, _)) if status.success() => Verdict::Survived,
+        Ok(_) => Verdict::Caught { by },
+        Err(_) => Verdict::Caught { by: "its time".into() },
+    })
+}
+
+/// The project as it is committed, with what it has compiled before.
+fn copy(root: &Path, tree: &Path) -> Result<()> {
+    let git = |folder: &Path, words: &[&str]| {
+        let mut git = Command::new("git");
+        process::output(git.arg("-C").arg(folder).args(words))
+    };
+    if !tree.join(".git").exists() {
+        let to = tree.to_string_lossy();
+        git(root, &["clone", "--quiet", "--local", ".", &to])?;
+    }
+    git(tree, &["fetch", "--quiet", "origin", "HEAD"])?;
+    git(tree, &["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"]).map(drop)
+}
+
+/// Every source file below `folder` that is not a test's, in the order of their names.
+fn sources(root: &Path, folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
+    let path = root.join(folder);
+    let read = std::fs::read_dir(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let mut names = read.map(|entry| Ok(entry?.file_name())).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    for name in names {
+        let (inside, text) = (folder.join(&name), name.to_string_lossy());
+        if root.join(&inside).is_dir() {
+            sources(root, &inside, take)?;
+        } else if text.ends_with(".rs") && !text.contains("test") {
+            take(&inside, &std::fs::read_to_string(root.join(&inside))?);
+        }
+    }
+    Ok(())
+}
+
+/// All mutations of a file, up to its tests.
+fn places_in(package: &'static str, file: &Path, text: &str) -> Vec<Mutation> {
+    let mut places = Vec::new();
+    for (line, before) in text.lines().enumerate() {
+        let start = before.trim_start();
+        if start.starts_with("#[cfg(test)]") {
+            break;
+        }
+        let asserts = ["//", "#", "debug_assert", "assert", "const _"].iter().any(|word| start.starts_with(word));
+        if asserts || before.contains('"') || before.contains("//") {
+            continue;
+        }
+        let mutation =
+            |(kind, after)| Mutation { kind, package, file: file.to_owned(), line, before: before.to_owned(), after };
+        places.extend(mutants(before).into_iter().map(mutation));
+    }
+    places
+}
+
+/// All mutations of a line.
+fn mutants(line: &str) -> Vec<(Kind, String)> {
+    let mut mutants = Vec::new();
+    for (from, to) in [(" < ", " >= "), (" > ", " <= "), (" <= ", " > "), (" >= ", " < ")] {
+        for (at, _) in line.match_indices(from) {
+            mutants.push((Kind::InequalityTurned, format!("{}{to}{}", &line[..at], &line[at + from.len()..])));
+        }
+    }
+    for operator in [" + ", " - "] {
+        for (at, _) in line.match_indices(operator) {
+            let term = &line[at + operator.len()..];
+            mutants.push((Kind::TermDropped, format!("{}{}", &line[..at], &term[end_of_term(term)..])));
+        }
+    }
+    for limit in [".min(", ".max(", ".clamp("] {
+        for (at, _) in line.match_indices(limit) {
+            if let Some(end) = closing(&line[at + limit.len()..]) {
+                mutants.push((Kind::LimitIgnored, format!("{}{}", &line[..at], &line[at + limit.len() + end + 1..])));
+            }
+        }
+    }
+    mutants
+}
+
+/// Where the term ends that begins here: with a bracket that it did not open, a comma, a semicolon, or a space outside of
+/// brackets.
+fn end_of_term(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' if depth == 0 => return at,
+            ')' | ']' => depth -= 1,
+            ',' | ';' | ' ' if depth == 0 => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Where the bracket closes that was opened just before.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 0 => return Some(at),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+struct Random(u64);
+
+impl Random {
+    /// A number below `bound`, which is small.
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_mutated_in_every_place() {
+        let line = "    if a.b < c + d.e(f, g) && h { x.min(y.max(1)) - 2 } else { z };";
+        let after: Vec<_> = mutants(line).into_iter().map(|(kind, after)| (kind, after.trim().to_owned())).collect();
+        let expected = [
+            (Kind::InequalityTurned, "if a.b >= c + d.e(f, g) && h { x.min(y.max(1)) - 2 } else { z };"),
+            (Kind::TermDropped, "if a.b < c && h { x.min(y.max(1)) - 2 } else { z };"),
+            (Kind::TermDropped, "if a.b < c + d.e(f, g) && h { x.min(y.max(1)) } else { z };"),
+            (Kind::LimitIgnored, "if a.b < c + d.e(f, g) && h { x - 2 } else { z };"),
+            (Kind::LimitIgnored, "if a.b < c + d.e(f, g) && h { x.min(y) - 2 } else { z };"),
+        ];
+        assert_eq!(after, expected.map(|(kind, after)| (kind, after.to_owned())));
+    }
+
+    #[test]
+    fn tests_comments_and_messages_are_left_alone() {
+        let text = "// a < b\nassert!(a < b);\nlet x = a - 1;\nf(\"a + b\");\n#[cfg(test)]\nmod tests { a < b }\n";
+        let places = places_in("p", Path::new("f.rs"), text);
+        assert_eq!(
+            places.iter().map(|place| (place.line, place.after.as_str())).collect::<Vec<_>>(),
+            [(2, "let x = a;")]
+        );
+    }
+
+    #[test]
+    fn draws_are_the_same_for_the_same_seed() {
+        let draw = |seed| (0..8).scan(Random(seed), |random, _| Some(random.below(100))).collect::<Vec<_>>();
+        assert_eq!(draw(20), draw(20));
+        assert_ne!(draw(20), draw(21));
+    }
+}

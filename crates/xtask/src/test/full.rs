@@ -1,0 +1,91 @@
+//! The results file of `cargo xtask test --full`.
+
+use std::fmt::Write as _;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::job::Outcome;
+use crate::{build, process};
+
+const FILE: &str = "docs/results/full.md";
+
+/// One job of it.
+#[derive(Debug)]
+pub(super) struct Row {
+    name: String,
+    passed: u64,
+    failed: Vec<String>,
+    seconds: f64,
+    figures: Vec<String>,
+}
+
+impl Row {
+    pub(super) fn of(outcome: &Outcome) -> Self {
+        Self {
+            name: outcome.name.clone(),
+            passed: outcome.tally.passed,
+            failed: outcome.tally.failed.clone(),
+            seconds: outcome.wall.as_secs_f64(),
+            figures: outcome.figures.clone(),
+        }
+    }
+}
+
+/// Writes the file, with the date and the commit.
+pub(super) fn write(rows: &[Row]) -> Result<()> {
+    let said = |program: &str, words: &[&str]| {
+        let mut command = Command::new(program);
+        process::output(command.args(words).current_dir(build::workspace())).map(|text| text.trim().to_owned())
+    };
+    let (date, commit) = (said("date", &["-u", "+%F"])?, said("git", &["describe", "--always", "--dirty"])?);
+    let path = build::workspace().join(FILE);
+    std::fs::create_dir_all(path.parent().context("a folder")?)?;
+    std::fs::write(&path, text(&date, &commit, rows)).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("written: {FILE}");
+    Ok(())
+}
+
+fn text(date: &str, commit: &str, rows: &[Row]) -> String {
+    let mut text = format!(
+        "# `cargo xtask test --full`\n\n{date}, commit {commit}. Each job had the machine to itself.\n\n\
+         | job | passed | failed | seconds |\n|---|---|---|---|\n"
+    );
+    for Row { name, passed, failed, seconds, .. } in rows {
+        let _ = writeln!(text, "| `{name}` | {passed} | {} | {seconds:.0} |", failed.len());
+    }
+    for Row { name, failed, figures, .. } in rows.iter().filter(|row| !row.failed.is_empty() || !row.figures.is_empty())
+    {
+        let _ = writeln!(text, "\n## {name}\n");
+        for check in failed {
+            let _ = writeln!(text, "- failed: `{check}`");
+        }
+        for figure in figures {
+            let _ = writeln!(text, "- {figure}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_and_figures_are_listed_by_job() {
+        let row = |name: &str, failed: &[&str], figures: &[&str]| Row {
+            name: name.into(),
+            passed: 2,
+            failed: failed.iter().map(|&name| name.to_owned()).collect(),
+            seconds: 1.4,
+            figures: figures.iter().map(|&figure| figure.to_owned()).collect(),
+        };
+        let text =
+            text("2026-01-02", "abc", &[row("a", &[], &[]), row("b", &["lab::b::x"], &["y 3 (bar <= 2, MISSED)"])]);
+        assert!(text.contains("2026-01-02, commit abc.") && text.contains("| `a` | 2 | 0 | 1 |"), "{text}");
+        assert!(
+            text.ends_with("| `b` | 2 | 1 | 1 |\n\n## b\n\n- failed: `lab::b::x`\n- y 3 (bar <= 2, MISSED)\n"),
+            "{text}"
+        );
+    }
+}

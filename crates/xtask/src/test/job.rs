@@ -1,0 +1,251 @@
+//! What `cargo xtask test` runs side by side: programs, each with the processors that it takes and what to make of its output.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::Step;
+use crate::process;
+use crate::scratch::Scratch;
+use crate::tally::{Harness, Lines, Tally};
+
+/// Far above what any job takes on two slow cores; a job that hangs ends there.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Lines shown of the output of a failed job; all of it is in its log file.
+const SHOWN_LINES: usize = 200;
+/// Quarters of a processor that are taken twice, because jobs that mostly wait leave what they are given to others.
+const SHARED_QUARTERS: u32 = 2;
+
+/// How the results of a job are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// One check: the exit status.
+    Status,
+    /// The summary lines of test programs.
+    Harness,
+    /// The lines of a lab, one for each check.
+    Lab,
+}
+
+/// A program to run.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) step: Step,
+    /// Names its log and its failure.
+    pub(super) name: String,
+    pub(super) command: Command,
+    pub(super) reads: Reads,
+    /// Processors that it takes, in quarters; a lab mostly waits, or emulates one or two processors.
+    pub(super) quarters: u32,
+    /// Jobs of cargo wait for each other's lock.
+    pub(super) cargo: bool,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) step: Step,
+    pub(super) name: String,
+    pub(super) tally: Tally,
+    pub(super) wall: Duration,
+    /// User and system time of all its processes that have ended.
+    pub(super) processor: Duration,
+    /// What a lab measured, a line each.
+    pub(super) figures: Vec<String>,
+}
+
+impl Job {
+    /// A job that takes one processor and is judged by its exit status.
+    pub(super) fn new(step: Step, command: Command) -> Self {
+        Self { step, name: step.name(), command, reads: Reads::Status, quarters: 4, cargo: false }
+    }
+
+    /// Runs it to its end, with its output in `LOGS/NAME.log`, shown when it fails.
+    pub(super) fn run(self, logs: &Path) -> Outcome {
+        self.run_and(logs, |_| false)
+    }
+
+    /// The same, but for those lines of its output that `takes` takes.
+    pub(super) fn run_and(mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool) -> Outcome {
+        let begun = Instant::now();
+        let (mut processor, mut figures) = (Duration::ZERO, Vec::new());
+        let takes = |line: &str| {
+            figures.extend(line.strip_prefix("lab: figure ").map(str::to_owned));
+            takes(line)
+        };
+        let tally = self.count(logs, takes, &mut processor).unwrap_or_else(|e| {
+            println!("{}: {e:#}", self.name);
+            Tally::one_failed(&self.name)
+        });
+        Outcome { step: self.step, name: self.name, tally, wall: begun.elapsed(), processor, figures }
+    }
+
+    fn count(&mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool, processor: &mut Duration) -> Result<Tally> {
+        let scratch = Scratch::new("skips")?;
+        let skip_log = scratch.path().join("log");
+        self.command.env("EVENKEEL_SKIP_LOG", &skip_log);
+        let mut output = Output { path: logs.join(format!("{}.log", self.name)), text: String::new() };
+        let (mut harness, mut lab) = (Harness::of(&self.name), Lines::default());
+        let ended = process::stream(&mut self.command, LIMIT, |line| {
+            if takes(line) {
+                return;
+            }
+            match self.reads {
+                Reads::Status => {}
+                Reads::Harness => harness.line(line),
+                Reads::Lab => lab.line(line),
+            }
+            output.line(line);
+        });
+        let (status, used) = match ended {
+            Ok(ended) => ended,
+            Err(e) => {
+                output.save(false)?;
+                return Err(e);
+            }
+        };
+        *processor = used;
+        output.save(status.success())?;
+        let mut tally = match self.reads {
+            Reads::Status if status.success() => Tally::one_passed(),
+            Reads::Status => Tally::one_failed(&self.name),
+            Reads::Harness => harness.finish(status.success()),
+            Reads::Lab => lab.finish(&self.name, status.success()),
+        };
+        tally.apply_skip_log(&std::fs::read_to_string(&skip_log).unwrap_or_default());
+        Ok(tally)
+    }
+}
+
+/// The output of a job, on disk as a whole, on the screen only when the job failed.
+#[derive(Debug)]
+struct Output {
+    path: PathBuf,
+    text: String,
+}
+
+impl Output {
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+    }
+
+    fn save(&self, success: bool) -> Result<()> {
+        if !success {
+            // Cargo's progress says nothing about the failure.
+            let progress = ["Checking ", "Compiling ", "Documenting ", "Downloaded ", "Downloading "];
+            let news = |line: &&str| !progress.iter().any(|p| line.trim_start().starts_with(p));
+            let lines: Vec<&str> = self.text.lines().filter(news).collect();
+            let shown = lines.len().min(SHOWN_LINES);
+            let mut text = format!("last {shown} of {} lines of {}:\n", lines.len(), self.path.display());
+            lines[lines.len() - shown..].iter().for_each(|line| text += &format!("  | {line}\n"));
+            // In one piece, because other jobs print as well.
+            print!("{text}");
+        }
+        std::fs::write(&self.path, &self.text).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// Jobs that wait, and what those take that run.
+#[derive(Debug)]
+struct Queue {
+    waiting: Vec<Job>,
+    free: u32,
+    cargo: bool,
+}
+
+impl Queue {
+    /// The first job that fits.
+    fn take(&mut self, all: u32) -> Option<Job> {
+        let fits = |job: &Job| job.quarters.min(all) <= self.free && !(job.cargo && self.cargo);
+        let job = self.waiting.remove(self.waiting.iter().position(fits)?);
+        self.free -= job.quarters.min(all);
+        self.cargo |= job.cargo;
+        Some(job)
+    }
+}
+
+/// Runs the jobs side by side on so many processors, those first that come first; calls `ended` with each outcome.
+pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn(Outcome) + Sync) {
+    let all = 4 * processors as u32 + SHARED_QUARTERS;
+    // A job that waits for the lock of cargo keeps no other waiting, so there may be more threads than processors.
+    let threads = jobs.len().min(4 * processors);
+    let queue = Mutex::new(Queue { waiting: jobs, free: all, cargo: false });
+    let changed = Condvar::new();
+    let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+    let next = || {
+        let mut queue = lock();
+        loop {
+            if queue.waiting.is_empty() {
+                return None;
+            }
+            if let Some(job) = queue.take(all) {
+                return Some(job);
+            }
+            queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(job) = next() {
+                    let (quarters, cargo) = (job.quarters.min(all), job.cargo);
+                    let outcome = job.run(logs);
+                    {
+                        let mut queue = lock();
+                        queue.free += quarters;
+                        queue.cargo &= !cargo;
+                    }
+                    changed.notify_all();
+                    ended(outcome);
+                }
+                changed.notify_all();
+            });
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(name: &str, quarters: u32, cargo: bool) -> Job {
+        let name = name.to_owned();
+        Job { name, quarters, cargo, ..Job::new(Step::Tests, Command::new("true")) }
+    }
+
+    #[test]
+    fn a_job_waits_for_processors_and_for_cargo_and_keeps_no_other_waiting() {
+        let waiting = vec![
+            job("clippy", 4, true),
+            job("doc", 2, true),
+            job("two", 8, false),
+            job("one", 4, false),
+            job("x", 1, false),
+        ];
+        let mut queue = Queue { waiting, free: 8, cargo: false };
+        let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
+        assert_eq!((taken, queue.free), (vec!["clippy".to_owned(), "one".to_owned()], 0));
+        (queue.free, queue.cargo) = (8, false);
+        let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
+        assert_eq!(taken, ["doc", "x"]);
+    }
+
+    #[test]
+    fn all_jobs_run_once_and_a_failure_is_one_by_name() {
+        let logs = Scratch::new("jobs").unwrap();
+        let mut jobs: Vec<Job> = (0..20).map(|i| job(&format!("job-{i}"), 1 + i % 12, i % 3 == 0)).collect();
+        jobs[7].command = Command::new("false");
+        let ended = Mutex::new(Vec::new());
+        run(jobs, 2, logs.path(), |outcome| ended.lock().unwrap().push((outcome.name, outcome.tally)));
+        let ended = ended.into_inner().unwrap();
+        assert_eq!(ended.len(), 20);
+        let failed: Vec<_> = ended.iter().filter(|(_, tally)| !tally.failed.is_empty()).collect();
+        assert_eq!(failed, [&("job-7".to_owned(), Tally::one_failed("job-7"))]);
+        assert!(ended.iter().all(|(_, tally)| tally.passed as usize + tally.failed.len() == 1));
+    }
+}
