@@ -258,3 +258,16 @@ fn a_device_that_hangs_is_not_taken_for_idle() {
     assert!(bench.hold_of(bench.writer).is_none(), "on old news nobody is held back for ever");
     assert_eq!(bench.reason(), Reason::SignalLost);
 }
+
+#[test]
+fn a_percentile_is_above_0_and_below_100() {
+    let goal = config(10).goal.unwrap();
+    let with = |statistic| goal::Config { statistic, ..goal }.validate().map_err(|e| e.setting);
+    assert_eq!(with(goal::Statistic::Mean), Ok(()));
+    for percentile in [0.1, 50.0, 99.9] {
+        assert_eq!(with(goal::Statistic::Percentile(percentile)), Ok(()), "{percentile}");
+    }
+    for percentile in [-1.0, 0.0, 100.0, 101.0, f64::NAN] {
+        assert_eq!(with(goal::Statistic::Percentile(percentile)), Err("statistic"), "{percentile}");
+    }
+}

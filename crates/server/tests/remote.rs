@@ -3,8 +3,10 @@
 use crate::fake;
 use crate::support;
 
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing, TransmissionFlags};
@@ -458,6 +460,19 @@ fn requests_wait_for_a_server_that_is_away_and_then_fail() {
     // Nothing was acknowledged that could be lost.
     client.flush().unwrap();
     assert_eq!(pair.volume().error, None);
+}
+
+#[test]
+fn a_server_that_accepts_and_says_nothing_is_away() {
+    let pair = Pair::new("silent", Shown::default(), "reconnect_timeout = \"1s\"\n", |_| Act::Serve);
+    let mut client = pair.client();
+    pair.fake.go_away();
+    let _silent = UnixListener::bind(pair.fake.path()).unwrap();
+    pair.wait_for("it is gone", |remote| !remote.connected && remote.away_ms.is_some());
+    let asked = Instant::now();
+    assert_eq!(client.read(0, 512), Err(Errno::Io));
+    // The handshake alone would be given ten seconds.
+    assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
 }
 
 #[test]

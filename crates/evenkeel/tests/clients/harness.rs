@@ -244,8 +244,11 @@ pub(crate) fn assert_sparse(path: &Path) {
 #[track_caller]
 pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
-    let difference = left.iter().zip(right).position(|(a, b)| a != b);
-    assert_eq!(difference, None, "{what}: the first difference is at this offset");
+    // As a whole first: one by one takes a hundred times as long in a program that is not optimised.
+    if left != right {
+        let difference = left.iter().zip(right).position(|(a, b)| a != b);
+        panic!("{what}: the first difference is at {difference:?}");
+    }
 }
 
 /// Repeats `probe` until it gives something.

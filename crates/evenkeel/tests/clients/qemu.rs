@@ -82,8 +82,8 @@ fn qemu_img_bench_writes_what_it_says(case: &Case) {
             let said = case.succeed(&[&write[..], &["--flush-interval=128", &uri]].concat());
             assert!(said.contains("Run completed"), "{said}");
             let content = case.content(&uri);
-            assert!(content[..written].iter().all(|&byte| byte == pattern), "{uri}");
-            assert!(content[written..].iter().all(|&byte| byte == 0), "{uri}");
+            assert_same(&content[..written], &vec![pattern; written], &uri);
+            assert_same(&content[written..], &vec![0; content.len() - written], &uri);
             let before = server.requests();
             case.succeed(&[&bench[..], &["2000", &uri]].concat());
             assert!(server.requests() - before >= 2000, "{uri}");

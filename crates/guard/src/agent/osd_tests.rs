@@ -213,3 +213,14 @@ fn decisions_for_the_same_reason_are_one_record() {
     );
     assert!(record.times > 90, "{record:?}");
 }
+
+#[test]
+fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
+    let mut mind = elastic();
+    assert_eq!(mind.payload_ratio(), 1.0, "nothing is known");
+    // Both counters are read at one moment, but are not advanced at one moment.
+    for (written, ratio) in [(0.0, 0.0), (50.0, 0.5), (100.0, 1.0), (250.0, 1.0)] {
+        (mind.written, mind.cost) = (written, 100.0);
+        assert_eq!(mind.payload_ratio(), ratio);
+    }
+}

@@ -149,7 +149,10 @@ mod tests {
         let limit = path.resent.limit().unwrap();
         assert_eq!(limit, Duration::from_millis(14));
         assert!(path.resent.because().unwrap().contains("14.0 ms"));
-        path.run(60 * 5, 0.0005, limit);
+        assert_eq!(path.run(59, 0.0005, limit), 0, "it stays for a minute");
+        assert_eq!(path.run(1, 0.0005, limit), 1);
+        assert_eq!(path.resent.limit(), Some(Duration::from_micros(15_400)));
+        path.run(60 * 4, 0.0005, limit);
         assert_eq!(path.resent.limit(), None, "it has grown back");
     }
 

@@ -257,6 +257,23 @@ mod tests {
     }
 
     #[test]
+    fn extents_end_where_the_question_ends() {
+        let memory = Memory::new(1 << 20).unwrap();
+        memory.write(CHUNK, &[7; 10]);
+        let extents = memory.extents(5, CHUNK + 20, 16);
+        assert_eq!(extents.iter().map(|e| (e.len, e.hole)).collect::<Vec<_>>(), [(CHUNK - 5, true), (25, false)]);
+    }
+
+    #[test]
+    fn a_volume_larger_than_what_is_usually_reserved_is_there_to_its_last_byte() {
+        let size = RESERVE + 5 * CHUNK;
+        let memory = Memory::new(size).unwrap();
+        assert!(memory.reserved >= size);
+        memory.write(size - 1, &[3]);
+        assert_eq!(read(&memory, size - 2, 2), [0, 3]);
+    }
+
+    #[test]
     fn zeroing_is_exact_to_the_byte() {
         let memory = Memory::new(1 << 16).unwrap();
         for (offset, len) in [(0, 1), (4095, 2), (100, 8192), (4096, 4096), (5000, 20000)] {

@@ -161,6 +161,11 @@ impl Fake {
         )
     }
 
+    /// Its socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What it exports to connections that come later.
     pub fn show(&self, shown: Shown) {
         *self.shared.shown.lock().unwrap() = shown;

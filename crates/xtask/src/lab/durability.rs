@@ -22,8 +22,8 @@ const FILE_SYSTEM_BYTES: usize = 96 << 20;
 pub(crate) const FILE_BYTES: usize = 32 << 20;
 /// The log is a sparse file; its size bounds what a run may write.
 const LOG_BYTES: u64 = 16 << 30;
-/// The load lasts until every journal has this many marks.
-const MARKS: usize = 80;
+/// The load lasts until every journal has this many marks, in a short run and in a full one.
+const MARKS: [usize; 2] = [40, 160];
 /// Replayed disks that are booted and served again, for each subject.
 const REBOOTS: usize = 3;
 const LOAD_LIMIT: Duration = Duration::from_secs(240);
@@ -97,6 +97,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let trials: Vec<Trial> = subjects.into_iter().map(|s| Trial::new(s, &dir)).collect::<Result<_>>()?;
 
     load_and_cut(&mut machine, options, &trials)?;
+    let marks = MARKS[usize::from(options.full)];
     let (control, honest) = trials.split_last().context("there is a control")?;
     for trial in honest {
         let journal = Journal::parse(&std::fs::read_to_string(&trial.journal)?)?;
@@ -111,7 +112,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         }
         lab.check(
             &format!("{}_log_is_not_empty", trial.subject),
-            found.flushes > 0 && found.marks.len() >= MARKS / 2 && found.promised_sectors > 0,
+            found.flushes > 0 && found.marks.len() >= marks / 2 && found.promised_sectors > 0,
             &summary(&found),
         );
     }
@@ -133,9 +134,10 @@ fn load_and_cut(machine: &mut Machine, options: &Options, trials: &[Trial]) -> R
     let disks: Vec<PathBuf> = trials.iter().flat_map(|t| [t.log.clone(), t.data.clone()]).collect();
     let script = options.guest_script("load", &subjects)?;
     let mut guest = machine.boot(&script, &disks)?;
+    let marks = MARKS[usize::from(options.full)];
     let started = Instant::now();
     let enough = |line: &str| {
-        let all = || trials.iter().all(|t| t.marks() >= MARKS);
+        let all = || trials.iter().all(|t| t.marks() >= marks);
         (line == "lab: tick" && all()).then_some(())
     };
     guest.wait_for(LOAD_LIMIT, enough).context("under load")?;

@@ -14,8 +14,8 @@ use super::kernel::{self, Kernel};
 use crate::process::{self, Running};
 use crate::scratch::Scratch;
 
-/// Emulated boots now and then panic early, while the kernel patches its own code; they are rare enough
-/// that this many in a row mean another fault.
+/// Emulated boots have panicked early now and then, before anything of ours ran, while the kernel patched its own code; this
+/// many in a row mean another fault.
 const BOOT_ATTEMPTS: u32 = 5;
 /// Many times what a boot takes on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
@@ -56,7 +56,7 @@ const ENDED: &str = "lab: ended ";
 /// How time passes in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// As outside. Two processors.
+    /// As outside. Two processors, which take turns.
     Real,
     /// By instructions executed: the load on the host changes nothing of what is measured inside. One processor.
     Virtual,
@@ -166,7 +166,8 @@ impl Machine {
         let mut qemu = Command::new("qemu-system-x86_64");
         // Pure emulation runs everywhere, also inside a virtual machine.
         match self.time {
-            Time::Real => qemu.args(["-accel", "tcg,thread=multi", "-smp", "2", "-m", "2G"]),
+            // Processors in turn: while they run at once, a kernel that patches its own code panics now and then.
+            Time::Real => qemu.args(["-accel", "tcg,thread=single", "-smp", "2", "-m", "2G"]),
             // One instruction counts as 2 ns; when all wait, time jumps to the next timer.
             Time::Virtual => {
                 qemu.args(["-accel", "tcg,thread=single", "-smp", "1", "-m", "3G", "-icount", "shift=1,sleep=off"])

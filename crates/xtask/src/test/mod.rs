@@ -385,7 +385,7 @@ fn full_jobs(args: &Args) -> Result<Vec<Job>> {
         command.args(words);
         Job { name: format!("full-{}", step.name()), reads, quarters: u32::MAX, ..Job::new(step, command) }
     };
-    let labs = LABS.into_iter().filter(|step| !matches!(step, Step::Durability | Step::SyncFailure | Step::NbdClient));
+    let labs = LABS.into_iter().filter(|step| !matches!(step, Step::SyncFailure | Step::NbdClient));
     let names = labs.filter_map(|step| Some((step, step.lab()?.0)));
     let possible = names.filter(|(step, name)| args.wants(*step) && lab::missing(*name).is_none());
     let mut jobs: Vec<Job> =

@@ -603,3 +603,29 @@ impl Elastic {
         self.meter.restart(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How long after a reduction that showed this ratio, and left the outcome open, the next one is due; in units of what
+    /// it took.
+    fn pause_after(ratio: f64) -> f64 {
+        // So much scatter that nothing is certain.
+        let rate = |rate| Rate { rate, variance: 100.0, work: rate, work_variance: 100.0, writes: 0.0 };
+        let took = Duration::from_millis(100);
+        let mut elastic = Elastic::new(ElasticConfig::default(), Instant::ZERO);
+        elastic.phase = Phase::Down;
+        elastic.down_measured(Instant::ZERO + took, rate(ratio), rate(1.0));
+        assert_eq!((elastic.phase, elastic.down.undecided), (Phase::Base, 1));
+        elastic.down.due_at.since(Instant::ZERO + took).as_secs_f64() / took.as_secs_f64()
+    }
+
+    #[test]
+    fn reductions_take_half_of_the_time_at_most_and_a_twentieth_at_least() {
+        // A share s of the time is a pause of 1/s - 1.
+        for (ratio, pause) in [(1.0, 1.0), (1.02, 1.0), (libm::exp(0.1), 1.0 / 0.3 - 1.0), (20.0, 19.0)] {
+            assert!((pause_after(ratio) - pause).abs() < 1e-6, "{ratio}: {} instead of {pause}", pause_after(ratio));
+        }
+    }
+}

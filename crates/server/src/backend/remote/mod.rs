@@ -401,3 +401,31 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_that_a_server_prefers_are_ones_that_it_takes() {
+        let preferred = |min_block, preferred_block, max_payload| {
+            let connected = Connected {
+                size: 1 << 30,
+                flags: TransmissionFlags::HAS_FLAGS,
+                min_block,
+                preferred_block,
+                max_payload,
+                framing: Framing::Simple,
+                context: None,
+                name: None,
+                description: None,
+            };
+            Promised::of(&connected).map(|promised| (promised.preferred_block, promised.max_payload))
+        };
+        assert_eq!(preferred(1, 4096, 1 << 20), Ok((4096, 1 << 20)));
+        assert_eq!(preferred(1, 1, 1 << 20), Ok((PORTABLE_MIN_BLOCK, 1 << 20)));
+        assert_eq!(preferred(4096, 512, 1 << 20), Ok((4096, 1 << 20)));
+        // What it prefers may be more than it takes at once.
+        assert_eq!(preferred(512, 1 << 22, 1 << 20), Ok((1 << 20, 1 << 20)));
+    }
+}
