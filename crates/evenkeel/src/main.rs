@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use evenkeel_guard::discovery::mark::Mark;
-use tracing_subscriber::EnvFilter;
+use log::Log;
+use signal_hook::consts::SIGXFSZ;
 
 mod config_cmd;
 mod control;
@@ -15,6 +17,7 @@ mod exchange;
 mod guard;
 mod http;
 mod load;
+mod log;
 mod manual;
 mod output;
 mod parallel;
@@ -109,11 +112,16 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Err(error) = log_to_stderr(&cli.log) {
-        eprintln!("evenkeel: --log {:?} is not a filter: {error}", cli.log);
-        return ExitCode::from(2);
-    }
+    // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let serves = matches!(cli.command, Command::Serve(_));
+    let log = match Log::start(&cli.log, serves || matches!(cli.command, Command::Guard(_))) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("evenkeel: {error:#}");
+            return ExitCode::from(2);
+        }
+    };
     let done = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Load(args) => load::run(&args),
@@ -133,23 +141,12 @@ fn main() -> ExitCode {
         Command::Manual { folder } => manual::pages(Cli::command(), &folder),
     };
     if let Err(error) = &done {
-        eprintln!("evenkeel: {error:#}");
+        log.say(&format!("evenkeel: {error:#}"));
     }
+    log.finish();
     let status = u8::from(done.is_err());
     if serves {
         evenkeel_server::leave(status);
     }
     ExitCode::from(status)
-}
-
-fn log_to_stderr(filter: &str) -> Result<(), tracing_subscriber::filter::ParseError> {
-    let filter = EnvFilter::builder().parse(filter)?;
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(colours)
-        .with_target(false)
-        .init();
-    Ok(())
 }

@@ -8,7 +8,7 @@ mod server;
 mod top;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use server::{EVENKEEL, Folder, Server, control, fail, http, succeed};
+use server::{EVENKEEL, Folder, Server, control, fail, http, run, succeed};
 
 #[test]
 fn the_first_start_needs_nothing_and_says_what_to_try() {
@@ -470,6 +470,50 @@ fn a_dead_servers_sockets_are_replaced() {
     server.end();
     assert!(folder.join("evenkeel-data/control.sock").exists());
     Server::start(&folder, &[]).stop();
+}
+
+#[test]
+fn a_write_past_the_limit_of_file_sizes_has_no_space_and_harms_nothing_else() {
+    const LIMIT: u64 = 4 << 20;
+    for engine in ["auto", "epoll"] {
+        let folder = Folder::new();
+        fs::File::create(folder.join("v.img")).and_then(|file| file.set_len(2 * LIMIT)).expect("a file");
+        fs::write(folder.join("v.toml"), "[volumes.v]\npath = \"v.img\"\n").expect("written");
+        // In blocks of 512 bytes.
+        let limited = format!("ulimit -f {}; exec \"$0\" \"$@\"", LIMIT / 512);
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0", "--config", "v.toml"];
+        let mut command = Command::new("sh");
+        command.current_dir(folder.path()).args(["-c", &limited, EVENKEEL]).args(serve).args(["--engine", engine]);
+        let mut server = Server::spawn(&mut command);
+        let write = |offset: &str| {
+            let range = ["--offset", offset, "--size", "1m", "--requests", "10"];
+            run(&folder, &[&["load", server.uri(), "--op", "write"][..], &range].concat())
+        };
+        let beyond = write("6m");
+        let said = String::from_utf8_lossy(&beyond.stderr).into_owned() + &String::from_utf8_lossy(&beyond.stdout);
+        assert!(!beyond.status.success() && said.contains("space"), "{engine}: {said}");
+        assert!(write("1m").status.success(), "{engine}");
+        assert_eq!(server.state()["volumes"][0]["error"], Value::Null, "{engine}");
+        server.signal("TERM");
+        let (status, log) = server.end();
+        assert!(status.success(), "{engine}: {status}: {log}");
+        assert_eq!(log.matches("the back end failed a request").count(), 1, "{engine}: {log}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let folder = Folder::new();
+    let mut server = Server::start(&folder, &["--log", "debug"]);
+    let address = server.uri().trim_start_matches("nbd://").trim_end_matches("/disk0").to_owned();
+    // Several lines each, far more than a pipe and the log's own room hold.
+    for _ in 0..3000 {
+        drop(TcpStream::connect(&address).expect("connected"));
+    }
+    succeed(&folder, &["load", server.uri(), "--op", "write", "--requests", "100"]);
+    assert_eq!(server.state()["volumes"][0]["error"], Value::Null);
+    server.signal("TERM");
+    assert!(server.end_unread().success());
 }
 
 #[test]

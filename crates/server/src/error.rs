@@ -122,7 +122,11 @@ fn join(errors: &[Error]) -> String {
 }
 
 fn describe(holder: Option<u32>) -> String {
-    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    let Some(pid) = holder else { return "another process".to_owned() };
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("process {pid} ({})", name.trim()),
+        Err(_) => format!("process {pid}"),
+    }
 }
 
 fn listen_hint(cause: &io::Error) -> &'static str {

@@ -12,6 +12,7 @@ mod clock;
 pub mod dial;
 mod engine;
 mod error;
+mod failures;
 mod handshakes;
 mod listen;
 mod refusals;

@@ -11,7 +11,7 @@ use evenkeel_policy::config::{self, Cache};
 
 use crate::backend::Backend;
 use crate::backend::emulate::Device;
-use crate::backend::file::{File, Open};
+use crate::backend::file::{File, LOCK_PATIENCE, Open};
 use crate::backend::memory::Memory;
 use crate::backend::rbd::Rbd;
 use crate::backend::remote::Remote;
@@ -97,7 +97,9 @@ impl Registry {
                     let pool = pool.ok_or_else(|| Error::Unknown { kind: "pool", name: volume.pool.clone() })?;
                     let (config, device) = (Arc::clone(&next.config), next.devices[pool].clone());
                     let (who, name, volume) = (name.clone(), name.clone(), volume.clone());
-                    let open = move || open_volume(&config, id, &name, &volume, pool, device);
+                    // Only a server that starts waits: the one before it may have been killed a moment ago.
+                    let patience = if self.patience.is_none() { LOCK_PATIENCE } else { StdDuration::ZERO };
+                    let open = move || open_volume(&config, id, &name, &volume, pool, device, patience);
                     let opened = within(self.patience, &who, open)?;
                     next.volumes.push(Some(Arc::new(opened)));
                     id
@@ -216,6 +218,7 @@ fn open_volume(
     volume: &config::Volume,
     pool: usize,
     device: Option<Arc<Device>>,
+    patience: StdDuration,
 ) -> Result<Volume, Error> {
     let read_only = volume.read_only || config.server.read_only;
     let wanted = volume.size.map(|size| size.0);
@@ -259,6 +262,7 @@ fn open_volume(
                 read_only,
                 direct: volume.cache == Cache::Direct,
                 block,
+                patience,
             };
             let (file, actual) = File::open(&path, &how)?;
             let size = fit(name, &file, actual, wanted, block, read_only)?;

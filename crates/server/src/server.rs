@@ -71,6 +71,8 @@ pub(crate) struct AbortOnPanic;
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         tracing::error!("a worker has failed; the process ends, so that clients reconnect to a whole one");
+        // The log may be written by another thread.
+        std::thread::sleep(StdDuration::from_millis(100));
         std::process::abort();
     }
 }

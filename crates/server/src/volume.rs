@@ -8,8 +8,10 @@ use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 
 use crate::backend::Backend;
+use crate::clock;
 use crate::engine::threads::Threads;
 use crate::error::Error;
+use crate::failures::Failures;
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
@@ -40,6 +42,7 @@ pub(crate) struct Volume {
     syncs: (AtomicU64, Mutex<u64>),
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
+    failures: Mutex<Failures>,
 }
 
 impl Volume {
@@ -57,6 +60,17 @@ impl Volume {
             syncs: Default::default(),
             sync_failed: AtomicBool::new(false),
             sync_error: Mutex::new(None),
+            failures: Mutex::default(),
+        }
+    }
+
+    /// Logs that a request failed, unless one like it was logged a moment ago.
+    #[cold]
+    pub(crate) fn has_failed(&self, kind: &'static str, offset: u64, bytes: u64, error: &std::io::Error) {
+        let errno = error.raw_os_error().unwrap_or_default();
+        let more = self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now());
+        if let Some(more) = more {
+            tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; more like it are counted, and logged every 10 s");
         }
     }
 
@@ -266,7 +280,13 @@ mod tests {
     fn no_sync_succeeds_after_one_that_failed() {
         let dir = std::env::temp_dir().join(format!("evenkeel-volume-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false };
+        let open = Open {
+            create: Some(1 << 20),
+            read_only: false,
+            direct: false,
+            block: false,
+            patience: std::time::Duration::ZERO,
+        };
         let (file, size) = File::open(&dir.join("volume.img"), &open).unwrap();
         let volume = Volume::new(0, "test", 0, false, Backend::File(file), size);
         assert_eq!(volume.sync(volume.ask_for_sync()), Ok(()));

@@ -8,6 +8,7 @@ mod fake;
 mod goal;
 mod half_open;
 mod handshakes;
+mod isolation;
 mod neighbour;
 mod overlap;
 mod pause;

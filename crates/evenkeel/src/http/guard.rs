@@ -21,7 +21,7 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
 pub(super) fn read_only(router: Router, loopback: bool) -> Router {
     let router = finish(router).layer(from_fn(refuse_writes));
     let router = if loopback { router.layer(from_fn(refuse_foreign_hosts)) } else { router };
-    router.layer(map_response(add_headers))
+    router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
 
 /// Bounds requests on the control socket.
@@ -71,6 +71,20 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
         "foreign_host",
         format!("the Host header says {host:?}, which is not this machine"),
         "use http://127.0.0.1 or http://localhost with the port",
+    );
+    Rejected(refusal).into_response()
+}
+
+/// What stands before us may go by the one and we by the other (RFC 9112, 3.2).
+async fn refuse_two_hosts(request: Request, next: Next) -> Response {
+    if request.headers().get_all(header::HOST).iter().nth(1).is_none() {
+        return next.run(request).await;
+    }
+    let refusal = Refusal::new(
+        StatusCode::BAD_REQUEST.as_u16(),
+        "two_hosts",
+        "the request has more than one Host header",
+        "send one, with the address that is asked",
     );
     Rejected(refusal).into_response()
 }

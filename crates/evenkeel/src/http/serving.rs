@@ -5,8 +5,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
@@ -28,15 +27,18 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Times and numbers, all of them counted from the beginning: a byte now and then makes nothing longer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Connections at once; further ones wait in the kernel's queue. Monitoring needs a handful.
+    /// Connections at once. For a further one the oldest gives way that has not sent a whole request, or else the oldest
+    /// that asks for nothing; while all are being answered it waits. Monitoring needs a handful.
     pub(super) connections: usize,
     /// Of one address beyond this machine; further ones are closed.
     pub(super) of_address: usize,
     /// Until TLS stands.
     pub(super) handshake: Duration,
-    /// Until the head of a request is there, from the end of the one before. Not one of the periods that are usual
-    /// for scrapers, whose next request would meet the end.
+    /// Until the head of a request is there, from its first byte, the first one of a connection from its beginning.
     pub(super) head: Duration,
+    /// Until the next request begins. Not one of the periods that are usual for scrapers, whose next request would meet
+    /// the end.
+    pub(super) idle: Duration,
     /// Nothing moves.
     pub(super) silence: Duration,
     /// The whole connection, which then ends behind the answer under way.
@@ -51,7 +53,8 @@ impl Bounds {
         connections: 64,
         of_address: 16,
         handshake: Duration::from_secs(10),
-        head: Duration::from_secs(45),
+        head: Duration::from_secs(5),
+        idle: Duration::from_secs(45),
         silence: Duration::from_secs(60),
         life: Duration::from_secs(600),
         last_answer: Duration::from_secs(30),
@@ -90,33 +93,54 @@ pub(super) async fn serve<L: Listener>(
     L::Io: Unpin,
 {
     let (room, shares, opening) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default(), Arc::new(opening));
-    // The semaphore is never closed, so there always comes a permit.
-    while let Ok(permit) = Arc::clone(&room).acquire_owned().await {
+    // In the order in which they came.
+    let mut open: Vec<Weak<Progress>> = Vec::new();
+    loop {
         let (stream, address) = listener.accept().await;
         let peer = from(&address);
         let Some(share) = shares.take(peer.map(|peer| peer.ip()), bounds.of_address) else { continue };
+        open.retain(|progress| progress.strong_count() > 0);
+        if room.available_permits() == 0 {
+            let of = |wanted: fn(&Stage) -> bool| {
+                open.iter().filter_map(Weak::upgrade).find(|progress| wanted(&progress.stage()))
+            };
+            let oldest =
+                of(|stage| matches!(stage, Stage::Head(_))).or_else(|| of(|stage| matches!(stage, Stage::Idle)));
+            if let Some(oldest) = oldest {
+                oldest.gives_way.notify_one();
+            }
+        }
+        // The semaphore is never closed, so there always comes a permit.
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let progress = Arc::<Progress>::default();
+        open.push(Arc::downgrade(&progress));
         let (router, opening) = (router.clone(), Arc::clone(&opening));
         tokio::spawn(async move {
-            let answering = Answering::default();
-            let stream = Impatient::new(stream, bounds.silence, answering.clone());
+            let stream = Impatient::new(stream, bounds.silence, Arc::clone(&progress));
             let begun = opening();
             let otherwise = until_otherwise(&*opening, &begun);
-            let failed = match &begun {
-                Opening::Plain => {
-                    converse(stream, router, bounds, answering, otherwise).await;
-                    None
-                }
-                Opening::Secure(config) => {
-                    match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
-                        Ok(Ok(stream)) => {
-                            converse(stream, router, bounds, answering, otherwise).await;
-                            None
-                        }
-                        Ok(Err(why)) => Some(why.to_string()),
-                        Err(_) => Some("it does not stand in time".into()),
+            let conversation = async {
+                match &begun {
+                    Opening::Plain => {
+                        converse(stream, router, bounds, &progress, otherwise).await;
+                        None
                     }
+                    Opening::Secure(config) => {
+                        match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
+                            Ok(Ok(stream)) => {
+                                converse(stream, router, bounds, &progress, otherwise).await;
+                                None
+                            }
+                            Ok(Err(why)) => Some(why.to_string()),
+                            Err(_) => Some("it does not stand in time".into()),
+                        }
+                    }
+                    Opening::Close => Some("it is not offered any more".into()),
                 }
-                Opening::Close => Some("it is not offered any more".into()),
+            };
+            let failed = tokio::select! {
+                failed = conversation => failed,
+                () = progress.gives_way.notified() => None,
             };
             if let Some(why) = failed {
                 let peer = peer.map(tracing::field::display);
@@ -140,24 +164,26 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     bounds: Bounds,
-    answering: Answering,
+    progress: &Arc<Progress>,
     over: impl Future<Output = ()>,
 ) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(move |request| {
-        let (answer, answering) = (router.call(request), answering.clone());
-        answering.0.store(true, Ordering::Relaxed);
+    let service = service_fn(|request| {
+        let (answer, progress) = (router.call(request), Arc::clone(progress));
+        progress.enter(Stage::Answering);
         async move {
             let answer = answer.await;
-            answering.0.store(false, Ordering::Relaxed);
+            progress.enter(Stage::Idle);
             answer
         }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(bounds.head);
+    builder.timer(TokioTimer::new()).header_read_timeout(bounds.idle);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    progress.enter(Stage::Head(Instant::now()));
     tokio::select! {
         _ = connection.as_mut() => return,
+        () = progress.until_late(bounds.head) => return,
         _ = timeout(bounds.life, over) => {}
     }
     connection.as_mut().graceful_shutdown();
@@ -205,26 +231,80 @@ impl Drop for Share {
     }
 }
 
-/// Whether a connection's request is being answered: then it is not the client that nobody hears of.
-#[derive(Clone, Default)]
-struct Answering(Arc<AtomicBool>);
+/// What a connection is at.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// The head of a request, or what comes before the first one, since then.
+    Head(Instant),
+    /// A request is being answered: then it is not the client that nobody hears of.
+    Answering,
+    /// Between two requests.
+    Idle,
+}
+
+/// How far a connection has come.
+struct Progress {
+    stage: Mutex<Stage>,
+    /// Another connection needs its place.
+    gives_way: Notify,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { stage: Mutex::new(Stage::Head(Instant::now())), gives_way: Notify::new() }
+    }
+}
+
+impl Progress {
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, stage: Stage) {
+        *self.stage() = stage;
+    }
+
+    fn is_answering(&self) -> bool {
+        matches!(*self.stage(), Stage::Answering)
+    }
+
+    /// Bytes have come.
+    fn receive(&self) {
+        let mut stage = self.stage();
+        if matches!(*stage, Stage::Idle) {
+            *stage = Stage::Head(Instant::now());
+        }
+    }
+
+    /// Waits until the head of a request has been incomplete for so long.
+    async fn until_late(&self, patience: Duration) {
+        loop {
+            let stage = *self.stage();
+            match stage {
+                Stage::Head(since) if since.elapsed() >= patience => return,
+                Stage::Head(since) => sleep_until(since + patience).await,
+                Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
+            }
+        }
+    }
+}
 
 /// A connection that fails when nothing moves for a while, and no answer is awaited.
 struct Impatient<T> {
     inner: T,
     patience: Duration,
-    answering: Answering,
+    progress: Arc<Progress>,
     silence: Pin<Box<Sleep>>,
 }
 
 impl<T> Impatient<T> {
-    fn new(inner: T, patience: Duration, answering: Answering) -> Self {
-        Self { inner, patience, answering, silence: Box::pin(sleep(patience)) }
+    fn new(inner: T, patience: Duration, progress: Arc<Progress>) -> Self {
+        Self { inner, patience, progress, silence: Box::pin(sleep(patience)) }
     }
 
     /// Restarts the clock when something moved, and fails when the time is over.
     fn watch<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
-        if result.is_ready() || self.answering.0.load(Ordering::Relaxed) {
+        if result.is_ready() || self.progress.is_answering() {
             self.silence.as_mut().reset(Instant::now() + self.patience);
             return result;
         }
@@ -238,7 +318,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let result = Pin::new(&mut self.inner).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.progress.receive();
+        }
         self.watch(context, result)
     }
 }

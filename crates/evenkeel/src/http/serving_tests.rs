@@ -18,6 +18,7 @@ const LONG: Bounds = Bounds {
     of_address: 8,
     handshake: NEVER,
     head: NEVER,
+    idle: NEVER,
     silence: NEVER,
     life: NEVER,
     last_answer: NEVER,
@@ -89,6 +90,43 @@ async fn a_head_that_trickles_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn the_time_of_a_head_counts_from_its_first_byte() {
+    let address = start(Bounds { head: FOR_AN_ANSWER, ..LONG }).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    assert!(is_answered(&mut stream).await);
+    // Between two requests there is no head to wait for.
+    sleep(FOR_AN_ANSWER + SHORT).await;
+    assert!(is_answered(&mut stream).await);
+    stream.write_all(&REQUEST[..5]).await.unwrap();
+    let ended = timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("ended in time");
+    assert!(matches!(ended, Ok(0) | Err(_)));
+}
+
+#[tokio::test]
+async fn the_oldest_incomplete_request_gives_way() {
+    let address = start(Bounds { connections: 3, ..LONG }).await;
+    let mut served = TcpStream::connect(address).await.unwrap();
+    assert!(is_answered(&mut served).await);
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(&REQUEST[..10]).await.unwrap();
+        halves.push(half);
+        assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await, "{}", halves.len());
+    }
+    assert!(is_answered(&mut served).await, "one that asks has its place");
+    let ended = timeout(PATIENCE, halves[0].read(&mut [0; 1])).await.expect("ended in time");
+    assert!(matches!(ended, Ok(0) | Err(_)));
+    // Neither keep connections that ask for nothing any more others from being served.
+    let mut idle = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        assert!(is_answered(&mut stream).await, "{}", idle.len());
+        idle.push(stream);
+    }
+}
+
+#[tokio::test]
 async fn silence_and_age_end_a_connection_and_the_next_is_served() {
     for bounds in [Bounds { silence: FOR_AN_ANSWER, ..LONG }, Bounds { life: FOR_AN_ANSWER, ..LONG }] {
         let address = start(bounds).await;
@@ -117,10 +155,11 @@ async fn an_answer_may_take_longer_than_silence_and_is_followed_by_it() {
 }
 
 #[tokio::test]
-async fn further_connections_wait_for_their_turn() {
+async fn further_connections_wait_while_all_are_being_answered() {
     let address = start(Bounds { connections: 1, ..LONG }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
-    assert!(is_answered(&mut first).await);
+    first.write_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    sleep(SHORT).await;
     let mut second = TcpStream::connect(address).await.unwrap();
     second.write_all(REQUEST).await.unwrap();
     assert!(timeout(SHORT, second.read(&mut [0; 1])).await.is_err(), "served although there is no room");

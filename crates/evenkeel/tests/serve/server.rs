@@ -101,6 +101,11 @@ impl Server {
         log
     }
 
+    /// Waits for its end without reading its log.
+    pub(crate) fn end_unread(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
     /// Waits for its end; how it ended and the rest of its log.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     Advice, FallocateFlags, FlockOperation, SeekFrom, fadvise, fallocate, fdatasync, flock, ftruncate, seek,
@@ -15,6 +16,12 @@ use rustix::io::Errno;
 use super::Extent;
 use super::overlap::Overlaps;
 use crate::error::Error;
+
+/// How long a starting server waits for a file that is locked: what a killed process had in a ring keeps its files open for
+/// some milliseconds after the process is gone, and a hanging device for longer.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// An open file or block device, locked against a second server.
 pub(crate) struct File {
@@ -42,6 +49,8 @@ pub(crate) struct Open {
     pub(crate) direct: bool,
     /// Insist on a block device.
     pub(crate) block: bool,
+    /// How long another process may go on holding the lock.
+    pub(crate) patience: Duration,
 }
 
 impl File {
@@ -57,7 +66,9 @@ impl File {
         // Neither mounted nor part of another device, now and as long as it is served.
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let exclusive = if is_device && !how.read_only { libc::O_EXCL } else { 0 };
-        let (file, created) = match (options(exclusive).open(path), create) {
+        let until = Instant::now() + how.patience;
+        let opened = until_free(path, until, libc::EBUSY, || options(exclusive).open(path));
+        let (file, created) = match (opened, create) {
             (Err(error), _) if exclusive != 0 && error.kind() == io::ErrorKind::ResourceBusy => {
                 return Err(fail("open")(io::Error::other(
                     "it is mounted, part of another device, or served by another process; stop that first, or serve it read_only",
@@ -82,11 +93,11 @@ impl File {
         } else {
             FlockOperation::NonBlockingLockExclusive
         };
-        if let Err(error) = flock(&file, lock) {
-            return Err(if error == Errno::WOULDBLOCK {
+        if let Err(error) = until_free(path, until, libc::EWOULDBLOCK, || Ok(flock(&file, lock)?)) {
+            return Err(if error.kind() == io::ErrorKind::WouldBlock {
                 Error::InUse { path: path.to_owned(), holder: holder(&file) }
             } else {
-                fail("lock")(error.into())
+                fail("lock")(error)
             });
         }
         if let (true, Some(size)) = (created, create) {
@@ -276,6 +287,23 @@ impl File {
     }
 }
 
+/// Repeats `attempt` until it fails with something else than `busy`, or time is up.
+fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut told = false;
+    loop {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(busy) && Instant::now() < until => {
+                if !std::mem::replace(&mut told, true) {
+                    let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
+                    tracing::info!("{} is in use; waiting for at most {left:.0} s until it is free", path.display());
+                }
+                std::thread::sleep(LOCK_POLL);
+            }
+            done => return done,
+        }
+    }
+}
+
 /// Logical block size of a block device in bytes; 4096, which suits all, if it does not tell.
 fn logical_block(device: &std::fs::File) -> u32 {
     let mut size: libc::c_int = 0;
@@ -318,7 +346,8 @@ mod tests {
         dir.join("volume.img")
     }
 
-    const NEW: Open = Open { create: Some(1 << 20), read_only: false, direct: true, block: false };
+    const NEW: Open =
+        Open { create: Some(1 << 20), read_only: false, direct: true, block: false, patience: Duration::ZERO };
 
     #[test]
     fn a_second_opener_is_refused_with_the_holder() {
@@ -329,8 +358,14 @@ mod tests {
             Some(Error::InUse { holder, .. }) => assert_eq!(holder, Some(std::process::id())),
             other => panic!("{other:?}"),
         }
+        // Somebody who waits for it has it as soon as it is free.
+        let waiting = std::thread::spawn({
+            let path = path.clone();
+            move || File::open(&path, &Open { patience: Duration::from_secs(30), ..NEW }).map(drop)
+        });
+        std::thread::sleep(3 * LOCK_POLL);
         drop(first);
-        assert!(File::open(&path, &NEW).is_ok());
+        waiting.join().unwrap().unwrap();
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 

@@ -147,7 +147,8 @@ mod tests {
     fn syncs_that_wait_leave_threads_for_reads() {
         let dir = std::env::temp_dir().join(format!("evenkeel-threads-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let how = Open { create: Some(1 << 20), read_only: false, direct: false, block: false };
+        let how =
+            Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience: Duration::ZERO };
         let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
         let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
         let mailbox = Arc::new(Mailbox::new().unwrap());

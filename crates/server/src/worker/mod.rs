@@ -22,10 +22,12 @@ mod pump;
 mod receive;
 mod residence;
 pub(crate) mod seen;
+mod stepwise;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport;
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -90,7 +92,7 @@ pub(crate) struct Worker {
     count: usize,
     pools: Vec<PoolWork>,
     /// Pools with something to do in this round.
-    active: Vec<usize>,
+    active: VecDeque<usize>,
     operations: Operations,
     /// Operations of which the kernel did only a part.
     unfinished: Vec<u32>,
@@ -146,7 +148,7 @@ impl Worker {
             connections: std::iter::repeat_with(|| None).take(slots).collect(),
             count: 0,
             pools: Vec::new(),
-            active: Vec::new(),
+            active: VecDeque::new(),
             operations: Operations::default(),
             unfinished: Vec::new(),
             buffers: BufferPool::default(),
@@ -300,7 +302,8 @@ impl Worker {
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Duration {
         let now = clock::now();
-        let busy = !self.resume.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
+        let busy =
+            !self.resume.is_empty() || !self.active.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
         let mut wake = if busy { now } else { self.housekeeping_at + HOUSEKEEPING };
         if !self.hungry.is_empty() {
             wake = wake.min(now + MEMORY_RETRY);

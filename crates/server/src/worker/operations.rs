@@ -11,7 +11,8 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::Worker;
 use super::connection::{Output, Request};
-use super::pump::{MAX_EXTENTS, kind_name, run_in_memory};
+use super::pump::{MAX_EXTENTS, kind_name};
+use super::stepwise::Ready;
 use crate::backend::Backend;
 use crate::backend::overlap::Pass;
 use crate::buffer::Buffer;
@@ -61,8 +62,6 @@ pub(super) struct Operations {
     /// Those to be tried again, and when.
     again: Vec<u32>,
     again_at: Instant,
-    /// Room for requests between dispatch and execution, kept for reuse.
-    pub(super) ready: Vec<(Request, Ticket)>,
 }
 
 impl Drop for Operations {
@@ -206,14 +205,14 @@ impl Worker {
             self.resubmit(pool, request);
             return self.activate(pool);
         }
+        if let Backend::Emulate(..) = &volume.backend {
+            self.pools[pool].ready.push_back(Ready::off_device(request, ticket));
+            return self.activate(pool);
+        }
         let result = match (verdict, result) {
             (Verdict::Failed(errno), _) => Err(errno),
             (_, IoResult::Extents(extents)) => Ok(Output::Extents(extents)),
-            (_, IoResult::Code(_)) => match (&volume.backend, buffer) {
-                (Backend::Emulate(memory, _), _) => Ok(run_in_memory(memory, &mut request)),
-                (_, Some(buffer)) => Ok(Output::Bytes(buffer)),
-                (_, None) => Ok(Output::Nothing),
-            },
+            (_, IoResult::Code(_)) => Ok(buffer.map_or(Output::Nothing, Output::Bytes)),
         };
         let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed };
         self.pools[pool].completed.push((ticket, outcome));
@@ -357,12 +356,17 @@ impl Operation {
             // may have failed, and with it what others wrote; want of space comes from before that part.
             // The driver of a remote server keeps that record itself: it alone knows whether the server was asked.
             let in_file = matches!(self.volume.backend, Backend::File(_));
-            if in_file && durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT) {
+            if in_file && durable_write && !not_tried && !matches!(-code, libc::ENOSPC | libc::EDQUOT | libc::EFBIG) {
                 self.volume.sync_has_failed(&error);
             }
             // What failed because nobody is there was told once; thousands may follow.
             if !matches!(&self.volume.backend, Backend::Remote(remote) if remote.is_away()) {
-                tracing::warn!(volume = self.volume.name, offset = self.request.offset, bytes = self.request.length, %error, "the back end failed a request");
+                self.volume.has_failed(
+                    kind_name(self.request.work.kind),
+                    self.request.offset,
+                    self.request.length,
+                    &error,
+                );
             }
             let gone = -code == libc::ENOSPC
                 && matches!(&self.volume.backend, Backend::File(file) if file.is_cut_short(self.volume.size()));
@@ -387,10 +391,12 @@ impl Operation {
                     return if self.unsynced { Verdict::Continue } else { Verdict::Done };
                 }
                 if code == 0 {
-                    tracing::error!(
-                        volume = self.volume.name,
-                        offset = self.request.offset,
-                        "the file is shorter than the volume"
+                    let error = std::io::Error::other("the file is shorter than the volume");
+                    self.volume.has_failed(
+                        kind_name(self.request.work.kind),
+                        self.request.offset,
+                        self.request.length,
+                        &error,
                     );
                     return Verdict::Failed(Errno::Io);
                 }
@@ -412,7 +418,8 @@ impl Operation {
 /// How the protocol names an error of the system. Everything it has no name for is an I/O error.
 fn errno_of(code: i32) -> Errno {
     match code {
-        libc::ENOSPC | libc::EDQUOT => Errno::NoSpace,
+        // EFBIG: past the largest file that the file system or the process's limit allows.
+        libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Errno::NoSpace,
         libc::ENOMEM => Errno::NoMem,
         libc::EPERM | libc::EACCES | libc::EROFS => Errno::Perm,
         libc::EOPNOTSUPP => Errno::NotSupported,

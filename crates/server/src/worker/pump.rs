@@ -1,21 +1,22 @@
 //! From requests to replies: through the pool, and for volumes in memory all the way.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use evenkeel_control::Instant;
 use evenkeel_control::pool::{Next, Outcome, TenantId, Ticket};
 use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
-use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
+use evenkeel_nbd::wire::{self, CommandFlags, Errno};
 use evenkeel_policy::{goal, promise};
 
 use super::connection::{Completion, Output, Payload, Phase, Request};
 use super::mailbox::Message;
 use super::operations::Operation;
+use super::stepwise::Ready;
 use super::transport::Peer;
 use super::{Worker, mail};
-use crate::backend::memory::Memory;
 use crate::backend::{Backend, Extent};
 use crate::clock;
 use crate::shared::Snapshot;
@@ -24,14 +25,22 @@ use crate::shared::Snapshot;
 pub(super) const MAX_EXTENTS: usize = 1024;
 /// Bytes that they take.
 pub(super) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
-/// Requests taken out of a pool under one lock.
-const DISPATCH_BATCH: usize = 256;
+/// What is taken out of a pool under one lock, in reads of memory.
+const DISPATCH_BATCH: u64 = 256;
+/// Work on memory between two looks at the clock, in the same.
+const LOOK_AFTER: u64 = 64;
+/// How long a worker deals with pools while its sockets wait.
+const TURN: Duration = Duration::from_millis(1);
+/// How long with one of them while others wait.
+const SLICE: Duration = Duration::from_micros(250);
 
 /// What a worker has for a pool, between two visits to its lock.
 #[derive(Default)]
 pub(super) struct PoolWork {
     /// Requests to submit.
     pub(super) incoming: Vec<(TenantId, Work, Request)>,
+    /// Requests that the pool has let go, and this worker has not begun with or not finished.
+    pub(super) ready: VecDeque<Ready>,
     /// Requests that left the back end.
     pub(super) completed: Vec<(Ticket, Outcome)>,
     /// When to look again if nothing happens before.
@@ -41,106 +50,157 @@ pub(super) struct PoolWork {
 }
 
 impl Worker {
-    /// Visits every pool with something to do until nothing more can go.
+    /// Visits the pools with something to do, in turn, until nothing more can go or [`TURN`] is over; sockets wait meanwhile.
     pub(super) fn pump(&mut self) {
         if self.active.is_empty() {
             return;
         }
-        let mut ready: Vec<(Request, Ticket)> = std::mem::take(&mut self.operations.ready);
-        while let Some(index) = self.active.pop() {
-            // Taken anew for each: a resubmission may have brought a new one, with more pools.
-            let snapshot = Arc::clone(&self.snapshot);
-            let pool = &snapshot.pools[index];
-            loop {
-                let now = clock::now();
-                let work = &mut self.pools[index];
-                let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
-                let slots = &self.shared.slots;
-                let (wake_at, decided, goal, promised) = {
-                    let mut state = pool.lock();
-                    for (ticket, outcome) in work.completed.drain(..) {
-                        state.complete(now, ticket, outcome);
-                    }
-                    for (tenant, what, request) in work.incoming.drain(..) {
-                        if let Err(request) = state.submit(now, tenant, what, request) {
-                            rejected.push(request);
-                        }
-                    }
-                    let wake_at = loop {
-                        match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
-                            Ok(Next::Run(request, mut ticket)) => {
-                                // Carried out by this worker as soon as it has unlocked: admission guards the queue
-                                // of a device, and would only keep the other workers waiting for this one.
-                                if snapshot.volume(request.volume).is_some_and(|volume| volume.backend.is_memory()) {
-                                    state.exempt(&mut ticket);
-                                }
-                                ready.push((request, ticket));
-                            }
-                            Ok(Next::Wait(until)) => break until,
-                            Ok(Next::Idle) => break Instant::FAR_FUTURE,
-                            Err(request) => unwanted.push(request),
-                        }
-                        if ready.len() + unwanted.len() >= DISPATCH_BATCH {
-                            break now;
-                        }
-                    };
-                    // Rare: a promise that cannot be kept since, or can again.
-                    let promised = state.take_promise_decision().and_then(|(id, scope, _)| {
-                        let view = state.tenant(id)?.promise(scope)?;
-                        Some((id, scope.name(), view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
-                    });
-                    (wake_at, state.take_decision(), state.take_goal_decision(), promised)
-                };
-                if let Some(decision) = decided {
-                    tracing::debug!(
-                        pool = pool.name,
-                        budget_bytes = decision.budget_bytes,
-                        target_ms = decision.target.map(|target| target.as_millis_f64()),
-                        reason = %decision.reason,
-                        "admission decided"
-                    );
-                }
-                if let Some(reason) = goal {
-                    let (reason, because) = (reason.name(), goal::sentence(&reason));
-                    tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
-                }
-                if let Some((id, of, reason, because)) = promised {
-                    let mut tenants = snapshot.tenants[index].iter();
-                    let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
-                    tracing::info!(pool = pool.name, tenant, of, reason, "promised throughput: {because}");
-                }
-                work.wake_at = wake_at;
-                for request in rejected {
-                    self.resubmit(index, request);
-                }
-                for request in unwanted {
-                    self.discard(request);
-                }
-                if ready.is_empty() && self.pools[index].incoming.is_empty() {
-                    break;
-                }
-                for (request, ticket) in ready.drain(..) {
-                    self.execute(&snapshot, index, request, ticket, now);
-                }
+        let until = clock::now() + TURN;
+        while let Some(index) = self.active.pop_front() {
+            let now = clock::now();
+            if self.visit(index, now, (now + SLICE).min(until)) {
+                self.pools[index].active = false;
+                continue;
             }
-            self.pools[index].active = false;
+            self.active.push_back(index);
+            if clock::now() >= until {
+                return;
+            }
         }
-        self.operations.ready = ready;
+    }
+
+    /// Visits a pool until nothing more can go, which is the result, or time is up.
+    fn visit(&mut self, index: usize, mut now: Instant, until: Instant) -> bool {
+        // Taken anew for each: a resubmission may have brought a new one, with more pools.
+        let snapshot = Arc::clone(&self.snapshot);
+        let pool = &snapshot.pools[index];
+        loop {
+            if !self.pools[index].ready.is_empty() {
+                if !self.carry_out(&snapshot, index, now, until) {
+                    return false;
+                }
+                now = clock::now();
+            }
+            let work = &mut self.pools[index];
+            let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
+            let slots = &self.shared.slots;
+            let (wake_at, decided, goal, promised) = {
+                let mut state = pool.lock();
+                for (ticket, outcome) in work.completed.drain(..) {
+                    state.complete(now, ticket, outcome);
+                }
+                for (tenant, what, request) in work.incoming.drain(..) {
+                    if let Err(request) = state.submit(now, tenant, what, request) {
+                        rejected.push(request);
+                    }
+                }
+                let mut effort = 0;
+                let wake_at = loop {
+                    match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
+                        Ok(Next::Run(request, mut ticket)) => {
+                            let in_memory =
+                                snapshot.volume(request.volume).is_some_and(|volume| volume.backend.is_memory());
+                            // Carried out by this worker as soon as it has unlocked: admission guards the queue
+                            // of a device, and would only keep the other workers waiting for this one.
+                            if in_memory {
+                                state.exempt(&mut ticket);
+                            }
+                            let ready = Ready::new(request, ticket);
+                            effort += if in_memory { ready.effort() } else { 1 };
+                            work.ready.push_back(ready);
+                        }
+                        Ok(Next::Wait(until)) => break until,
+                        Ok(Next::Idle) => break Instant::FAR_FUTURE,
+                        Err(request) => {
+                            unwanted.push(request);
+                            effort += 1;
+                        }
+                    }
+                    // What is taken out cannot be reordered any more.
+                    if effort >= DISPATCH_BATCH {
+                        break now;
+                    }
+                };
+                // Rare: a promise that cannot be kept since, or can again.
+                let promised = state.take_promise_decision().and_then(|(id, scope, _)| {
+                    let view = state.tenant(id)?.promise(scope)?;
+                    Some((id, scope.name(), view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
+                });
+                (wake_at, state.take_decision(), state.take_goal_decision(), promised)
+            };
+            if let Some(decision) = decided {
+                tracing::debug!(
+                    pool = pool.name,
+                    budget_bytes = decision.budget_bytes,
+                    target_ms = decision.target.map(|target| target.as_millis_f64()),
+                    reason = %decision.reason,
+                    "admission decided"
+                );
+            }
+            if let Some(reason) = goal {
+                let (reason, because) = (reason.name(), goal::sentence(&reason));
+                tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
+            }
+            if let Some((id, of, reason, because)) = promised {
+                let mut tenants = snapshot.tenants[index].iter();
+                let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
+                tracing::info!(pool = pool.name, tenant, of, reason, "promised throughput: {because}");
+            }
+            work.wake_at = wake_at;
+            for request in rejected {
+                self.resubmit(index, request);
+            }
+            for request in unwanted {
+                self.discard(request);
+            }
+            if self.pools[index].ready.is_empty() && self.pools[index].incoming.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// Carries out what a pool has let go; false if time is up before all of it is done.
+    fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
+        let mut effort = 0;
+        while let Some(ready) = self.pools[index].ready.pop_front() {
+            effort += ready.effort();
+            self.execute(snapshot, index, ready, now);
+            if effort >= LOOK_AFTER {
+                if clock::now() >= until {
+                    return false;
+                }
+                effort = 0;
+            }
+        }
+        true
     }
 
     #[inline]
-    fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut request: Request, ticket: Ticket, now: Instant) {
-        let Some(volume) = snapshot.volume(request.volume) else {
-            self.pools[pool].completed.push((ticket, Outcome::Cancelled));
-            self.answer(request, Err(Errno::Shutdown));
+    fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut ready: Ready, now: Instant) {
+        let Some(volume) = snapshot.volume(ready.request.volume) else {
+            self.pools[pool].completed.push((ready.ticket, Outcome::Cancelled));
+            self.answer(ready.request, Err(Errno::Shutdown));
             return;
         };
-        match &volume.backend {
-            Backend::Memory(memory) => {
-                let output = run_in_memory(memory, &mut request);
-                self.pools[pool].completed.push((ticket, Outcome::Done));
-                self.answer(request, Ok(output));
+        let in_memory = match &volume.backend {
+            Backend::Memory(memory) => Some(memory),
+            Backend::Emulate(memory, _) if ready.is_off_device() => Some(memory),
+            Backend::Emulate(..) | Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => None,
+        };
+        if let Some(memory) = in_memory {
+            match ready.step(memory) {
+                Some(output) => {
+                    self.pools[pool].completed.push((ready.ticket, Outcome::Done));
+                    self.answer(ready.request, Ok(output));
+                }
+                // Behind the others: what is long already may last longer.
+                None => self.pools[pool].ready.push_back(ready),
             }
+            return;
+        }
+        let (request, ticket) = (ready.request, ready.ticket);
+        match &volume.backend {
+            Backend::Memory(_) => {}
             Backend::Emulate(_, device) => {
                 let work = request.work;
                 let io = Io { kind: work.kind, offset: request.offset, bytes: work.bytes };
@@ -256,26 +316,6 @@ impl Worker {
             self.dirty.push(key.slot);
         }
     }
-}
-
-/// Carries a request out on a volume in memory.
-#[inline]
-pub(super) fn run_in_memory(memory: &Memory, request: &mut Request) -> Output {
-    match request.command {
-        Command::Read => return Output::InPlace(memory.readable(request.offset, request.length)),
-        Command::Write => {
-            if let Some(buffer) = &request.buffer {
-                memory.write(request.offset, buffer.as_slice());
-            }
-        }
-        Command::Trim => memory.zero(request.offset, request.length, true),
-        Command::WriteZeroes => {
-            memory.zero(request.offset, request.length, !request.flags.contains(CommandFlags::NO_HOLE));
-        }
-        Command::BlockStatus => return Output::Extents(memory.extents(request.offset, request.length, MAX_EXTENTS)),
-        _ => {}
-    }
-    Output::Nothing
 }
 
 /// What an operation counts as in reports.

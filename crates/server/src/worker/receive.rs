@@ -486,7 +486,7 @@ impl Worker {
         {
             work.active = true;
             work.wake_at = Instant::FAR_FUTURE;
-            self.active.push(pool);
+            self.active.push_back(pool);
         }
     }
 }

@@ -178,7 +178,7 @@ impl Machine {
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
         qemu.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&self.initramfs);
         let layer = if self.layer { " lab.layer" } else { "" };
-        qemu.arg("-append").arg(format!("console=ttyS0 quiet panic=1 mitigations=off{layer}"));
+        qemu.arg("-append").arg(format!("console=ttyS0 quiet panic=1 mitigations=off nokaslr audit=0{layer}"));
         qemu.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
         let share = format!("local,path={},mount_tag=share,security_model=none", self.share.display());
         qemu.arg("-virtfs").arg(share);

@@ -69,7 +69,13 @@ fn what_is_inside_the_device_outlives_a_panic() {
 fn want_of_means_is_tried_again_and_never_taken_for_lost_data() {
     let dir = std::env::temp_dir().join(format!("evenkeel-again-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let how = Open { create: Some(1 << 20), read_only: false, direct: true, block: false };
+    let how = Open {
+        create: Some(1 << 20),
+        read_only: false,
+        direct: true,
+        block: false,
+        patience: std::time::Duration::ZERO,
+    };
     let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
     let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
     for code in [libc::EAGAIN, libc::EINTR] {

@@ -1,0 +1,200 @@
+//! The log: lines on stderr.
+//!
+//! A server and an agent have them written by a thread of its own: who reads their stderr may stop, and then a write never
+//! returns. What does not fit between the two is dropped and counted.
+
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Lines that wait to be written at most: some 150 KiB, what a reader that is a little late has missed.
+const MAX_WAITING: usize = 1024;
+/// How long the end of the program waits for lines that are not written yet.
+const END_PATIENCE: Duration = Duration::from_millis(500);
+
+enum Message {
+    Line(Vec<u8>),
+    /// Answered when everything before it is written.
+    End(SyncSender<()>),
+}
+
+/// Where log lines go.
+#[derive(Clone)]
+pub(crate) struct Log {
+    /// The thread that writes; without one they are written at once.
+    writer: Option<SyncSender<Message>>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Log {
+    /// Logs what passes `filter` to stderr from now on; by a thread if the program `serves` until it is stopped.
+    ///
+    /// # Errors
+    /// When `filter` is none, or there is no thread to be had.
+    pub(crate) fn start(filter: &str, serves: bool) -> anyhow::Result<Self> {
+        let parsed = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} is not a filter"))?;
+        let log = if serves {
+            // Not by `io::stderr`, whose lock would be held by a write that never returns.
+            let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot use stderr")?;
+            let log = Self::by_thread(File::from(stderr)).context("cannot start a thread for the log")?;
+            let panics = log.clone();
+            std::panic::set_hook(Box::new(move |panic| {
+                let thread = thread::current();
+                let trace = std::backtrace::Backtrace::capture();
+                panics.say(&format!("thread '{}' {panic}\n{trace}", thread.name().unwrap_or("?")));
+            }));
+            log
+        } else {
+            Self { writer: None, dropped: Arc::default() }
+        };
+        tracing_subscriber::fmt()
+            .with_env_filter(parsed)
+            .with_writer(log.clone())
+            .with_ansi(io::stderr().is_terminal())
+            .with_target(false)
+            .init();
+        Ok(log)
+    }
+
+    fn by_thread(mut out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (writer, messages) = sync_channel(MAX_WAITING);
+        let log = Self { writer: Some(writer), dropped: Arc::default() };
+        let dropped = Arc::clone(&log.dropped);
+        thread::Builder::new().name("evenkeel-log".into()).spawn(move || write(&mut out, &messages, &dropped))?;
+        Ok(log)
+    }
+
+    /// Writes a line.
+    pub(crate) fn say(&self, line: &str) {
+        self.take(format!("{line}\n").into_bytes());
+    }
+
+    fn take(&self, line: Vec<u8>) {
+        match &self.writer {
+            Some(writer) => {
+                if writer.try_send(Message::Line(line)).is_err() {
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            None => drop(io::stderr().write_all(&line)),
+        }
+    }
+
+    /// Waits until everything is written, but not for a reader that has stopped.
+    pub(crate) fn finish(&self) {
+        let Some(writer) = &self.writer else { return };
+        let until = Instant::now() + END_PATIENCE;
+        let (done, written) = sync_channel(1);
+        while writer.try_send(Message::End(done.clone())).is_err() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Writes all messages, and how many lines there was no room for.
+fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64) {
+    for message in messages {
+        match message {
+            Message::Line(line) => drop(out.write_all(&line)),
+            Message::End(done) => drop(done.send(())),
+        }
+        let count = dropped.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            let _ =
+                writeln!(out, "{count} lines of the log were dropped, because stderr is not read as fast as they come");
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Lines<'a>;
+
+    fn make_writer(&'a self) -> Lines<'a> {
+        Lines(self)
+    }
+}
+
+/// Takes one line with each call.
+pub(crate) struct Lines<'a>(&'a Log);
+
+impl Write for Lines<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.take(line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Sender, channel};
+
+    use super::*;
+
+    /// A reader that takes a line whenever it is told to.
+    struct Slow {
+        turns: Receiver<()>,
+        read: Arc<Mutex<String>>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            // After the last turn it takes everything.
+            let _ = self.turns.recv();
+            self.read.lock().unwrap().push_str(std::str::from_utf8(line).unwrap());
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn slow() -> (Log, Sender<()>, Arc<Mutex<String>>) {
+        let (turn, turns) = channel();
+        let read = Arc::<Mutex<String>>::default();
+        let log = Log::by_thread(Slow { turns, read: Arc::clone(&read) }).unwrap();
+        (log, turn, read)
+    }
+
+    #[test]
+    fn a_reader_that_stops_keeps_nobody_waiting_and_is_told_what_it_has_missed() {
+        let (log, turn, read) = slow();
+        // One line may be in the writer's hands.
+        let lines = 3 * MAX_WAITING;
+        (0..lines).for_each(|n| log.say(&format!("line {n}")));
+        log.finish();
+        assert_eq!(*read.lock().unwrap(), "");
+        let dropped = log.dropped.load(Ordering::Relaxed);
+        assert!((lines - MAX_WAITING - 1..=lines - MAX_WAITING).contains(&(dropped as usize)), "{dropped}");
+        drop(turn);
+        log.finish();
+        let read = read.lock().unwrap();
+        let said = format!("{dropped} lines of the log were dropped");
+        assert!(read.starts_with("line 0\n") && read.contains(&said), "{said}: {read}");
+        assert_eq!(read.lines().count(), lines - dropped as usize + 1);
+    }
+
+    #[test]
+    fn the_end_waits_for_what_is_not_written_yet() {
+        let (log, turn, read) = slow();
+        drop(turn);
+        (0..100).for_each(|n| log.say(&format!("line {n}")));
+        log.finish();
+        assert_eq!(read.lock().unwrap().lines().count(), 100);
+    }
+}
