@@ -144,7 +144,7 @@ pub(crate) struct Message<'a> {
 }
 
 /// Splits a datagram into messages; stops at the first that is cut short.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let header = bytes.get(..HEADER_BYTES)?;
         let length = u32::from_ne_bytes(header[..4].try_into().ok()?) as usize;

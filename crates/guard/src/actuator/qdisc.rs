@@ -280,6 +280,7 @@ impl Qdiscs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::actuator::netlink::messages;
 
     #[test]
     fn a_delay_is_encoded_as_the_kernel_reads_it() {
@@ -308,6 +309,21 @@ mod tests {
         assert_eq!(attribute(attributes, KIND).map(text), Some("fq"));
         let options = attribute(attributes, OPTIONS).unwrap();
         assert_eq!(attribute(options, 5).unwrap(), [0; 4], "no pacing");
+    }
+
+    #[test]
+    fn packets_that_wait_and_drops_are_read() {
+        let mut batch = Batch::default();
+        batch.message(NEW_QDISC, ACK, |w| {
+            header(w, 7, MAJOR, ROOT, 0);
+            w.text(KIND, "fq");
+            let mut queue = [24u16, 3].map(u16::to_ne_bytes).concat();
+            queue.extend([5u32, 700, 9, 0, 0].map(u32::to_ne_bytes).concat());
+            w.bytes(STATISTICS, &queue);
+        });
+        let found = messages(batch.bytes()).find_map(read).expect("a queueing discipline");
+        assert_eq!((found.device, found.handle, found.root), (7, MAJOR, true));
+        assert_eq!((found.waiting, found.drops), (5, 9));
     }
 
     #[test]

@@ -397,3 +397,29 @@ impl Sink for Answers<'_> {
         self.answers.push(Answer { flight: slot.flight, length: slot.length, result: result.map(|()| slot.extents) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_end_where_the_question_ended() {
+        let (mut slots, mut answers) = (Slots::default(), Vec::new());
+        slots.slots.push(Some(Slot {
+            cookie: 0,
+            command: Command::BlockStatus,
+            offset: 4096,
+            length: 1000,
+            extents: Vec::new(),
+            told: 0,
+            flight: Flight::Flush { covers: 0, round: 0 },
+        }));
+        let mut sink = Answers { slots: &mut slots, answers: &mut answers };
+        for status in [0, STATE_HOLE | STATE_ZERO, 0] {
+            sink.extent(0, 0, 600, status.into());
+        }
+        let slot = slots.get(0).expect("in flight");
+        let extents: Vec<_> = slot.extents.iter().map(|extent| (extent.len, extent.hole)).collect();
+        assert_eq!((extents, slot.told), (vec![(600, false), (400, true)], 1000));
+    }
+}
