@@ -202,8 +202,16 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let totals = Mutex::new(Totals::default());
     let ended = |outcome| totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(outcome);
 
-    // Packages come over the network while the compiler takes the processors.
-    let fetching = thread::spawn(packages::provide);
+    // Packages come over the network while the compiler takes the processors, and then what the labs need.
+    let boots = LABS.iter().any(|&step| args.wants(step) && step.lab().is_some());
+    let fetching = thread::spawn(move || {
+        let provided = packages::provide();
+        // What is missing is found, and said, once more when the labs are about to begin.
+        if boots && LABS.iter().filter_map(|step| step.lab()).any(|(name, _)| lab::missing(name).is_none()) {
+            let _ = lab::prepare();
+        }
+        provided
+    });
     let mut built = Built::default();
     if args.wants(Step::Fmt) {
         let mut fmt = cargo();
