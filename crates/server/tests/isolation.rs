@@ -24,13 +24,11 @@ const AT_MOST: u64 = 64;
 
 #[test]
 fn work_on_memory_of_another_pool_is_shared_out_in_turns() {
-    let text = format!(
-        "[server]\nworkers = 1\n[pools.noise]\n\
-         [volumes.light]\nbackend = \"memory\"\nsize = \"1MiB\"\n\
-         [volumes.noise]\nbackend = \"memory\"\npool = \"noise\"\nsize = \"4GiB\"\n"
-    );
+    let text = "[server]\nworkers = 1\n[pools.noise]\n\
+                [volumes.light]\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+                [volumes.noise]\nbackend = \"memory\"\npool = \"noise\"\nsize = \"4GiB\"\n";
     for command in [Command::Trim, Command::WriteZeroes] {
-        let test = TestServer::start(&format!("isolation-{command:?}"), Engine::Auto, &text);
+        let test = TestServer::start(&format!("isolation-{command:?}"), Engine::Auto, text);
         let stop = AtomicBool::new(false);
         let noise: u64 = std::thread::scope(|scope| {
             let stops = support::Stop(&stop);
