@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes a line whenever it is told to.
+    /// A reader that takes one line for each turn.
     struct Slow {
         turns: Receiver<()>,
         read: Arc<Mutex<String>>,
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stops_keeps_nobody_waiting_and_is_told_what_it_has_missed() {
+    fn a_reader_that_stops_blocks_no_writer_and_learns_how_much_it_has_missed() {
         let (log, turn, read) = slow();
         // One line may be in the writer's hands.
         let lines = 3 * MAX_WAITING;

@@ -502,7 +502,7 @@ fn a_write_past_the_limit_of_file_sizes_has_no_space_and_harms_nothing_else() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn a_log_without_a_reader_stops_nothing() {
     let folder = Folder::new();
     let mut server = Server::start(&folder, &["--log", "debug"]);
     let address = server.uri().trim_start_matches("nbd://").trim_end_matches("/disk0").to_owned();

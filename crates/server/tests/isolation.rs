@@ -18,8 +18,8 @@ const LIGHT: u64 = 200;
 /// Bytes of the volume that is attacked. Nothing is ever stored in it.
 const SIZE: u64 = 4 << 30;
 /// Requests of the attacker for each of the light client. A worker deals with all pools for 1 ms at a time, twice for each
-/// request of the light client, and one of the attacker's takes 0.1 ms at least. Whoever carries out all that there is
-/// comes to `CONNECTIONS` times `DEPTH`.
+/// request of the light client, and one of the attacker's takes 0.1 ms at least. A worker that carries out all
+/// that there is comes to `CONNECTIONS` times `DEPTH`.
 const AT_MOST: u64 = 64;
 
 #[test]

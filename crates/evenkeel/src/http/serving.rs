@@ -236,7 +236,7 @@ impl Drop for Share {
 enum Stage {
     /// The head of a request, or what comes before the first one, since then.
     Head(Instant),
-    /// A request is being answered: then it is not the client that nobody hears of.
+    /// A request is being answered: silence is not the client's then.
     Answering,
     /// Between two requests.
     Idle,

@@ -358,7 +358,7 @@ mod tests {
             Some(Error::InUse { holder, .. }) => assert_eq!(holder, Some(std::process::id())),
             other => panic!("{other:?}"),
         }
-        // Somebody who waits for it has it as soon as it is free.
+        // A server that waits for it has it as soon as it is free.
         let waiting = std::thread::spawn({
             let path = path.clone();
             move || File::open(&path, &Open { patience: Duration::from_secs(30), ..NEW }).map(drop)
