@@ -3,6 +3,7 @@
 //! A server and an agent have them written by a thread of its own: who reads their stderr may stop, and then a write never
 //! returns. What does not fit between the two is dropped and counted.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
@@ -49,8 +50,13 @@ impl Log {
             let panics = log.clone();
             std::panic::set_hook(Box::new(move |panic| {
                 let thread = thread::current();
-                let trace = std::backtrace::Backtrace::capture();
-                panics.say(&format!("thread '{}' {panic}\n{trace}", thread.name().unwrap_or("?")));
+                panics.say(&format!("thread '{}' {panic}", thread.name().unwrap_or("?")));
+                let trace = Backtrace::capture();
+                if trace.status() == BacktraceStatus::Captured {
+                    panics.say(&trace.to_string());
+                }
+                // The program may end before the thread that writes has its turn.
+                panics.finish();
             }));
             log
         } else {
