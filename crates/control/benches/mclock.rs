@@ -90,7 +90,7 @@ fn qos(i: usize, clients: usize) -> Qos {
 
 fn work(i: u64) -> Work {
     let kind = if i.is_multiple_of(3) { Kind::Write } else { Kind::Read };
-    Work { kind, bytes: 4_096 << (i % 3) }
+    Work::new(kind, 4_096 << (i % 3))
 }
 
 struct Loaded {

@@ -76,7 +76,7 @@ impl Loaded {
         let kind = if self.pushed.is_multiple_of(3) { Kind::Write } else { Kind::Read };
         let mut payload = [self.pushed; 10];
         payload[0] = place as u64;
-        let pushed = self.pool.submit(self.now, self.tenants[place], Work { kind, bytes: 4_096 }, payload);
+        let pushed = self.pool.submit(self.now, self.tenants[place], Work::new(kind, 4_096), payload);
         assert!(pushed.is_ok(), "nobody leaves");
     }
 

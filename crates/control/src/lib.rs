@@ -11,6 +11,7 @@
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
 //! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
+//! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, descent |
 //! | [`exchange`] | what did all hosts that share a device report? | rounds, by period |
 //! | [`pool`] | all of it for one shared device | one state machine |
@@ -23,6 +24,7 @@
 extern crate alloc;
 
 pub mod admission;
+pub mod duty;
 pub mod exchange;
 pub mod histogram;
 mod invalid;
@@ -32,6 +34,7 @@ pub mod placement;
 pub mod pool;
 pub mod response;
 pub mod rng;
+pub mod slices;
 pub mod slots;
 pub mod throughput;
 pub mod time;

@@ -25,10 +25,11 @@ use crate::histogram::Histogram;
 use crate::limits::{LimitSet, Owner};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
 use crate::response::{self, Shape, Standing};
+use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
-use crate::units::{Kind, Rates, Work};
+use crate::units::{Direction, Kind, Rates, Work};
 
 pub mod goal;
 pub mod promise;
@@ -105,6 +106,12 @@ impl Ticket {
         self.work
     }
 
+    /// The request began with a slice that was queued at `began`: the latency of the whole counts from then. For the ticket
+    /// of a slice with which a request [ends](crate::units::Part::ends).
+    pub fn began_at(&mut self, began: Instant) {
+        self.queued_at = self.queued_at.min(began);
+    }
+
     /// Whether [`Pool::exempt`] took its share of the admission budget back.
     pub fn is_exempt(&self) -> bool {
         self.cost == 0
@@ -148,15 +155,15 @@ pub struct TenantStats {
     pub read_bytes: u64,
     /// Payload bytes written.
     pub write_bytes: u64,
-    /// Requests the back end failed.
+    /// Requests, or slices of them, that the back end failed.
     pub errors: u64,
     /// Requests dispatched to meet the reservation.
     pub by_reservation: u64,
     /// Requests dispatched by weight.
     pub by_weight: u64,
-    /// From submission to admission.
+    /// From submission to admission; of a divided request that of its first slice.
     pub queue_wait: Histogram,
-    /// From admission to completion.
+    /// From admission to completion; of each slice.
     pub device_latency: Histogram,
     /// From submission to completion.
     pub response_time: Histogram,
@@ -282,6 +289,7 @@ pub struct Pool<R> {
     /// Which promise cannot be kept, or can again, since [`Pool::take_promise_decision`].
     promise_decided: Option<(TenantId, Scope, throughput::Reason)>,
     slots: Option<Box<Slots>>,
+    slices: Slices,
 }
 
 impl<R> Pool<R> {
@@ -304,6 +312,7 @@ impl<R> Pool<R> {
             promises: None,
             promise_decided: None,
             slots: None,
+            slices: Slices::new(now),
             config,
         };
         pool.set_goal(now);
@@ -542,7 +551,9 @@ impl<R> Pool<R> {
             Some(Phase::Weight) => tenant.stats.by_weight += 1,
             None => {}
         }
-        tenant.stats.queue_wait.record(now.since(queued_at));
+        if work.part.begins() {
+            tenant.stats.queue_wait.record(now.since(queued_at));
+        }
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
         }
@@ -558,7 +569,9 @@ impl<R> Pool<R> {
         match (outcome, ticket.is_exempt()) {
             (_, true) => {}
             (Outcome::Done, false) => {
-                self.admission.observe(now, ticket.cost, ticket.work.kind, u64::from(ticket.work.bytes), latency);
+                let Work { kind, bytes, .. } = ticket.work;
+                self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
+                self.slices.observe(now, kind, bytes, latency);
             }
             // A failure may come back at once: its latency says nothing about the queue.
             (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),
@@ -584,6 +597,7 @@ impl<R> Pool<R> {
         }
         if let Some(goal) = &mut self.goal
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
+            && ticket.work.part.ends()
         {
             // Nobody else can mend what its own limit makes it wait.
             let response_time = now.since(ticket.free_at);
@@ -593,17 +607,23 @@ impl<R> Pool<R> {
         let stats = &mut tenant.stats;
         match outcome {
             Outcome::Done => {
-                let bytes = u64::from(ticket.work.bytes);
-                match ticket.work.kind {
-                    Kind::Read => (stats.reads, stats.read_bytes) = (stats.reads + 1, stats.read_bytes + bytes),
-                    Kind::Write => (stats.writes, stats.write_bytes) = (stats.writes + 1, stats.write_bytes + bytes),
-                    Kind::Flush => stats.flushes += 1,
-                    Kind::Meta => stats.metas += 1,
+                let Work { kind, bytes, part } = ticket.work;
+                let (bytes, requests) = (u64::from(bytes), u64::from(part.ends()));
+                match kind {
+                    Kind::Read => (stats.reads, stats.read_bytes) = (stats.reads + requests, stats.read_bytes + bytes),
+                    Kind::Write => {
+                        (stats.writes, stats.write_bytes) = (stats.writes + requests, stats.write_bytes + bytes);
+                    }
+                    Kind::Flush => stats.flushes += requests,
+                    Kind::Meta => stats.metas += requests,
                 }
                 stats.device_latency.record(latency);
-                stats.response_time.record(now.since(ticket.queued_at));
-                if let Some(shape) = &mut tenant.shape {
-                    shape.record(now.since(ticket.queued_at));
+                if part.ends() {
+                    let response_time = now.since(ticket.queued_at);
+                    stats.response_time.record(response_time);
+                    if let Some(shape) = &mut tenant.shape {
+                        shape.record(response_time);
+                    }
                 }
             }
             Outcome::Failed => stats.errors += 1,
@@ -657,6 +677,12 @@ impl<R> Pool<R> {
     #[inline]
     pub fn take_goal_decision(&mut self) -> Option<response::Reason> {
         self.goal_decided.take()
+    }
+
+    /// Bytes of the slices into which a request of this direction is to be divided before [`Pool::submit`].
+    #[inline]
+    pub fn slice_bytes(&self, direction: Direction) -> u32 {
+        self.slices.bytes(direction)
     }
 
     /// The admission controller, for a look at its state.

@@ -65,8 +65,14 @@ impl TokenBucket {
     /// longer than for this request alone.
     #[inline]
     pub fn take(&mut self, now: Instant, work: &Work) {
+        self.charge(now, work.part.begins().into(), work.payload());
+    }
+
+    /// Charges so many requests and bytes.
+    #[inline]
+    pub(crate) fn charge(&mut self, now: Instant, requests: u32, bytes: u32) {
         let now_tag = tag(now.as_nanos());
-        for (rate, amount) in [(IOPS, 1), (BYTES, work.bytes)] {
+        for (rate, amount) in [(IOPS, requests), (BYTES, bytes)] {
             if self.prices[rate] != 0 {
                 let latest = now_tag + tag(self.burst_ns) + MAX_DEBT;
                 let start = self.tags[rate].max(now_tag).min(latest);

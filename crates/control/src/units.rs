@@ -40,13 +40,59 @@ impl Direction {
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
 }
 
-/// What a request asks of a device.
+/// The part of a client's request that a piece of work is. Large requests are divided into slices in front of the
+/// scheduler, so that others go in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The first slice: it counts as the request in limits on requests.
+    First,
+    /// A slice between the first and the last.
+    Middle,
+    /// The last slice: it counts as the request in what was served.
+    Last,
+}
+
+impl Part {
+    /// Whether a request begins with it.
+    #[inline]
+    pub const fn begins(self) -> bool {
+        matches!(self, Self::Whole | Self::First)
+    }
+
+    /// Whether a request ends with it.
+    #[inline]
+    pub const fn ends(self) -> bool {
+        matches!(self, Self::Whole | Self::Last)
+    }
+}
+
+/// A request, or a slice of one, as a device sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// What kind of work it is.
     pub kind: Kind,
-    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`] and [`Kind::Meta`].
+    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`] the bytes whose transfer
+    /// takes as long: they count for weights and budget, not for limits.
     pub bytes: u32,
+    /// The part of a request that it is.
+    pub part: Part,
+}
+
+impl Work {
+    /// A whole request.
+    #[inline]
+    pub const fn new(kind: Kind, bytes: u32) -> Self {
+        Self { kind, bytes, part: Part::Whole }
+    }
+
+    /// Payload bytes, as limits count them.
+    #[inline]
+    pub const fn payload(&self) -> u32 {
+        if self.kind.direction().is_some() { self.bytes } else { 0 }
+    }
 }
 
 /// A pair of rates that hold together; 0 stands for "not set" in either place.

@@ -5,6 +5,7 @@ mod admission_baselines;
 mod admission_defects;
 mod admission_elastic;
 mod admission_properties;
+mod duty;
 #[path = "support/admission_events.rs"]
 mod events;
 mod exchange;

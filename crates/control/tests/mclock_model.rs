@@ -326,7 +326,7 @@ fn a_work() -> impl Strategy<Value = Work> {
     let bytes = prop::sample::select(vec![512, 4_096, 65_536, 1 << 20]);
     (prop::sample::select(vec![Kind::Read, Kind::Write, Kind::Flush, Kind::Meta]), bytes).prop_map(|(kind, bytes)| {
         let bytes = if matches!(kind, Kind::Read | Kind::Write) { bytes } else { 0 };
-        Work { kind, bytes }
+        Work::new(kind, bytes)
     })
 }
 
@@ -528,7 +528,7 @@ impl Pair {
         if let Some(&id) = self.former.last() {
             let now = self.now();
             assert_eq!(self.queue.client_len(id), 0);
-            assert_eq!(self.queue.push(now, id, Work { kind: Kind::Read, bytes: 1 }, (id, 0)), Err((id, 0)));
+            assert_eq!(self.queue.push(now, id, Work::new(Kind::Read, 1), (id, 0)), Err((id, 0)));
             self.queue.set_qos(now, id, Qos::default());
             self.queue.block(now, id);
             self.queue.unblock(now, id);

@@ -87,7 +87,7 @@ impl Device {
     }
 
     fn push(&mut self, client: usize, bytes: u32) {
-        let work = Work { kind: Kind::Read, bytes };
+        let work = Work::new(Kind::Read, bytes);
         assert_eq!(self.queue.push(Instant::from_nanos(self.now), self.ids[client], work, client), Ok(()));
     }
 
@@ -323,7 +323,7 @@ fn writes_can_cost_more_than_reads() {
     let mut served = [0, 0];
     for _ in 0..400 {
         for (id, kind) in [(reader, Kind::Read), (writer, Kind::Write)] {
-            assert_eq!(queue.push(Instant::ZERO, id, Work { kind, bytes: 4_096 }, ()), Ok(()));
+            assert_eq!(queue.push(Instant::ZERO, id, Work::new(kind, 4_096), ()), Ok(()));
         }
         if let Pull::Ready { client, .. } = queue.pull(Instant::ZERO, |_, _| true) {
             served[usize::from(client == writer)] += 1;
@@ -358,7 +358,7 @@ fn who_is_a_little_late_each_time_still_gets_its_half() {
     // One request outstanding, and the next one comes just after its turn has passed, two times out of three.
     let mut queue = Queue::new(CostModel::default());
     let (light, heavy) = (queue.join(Instant::ZERO, weight(1)), queue.join(Instant::ZERO, weight(1)));
-    let work = Work { kind: Kind::Read, bytes: 4_096 };
+    let work = Work::new(Kind::Read, 4_096);
     let (mut absent, mut light_served) = (0, 0);
     for turn in 0..3_000_u64 {
         let now = Instant::from_nanos(turn);
@@ -419,7 +419,7 @@ fn a_light_client_gets_its_half_of_a_limited_pool() {
     let mut queue = Queue::new(CostModel::default());
     let mut bucket = TokenBucket::new(iops(5_000), Duration::from_millis(1));
     let (light, heavy) = (queue.join(Instant::ZERO, weight(1)), queue.join(Instant::ZERO, weight(1)));
-    let work = Work { kind: Kind::Read, bytes: 4_096 };
+    let work = Work::new(Kind::Read, 4_096);
     let mut now = Instant::ZERO;
     let end = Instant::from_nanos(10 * SECOND);
     let mut light_returns = Some(Instant::ZERO);
@@ -619,7 +619,7 @@ fn the_same_input_gives_the_same_order() {
 fn a_blocked_client_waits_and_keeps_its_order() {
     let mut queue = Queue::new(CostModel::default());
     let id = queue.join(Instant::ZERO, weight(1));
-    let work = Work { kind: Kind::Read, bytes: 1 };
+    let work = Work::new(Kind::Read, 1);
     for i in 0..3 {
         assert_eq!(queue.push(Instant::ZERO, id, work, i), Ok(()));
     }
@@ -668,7 +668,7 @@ fn blocking_after_every_request_costs_nobody_their_share() {
 #[test]
 fn leaving_gives_everything_back_and_frees_the_place_not_the_name() {
     let mut queue = Queue::new(CostModel::default());
-    let work = Work { kind: Kind::Write, bytes: 512 };
+    let work = Work::new(Kind::Write, 512);
     let first = queue.join(Instant::ZERO, reserved(5));
     for i in 0..5 {
         assert_eq!(queue.push(Instant::ZERO, first, work, i), Ok(()));
@@ -704,7 +704,7 @@ proptest! {
             let qos = Qos { reservation, limit, weight, burst, background: a % 2 == 0 };
             let id = queue.join(now, qos);
             for kind in [Kind::Write, Kind::Flush] {
-                prop_assert_eq!(queue.push(now, id, Work { kind, bytes }, ()), Ok(()));
+                prop_assert_eq!(queue.push(now, id, Work::new(kind, bytes), ()), Ok(()));
                 pushed += 1;
             }
             if matches!(queue.pull(now, |_, _| true), Pull::Ready { .. }) {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const SECOND: u64 = 1_000_000_000;
 
 fn read(bytes: u32) -> Work {
-    Work { kind: Kind::Read, bytes }
+    Work::new(Kind::Read, bytes)
 }
 
 fn iops(iops: u64) -> Rates {

@@ -8,11 +8,11 @@ use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::pool::goal;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::response::{self, Standing};
-use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::units::{Kind, Part, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
-const READ: Work = Work { kind: Kind::Read, bytes: 4096 };
+const READ: Work = Work::new(Kind::Read, 4096);
 
 fn config() -> Config {
     Config {
@@ -64,7 +64,7 @@ fn latency_is_counted_in_two_parts() {
 
 #[test]
 fn who_is_let_in_by_a_limit_does_not_wait_for_a_request_that_does_not_fit() {
-    const LARGE: Work = Work { kind: Kind::Read, bytes: 65536 };
+    const LARGE: Work = Work::new(Kind::Read, 65536);
     let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 100_000 }, ..config() });
     let bulk = pool.join(at(0), Qos::default());
     let limit = Rates { iops: 100, bytes_per_s: 0 };
@@ -295,7 +295,7 @@ proptest! {
             let all = each.clone().chain(requests.iter().copied()).chain(each);
             for (number, (tenant, bytes, wanted)) in (0..).zip(all) {
                 if wanted || with_unwanted {
-                    let work = Work { kind: Kind::Read, bytes };
+                    let work = Work::new(Kind::Read, bytes);
                     pool.submit(at(0), ids[tenant % ids.len()], work, number * 2 + u64::from(!wanted)).unwrap();
                 }
             }
@@ -364,7 +364,7 @@ proptest! {
                 Step::Submit(t, bytes, read) => {
                     let tenant = tenants[t % tenants.len()];
                     let kind = if read { Kind::Read } else { Kind::Write };
-                    prop_assert_eq!(pool.submit(at(now), tenant, Work { kind, bytes }, next), Ok(()));
+                    prop_assert_eq!(pool.submit(at(now), tenant, Work::new(kind, bytes), next), Ok(()));
                     waiting.entry(tenant).or_default().push_back(next);
                     next += 1;
                 }
@@ -449,4 +449,35 @@ proptest! {
         prop_assert_eq!(rest, waiting.values().map(VecDeque::len).sum::<usize>());
         prop_assert_eq!(pool.queued(), 0);
     }
+}
+
+/// A request in three slices counts as one where requests are limited and where they are counted; its latency counts from its
+/// first slice to its last.
+#[test]
+fn a_divided_request_counts_once() {
+    let mut pool = pool(config());
+    let limit = Rates { iops: 1, bytes_per_s: 0 };
+    let tenant = pool.join(at(0), Qos { limit, ..Qos::default() });
+    for (n, part) in [Part::First, Part::Middle, Part::Last].into_iter().enumerate() {
+        pool.submit(at(0), tenant, Work { part, ..Work::new(Kind::Read, 65_536) }, n as u64).unwrap();
+    }
+    pool.submit(at(0), tenant, READ, 3).unwrap();
+    pool.submit(at(0), tenant, READ, 4).unwrap();
+    let second = 1_000_000;
+    let mut slices = drain(&mut pool, at(0));
+    assert_eq!(slices.len(), 1, "the limit of one request a second is used up");
+    slices.extend(drain(&mut pool, at(second)));
+    let (_, next) = slices.pop().unwrap();
+    assert_eq!(slices.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1, 2], "and slices two and three do not count");
+    for (n, mut slice) in slices {
+        if n == 2 {
+            slice.began_at(at(0));
+        }
+        pool.complete(at(2 * second), slice, Outcome::Done);
+    }
+    let stats = pool.tenant(tenant).unwrap().stats;
+    assert_eq!((stats.reads, stats.read_bytes), (1, 3 * 65_536));
+    assert_eq!((stats.response_time.count(), stats.device_latency.count(), stats.queue_wait.count()), (1, 3, 2));
+    assert_eq!(stats.response_time.max(), Duration::from_secs(2));
+    pool.complete(at(2 * second), next, Outcome::Done);
 }

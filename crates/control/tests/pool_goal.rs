@@ -8,8 +8,8 @@ use evenkeel_control::response::{self, Reason, Standing};
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 
-const READ: Work = Work { kind: Kind::Read, bytes: 4096 };
-const WRITE: Work = Work { kind: Kind::Write, bytes: 65536 };
+const READ: Work = Work::new(Kind::Read, 4096);
+const WRITE: Work = Work::new(Kind::Write, 65536);
 const INTERVAL_MS: u64 = 100;
 
 fn config(goal_ms: u64) -> Config {

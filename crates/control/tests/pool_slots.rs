@@ -12,7 +12,7 @@ use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
 const PERIOD: Duration = Duration::from_millis(100);
-const WORK: Work = Work { kind: Kind::Read, bytes: 4096 };
+const WORK: Work = Work::new(Kind::Read, 4096);
 
 fn config(slots: Option<slots::Config>) -> Config {
     Config {

@@ -13,7 +13,7 @@ use evenkeel_control::slots::{self, Summary};
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 
-const WORK: Work = Work { kind: Kind::Read, bytes: 4096 };
+const WORK: Work = Work::new(Kind::Read, 4096);
 /// How long after the end of a period the last summary is there, and how long a period is.
 const EXCHANGE_MS: u64 = 60;
 const PERIOD_MS: u64 = 500;

@@ -4,7 +4,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use evenkeel_policy::check::{Report, check, check_file};
+use evenkeel_policy::check::{Report, check_file_with, check_with};
+use evenkeel_policy::config::Backend;
+use evenkeel_policy::{Config, Finding, Severity};
 
 use crate::output;
 
@@ -13,7 +15,7 @@ use crate::output;
 pub(crate) enum Command {
     /// Check a configuration file; every error with line, key and cure
     ///
-    /// Checks without touching devices or a running server. Exit status 1 if a server would refuse the file.
+    /// Checks without touching devices or a running server, but for a look at the free space. Exit status 1 if a server would refuse the file.
     Check {
         /// The file; "-" reads standard input
         file: PathBuf,
@@ -47,11 +49,22 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 
 fn read(file: &Path) -> io::Result<Report> {
     if file.as_os_str() != "-" {
-        return Ok(check_file(file));
+        return Ok(check_file_with(file, room));
     }
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
-    Ok(check(&text, "<stdin>"))
+    Ok(check_with(&text, "<stdin>", room))
+}
+
+/// Volumes for whose files there is not enough room.
+fn room(config: &Config) -> Vec<Finding> {
+    let files = config.volumes.iter().filter(|(_, volume)| volume.backend == Backend::File);
+    let found = files.filter_map(|(name, volume)| {
+        let message = evenkeel_server::shortage(&config.path_of(name, volume)?, volume.size?.0)?;
+        let path = ["volumes", name, "size"].map(str::to_owned).into();
+        Some(Finding { severity: Severity::Warning, path, message })
+    });
+    found.collect()
 }
 
 fn report(report: &Report, strict: bool) -> anyhow::Result<()> {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -24,6 +23,7 @@ mod parallel;
 mod report;
 mod reproduce;
 mod serve;
+mod signals;
 mod sim;
 mod top;
 
@@ -112,10 +112,14 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let serves = matches!(cli.command, Command::Serve(_));
-    let log = match Log::start(&cli.log, serves || matches!(cli.command, Command::Guard(_))) {
+    let lasts = serves || matches!(cli.command, Command::Guard(_));
+    // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
+    let _ = signals::pass([SIGXFSZ]);
+    if lasts {
+        let _ = signals::pass_strays();
+    }
+    let log = match Log::start(&cli.log, lasts) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("evenkeel: {error:#}");

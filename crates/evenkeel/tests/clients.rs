@@ -21,5 +21,7 @@ mod lifecycle;
 mod qemu;
 #[path = "clients/remote.rs"]
 mod remote;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 #[path = "clients/tls.rs"]
 mod tls;

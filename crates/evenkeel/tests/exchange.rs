@@ -15,6 +15,8 @@ mod port;
 #[allow(dead_code)]
 #[path = "serve/server.rs"]
 mod server;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 
 use port::Port;
 use server::{EVENKEEL, Folder, Server, http};
@@ -121,22 +123,18 @@ fn shares(state: &Value) -> bool {
     state["exchange"]["standing"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
 }
 
-/// Whether etcd is installed; if not, the test of this name counts as skipped.
-fn has_etcd(test: &str) -> bool {
-    if Command::new("etcd").arg("--version").output().is_ok() {
-        return true;
+/// Whether etcd is installed; if not, the test counts as skipped.
+fn has_etcd() -> bool {
+    let found = Command::new("etcd").arg("--version").output().is_ok();
+    if !found {
+        skip::skip("etcd is not installed");
     }
-    println!("SKIPPED: exchange: etcd not found");
-    if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        writeln!(file.expect("the log of skipped tests"), "{test}: etcd not found").expect("written");
-    }
-    false
+    found
 }
 
 #[test]
 fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
-    if !has_etcd("exchange::hosts_share_slots") {
+    if !has_etcd() {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];
@@ -234,7 +232,7 @@ impl Drop for Guard {
 
 #[test]
 fn agents_on_initiators_decide_together_and_alone_without_etcd() {
-    if !has_etcd("exchange::agents_on_initiators") {
+    if !has_etcd() {
         return;
     }
     let folders = [Folder::new(), Folder::new(), Folder::new()];

@@ -4,13 +4,15 @@
 mod fake;
 #[path = "load/peers.rs"]
 mod peers;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 
 use fake::Fault;
 use peers::{Load, Peer, need, scratch};
 
 #[test]
 fn counts_every_request_and_reports_it() {
-    let Some(server) = Peer::start(&["memory", "64M"], "counts_every_request_and_reports_it") else { return };
+    let Some(server) = Peer::start(&["memory", "64M"]) else { return };
     let run = Load::run(&[&server.uri(), "--requests", "5000", "--queue-depth", "16", "--connections", "3"]);
     let job = run.success();
     assert_eq!((job["requests"].as_u64(), job["bytes"].as_u64()), (Some(5000), Some(5000 * 4096)));
@@ -31,7 +33,7 @@ fn the_same_seed_sends_the_same_requests() {
         let (_dir, log) = scratch("log");
         let logfile = format!("logfile={}", log.display());
         let arguments = ["--filter=log", "memory", "64M", &logfile];
-        let server = Peer::start(&arguments, "the_same_seed_sends_the_same_requests")?;
+        let server = Peer::start(&arguments)?;
         let uri = server.uri();
         let mix = ["--op", "mix", "--block-size", "4k:80,64k:20", "--pattern", "zipf:1.1", "--trim-percent", "5"];
         let fixed = [&uri, "--requests", "300", "--flush-every", "10", "--seed", seed];
@@ -56,7 +58,7 @@ fn the_same_seed_sends_the_same_requests() {
 
 #[test]
 fn sound_servers_pass_verification() {
-    let Some(server) = Peer::start(&["memory", "64M"], "sound_servers_pass_verification") else { return };
+    let Some(server) = Peer::start(&["memory", "64M"]) else { return };
     let run = Load::run(&[
         &server.uri(),
         "--op",
@@ -110,17 +112,16 @@ fn our_own_server_passes_verification_with_each_engine_and_back_end() {
 
 #[test]
 fn a_server_that_forgets_is_found_out() {
-    let Some(server) = Peer::start(&["null", "64M"], "a_server_that_forgets_is_found_out") else { return };
+    let Some(server) = Peer::start(&["null", "64M"]) else { return };
     let run = Load::run(&[&server.uri(), "--op", "mix", "--size", "1M", "--verify", "--requests", "5000"]);
     run.fails_with(&["the content is wrong at offset", "expected write", "got zeroes"]);
 }
 
 #[test]
 fn errors_are_counted_by_their_number() {
-    let name = "errors_are_counted_by_their_number";
     let faults = ["--filter=error", "memory", "16M", "error-pread=EIO", "error-pread-rate=100%", "error-pwrite=ENOSPC"];
     let arguments = [&faults[..], &["error-pwrite-rate=100%"]].concat();
-    let Some(server) = Peer::start(&arguments, name) else { return };
+    let Some(server) = Peer::start(&arguments) else { return };
     let uri = server.uri();
     let run = Load::run(&[&uri, "--op", "mix", "--requests", "200", "--queue-depth", "4"]);
     let report = run.fails_with(&["requests failed", "EIO", "ENOSPC", "the first: ", "at offset"]);
@@ -133,11 +134,10 @@ fn errors_are_counted_by_their_number() {
 
 #[test]
 fn tcp_and_qemu_nbd_are_served_too() {
-    let name = "tcp_and_qemu_nbd_are_served_too";
-    if let Some(server) = Peer::start_tcp(&["memory", "16M"], name) {
+    if let Some(server) = Peer::start_tcp(&["memory", "16M"]) {
         Load::run(&[&server.uri(), "--requests", "500", "--queue-depth", "8"]).success();
     }
-    if let Some(server) = peers::qemu_nbd(name) {
+    if let Some(server) = peers::qemu_nbd() {
         let run = Load::run(&[&server.uri(), "--requests", "500", "--queue-depth", "8", "--headers", "simple"]);
         assert_eq!(run.success()["framing"], "simple");
     }
@@ -145,16 +145,14 @@ fn tcp_and_qemu_nbd_are_served_too() {
 
 #[test]
 fn a_read_only_export_is_read_and_not_written() {
-    let name = "a_read_only_export_is_read_and_not_written";
-    let Some(server) = Peer::start(&["-r", "memory", "16M"], name) else { return };
+    let Some(server) = Peer::start(&["-r", "memory", "16M"]) else { return };
     Load::run(&[&server.uri(), "--requests", "10"]).success();
     Load::run(&[&server.uri(), "--op", "write"]).fails_before_start(&["the export is read-only"]);
 }
 
 #[test]
 fn a_lost_server_leaves_the_results_so_far() {
-    let name = "a_lost_server_leaves_the_results_so_far";
-    let Some(mut server) = Peer::start(&["memory", "16M"], name) else { return };
+    let Some(mut server) = Peer::start(&["memory", "16M"]) else { return };
     let (_dir, journal) = scratch("journal");
     let path = journal.to_str().unwrap();
     let uri = server.uri();
@@ -167,8 +165,7 @@ fn a_lost_server_leaves_the_results_so_far() {
 
 #[test]
 fn an_interrupt_prints_the_results_so_far() {
-    let name = "an_interrupt_prints_the_results_so_far";
-    let Some(server) = Peer::start(&["memory", "16M"], name) else { return };
+    let Some(server) = Peer::start(&["memory", "16M"]) else { return };
     let (_dir, journal) = scratch("journal");
     let path = journal.to_str().unwrap();
     let uri = server.uri();
@@ -181,8 +178,7 @@ fn an_interrupt_prints_the_results_so_far() {
 
 #[test]
 fn durable_writes_are_recorded_and_their_loss_is_found() {
-    let name = "durable_writes_are_recorded_and_their_loss_is_found";
-    if !need("nbdkit", name) {
+    if !need("nbdkit") {
         return;
     }
     let (dir, image) = scratch("image");
@@ -190,7 +186,7 @@ fn durable_writes_are_recorded_and_their_loss_is_found() {
     let (image, journal) = (image.to_str().unwrap(), journal.to_str().unwrap());
     for durable in [&["--fua"][..], &["--flush-every", "7"]] {
         std::fs::write(image, vec![0; 4 << 20]).unwrap();
-        let server = Peer::start(&["file", image], name).unwrap();
+        let server = Peer::start(&["file", image]).unwrap();
         let uri = server.uri();
         let writes = [&uri, "--op", "write", "--block-size", "4k,16k", "--queue-depth", "16", "--requests", "2000"];
         Load::run(&[&writes[..], durable, &["--journal", journal]].concat()).success();
@@ -205,7 +201,7 @@ fn durable_writes_are_recorded_and_their_loss_is_found() {
         let mut bytes = std::fs::read(image).unwrap();
         bytes[at + 512..at + 1024].fill(0);
         std::fs::write(image, &bytes).unwrap();
-        let server = Peer::start(&["file", image], name).unwrap();
+        let server = Peer::start(&["file", image]).unwrap();
         let words = format!("offset {}: expected write", at + 512);
         Load::run(&[&server.uri(), "--check-journal", journal]).fails_with(&[&words, "got zeroes"]);
     }
@@ -213,8 +209,7 @@ fn durable_writes_are_recorded_and_their_loss_is_found() {
 
 #[test]
 fn a_rate_sends_what_is_due_and_no_more() {
-    let name = "a_rate_sends_what_is_due_and_no_more";
-    let Some(server) = Peer::start(&["memory", "16M"], name) else { return };
+    let Some(server) = Peer::start(&["memory", "16M"]) else { return };
     let uri = server.uri();
     let fixed = [&uri, "--rate", "2000", "--duration", "500ms", "--connections", "2", "--queue-depth", "64"];
     let run = Load::run(&[&fixed[..], &["--arrivals", "constant"]].concat());
@@ -228,8 +223,7 @@ fn a_rate_sends_what_is_due_and_no_more() {
 
 #[test]
 fn a_job_file_runs_several_tenants_at_once() {
-    let name = "a_job_file_runs_several_tenants_at_once";
-    let Some(server) = Peer::start(&["memory", "16M"], name) else { return };
+    let Some(server) = Peer::start(&["memory", "16M"]) else { return };
     let (_dir, jobs) = scratch("jobs.toml");
     let text = "[[job]]\nname = \"bulk\"\nop = \"write\"\nblock_size = \"64k\"\nqueue_depth = 16\nrequests = 500\n\
                 [[job]]\nname = \"light\"\nrequests = 50\n";

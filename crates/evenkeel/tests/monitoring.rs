@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 #[allow(dead_code)]
 #[path = "serve/server.rs"]
 mod server;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
@@ -133,17 +135,12 @@ fn values<'a>(yaml: &'a str, key: &str) -> BTreeSet<&'a str> {
 }
 
 /// Runs promtool; `None`, and the test counts as skipped, where it is not installed.
-fn promtool(test: &str, arguments: &[&str], input: &str) -> Option<String> {
+fn promtool(arguments: &[&str], input: &str) -> Option<String> {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(shipped("packaging/prometheus"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut child) = command.spawn() else {
-        let reason = "promtool is not installed";
-        println!("SKIPPED: {test}: {reason}");
-        if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-            let file = fs::OpenOptions::new().create(true).append(true).open(log);
-            writeln!(file.expect("the log of skipped tests"), "{test}: {reason}").expect("written");
-        }
+        skip::skip("promtool is not installed");
         return None;
     };
     // It may end without having read everything, and says why.
@@ -157,7 +154,7 @@ fn promtool(test: &str, arguments: &[&str], input: &str) -> Option<String> {
 #[test]
 fn promtool_finds_no_fault_in_what_is_scraped() {
     for scrape in scrapes() {
-        let check = |text: &str| promtool("promtool_finds_no_fault_in_what_is_scraped", &["check", "metrics"], text);
+        let check = |text: &str| promtool(&["check", "metrics"], text);
         let Some(said) = check(&scrape) else { return };
         assert_eq!(said, "");
         // It passes over metrics without samples: each gets one.
@@ -175,9 +172,8 @@ fn promtool_finds_no_fault_in_what_is_scraped() {
 
 #[test]
 fn promtool_finds_alerts_valid_and_each_fires_when_it_should() {
-    let test = "promtool_finds_alerts_valid_and_each_fires_when_it_should";
-    promtool(test, &["check", "rules", "alerts.yml"], "");
-    promtool(test, &["test", "rules", "alerts_test.yml"], "");
+    promtool(&["check", "rules", "alerts.yml"], "");
+    promtool(&["test", "rules", "alerts_test.yml"], "");
 }
 
 #[test]
@@ -193,7 +189,7 @@ fn promtool_finds_the_settings_in_the_documentation_valid() {
             snippet.lines().map(|line| format!("{}\n", line.strip_prefix("   ").unwrap_or(line))).collect();
         fs::write(&file, text).expect("written");
         let arguments = ["check", "config", "--syntax-only", &file.display().to_string()];
-        promtool("promtool_finds_the_settings_in_the_documentation_valid", &arguments, "");
+        promtool(&arguments, "");
     }
 }
 
@@ -235,7 +231,7 @@ fn promtool_finds_the_queries_of_the_dashboard_valid() {
     let file = folder.join("queries.yml");
     fs::write(&file, json!({ "groups": [{ "name": "dashboard", "rules": rules }] }).to_string()).expect("written");
     let file = file.display().to_string();
-    promtool("promtool_finds_the_queries_of_the_dashboard_valid", &["check", "rules", &file], "");
+    promtool(&["check", "rules", &file], "");
 }
 
 #[test]

@@ -1,19 +1,14 @@
 //! Every scenario of `scenarios/` meets its bounds.
 
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
-}
-
-fn skip(name: &str, reason: &str) {
-    println!("SKIPPED: {name}: {reason}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-        writeln!(log, "{name}: {reason}").unwrap();
-    }
 }
 
 /// The traces that a scenario replays.
@@ -23,24 +18,45 @@ fn traces(text: &str) -> Vec<String> {
     clients.filter_map(|client| Some(client["workload"].get("trace")?.as_str()?.to_owned())).collect()
 }
 
-#[test]
-fn every_scenario_meets_its_bounds() {
+/// All scenarios, and the traces that each replays.
+fn scenarios() -> Vec<(PathBuf, Vec<String>)> {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
     files.sort();
-    assert!(files.len() >= 5, "{files:?}");
-    let there = |trace: &String| {
-        std::env::var_os("EVENKEEL_TRACES").is_some_and(|folder| Path::new(&folder).join(trace).exists())
-    };
-    let mut missed = String::new();
-    for path in files {
+    let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.contains("[[bound]]"), "{} bounds nothing", path.display());
-        if !traces(&text).iter().all(there) {
-            skip(&path.file_stem().unwrap().to_string_lossy(), "trace not found");
-            continue;
-        }
-        let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("sim").arg(&path).output().unwrap();
+        (path, traces(&text))
+    };
+    files.into_iter().map(read).collect()
+}
+
+#[test]
+fn every_scenario_meets_its_bounds() {
+    let paths: Vec<PathBuf> =
+        scenarios().into_iter().filter_map(|(path, traces)| traces.is_empty().then_some(path)).collect();
+    assert!(paths.len() >= 5, "{paths:?}");
+    assert_met(&paths);
+}
+
+#[test]
+fn every_scenario_of_recorded_load_meets_its_bounds() {
+    let (paths, traces): (Vec<PathBuf>, Vec<Vec<String>>) =
+        scenarios().into_iter().filter(|(_, traces)| !traces.is_empty()).unzip();
+    assert!(!paths.is_empty());
+    let there = |trace: &&String| {
+        std::env::var_os("EVENKEEL_TRACES").is_some_and(|folder| Path::new(&folder).join(trace).exists())
+    };
+    match traces.iter().flatten().find(|trace| !there(trace)) {
+        Some(trace) => skip::skip(&format!("{trace} is not in the folder EVENKEEL_TRACES")),
+        None => assert_met(&paths),
+    }
+}
+
+fn assert_met(scenarios: &[PathBuf]) {
+    let mut missed = String::new();
+    for path in scenarios {
+        let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).arg("sim").arg(path).output().unwrap();
         if !output.status.success() {
             let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             missed += &format!("{}\n{out}{err}\n", path.display());

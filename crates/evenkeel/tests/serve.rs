@@ -1,9 +1,13 @@
 //! `evenkeel serve` and the commands that talk to it, as processes.
 
+#[path = "serve/ours.rs"]
+mod ours;
 #[path = "serve/screen.rs"]
 mod screen;
 #[path = "serve/server.rs"]
 mod server;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 #[path = "serve/top.rs"]
 mod top;
 
@@ -13,7 +17,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use server::{EVENKEEL, Folder, Server, control, fail, http, run, succeed};
@@ -293,7 +299,7 @@ fn what_a_restart_would_refuse_is_refused_at_once() {
     let complaint = fail(&folder, &["volume", "remove", "disk0"]);
     assert!(complaint.contains("default_export"), "{complaint}");
     // A tenant that a command made is gone after a restart, and so would be the volume's promise.
-    succeed(&folder, &["tenant", "set", "passing", "--weight", "2"]);
+    succeed(&folder, &["tenant", "set", "passing", "--weight", "2", "--create"]);
     let complaint = fail(&folder, &["volume", "create", "more", "--size", "1MiB", "--tenant", "passing"]);
     assert!(complaint.contains("a restart would refuse") && complaint.contains("passing"), "{complaint}");
     server.stop();
@@ -665,5 +671,56 @@ fn a_stop_is_heard_while_a_reload_hangs() {
     server.signal("HUP");
     // The reload has opened it when a writer can.
     let _writer = fs::OpenOptions::new().write(true).open(&file).expect("the reload reads it");
+    server.stop();
+}
+
+/// Processor time that a process has used, in seconds.
+fn cpu_s(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+    let ticks = |field: usize| fields[field].parse::<f64>().expect("a number");
+    (ticks(11) + ticks(12)) / rustix::param::clock_ticks_per_second() as f64
+}
+
+#[test]
+fn a_storm_of_reloads_takes_a_share_of_a_processor_and_commands_get_on_with_it() {
+    let folder = Folder::new();
+    let settings = "[server]\nworkers = 1\nbusy_poll = \"0s\"\n";
+    let mut text = settings.to_owned();
+    for n in 0..500 {
+        text += &format!("[volumes.volume-{n}]\nbackend = \"memory\"\nsize = \"64KiB\"\n");
+    }
+    fs::write(folder.join("evenkeel.toml"), text).expect("written");
+    let server = Server::start(&folder, &["--config", "evenkeel.toml"]);
+    let process = rustix::process::Pid::from_raw(server.id() as i32).expect("a process");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                rustix::process::kill_process(process, rustix::process::Signal::HUP).expect("sent");
+                thread::sleep(Duration::from_micros(500));
+            }
+        });
+        // What may be used at once lasts for a while.
+        thread::sleep(Duration::from_secs(6));
+        let (begun, before) = (Instant::now(), cpu_s(server.id()));
+        thread::sleep(Duration::from_secs(4));
+        let share = (cpu_s(server.id()) - before) / begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        let told = succeed(&folder, &["tenant", "set", "default", "--weight", "7"]);
+        let took = begun.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        assert!(share < 0.4, "{share} of a processor for reloads");
+        assert!(took < Duration::from_secs(10) && !told.is_empty(), "a command took {took:?}");
+    });
+    // The last signal leads to a reload, whatever it was in.
+    let text = format!("{settings}[volumes.other]\nbackend = \"memory\"\nsize = \"64KiB\"\n");
+    fs::write(folder.join("evenkeel.toml"), text).expect("written");
+    server.signal("HUP");
+    let until = Instant::now() + Duration::from_secs(30);
+    while server.state()["volumes"].as_array().is_none_or(|volumes| volumes.len() != 1) {
+        assert!(Instant::now() < until, "the last reload never came");
+        thread::sleep(Duration::from_millis(50));
+    }
     server.stop();
 }

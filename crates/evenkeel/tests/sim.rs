@@ -1,5 +1,8 @@
 //! `evenkeel sim`: what goes in, what comes out, and the page.
 
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -167,7 +170,7 @@ fn the_page_works_in_a_browser() {
     assert!(!page.contains("http:") && !page.contains("https:"), "an address from elsewhere");
     std::fs::write(folder.0.join("visit.html"), page.replace("</body>", VISIT)).unwrap();
     let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| on_path(name)) else {
-        return skip("the_page_works_in_a_browser", "chromium not found");
+        return skip::skip("chromium is not installed");
     };
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom"]);
@@ -183,13 +186,4 @@ fn the_page_works_in_a_browser() {
 fn on_path(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| Path::new(&folder).join(name).is_file())
-}
-
-fn skip(name: &str, reason: &str) {
-    println!("SKIPPED: {name}: {reason}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        use std::io::Write;
-        let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-        writeln!(log, "{name}: {reason}").unwrap();
-    }
 }

@@ -1,5 +1,8 @@
 //! The unit files are understood by systemd, where it is installed.
 
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -17,15 +20,6 @@ fn copied(to: &Path) -> Vec<std::path::PathBuf> {
     copies.collect()
 }
 
-fn skip(test: &str, reason: &str) {
-    use std::io::Write as _;
-    println!("SKIPPED: {test}: {reason}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
-        writeln!(file.expect("the log of skipped tests"), "{test}: {reason}").expect("written");
-    }
-}
-
 #[test]
 fn systemd_finds_no_fault_in_them() {
     let folder = std::env::temp_dir().join(format!("evenkeel-units-{}", std::process::id()));
@@ -36,7 +30,7 @@ fn systemd_finds_no_fault_in_them() {
     let answer = verified.map(|output| (output.status, String::from_utf8_lossy(&output.stderr).into_owned()));
     let _ = std::fs::remove_dir_all(&folder);
     match answer {
-        Err(error) => skip("systemd_finds_no_fault_in_them", &format!("systemd-analyze cannot be run ({error})")),
+        Err(error) => skip::skip(&format!("systemd-analyze cannot be run ({error})")),
         Ok((status, complaints)) => {
             // What it says about other units of this machine is not about ours.
             let ours: Vec<&str> = complaints.lines().filter(|line| line.contains("evenkeel")).collect();

@@ -126,7 +126,7 @@ fn perf_dump(inside: &Inside, logger: &str, max: u64) -> String {
 pub(crate) struct Folder(PathBuf);
 
 pub(crate) fn folder(test: &str) -> Folder {
-    let path = std::env::temp_dir().join(format!("evenkeel-osd-{test}-{}", std::process::id()));
+    let path = std::env::temp_dir().join(format!("ek-{test}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     Folder(path)

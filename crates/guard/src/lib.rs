@@ -12,12 +12,16 @@
 pub mod actuator;
 pub mod admin_socket;
 pub mod agent;
+#[cfg(test)]
+mod apart;
 mod bpf;
 pub mod config;
 pub mod discovery;
 pub mod error;
 #[cfg(test)]
 mod fake_osd;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod journal;
 pub mod preflight;
 pub mod sensor;

@@ -2,6 +2,7 @@
 
 mod config;
 mod discovery;
+mod fuzz_smoke;
 mod preflight_arrays;
 mod queue;
 mod tree;

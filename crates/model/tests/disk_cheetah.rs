@@ -3,7 +3,6 @@
 //! Run with `EVENKEEL_TRACES` naming the directory of `cheetah9LP.trace`. The synthetic twin holds the model against
 //! what the laws of seek and rotation say such a disk must take, and always runs.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use evenkeel_control::Duration;
@@ -13,6 +12,7 @@ use evenkeel_model::Io;
 use evenkeel_model::disk::{BLOCK_BYTES, DiskParams};
 
 use crate::replay;
+use crate::skip::skip;
 
 use replay::{Distance, Record, distance, parse, replay};
 
@@ -33,22 +33,18 @@ fn measured(records: &[Record]) -> Vec<Duration> {
 }
 
 /// The text of a trace, or a note that it is not there.
-fn trace(test: &str, file: &str) -> Option<String> {
+fn trace(file: &str) -> Option<String> {
     let path = std::env::var_os("EVENKEEL_TRACES").map(|dir| PathBuf::from(dir).join(file));
     if let Some(path) = path.filter(|path| path.exists()) {
         return Some(std::fs::read_to_string(path).unwrap());
     }
-    println!("SKIPPED: {test}: trace not found");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
-        writeln!(log, "{test}: trace not found").unwrap();
-    }
+    skip(&format!("{file} is not in the folder EVENKEEL_TRACES"));
     None
 }
 
 #[test]
 fn the_model_takes_as_long_as_the_real_disk() {
-    let Some(text) = trace("the_model_takes_as_long_as_the_real_disk", "cheetah9LP.trace") else { return };
+    let Some(text) = trace("cheetah9LP.trace") else { return };
     let records = parse(&text).unwrap();
     assert_eq!(records.len(), 10_000);
     let params = DiskParams::cheetah9lp();

@@ -9,6 +9,8 @@ mod laws;
 mod link;
 #[path = "support/replay.rs"]
 mod replay;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 mod ssd;
 mod ssd_facts;
 mod store;

@@ -73,8 +73,12 @@ impl Shelf {
 }
 
 impl Directory for Shelf {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        Self::EXPORTS.iter().for_each(f);
+    fn count(&self) -> usize {
+        Self::EXPORTS.len()
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        (from..Self::EXPORTS.len()).find(|&at| !f(&Self::EXPORTS[at])).map(|at| at + 1)
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
@@ -125,6 +129,9 @@ fn negotiate(offer: Offer, input: &[u8], mut piece: impl FnMut() -> usize) -> Ne
         }
         assert!(step.status != server::Status::More || step.consumed > 0 || consumed == shown, "no progress");
         consumed += step.consumed;
+        if step.status == server::Status::Unfinished {
+            continue;
+        }
         if step.status != server::Status::More || (consumed == input.len() && shown == input.len()) {
             return Negotiation { out, end: Ok(step.status), consumed, secure };
         }

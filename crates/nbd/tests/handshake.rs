@@ -2,9 +2,13 @@
 
 use crate::support;
 
-use evenkeel_nbd::server::handshake::{MAX_OPTION, MAX_OPTIONS, MAX_SKIPPED_OPTION};
+use std::cell::Cell;
+
+use evenkeel_nbd::server::handshake::{
+    LIST_PIECE, MAX_OPTION, MAX_OPTIONS, MAX_OPTIONS_PER_EXPORT, MAX_SKIPPED_OPTION,
+};
 use evenkeel_nbd::server::reply::BASE_ALLOCATION_ID;
-use evenkeel_nbd::server::{Directory, Export, Handshake, Offer, Session, Status, Violation};
+use evenkeel_nbd::server::{Access, Directory, Export, Handshake, Offer, Session, Status, Violation};
 use evenkeel_nbd::wire::{Framing, TransmissionFlags, info, option, reply};
 use support::{Answer, FIXED, NO_ZEROES, Shelf, ack, all_flags, answers, ask, describe, framed, greeted, opt, queries};
 
@@ -299,7 +303,13 @@ fn df_is_offered_only_with_chunks() {
 struct Flagged(TransmissionFlags);
 
 impl Directory for Flagged {
-    fn visit(&self, _: &mut dyn FnMut(&Export<'_>)) {}
+    fn count(&self) -> usize {
+        Shelf.count()
+    }
+
+    fn visit(&self, _: usize, _: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        None
+    }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
         Shelf.find(name, &mut |export| f(&Export { flags: self.0, ..*export }))
@@ -481,10 +491,102 @@ fn long_options_are_skipped_up_to_a_bound() {
 #[test]
 fn endless_haggling_ends() {
     let mut handshake = greeted(FIXED);
-    for _ in 0..MAX_OPTIONS {
+    for n in 1..=MAX_OPTIONS + Shelf.count() as u32 * MAX_OPTIONS_PER_EXPORT {
         assert_eq!(only_error(&ask(&mut handshake, &opt(77, b"")).0), reply::ERR_UNSUP);
+        assert_eq!(handshake.options(), n);
     }
     assert_eq!(violation(&mut handshake, &opt(77, b"")), Violation::TooManyOptions);
+}
+
+/// Many exports, all but some of which are to be had, until they are removed; every place stays what it is.
+struct Many {
+    exports: Vec<String>,
+    refused: fn(usize) -> bool,
+    removed: Cell<usize>,
+}
+
+impl Many {
+    fn new(refused: fn(usize) -> bool) -> Self {
+        let exports = (0..10_000).map(|n| format!("volume-{n}")).collect();
+        Self { exports, refused, removed: Cell::new(0) }
+    }
+}
+
+impl Directory for Many {
+    fn count(&self) -> usize {
+        self.exports.len()
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        let mut places = from.max(self.removed.get())..self.exports.len();
+        let access = |place| if (self.refused)(place) { Access::Refused } else { Access::Open };
+        let stopped = places
+            .find(|&place| !f(&Export { name: &self.exports[place], access: access(place), ..support::export(0) }));
+        stopped.map(|place| place + 1)
+    }
+
+    fn find(&self, _: &str, _: &mut dyn FnMut(&Export<'_>)) -> bool {
+        false
+    }
+}
+
+/// Asks for a list and then for something unknown; the names, with the most bytes and the number of the pieces.
+fn list_of(many: &Many, mut after_piece: impl FnMut(usize)) -> (Vec<String>, usize, usize) {
+    let mut handshake = greeted(FIXED);
+    let input = [opt(option::LIST, b""), opt(77, b"")].concat();
+    let (mut rest, mut all, mut longest, mut pieces) = (&input[..], Vec::new(), 0, 0);
+    loop {
+        let mut out = Vec::new();
+        let step = handshake.advance(rest, many, &mut out).expect("a list");
+        rest = &rest[step.consumed..];
+        assert_eq!(step.status == Status::Unfinished, handshake.is_unfinished());
+        (longest, pieces) = (longest.max(out.len()), pieces + 1);
+        all.extend(out);
+        after_piece(pieces);
+        if step.status == Status::More && rest.is_empty() {
+            break;
+        }
+    }
+    let (mut list, rest) = answers(&all);
+    assert!(rest.is_empty());
+    assert_eq!(list.pop().map(|last| last.kind), Some(reply::ERR_UNSUP), "the next option is answered after the list");
+    assert_eq!(list.pop(), Some(ack(option::LIST)));
+    let name = |answer: Answer| {
+        let length = u32::from_be_bytes(answer.data[..4].try_into().expect("4 bytes")) as usize;
+        String::from_utf8(answer.data[4..4 + length].to_vec()).expect("a name")
+    };
+    (list.into_iter().map(name).collect(), longest, pieces)
+}
+
+#[test]
+fn a_long_list_comes_in_pieces_and_is_whole() {
+    let many = Many::new(|_| false);
+    let (names, longest, pieces) = list_of(&many, |_| {});
+    assert_eq!(names, many.exports);
+    assert!(longest < LIST_PIECE + 1_000 && pieces > 10, "{pieces} pieces of up to {longest} bytes");
+}
+
+#[test]
+fn exports_that_are_not_shown_take_no_longer_at_a_time() {
+    let (names, longest, pieces) = list_of(&Many::new(|place| place % 1_000 != 999), |_| {});
+    assert_eq!(names.len(), 10);
+    assert!(longest < 100 && pieces >= 10, "{pieces} pieces of up to {longest} bytes");
+}
+
+#[test]
+fn exports_that_go_while_they_are_listed_are_left_out_and_the_others_are_not() {
+    let many = Many::new(|_| false);
+    let (names, ..) = list_of(&many, |pieces| many.removed.set(if pieces < 2 { 0 } else { 5_000 }));
+    let gone = names.windows(2).find(|pair| pair[1] == "volume-5000").expect("listed");
+    assert_ne!(gone[0], "volume-4999");
+    assert_eq!(names.last(), many.exports.last());
+    assert!(names.iter().collect::<std::collections::BTreeSet<_>>().len() == names.len(), "none is there twice");
+}
+
+#[test]
+fn a_list_of_one_piece_is_answered_at_once() {
+    let (_, status) = ask(&mut greeted(FIXED), &opt(option::LIST, b""));
+    assert_eq!(status, Status::More);
 }
 
 #[test]

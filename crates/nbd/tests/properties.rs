@@ -86,7 +86,9 @@ fn negotiate(input: &[u8], pieces: &[usize]) -> (Vec<u8>, Result<(Status, usize)
             Err(violation) => return (out, Err(violation)),
             Ok(step) => {
                 consumed += step.consumed;
-                if step.status != Status::More || (consumed == shown && shown == input.len()) {
+                if !matches!(step.status, Status::More | Status::Unfinished)
+                    || (consumed == shown && shown == input.len())
+                {
                     return (out, Ok((step.status, consumed)));
                 }
             }

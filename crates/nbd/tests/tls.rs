@@ -9,14 +9,18 @@ use support::{Answer, FIXED, NO_ZEROES, Shelf, ack, answers, describe, opt, quer
 /// The exports of [`Shelf`], of which `plain` needs TLS.
 struct Guarded;
 
-fn guarded(export: &Export<'_>, f: &mut dyn FnMut(&Export<'_>)) {
+fn guarded<T>(export: &Export<'_>, f: &mut dyn FnMut(&Export<'_>) -> T) -> T {
     let access = if export.name == "plain" { Access::TlsOnly } else { Access::Open };
-    f(&Export { access, ..*export });
+    f(&Export { access, ..*export })
 }
 
 impl Directory for Guarded {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        Shelf.visit(&mut |export| guarded(export, f));
+    fn count(&self) -> usize {
+        Shelf.count()
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        Shelf.visit(from, &mut |export| guarded(export, f))
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {

@@ -131,7 +131,9 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
     restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("server.{key}")));
     let live = [
         ("workers", old.workers != new.workers),
+        ("volume_dirs", old.volume_dirs != new.volume_dirs),
         ("default_export", old.default_export != new.default_export),
+        ("max_request", old.max_request != new.max_request),
         ("drain_timeout", old.drain_timeout != new.drain_timeout),
         ("allow", old.allow != new.allow),
         ("deny", old.deny != new.deny),

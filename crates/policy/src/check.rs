@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
 use crate::document::{Document, MAX_ERRORS};
-use crate::rules::{self, Severity};
+use crate::rules::{self, Finding, Severity};
 
 /// Something wrong or doubtful in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,21 +87,33 @@ impl Config {
         check(text, origin).into_result().map(|report| report.config)
     }
 
+    /// The values with which clients would seem to hang, each with the reason: warnings in a file, refused by a command
+    /// unless it is forced.
+    pub fn hangs(&self, origin: &str) -> Vec<Problem> {
+        let hangs = rules::findings(self).into_iter().filter(|finding| finding.severity == Severity::Hangs);
+        hangs.map(|finding| problem(finding, |_| None, origin)).collect()
+    }
+
     /// Checks a configuration that was put together or changed by program; answers with warnings.
     ///
     /// # Errors
     /// All that is wrong with it.
     pub fn validate(&self, origin: &str) -> Result<Vec<Problem>, Errors> {
-        let (errors, warnings) = judge(self, |_| None, origin);
+        let (errors, warnings) = judge(rules::findings(self), |_| None, origin);
         if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
     }
 }
 
 /// Reads a file and says all there is to say about it; a file that cannot be read is one error.
 pub fn check_file(path: &Path) -> Report {
+    check_file_with(path, |_| Vec::new())
+}
+
+/// The same with what `more` finds, for example about the machine.
+pub fn check_file_with(path: &Path, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
     let origin = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => check(&text, &origin),
+        Ok(text) => check_with(&text, &origin, more),
         Err(error) => {
             let message = format!("cannot read the configuration: {error}");
             Report::failed(vec![Problem { origin, position: None, key: String::new(), message }])
@@ -111,14 +123,19 @@ pub fn check_file(path: &Path) -> Report {
 
 /// Reads a text and says all there is to say about it.
 pub fn check(text: &str, origin: &str) -> Report {
+    check_with(text, origin, |_| Vec::new())
+}
+
+/// The same with what `more` finds.
+pub fn check_with(text: &str, origin: &str, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::parse(text, origin);
-    let (config, more) = document.read::<Config>();
-    errors.extend(more);
+    let (config, unread) = document.read::<Config>();
+    errors.extend(unread);
     let Some(mut config) = config.filter(|_| text.len() <= MAX_TEXT_BYTES) else { return Report::failed(errors) };
     config.complete();
     let place = |path: &[String]| document.position(&path.iter().map(String::as_str).collect::<Vec<_>>());
-    let (more, warnings) = judge(&config, place, origin);
-    errors.extend(more);
+    let (wrong, warnings) = judge(rules::findings(&config).into_iter().chain(more(&config)), place, origin);
+    errors.extend(wrong);
     errors.sort_by_key(|problem| problem.position);
     errors.dedup();
     errors.truncate(MAX_ERRORS);
@@ -126,21 +143,23 @@ pub fn check(text: &str, origin: &str) -> Report {
     Report { config, errors, warnings, has_volumes }
 }
 
-/// Applies the rules; `place` finds a key in the text.
+/// Errors and warnings; `place` finds a key in the text.
 fn judge(
-    config: &Config,
+    findings: impl IntoIterator<Item = Finding>,
     place: impl Fn(&[String]) -> Option<(usize, usize)>,
     origin: &str,
 ) -> (Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-    for finding in rules::findings(config) {
-        let position = place(&finding.path);
-        let problem =
-            Problem { origin: origin.into(), position, key: finding.path.join("."), message: finding.message };
+    for finding in findings {
         match finding.severity {
-            Severity::Error => errors.push(problem),
-            Severity::Warning => warnings.push(problem),
+            Severity::Error => errors.push(problem(finding, &place, origin)),
+            Severity::Hangs | Severity::Warning => warnings.push(problem(finding, &place, origin)),
         }
     }
     (errors, warnings)
+}
+
+fn problem(finding: Finding, place: impl Fn(&[String]) -> Option<(usize, usize)>, origin: &str) -> Problem {
+    let position = place(&finding.path);
+    Problem { origin: origin.into(), position, key: finding.path.join("."), message: finding.message }
 }

@@ -67,6 +67,8 @@ pub struct Server {
     pub control: Option<PathBuf>,
     /// Where volumes live that have no path of their own.
     pub data_dir: PathBuf,
+    /// Folders, files and devices that `evenkeel volume create --path` may use beside `data_dir`.
+    pub volume_dirs: Vec<PathBuf>,
     /// Threads that serve connections: a number, or "auto" for one per core.
     pub workers: Workers,
     /// Which worker serves which connection.
@@ -88,6 +90,8 @@ pub struct Server {
     pub max_inflight_per_connection: u32,
     /// Bound on the payload buffers of all connections together.
     pub buffer_memory: Bytes,
+    /// The largest read or write that is served, 32 MiB to 1 GiB; larger ones are answered with an error.
+    pub max_request: Bytes,
     /// A client that has not finished the handshake by then is disconnected.
     pub handshake_timeout: Duration,
     /// Connections that may be in the handshake at once; further ones are closed at once.
@@ -400,6 +404,11 @@ pub struct Volume {
     /// Size; needed for memory, emulate and a file that does not exist yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
+    /// Lengthen a file that Evenkeel did not create to `size`; without it such a file is served at its own length.
+    pub grow: bool,
+    /// "raw": serve an existing file byte for byte although it holds an image of another format, such as qcow2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
     /// Refuse writes.
     pub read_only: bool,
     /// Which clients must use TLS; default as `[server.tls]` says.
@@ -465,6 +474,14 @@ pub enum Unflushed {
     Kept,
 }
 
+/// How the content of an existing file or device is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Byte for byte, whatever it is.
+    Raw,
+}
+
 /// Whether I/O goes around the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -499,6 +516,7 @@ impl Default for Server {
             status: Status::At(SocketAddr::from((Ipv4Addr::LOCALHOST, 9_809))),
             control: None,
             data_dir: "evenkeel-data".into(),
+            volume_dirs: Vec::new(),
             workers: Workers::Auto,
             placement: Placement::Descent,
             engine: Engine::Auto,
@@ -508,6 +526,7 @@ impl Default for Server {
             max_connections: 16_384,
             max_inflight_per_connection: 256,
             buffer_memory: Bytes(256 << 20),
+            max_request: Bytes(64 << 20),
             handshake_timeout: Duration::from_secs(30),
             max_handshakes: 4_096,
             max_handshakes_per_client: 1_024,
@@ -579,6 +598,8 @@ impl Default for Volume {
             reconnect_timeout: Duration::from_secs(30),
             unflushed: Unflushed::Lost,
             size: None,
+            grow: false,
+            format: None,
             read_only: false,
             tls: None,
             allow: None,

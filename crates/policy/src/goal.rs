@@ -201,6 +201,22 @@ pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
     })
 }
 
+/// Whether a goal for response times is missed: all is done for it, or nothing can be. `None`: it is being worked on.
+pub const fn is_missed(reason: &Reason) -> Option<bool> {
+    match reason {
+        Reason::NoOffenders { .. } | Reason::Infeasible { .. } | Reason::DoesNotBite { .. } => Some(true),
+        Reason::ReadsOverTarget { .. }
+        | Reason::AwaitingEffect { .. }
+        | Reason::KnownBurst { .. }
+        | Reason::TestingEffect { .. } => None,
+        Reason::NotEnoughData
+        | Reason::Idle
+        | Reason::SignalLost
+        | Reason::UnderTarget { .. }
+        | Reason::ReadsUnderTarget { .. } => Some(false),
+    }
+}
+
 /// A reason as a sentence, about tenants of a pool.
 pub fn sentence(reason: &Reason) -> String {
     let ms = |duration: &ControlDuration| format!("{:.2} ms", duration.as_millis_f64());

@@ -1,6 +1,6 @@
 //! HTTP beyond this machine: whether it is encrypted, and who may read.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -102,5 +102,38 @@ impl Terms {
             faults.push((["http", "tls"], why));
         }
         faults
+    }
+}
+
+/// Whether a Host header names the local machine: `localhost` or a loopback address, with or without port.
+pub fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_this_machine;
+
+    #[test]
+    fn only_names_of_this_machine_pass() {
+        for host in ["localhost", "LOCALHOST:9809", "127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "[::1]", "127.9.9.9:1"]
+        {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9809",
+            "localhost.evil.example",
+            "10.0.0.1:9809",
+            "",
+            "[::2]:9809",
+            "127.0.0.1.evil.example",
+        ] {
+            assert!(!is_this_machine(host), "{host}");
+        }
     }
 }

@@ -28,6 +28,8 @@ pub mod disk;
 pub mod document;
 mod emulate;
 pub mod exchange;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod goal;
 pub mod http;
 pub mod hybrid;

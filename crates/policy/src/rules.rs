@@ -1,6 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
+mod hangs;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,10 @@ const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
 /// A place in every worker's table of connections takes memory whether or not it is used.
 const MAX_CONNECTIONS: u32 = 1 << 20;
+/// What clients may ask of every server that says nothing else.
+const MIN_MAX_REQUEST: Bytes = Bytes(32 << 20);
+/// A read is in memory as a whole before it is answered.
+const MAX_MAX_REQUEST: Bytes = Bytes(1 << 30);
 /// The longest string that the protocol carries, in bytes.
 const MAX_DESCRIPTION: usize = 4096;
 /// Room for one request of the largest payload that clients may send.
@@ -40,6 +45,8 @@ const MAX_COST_PERCENT: u32 = 10_000;
 pub enum Severity {
     /// It does.
     Error,
+    /// It does not in a file. A command that brings it about is refused unless it is forced: clients would seem to hang.
+    Hangs,
     /// It does not.
     Warning,
 }
@@ -65,6 +72,10 @@ impl Findings {
 
     fn error(&mut self, path: &[&str], message: impl Into<String>) {
         self.add(Severity::Error, path, message);
+    }
+
+    fn hangs(&mut self, path: &[&str], message: impl Into<String>) {
+        self.add(Severity::Hangs, path, message);
     }
 
     fn warning(&mut self, path: &[&str], message: impl Into<String>) {
@@ -194,10 +205,12 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     out.error_if(
         server.buffer_memory < MIN_BUFFER_MEMORY,
         &at("buffer_memory"),
-        &format!(
-            "{} is too small for one request of the largest size; use at least {MIN_BUFFER_MEMORY}",
-            server.buffer_memory
-        ),
+        &format!("{} is too small; use at least {MIN_BUFFER_MEMORY}", server.buffer_memory),
+    );
+    out.error_if(
+        !(MIN_MAX_REQUEST..=MAX_MAX_REQUEST).contains(&server.max_request),
+        &at("max_request"),
+        &format!("{} is out of range; use {MIN_MAX_REQUEST} to {MAX_MAX_REQUEST}", server.max_request),
     );
     out.error_if(
         server.busy_poll > MAX_BUSY_POLL,
@@ -243,6 +256,7 @@ fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     {
         out.error(&at("emulate"), complaint);
     }
+    hangs::of_pool(name, pool, out);
     goal(config, name, pool, out);
     slots(config, name, pool, out);
     promises(config, name, pool, out);
@@ -367,6 +381,7 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
             format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
         );
     }
+    hangs::of_tenant(name, tenant, out);
     promise(tenant, out, &at("promise"));
     out.error_if(
         tenant.response_time.is_some_and(Duration::is_zero),
@@ -472,6 +487,14 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         }
         _ => {}
     }
+    let on_disk = matches!(volume.backend, Backend::File | Backend::Block);
+    let wrong = format!("backend {backend:?} holds no file of another format; remove this key");
+    out.error_if(!on_disk && volume.format.is_some(), &at("format"), &wrong);
+    out.error_if(
+        volume.grow && (volume.backend != Backend::File || volume.size.is_none()),
+        &at("grow"),
+        "lengthens a file to size; use it with backend = \"file\" and a size, or remove this key",
+    );
     match (volume.backend, volume.size) {
         (Backend::Memory | Backend::Emulate, None) => {
             out.error(&at("backend"), format!("backend {backend:?} needs a size, for example size = \"1GiB\""));

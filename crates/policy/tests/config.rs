@@ -489,3 +489,50 @@ fn a_volume_in_a_ceph_cluster_says_which_image() {
     let two_clusters = format!("{}[volumes.other]\nbackend = \"rbd\"\n{rbd}ceph_conf = \"/other\"\n", image(rbd));
     assert_eq!(parse(&two_clusters).volumes.len(), 2);
 }
+
+#[test]
+fn values_that_hang_are_warnings_and_known_as_such() {
+    for (text, place, words) in [
+        ("[tenants.a]\nlimit = { bytes_per_s = 10 }\n", "tenants.a.limit.bytes_per_s", "\"10MB\""),
+        ("[tenants.a]\npromise = { bytes_per_s = 4095 }\n", "tenants.a.promise.bytes_per_s", "less than one request"),
+        ("[tenants.a]\nlimit = { bytes_per_s = \"2KiB\" }\n", "tenants.a.limit.bytes_per_s", "use at least 4KiB"),
+        ("[tenants.a]\npromise.read = { bytes_per_s = 1 }\n", "tenants.a.promise.read.bytes_per_s", "\"1MB\""),
+        ("[tenants.a]\npromise.write = { bytes_per_s = 1 }\n", "tenants.a.promise.write.bytes_per_s", "\"1MB\""),
+        ("[pools.main]\nlimit = { bytes_per_s = 500 }\n", "pools.main.limit.bytes_per_s", "\"500MB\""),
+        ("[pools.main.emulate]\nbandwidth = 50\n", "pools.main.emulate.bandwidth", "\"50MB\""),
+        ("[pools.main]\nadmission = { kind = \"fixed\", budget = 64 }\n", "pools.main.admission.budget", "8096"),
+        (
+            "[pools.main]\nadmission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 4096 }\n",
+            "pools.main.admission.budget_max",
+            "8096",
+        ),
+    ] {
+        let report = check(text, "test");
+        assert!(report.errors.is_empty(), "{text}: {:?}", report.errors);
+        let warning = report.warnings.iter().find(|warning| warning.key == place).unwrap_or_else(|| panic!("{text}"));
+        assert!(warning.message.contains(words) && warning.position.is_some_and(|(line, _)| line == 2), "{warning}");
+        let hangs = report.config.hangs("test");
+        assert_eq!(hangs.len(), 1, "{text}: {hangs:?}");
+        assert_eq!((&hangs[0].key, &hangs[0].message), (&warning.key, &warning.message));
+    }
+    // Small, and meant; and other warnings.
+    let text = "[server]\nstatus = \"0.0.0.0:9809\"\n[tenants.a]\nlimit = { iops = 1, bytes_per_s = 4096 }\n\
+                [pools.main]\nadmission = { kind = \"fixed\", budget = 8096 }\nlimit = { bytes_per_s = 0 }\n";
+    let report = check(text, "test");
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+    assert_eq!(report.config.hangs("test"), []);
+}
+
+#[test]
+fn format_and_grow_belong_to_files() {
+    let config = parse("[volumes.a]\npath = \"x\"\nsize = 4096\ngrow = true\nformat = \"raw\"\n");
+    assert!(config.volumes["a"].grow && config.volumes["a"].format.is_some());
+    assert_error("[volumes.a]\ngrow = true\n", "2:1: volumes.a.grow", &["a size"]);
+    assert_error("[volumes.a]\nbackend = \"block\"\npath = \"x\"\ngrow = true\n", "4:1: volumes.a.grow", &["\"file\""]);
+    assert_error(
+        "[volumes.a]\nbackend = \"memory\"\nsize = 4096\nformat = \"raw\"\n",
+        "4:1: volumes.a.format",
+        &["memory"],
+    );
+    assert_error("[volumes.a]\nsize = 4096\nformat = \"qcow2\"\n", "3:10: volumes.a.format", &["raw"]);
+}

@@ -1,9 +1,9 @@
-//! Payload buffers: page-aligned for `O_DIRECT`, pooled, and counted against one bound.
+//! Payload buffers: page-aligned for `O_DIRECT`, and pooled.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::faults::{Call, Faults};
 
 /// Alignment of every buffer: what `O_DIRECT` asks on any device.
 pub(crate) const ALIGN: usize = 4096;
@@ -29,15 +29,15 @@ impl Buffer {
         Layout::from_size_align(capacity, ALIGN).expect("a buffer is far smaller than the address space")
     }
 
-    fn allocate(capacity: usize, len: usize) -> Self {
+    /// `None` if the system has no memory: a limit of the process, or of a system that promises no more than it has.
+    fn allocate(capacity: usize, len: usize) -> Option<Self> {
         let layout = Self::layout(capacity);
         // SAFETY: `capacity` is at least `ALIGN`, so the layout is not empty.
-        let ptr = unsafe { alloc(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { std::alloc::handle_alloc_error(layout) };
+        let ptr = NonNull::new(unsafe { alloc(layout) })?;
         // Uninitialised memory must never reach a client or be read as a slice.
         // SAFETY: `ptr` is valid for `capacity` bytes.
         unsafe { ptr.as_ptr().write_bytes(0, capacity) };
-        Self { ptr, capacity, len }
+        Some(Self { ptr, capacity, len })
     }
 
     /// Start of the bytes.
@@ -79,18 +79,25 @@ impl Drop for Buffer {
 pub(crate) struct BufferPool {
     free: [Vec<Buffer>; CLASSES],
     kept: usize,
+    faults: Faults,
 }
 
 impl BufferPool {
+    /// Empty lists; `faults` are what a test lets fail.
+    pub(crate) fn new(faults: Faults) -> Self {
+        Self { faults, ..Self::default() }
+    }
+
     /// Bytes that a buffer of `len` bytes takes.
     #[inline]
     pub(crate) fn capacity(len: usize) -> usize {
         if len > MAX_POOLED { len.next_multiple_of(ALIGN) } else { len.next_power_of_two().max(ALIGN) }
     }
 
-    /// A buffer of `len` bytes with arbitrary initialised content.
+    /// A buffer of `len` bytes with arbitrary initialised content; `None` if the system has no memory for it.
     #[inline]
-    pub(crate) fn take(&mut self, len: usize) -> Buffer {
+    pub(crate) fn take(&mut self, len: usize) -> Option<Buffer> {
+        self.faults.check(Call::Malloc).ok()?;
         let capacity = Self::capacity(len);
         if capacity > MAX_POOLED {
             return Buffer::allocate(capacity, len);
@@ -99,7 +106,7 @@ impl BufferPool {
             Some(mut buffer) => {
                 self.kept -= capacity;
                 buffer.len = len;
-                buffer
+                Some(buffer)
             }
             None => Buffer::allocate(capacity, len),
         }
@@ -127,53 +134,6 @@ fn class(capacity: usize) -> usize {
     (capacity / ALIGN).ilog2() as usize
 }
 
-/// Bound on the bytes that requests of all connections may hold in buffers.
-#[derive(Clone)]
-pub(crate) struct Budget(Arc<BudgetInner>);
-
-struct BudgetInner {
-    used: AtomicU64,
-    limit: u64,
-}
-
-impl Budget {
-    /// A budget of `limit` bytes.
-    pub(crate) fn new(limit: u64) -> Self {
-        Self(Arc::new(BudgetInner { used: AtomicU64::new(0), limit }))
-    }
-
-    /// Takes `bytes` out of the budget unless that would exceed it. A request larger than the whole budget gets through
-    /// when nothing else is outstanding, so that nothing waits for ever.
-    #[inline]
-    pub(crate) fn try_take(&self, bytes: u64) -> bool {
-        let fits = |used: u64| (used == 0 || used + bytes <= self.0.limit).then_some(used + bytes);
-        self.0.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    }
-
-    /// Puts `bytes` back.
-    #[inline]
-    pub(crate) fn give(&self, bytes: u64) {
-        if bytes > 0 {
-            self.0.used.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-
-    /// Bytes taken at present.
-    pub(crate) fn used(&self) -> u64 {
-        self.0.used.load(Ordering::Relaxed)
-    }
-
-    /// Bytes that are not taken at present.
-    pub(crate) fn free(&self) -> u64 {
-        self.0.limit.saturating_sub(self.used())
-    }
-
-    /// The bound.
-    pub(crate) fn limit(&self) -> u64 {
-        self.0.limit
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,32 +141,19 @@ mod tests {
     #[test]
     fn buffers_are_aligned_reused_and_bounded() {
         let mut pool = BufferPool::default();
-        let mut first = pool.take(5000);
+        let mut first = pool.take(5000).unwrap();
         assert_eq!((first.len(), first.as_mut_ptr() as usize % ALIGN), (5000, 0));
         let address = first.as_mut_ptr();
         pool.give(first);
-        assert_eq!(pool.take(8192).as_mut_ptr(), address, "same class, so the same memory");
+        assert_eq!(pool.take(8192).unwrap().as_mut_ptr(), address, "same class, so the same memory");
         for _ in 0..64 {
-            let many: Vec<_> = (0..64).map(|_| pool.take(MAX_POOLED)).collect();
+            let many: Vec<_> = (0..64).map(|_| pool.take(MAX_POOLED).unwrap()).collect();
             many.into_iter().for_each(|buffer| pool.give(buffer));
         }
         assert!(pool.kept <= MAX_KEPT);
-        let mut small = pool.take(ALIGN);
+        let mut small = pool.take(ALIGN).unwrap();
         let address = small.as_mut_ptr();
         pool.give(small);
-        assert_eq!(pool.take(ALIGN).as_mut_ptr(), address, "large buffers do not keep small ones out");
-    }
-
-    #[test]
-    fn the_budget_lets_one_oversized_request_through_alone() {
-        let budget = Budget::new(100);
-        assert!(budget.try_take(60));
-        assert!(!budget.try_take(41));
-        assert!(budget.try_take(40));
-        budget.give(100);
-        assert!(budget.try_take(1000));
-        assert!(!budget.try_take(1));
-        budget.give(1000);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(pool.take(ALIGN).unwrap().as_mut_ptr(), address, "large buffers do not keep small ones out");
     }
 }

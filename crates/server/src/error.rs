@@ -26,6 +26,18 @@ pub enum Error {
         /// The other process, if the kernel tells.
         holder: Option<u32>,
     },
+    /// A file or device that is not the server's, and that the operator has not given for this.
+    #[error("volume \"{volume}\" ({}): {why}. {cure}", path.display())]
+    NotOurs {
+        /// The volume.
+        volume: String,
+        /// The file or device.
+        path: PathBuf,
+        /// What it is, or would happen.
+        why: String,
+        /// What to do.
+        cure: String,
+    },
     /// A file with certificates or keys cannot be used.
     #[error("{table}.tls.{key}: {} {why}", path.display())]
     Tls {

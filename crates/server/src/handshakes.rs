@@ -1,33 +1,88 @@
-//! Connections that have not chosen a volume yet, and how many of them there may be.
+//! Connections of each client, and those that have not chosen a volume yet: how many, for how long, and how much processor
+//! time they may take.
+//!
+//! A client may open as many connections as there would be left for others: the first may have half of them, the next a
+//! quarter, so that there is always room for one that comes. The last places are kept for clients that have few.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use evenkeel_control::duty::Turn;
+use evenkeel_control::{Duration, Instant};
+use evenkeel_nbd::server::handshake::MAX_OPTIONS_PER_EXPORT;
+
+use crate::paced::{Paced, Work};
 use crate::refusals::Reason;
+use crate::shared::Bounds;
 use crate::worker::transport::Peer;
 
-/// Counts negotiations under way, all together and of each client.
+/// One place of so many is kept for clients with few connections.
+const KEPT: u32 = 16;
+/// Few is one of so many places that are left: of 16,384, the last of a hundred clients that want all has 4, and of 32 has 11.
+const FEW: u32 = 64;
+/// What each answered option adds to the time that a client has, for as many as there are reasons to ask: a client that
+/// describes every export over a slow link makes progress, and one that idles does not.
+const PER_OPTION: Duration = Duration::from_millis(250);
+/// What waiting for its turn adds at most, in multiples of the time that a client has.
+const LONGEST_WAIT: u64 = 4;
+
+/// Whether one who has `own` of `most` places may have another one when `taken` are taken. Fewer than [`KEPT`] places are too
+/// few to share out.
+pub(crate) fn may_have_another(own: u32, taken: u32, most: u32) -> bool {
+    let free = most.saturating_sub(taken);
+    free > 0 && (own == 0 || most < KEPT || own < free.saturating_sub(most / KEPT).max(free / FEW))
+}
+
+/// Counts connections and negotiations under way, all together and of each client, and shares out processor time among those
+/// that negotiate: accepting connections, TLS, options.
 pub(crate) struct Handshakes {
     most: u32,
     most_of_client: u32,
-    under_way: Mutex<UnderWay>,
+    most_connections: u32,
+    patience: Duration,
+    counts: Mutex<Counts>,
+    pace: Paced<Client>,
 }
 
 #[derive(Default)]
-struct UnderWay {
-    all: u32,
-    of: HashMap<Client, u32>,
+struct Counts {
+    all: Count,
+    of: HashMap<Client, Count>,
 }
 
-/// Who counts as one: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, or a user
-/// of this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Client {
+impl Counts {
+    fn less(&mut self, client: Client, one: Count) {
+        let less = |count: &mut Count| {
+            count.negotiating -= one.negotiating;
+            count.connections -= one.connections;
+            *count == Count::default()
+        };
+        less(&mut self.all);
+        if let Entry::Occupied(mut count) = self.of.entry(client)
+            && less(count.get_mut())
+        {
+            count.remove();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    connections: u32,
+    negotiating: u32,
+}
+
+/// Who counts as one: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, a user of this
+/// machine, or whoever shows a certificate, wherever from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Client {
     V4(u32),
     V6(u64),
     User(Option<u32>),
+    /// The beginning of its fingerprint.
+    Certificate(u64),
 }
 
 impl From<&Peer> for Client {
@@ -41,48 +96,162 @@ impl From<&Peer> for Client {
 }
 
 impl Handshakes {
-    /// At most so many at once.
-    pub(crate) fn new(most: u32, most_of_client: u32) -> Self {
-        Self { most, most_of_client, under_way: Mutex::default() }
+    /// None yet, and at most so many connections.
+    pub(crate) fn new(bounds: &Bounds, most_connections: u32) -> Self {
+        Self {
+            most: bounds.handshakes,
+            most_of_client: bounds.handshakes_of_client,
+            most_connections,
+            patience: Duration::from_nanos(bounds.handshake_ns),
+            counts: Mutex::default(),
+            pace: Paced::default(),
+        }
     }
 
-    /// One more, until the ticket is dropped.
+    /// One more, which negotiates until the ticket is dropped and stays until the place is.
     ///
     /// # Errors
     /// Which bound it would exceed.
-    pub(crate) fn begin(self: &Arc<Self>, peer: &Peer) -> Result<Ticket, Reason> {
+    pub(crate) fn begin(self: &Arc<Self>, peer: &Peer, now: Instant) -> Result<(Ticket, Place), Reason> {
         let client = peer.into();
-        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        let UnderWay { all, of } = &mut *under_way;
-        if *all >= self.most {
+        let mut counts = self.counts();
+        let Counts { all, of } = &mut *counts;
+        let own = of.get(&client).copied().unwrap_or_default();
+        if all.negotiating >= self.most {
             return Err(Reason::Handshakes);
         }
-        let count = of.get(&client).copied().unwrap_or(0);
-        if count >= self.most_of_client {
+        if own.negotiating >= self.most_of_client || !may_have_another(own.negotiating, all.negotiating, self.most) {
             return Err(Reason::HandshakesOfClient);
         }
-        of.insert(client, count + 1);
-        *all += 1;
-        Ok(Ticket { handshakes: Arc::clone(self), client })
+        if !may_have_another(own.connections, all.connections, self.most_connections) {
+            return Err(if all.connections >= self.most_connections {
+                Reason::Connections
+            } else {
+                Reason::ConnectionsOfClient
+            });
+        }
+        for count in [all, of.entry(client).or_default()] {
+            count.negotiating += 1;
+            count.connections += 1;
+        }
+        let most = self.patience.as_nanos().saturating_mul(LONGEST_WAIT);
+        let ticket = Ticket {
+            counted: self.counted(client),
+            until: now + self.patience,
+            options: 0,
+            waits_since: None,
+            may_wait: Duration::from_nanos(most),
+        };
+        Ok((ticket, Place(self.counted(client))))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counted(self: &Arc<Self>, client: Client) -> Counted {
+        Counted { handshakes: Arc::clone(self), client }
+    }
+
+    /// Something was done for a client that negotiates, on this thread.
+    pub(crate) fn charge(&self, client: Client, work: &Work) {
+        self.pace.charge(client, work);
     }
 }
 
-/// A negotiation under way.
-pub(crate) struct Ticket {
+struct Counted {
     handshakes: Arc<Handshakes>,
     client: Client,
 }
 
+/// A negotiation under way.
+pub(crate) struct Ticket {
+    counted: Counted,
+    /// When the client must have chosen.
+    until: Instant,
+    /// Answered options that have added to that.
+    options: u32,
+    /// When it began to wait for its turn.
+    waits_since: Option<Instant>,
+    /// What waiting may still add.
+    may_wait: Duration,
+}
+
+impl Ticket {
+    /// Who negotiates.
+    pub(crate) fn client(&self) -> Client {
+        self.counted.client
+    }
+
+    /// Whether it is the client's turn to be served.
+    pub(crate) fn turn(&self) -> Turn {
+        self.counted.handshakes.pace.turn(self.counted.client)
+    }
+
+    /// The client has to wait for its turn, which does not count.
+    pub(crate) fn waits(&mut self, now: Instant) {
+        self.waits_since.get_or_insert(now);
+    }
+
+    /// The client is served.
+    pub(crate) fn goes_on(&mut self, now: Instant) {
+        let Some(since) = self.waits_since.take() else { return };
+        let waited = now.since(since).min(self.may_wait);
+        self.may_wait = Duration::from_nanos(self.may_wait.as_nanos() - waited.as_nanos());
+        self.until += waited;
+    }
+
+    /// So many options have been answered, where there are so many exports.
+    pub(crate) fn has_answered(&mut self, options: u32, exports: usize) {
+        let most = u32::try_from(exports).unwrap_or(u32::MAX).saturating_mul(MAX_OPTIONS_PER_EXPORT);
+        let options = options.min(most).max(self.options);
+        let more = u64::from(options - self.options);
+        self.until += Duration::from_nanos(PER_OPTION.as_nanos() * more);
+        self.options = options;
+    }
+
+    /// Whether the client has not chosen in time.
+    pub(crate) fn is_late(&self, now: Instant) -> bool {
+        let waits = self.waits_since.map_or(Duration::ZERO, |since| now.since(since).min(self.may_wait));
+        now > self.until + waits
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut under_way = self.handshakes.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.all -= 1;
-        if let Entry::Occupied(mut count) = under_way.of.entry(self.client) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        let Counted { handshakes, client } = &self.counted;
+        handshakes.counts().less(*client, Count { negotiating: 1, connections: 0 });
+    }
+}
+
+/// A connection that is there.
+pub(crate) struct Place(Counted);
+
+impl Place {
+    /// The connection has shown the certificate with this fingerprint, whose it is from now on.
+    ///
+    /// # Errors
+    /// There are as many of that certificate as may be. It stays with the address.
+    pub(crate) fn shows(&mut self, fingerprint: &[u8; 32]) -> Result<(), Reason> {
+        let (bytes, _) = fingerprint.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let client = Client::Certificate(u64::from_be_bytes(*bytes));
+        let Counted { handshakes, client: before } = &mut self.0;
+        let mut counts = handshakes.counts();
+        let own = counts.of.get(&client).map_or(0, |count| count.connections);
+        // Without this one, which is counted already.
+        if !may_have_another(own, counts.all.connections - 1, handshakes.most_connections) {
+            return Err(Reason::ConnectionsOfClient);
         }
+        counts.of.entry(client).or_default().connections += 1;
+        counts.all.connections += 1;
+        counts.less(std::mem::replace(before, client), Count { negotiating: 0, connections: 1 });
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.handshakes.counts().less(self.0.client, Count { negotiating: 0, connections: 1 });
     }
 }
 
@@ -90,23 +259,102 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
+    fn handshakes(most: u32, of_client: u32) -> Arc<Handshakes> {
+        Arc::new(Handshakes::new(
+            &Bounds {
+                in_flight: 1,
+                handshake_ns: 30_000_000_000,
+                handshakes: most,
+                handshakes_of_client: of_client,
+                peer_timeout: Duration::ZERO,
+                busy_poll: Duration::ZERO,
+            },
+            1024,
+        ))
+    }
+
+    fn second(second: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(second)
+    }
+
     fn at(address: &str) -> Peer {
         Peer { address: Some(address.parse().unwrap()), ..Peer::default() }
     }
 
     #[test]
     fn one_client_cannot_take_the_places_of_others() {
-        let handshakes = Arc::new(Handshakes::new(3, 2));
-        let mut held: Vec<_> = (0..2).map(|_| handshakes.begin(&at("192.0.2.1")).ok().unwrap()).collect();
-        assert_eq!(handshakes.begin(&at("192.0.2.1")).err(), Some(Reason::HandshakesOfClient));
-        assert_eq!(handshakes.begin(&at("::ffff:192.0.2.1")).err(), Some(Reason::HandshakesOfClient));
-        held.push(handshakes.begin(&at("192.0.2.2")).ok().unwrap());
-        assert_eq!(handshakes.begin(&at("192.0.2.3")).err(), Some(Reason::Handshakes));
+        let handshakes = handshakes(3, 2);
+        let begin = |peer: &Peer| handshakes.begin(peer, Instant::ZERO);
+        let mut held: Vec<_> = (0..2).map(|_| begin(&at("192.0.2.1")).ok().unwrap()).collect();
+        assert_eq!(begin(&at("192.0.2.1")).err(), Some(Reason::HandshakesOfClient));
+        assert_eq!(begin(&at("::ffff:192.0.2.1")).err(), Some(Reason::HandshakesOfClient));
+        held.push(begin(&at("192.0.2.2")).ok().unwrap());
+        assert_eq!(begin(&at("192.0.2.3")).err(), Some(Reason::Handshakes));
         held.remove(0);
-        assert!(handshakes.begin(&at("192.0.2.1")).is_ok());
+        assert!(begin(&at("192.0.2.1")).is_ok());
         held.clear();
-        let under_way = handshakes.under_way.lock().unwrap();
-        assert!(under_way.all == 0 && under_way.of.is_empty(), "nothing is left of those that are done");
+        let counts = handshakes.counts();
+        assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left of those that are done");
+    }
+
+    #[test]
+    fn however_many_connections_clients_open_one_that_has_none_finds_a_place() {
+        const MOST: u32 = 1024;
+        let handshakes = handshakes(u32::MAX, u32::MAX);
+        let mut held = Vec::new();
+        let mut counts = Vec::new();
+        for host in 0..40u8 {
+            let address = format!("192.0.2.{host}");
+            let before = held.len();
+            held.extend(std::iter::from_fn(|| handshakes.begin(&at(&address), Instant::ZERO).ok()).take(MOST as usize));
+            counts.push(held.len() - before);
+        }
+        assert_eq!(counts[..4], [480, 240, 120, 60], "half of what is left, and a sixteenth is kept");
+        assert!(counts.iter().all(|&count| count >= 1), "{counts:?}");
+        assert_eq!(handshakes.begin(&at("192.0.2.0"), Instant::ZERO).err(), Some(Reason::ConnectionsOfClient));
+        // Few places go to who comes first.
+        assert!((0..15).all(|n| may_have_another(n, n, 15)) && !may_have_another(15, 15, 15));
+    }
+
+    #[test]
+    fn of_many_clients_that_want_every_place_each_has_more_than_one() {
+        const MOST: u32 = 16_384;
+        let greedy = |clients: usize| {
+            let mut taken = 0;
+            let mut had = Vec::new();
+            for _ in 0..clients {
+                let own = (0..).find(|&own| !may_have_another(own, taken + own, MOST)).unwrap();
+                taken += own;
+                had.push(own);
+            }
+            // Those that came first want more whenever they may.
+            assert!(had[0] >= 7_000 && had.iter().all(|&own| own >= 7_000 || !may_have_another(own, taken, MOST)));
+            had.into_iter().min().unwrap()
+        };
+        assert_eq!((greedy(32), greedy(100)), (11, 4));
+    }
+
+    #[test]
+    fn who_shows_a_certificate_is_one_client_wherever_from() {
+        const MOST: u32 = 1024;
+        let handshakes = handshakes(u32::MAX, u32::MAX);
+        let mut held = Vec::new();
+        let of = |handshakes: &Handshakes, client| handshakes.counts().of.get(&client).map(|count| count.connections);
+        let refused = (0..).find(|n: &u32| {
+            let (_ticket, mut place) = handshakes.begin(&at(&format!("192.0.2.{}", n % 100)), Instant::ZERO).unwrap();
+            let shown = place.shows(&[7; 32]);
+            held.push(place);
+            shown.is_err()
+        });
+        assert_eq!(refused, Some(480), "as many as of one address");
+        assert_eq!(of(&handshakes, Client::Certificate(0x0707_0707_0707_0707)), Some(480));
+        assert_eq!(of(&handshakes, (&at("192.0.2.1")).into()), None);
+        assert_eq!(of(&handshakes, (&at("192.0.2.80")).into()), Some(1), "the refused one is still its address's");
+        let (_ticket, mut place) = handshakes.begin(&at("192.0.2.1"), Instant::ZERO).unwrap();
+        assert!(place.shows(&[8; 32]).is_ok() && handshakes.counts().all.connections <= MOST);
+        drop((held, place, _ticket));
+        let counts = handshakes.counts();
+        assert!(counts.all == Count::default() && counts.of.is_empty());
     }
 
     #[test]
@@ -117,5 +365,38 @@ mod tests {
         assert_ne!(client(&at("192.0.2.1")), client(&at("192.0.2.2")));
         let user = |uid| Client::from(&Peer { uid: Some(uid), ..Peer::default() });
         assert!(user(1) == user(1) && user(1) != user(2));
+    }
+
+    #[test]
+    fn time_grows_with_options_that_there_is_reason_to_ask_and_with_no_others() {
+        let handshakes = handshakes(3, 3);
+        let begin = || handshakes.begin(&at("192.0.2.1"), second(100)).ok().unwrap();
+        let (idle, _place) = begin();
+        assert!(!idle.is_late(second(130)) && idle.is_late(second(131)));
+        // A hundred exports: 400 options add 100 s, however many there are.
+        let (mut busy, _place) = begin();
+        (1..=1_000).for_each(|options| busy.has_answered(options, 100));
+        assert!(!busy.is_late(second(230)) && busy.is_late(second(231)));
+        // Exports that are removed take nothing back, and add nothing when they come again.
+        busy.has_answered(1_001, 1);
+        busy.has_answered(1_002, 100);
+        assert!(!busy.is_late(second(230)) && busy.is_late(second(231)));
+    }
+
+    #[test]
+    fn waiting_for_its_turn_does_not_count_against_a_client_up_to_a_bound() {
+        let handshakes = handshakes(3, 3);
+        let (mut ticket, _place) = handshakes.begin(&at("192.0.2.1"), second(0)).ok().unwrap();
+        ticket.waits(second(10));
+        ticket.waits(second(20));
+        assert!(!ticket.is_late(second(60)), "it still waits");
+        ticket.goes_on(second(60));
+        ticket.goes_on(second(70));
+        assert!(!ticket.is_late(second(80)) && ticket.is_late(second(81)), "50 s do not count");
+        ticket.waits(second(80));
+        // Of 120 s, 70 are left.
+        assert!(!ticket.is_late(second(150)) && ticket.is_late(second(151)));
+        ticket.goes_on(second(1_000));
+        assert!(ticket.is_late(second(1_000)));
     }
 }

@@ -6,15 +6,21 @@
 //! ```
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod adopted;
 mod backend;
+mod budget;
 mod buffer;
 mod clock;
 pub mod dial;
 mod engine;
 mod error;
 mod failures;
+#[doc(hidden)]
+pub mod faults;
 mod handshakes;
 mod listen;
+mod paced;
+mod places;
 mod refusals;
 mod registry;
 mod server;
@@ -26,9 +32,12 @@ mod tls;
 mod volume;
 mod worker;
 
+pub use adopted::replace;
 pub use backend::rbd::leave;
 pub use error::Error;
 pub use listen::is_stale;
+pub use paced::{Paced, Work};
+pub use places::shortage;
 pub use server::{Applied, Server, Start};
 pub use spin::Spin;
 pub use tls::Acceptor;

@@ -19,6 +19,12 @@ pub(crate) enum Reason {
     Handshakes,
     /// Too many connections of this client negotiate.
     HandshakesOfClient,
+    /// There are `server.max_connections` connections.
+    Connections,
+    /// The client has as many connections as there would be left for others.
+    ConnectionsOfClient,
+    /// Its tenant has as many connections as there would be left for others.
+    ConnectionsOfTenant,
     /// Its TLS came to nothing.
     Tls(Fault),
 }
@@ -57,7 +63,7 @@ impl From<&rustls::Error> for Fault {
 }
 
 impl Reason {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 18] = [
         Self::Barred(Barred::ServerDeny),
         Self::Barred(Barred::ServerAllow),
         Self::Barred(Barred::VolumeDeny),
@@ -67,6 +73,9 @@ impl Reason {
         Self::HandshakeTimeout,
         Self::Handshakes,
         Self::HandshakesOfClient,
+        Self::Connections,
+        Self::ConnectionsOfClient,
+        Self::ConnectionsOfTenant,
         Self::Tls(Fault::NoCertificate),
         Self::Tls(Fault::Expired),
         Self::Tls(Fault::Revoked),
@@ -87,6 +96,9 @@ impl Reason {
             Self::HandshakeTimeout => "handshake_timeout",
             Self::Handshakes => "handshakes",
             Self::HandshakesOfClient => "handshakes_of_client",
+            Self::Connections => "connections",
+            Self::ConnectionsOfClient => "connections_of_client",
+            Self::ConnectionsOfTenant => "connections_of_tenant",
             Self::Tls(Fault::NoCertificate) => "tls_no_certificate",
             Self::Tls(Fault::Expired) => "tls_expired",
             Self::Tls(Fault::Revoked) => "tls_revoked",
@@ -101,11 +113,18 @@ impl Reason {
         match self {
             Self::Barred(barred) => barred.because(),
             Self::UnnamedCertificate => "no tenant names its certificate",
-            Self::HandshakeTimeout => "no export chosen in time",
+            Self::HandshakeTimeout => "no volume chosen within server.handshake_timeout",
             Self::Handshakes => "server.max_handshakes connections have not chosen a volume yet",
+            Self::Connections => "all server.max_connections are open; raise it (needs a restart) and LimitNOFILE=",
+            Self::ConnectionsOfClient => {
+                "this client has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+            }
+            Self::ConnectionsOfTenant => {
+                "its tenant has as many connections as it may while others may need the rest; raise server.max_connections (needs a restart)"
+            }
             Self::Tls(_) => "TLS failed",
             Self::HandshakesOfClient => {
-                "server.max_handshakes_per_client of its connections have not chosen a volume yet"
+                "this client has as many connections without a volume as it may: its part of server.max_handshakes, at most server.max_handshakes_per_client"
             }
         }
     }

@@ -1,15 +1,18 @@
 //! Pools, volumes and tenants as configured, and how they change while the server runs.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::pool::Pool as PoolState;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{self, Cache};
 
+use crate::adopted::{Adopted, Name};
 use crate::backend::Backend;
+use crate::backend::contents::Verdict;
 use crate::backend::emulate::Device;
 use crate::backend::file::{File, LOCK_PATIENCE, Open};
 use crate::backend::memory::Memory;
@@ -17,6 +20,8 @@ use crate::backend::rbd::Rbd;
 use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
+use crate::faults::Faults;
+use crate::places::{OwnFiles, Target, shortage};
 use crate::settle::{side_by_side, within};
 use crate::shared::{SharedPool, Snapshot};
 use crate::tls::Acceptor;
@@ -34,19 +39,27 @@ pub(crate) struct Registry {
     pub(crate) config: Arc<Config>,
     /// How long a device may take to open or grow a volume; for ever if `None`, as before anybody is served.
     pub(crate) patience: Option<StdDuration>,
+    /// Told since the last change: what was noticed about the files that it opened.
+    pub(crate) notes: Vec<String>,
+    /// Files of the program that no volume may be put on.
+    own_files: Vec<PathBuf>,
+    /// The files of volumes, once one was opened.
+    adopted: Option<Arc<Mutex<Adopted>>>,
     seed: u64,
+    faults: Faults,
 }
 
 impl Registry {
-    /// Nothing yet; `seed` feeds exploration and modelled jitter.
-    pub(crate) fn new(seed: u64) -> Self {
+    /// Nothing yet; `seed` feeds exploration and modelled jitter, `own_files` are the program's own, `faults` are what a
+    /// test lets fail.
+    pub(crate) fn new(seed: u64, own_files: Vec<PathBuf>, faults: Faults) -> Self {
         let empty = Config { volumes: Default::default(), ..Config::default() };
-        Self { config: Arc::new(empty), patience: None, seed }
+        Self { config: Arc::new(empty), patience: None, notes: Vec::new(), own_files, adopted: None, seed, faults }
     }
 
     /// The snapshot for `config`, starting from `present`; `fresh`: reads certificates again even if they are in the same
     /// files. Everything that can fail happens here, and nothing that is being served changes.
-    pub(crate) fn plan(&self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
+    pub(crate) fn plan(&mut self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
             volumes: present.volumes.clone(),
@@ -56,16 +69,17 @@ impl Registry {
             devices: present.devices.clone(),
             tls: self.acceptor(present, config, fresh)?,
         };
+        // Looked up once for each of thousands of volumes.
+        let mut places: HashMap<String, usize> = next.pools.iter().map(|pool| pool.name.clone()).zip(0..).collect();
         for (name, pool) in &config.pools {
-            let known = next.pools.iter().position(|p| p.name == *name);
+            let known = places.get(name).copied();
             let index = known.unwrap_or(next.pools.len());
             let seed = self.seed.wrapping_add(index as u64);
             if known.is_none() {
-                next.pools.push(Arc::new(SharedPool {
-                    name: name.clone(),
-                    state: Mutex::new(PoolState::new(config.control(pool), clock::now(), seed)),
-                    overdue_after_ns: AtomicU64::new(pool.stall_report_after.0.as_nanos()),
-                }));
+                places.insert(name.clone(), index);
+                let state = PoolState::new(config.control(pool), clock::now(), seed);
+                let overdue_after_ns = pool.stall_report_after.0.as_nanos();
+                next.pools.push(Arc::new(SharedPool::new(name.clone(), state, overdue_after_ns)));
                 next.tenants.push(HashMap::new());
                 next.devices.push(None);
             }
@@ -87,28 +101,100 @@ impl Registry {
                 *volume = None;
             }
         }
+        let files = self.files(&next)?;
+        let opened = self.open(present, &mut next, &places, files.as_ref());
+        // What was created is known as such although something else failed.
+        if let Some(files) = files {
+            within(self.patience, "data_dir", move || files.adopted().save())?;
+        }
+        opened?;
+        self.lengthen(&next)?;
+        Ok(next)
+    }
+
+    /// What is to be known about files before volumes are opened on them; `None` if no new volume is on one. Paths of
+    /// files that will be created are on record then.
+    fn files(&mut self, next: &Snapshot) -> Result<Option<Files>, Error> {
+        let config = &next.config;
+        let served: HashSet<&str> = next.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
+        let new = config.volumes.iter().filter(|(name, _)| !served.contains(name.as_str()));
+        // Each with whether it is created if it does not exist.
+        let creates = |volume: &config::Volume| {
+            volume.backend == config::Backend::File
+                && volume.size.is_some()
+                && !(volume.read_only || config.server.read_only)
+        };
+        let new = new.filter_map(|(name, volume)| Some((config.path_of(name, volume)?, creates(volume))));
+        let paths: Vec<(PathBuf, bool)> = new.collect();
+        let Some((first, _)) = paths.first() else { return Ok(None) };
+        let target = |volume: &Arc<Volume>| match &volume.backend {
+            Backend::File(file) => Some((file.target(), volume.name.clone())),
+            _ => None,
+        };
+        let taken = Arc::new(Mutex::new(next.volumes.iter().flatten().filter_map(target).collect()));
+        let (config, own_files, known) = (Arc::clone(config), self.own_files.clone(), self.adopted.clone());
+        let first = first.display().to_string();
+        // A file system may hang; the record is not locked while another one than its own is asked.
+        let files = within(self.patience, &first, move || {
+            let own = Arc::new(OwnFiles::of(&config, &own_files));
+            let data_dir = &config.server.data_dir;
+            let adopted = match known {
+                Some(adopted) => adopted,
+                None => Arc::new(Mutex::new(Adopted::load(data_dir)?)),
+            };
+            let missing = paths.iter().filter(|(path, creates)| *creates && !path.exists());
+            let missing: Vec<Name> = missing.map(|(path, _)| Name::of_missing(data_dir, path)).collect();
+            let files = Files { own, adopted, taken };
+            {
+                let mut adopted = files.adopted();
+                adopted.expect(missing);
+                adopted.save()?;
+            }
+            Ok(files)
+        })?;
+        self.adopted = Some(Arc::clone(&files.adopted));
+        Ok(Some(files))
+    }
+
+    /// Opens the volumes that are new. `places`: pools by name.
+    fn open(
+        &mut self,
+        present: &Snapshot,
+        next: &mut Snapshot,
+        places: &HashMap<String, usize>,
+        files: Option<&Files>,
+    ) -> Result<(), Error> {
+        let config = Arc::clone(&next.config);
         for (name, volume) in &config.volumes {
-            let served = next.volumes.iter().flatten().find(|v| v.name == *name).map(|v| v.id);
-            let id = match served {
+            let served = present.by_name.get(name).copied();
+            let id = match served.filter(|&id| next.volume(id).is_some()) {
                 Some(id) => id,
                 None => {
                     let id = next.volumes.len() as u32;
-                    let pool = next.pools.iter().position(|p| p.name == volume.pool);
+                    let pool = places.get(&volume.pool).copied();
                     let pool = pool.ok_or_else(|| Error::Unknown { kind: "pool", name: volume.pool.clone() })?;
-                    let (config, device) = (Arc::clone(&next.config), next.devices[pool].clone());
-                    let (who, name, volume) = (name.clone(), name.clone(), volume.clone());
-                    // Only a server that starts waits: the one before it may have been killed a moment ago.
-                    let patience = if self.patience.is_none() { LOCK_PATIENCE } else { StdDuration::ZERO };
-                    let open = move || open_volume(&config, id, &name, &volume, pool, device, patience);
-                    let opened = within(self.patience, &who, open)?;
+                    let opening = Opening {
+                        config: Arc::clone(&config),
+                        id,
+                        name: name.clone(),
+                        volume: volume.clone(),
+                        pool,
+                        device: next.devices[pool].clone(),
+                        files: files.cloned(),
+                        // Only a server that starts waits: the one before it may have been killed a moment ago.
+                        patience: if self.patience.is_none() { LOCK_PATIENCE } else { StdDuration::ZERO },
+                    };
+                    let faults = self.faults.at(name);
+                    let open = move || opening.open().map(|(volume, notes)| (volume.with(faults), notes));
+                    let (opened, notes) = within(self.patience, name, open)?;
+                    self.notes.extend(notes);
                     next.volumes.push(Some(Arc::new(opened)));
                     id
                 }
             };
             next.by_name.insert(name.clone(), id);
         }
-        self.lengthen(&next)?;
-        Ok(next)
+        Ok(())
     }
 
     fn acceptor(&self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Option<Arc<Acceptor>>, Error> {
@@ -125,6 +211,14 @@ impl Registry {
     /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].
     fn lengthen(&self, next: &Snapshot) -> Result<(), Error> {
         let mut lengthened: Vec<(Arc<Volume>, u64)> = Vec::new();
+        for (served, size) in growing(next) {
+            if let Backend::File(file) = &served.backend
+                && file.is_foreign()
+                && next.config.volumes.get(&served.name).is_some_and(|volume| !volume.grow)
+            {
+                return Err(foreign_size(&served.name, file.path(), served.size(), size));
+            }
+        }
         for (served, size) in growing(next) {
             let volume = Arc::clone(served);
             match within(self.patience, &served.name, move || volume.lengthen(size)) {
@@ -211,86 +305,203 @@ fn start_device(pool: &str, emulate: &config::Emulate, seed: u64) -> Result<Devi
     Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
 }
 
-fn open_volume(
-    config: &Config,
-    id: u32,
-    name: &str,
-    volume: &config::Volume,
-    pool: usize,
-    device: Option<Arc<Device>>,
-    patience: StdDuration,
-) -> Result<Volume, Error> {
-    let read_only = volume.read_only || config.server.read_only;
-    let wanted = volume.size.map(|size| size.0);
-    let memory = || {
-        let size = wanted.ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a size")))?;
-        let memory = Memory::new(size).map_err(|cause| Error::System { action: "map memory for a volume", cause })?;
-        Ok((memory, size))
-    };
-    let (backend, size) = match volume.backend {
-        config::Backend::Memory => {
-            let (memory, size) = memory()?;
-            (Backend::Memory(memory), size)
-        }
-        config::Backend::Emulate => {
-            let device = device.ok_or_else(|| {
-                Error::Refused(format!(
-                    "volume \"{name}\" has the emulate back end, but pool \"{}\" has no emulate table",
-                    volume.pool
-                ))
-            })?;
-            let (memory, size) = memory()?;
-            (Backend::Emulate(memory, device), size)
-        }
-        config::Backend::Nbd => {
-            let remote = Remote::open(name, volume, read_only)?;
-            let promised = remote.promised();
-            let (read_only, size) = (promised.is_read_only(), promised.size);
-            return Ok(Volume::new(id, name, pool, read_only, Backend::Remote(remote), size));
-        }
-        config::Backend::Rbd => {
-            let read_only = read_only || volume.rbd.as_ref().is_some_and(|image| image.snapshot.is_some());
-            let (rbd, size) = Rbd::open(name, volume, read_only)?;
-            return Ok(Volume::new(id, name, pool, read_only, Backend::Rbd(rbd), size));
-        }
-        config::Backend::File | config::Backend::Block => {
-            let block = volume.backend == config::Backend::Block;
-            let path = config.path_of(name, volume);
-            let path = path.ok_or_else(|| Error::Refused(format!("volume \"{name}\" needs a path")))?;
-            let how = Open {
-                create: if block { None } else { wanted },
-                read_only,
-                direct: volume.cache == Cache::Direct,
-                block,
-                patience,
-            };
-            let (file, actual) = File::open(&path, &how)?;
-            let size = fit(name, &file, actual, wanted, block, read_only)?;
-            (Backend::File(file), size)
-        }
-    };
-    Ok(Volume::new(id, name, pool, read_only, backend, size))
+/// What is known about files when volumes are opened on them.
+#[derive(Clone)]
+struct Files {
+    /// The server's own.
+    own: Arc<OwnFiles>,
+    /// Those of volumes, now and before.
+    adopted: Arc<Mutex<Adopted>>,
+    /// Those of the volumes that are open, with their names.
+    taken: Arc<Mutex<HashMap<Target, String>>>,
 }
 
-/// The size to serve: what was asked for, growing the file if it is shorter, never cutting data off.
-fn fit(name: &str, file: &File, actual: u64, wanted: Option<u64>, block: bool, read_only: bool) -> Result<u64, Error> {
-    let refuse = |why: String| Err(Error::Refused(format!("volume \"{name}\" ({}): {why}", file.path().display())));
-    match wanted {
-        None if actual == 0 => refuse("it is empty and no size is given; set size".into()),
-        None => Ok(actual),
-        Some(wanted) if wanted < actual && !block => refuse(format!(
-            "it has {actual} bytes, but size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
-        )),
-        Some(wanted) if wanted > actual && (block || read_only) => {
-            refuse(format!("it has only {actual} bytes, but size says {wanted}"))
-        }
-        Some(wanted) => {
-            if wanted > actual {
-                let grown = file.grow(wanted);
-                grown.map_err(|cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause })?;
+impl Files {
+    fn adopted(&self) -> MutexGuard<'_, Adopted> {
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<Target, String>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All that it takes to open a volume, away from the thread that waits for it.
+struct Opening {
+    config: Arc<Config>,
+    id: u32,
+    name: String,
+    volume: config::Volume,
+    pool: usize,
+    device: Option<Arc<Device>>,
+    files: Option<Files>,
+    patience: StdDuration,
+}
+
+impl Opening {
+    /// The volume, and what is to be said about its file.
+    fn open(self) -> Result<(Volume, Vec<String>), Error> {
+        let (config, name, volume) = (&self.config, &self.name, &self.volume);
+        let mut read_only = volume.read_only || config.server.read_only;
+        let mut notes = Vec::new();
+        let (backend, size) = match volume.backend {
+            config::Backend::Memory => {
+                let (memory, size) = self.memory()?;
+                (Backend::Memory(memory), size)
             }
-            Ok(wanted)
+            config::Backend::Emulate => {
+                let device = self.device.clone().ok_or_else(|| {
+                    Error::Refused(format!(
+                        "volume \"{name}\" has the emulate back end, but pool \"{}\" has no emulate table",
+                        volume.pool
+                    ))
+                })?;
+                let (memory, size) = self.memory()?;
+                (Backend::Emulate(memory, device), size)
+            }
+            config::Backend::Nbd => {
+                let remote = Remote::open(name, volume, read_only)?;
+                let promised = remote.promised();
+                read_only = promised.is_read_only();
+                let size = promised.size;
+                (Backend::Remote(remote), size)
+            }
+            config::Backend::Rbd => {
+                read_only |= volume.rbd.as_ref().is_some_and(|image| image.snapshot.is_some());
+                let (rbd, size) = Rbd::open(name, volume, read_only)?;
+                (Backend::Rbd(rbd), size)
+            }
+            config::Backend::File | config::Backend::Block => {
+                let (file, size) = self.file(read_only, &mut notes)?;
+                (Backend::File(file), size)
+            }
+        };
+        Ok((Volume::new(self.id, name, self.pool, read_only, backend, size), notes))
+    }
+
+    fn memory(&self) -> Result<(Memory, u64), Error> {
+        let size = self.volume.size.ok_or_else(|| Error::Refused(format!("volume \"{}\" needs a size", self.name)))?;
+        let memory = Memory::new(size.0).map_err(|cause| Error::System { action: "map memory for a volume", cause })?;
+        Ok((memory, size.0))
+    }
+
+    fn file(&self, read_only: bool, notes: &mut Vec<String>) -> Result<(File, u64), Error> {
+        let (name, volume) = (&self.name, &self.volume);
+        let block = volume.backend == config::Backend::Block;
+        // Without a path there is nothing to know about it.
+        let (Some(path), Some(files)) = (self.config.path_of(name, volume), &self.files) else {
+            return Err(Error::Refused(format!("volume \"{name}\" needs a path")));
+        };
+        self.must_be_free(files, &path)?;
+        let wanted = volume.size.map(|size| size.0);
+        let how = Open {
+            create: if block { None } else { wanted },
+            read_only,
+            direct: volume.cache == Cache::Direct,
+            block,
+            patience: self.patience,
+        };
+        let lack = wanted.filter(|_| !block && !read_only).and_then(|wanted| shortage(&path, wanted));
+        let (mut file, actual) = File::open(&path, &how)?;
+        let metadata =
+            file.metadata().map_err(|cause| Error::Volume { path: path.clone(), action: "examine", cause })?;
+        let known_by = Name::of(&self.config.server.data_dir, &path, &metadata);
+        let known = if file.is_new() { Some(true) } else { files.adopted().find(&known_by) };
+        file.set_foreign(known != Some(true));
+        if known.is_none() {
+            notes.extend(self.examine(&file, actual)?);
         }
+        let size = self.fit(&file, actual, read_only)?;
+        // What is only read stays what it is, and is examined each time.
+        if file.is_new() || (known.is_none() && !read_only) {
+            files.adopted().remember(known_by, file.is_new());
+        }
+        files.taken().insert(file.target(), name.clone());
+        // A file that had its length before is not news.
+        if let Some(lack) = lack.filter(|_| file.is_new() || size > actual) {
+            tracing::warn!(volume = name, "{lack}");
+            notes.push(format!("warning: volume {name}: {lack}"));
+        }
+        Ok((file, size))
+    }
+
+    /// Refuses the server's own files and what another volume serves.
+    fn must_be_free(&self, files: &Files, path: &Path) -> Result<(), Error> {
+        let target = std::fs::metadata(path).ok().map(|metadata| Target::of(&metadata));
+        let refuse = |why: String| {
+            let cure = "Give the volume a file or device of its own".to_owned();
+            Err(Error::NotOurs { volume: self.name.clone(), path: path.to_owned(), why, cure })
+        };
+        let resolved = crate::places::resolve(path).unwrap_or_else(|_| path.to_owned());
+        if let Some(what) = files.own.at(&resolved, target) {
+            return refuse(format!("it is {what}, which clients would destroy"));
+        }
+        match target.and_then(|target| files.taken().get(&target).cloned()) {
+            Some(other) => refuse(format!("it already holds volume \"{other}\", by this or another path")),
+            None => Ok(()),
+        }
+    }
+
+    /// Examines a file or device that is not known; tells what it holds.
+    fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
+        let (name, path) = (&self.name, file.path());
+        let found = file.examine(size);
+        let found = found.map_err(|cause| Error::Volume { path: path.to_owned(), action: "examine", cause })?;
+        let Some((what, verdict)) = found else { return Ok(None) };
+        if verdict == Verdict::Refuse && self.volume.format != Some(config::Format::Raw) {
+            return Err(Error::NotOurs {
+                volume: name.clone(),
+                path: path.to_owned(),
+                why: format!(
+                    "it is {what}; clients would get the bytes of the image, not of the disk in it, and could destroy it"
+                ),
+                cure: format!(
+                    "Convert it (qemu-img convert -O raw {} NEW.img) and serve that, or say format = \"raw\" (--format raw) to serve it byte for byte",
+                    path.display()
+                ),
+            });
+        }
+        let note = format!("volume {name}: {} already holds {what}; clients see it as it is", path.display());
+        tracing::info!("{note}");
+        Ok(Some(note))
+    }
+
+    /// The size to serve: what was asked for, growing a file that is shorter if it is ours or that was asked for, too,
+    /// never cutting data off.
+    fn fit(&self, file: &File, actual: u64, read_only: bool) -> Result<u64, Error> {
+        let (name, path) = (&self.name, file.path());
+        let block = self.volume.backend == config::Backend::Block;
+        let refuse = |why: String| Err(Error::Refused(format!("volume \"{name}\" ({}): {why}", path.display())));
+        match self.volume.size.map(|size| size.0) {
+            None if actual == 0 => refuse("it is empty and no size is given; set size".into()),
+            None => Ok(actual),
+            Some(wanted) if wanted < actual && !block => refuse(format!(
+                "it has {actual} bytes, but size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
+            )),
+            Some(wanted) if wanted > actual && (block || read_only) => {
+                refuse(format!("it has only {actual} bytes, but size says {wanted}"))
+            }
+            Some(wanted) if wanted > actual && file.is_foreign() && !self.volume.grow => {
+                Err(foreign_size(name, path, actual, wanted))
+            }
+            Some(wanted) => {
+                if wanted > actual {
+                    let grown = file.grow(wanted);
+                    grown.map_err(|cause| Error::Volume { path: path.to_owned(), action: "grow", cause })?;
+                }
+                Ok(wanted)
+            }
+        }
+    }
+}
+
+/// Refuses to lengthen a file that Evenkeel did not create.
+fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) -> Error {
+    Error::NotOurs {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        why: format!("Evenkeel did not create this file; it has {actual} bytes, and size says {wanted}"),
+        cure: "Leave size out to serve it as it is, or say grow = true (--grow) to lengthen it".to_owned(),
     }
 }
 

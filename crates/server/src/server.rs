@@ -11,14 +11,17 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 use evenkeel_control::slots::Summary;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
-use evenkeel_policy::config::{Emulate, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::config::{Backend as VolumeBackend, Emulate, Engine, Volume as VolumeConfig, Workers};
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 
-use crate::buffer::Budget;
+use crate::backend::Backend;
+use crate::budget::Budget;
 use crate::engine::uring;
 use crate::error::Error;
+use crate::faults::Faults;
 use crate::listen::Listening;
+use crate::places::is_allowed;
 use crate::registry::{self, Registry};
 use crate::settle::within;
 use crate::shared::{Bounds, Shared, Snapshot};
@@ -38,6 +41,11 @@ pub struct Start {
     pub inherited: Vec<OwnedFd>,
     /// Feeds exploration of adaptive controllers and jitter of emulated devices.
     pub seed: u64,
+    /// Files of the program, existing or not, that no volume may be put on: its configuration and records.
+    pub own_files: Vec<PathBuf>,
+    /// What a test lets fail.
+    #[doc(hidden)]
+    pub faults: Faults,
 }
 
 /// A change that is in force.
@@ -47,6 +55,8 @@ pub struct Applied {
     pub changes: Vec<String>,
     /// What could not be made durable of the volumes that are no longer served.
     pub warnings: Vec<Error>,
+    /// What was noticed about files that volumes were opened on; logged already.
+    pub notes: Vec<String>,
 }
 
 /// A running server. All methods may be called from any thread.
@@ -102,8 +112,8 @@ impl Server {
     /// A volume that cannot be opened or is in use, an address that is taken, an engine that the kernel refuses. Nothing is
     /// left running or locked then.
     pub fn start(config: Config, start: Start) -> Result<Self, Error> {
-        let engine = choose_engine(config.server.engine)?;
-        raise_descriptor_limit();
+        let engine = choose_engine(config.server.engine, &start.faults)?;
+        check_descriptors(&config)?;
         let needs_folder = config.volumes.iter().any(|(name, v)| config.path_of(name, v).is_some() && v.path.is_none())
             || (start.inherited.is_empty() && config.server.unix.is_none());
         if needs_folder {
@@ -130,10 +140,12 @@ impl Server {
             Budget::new(memory),
             bounds,
             config.server.placement.control(),
+            start.faults.clone(),
         ));
-        let mut registry = Registry::new(start.seed);
+        let mut registry = Registry::new(start.seed, start.own_files, start.faults);
         let mut snapshot = registry.plan(&Snapshot::default(), &config, true)?;
         registry.apply(&mut snapshot);
+        registry.notes.clear();
         // From here on there are clients, and changes that wait behind one another.
         registry.patience = Some(DEVICE_PATIENCE);
         shared.publish(snapshot);
@@ -150,7 +162,9 @@ impl Server {
             for fd in start.inherited {
                 // Of configured addresses, whoever reads the configuration warns.
                 if let (Some(address), Some(danger)) = (listening.inherited(fd)?, config.danger_from_afar()) {
-                    tracing::warn!("{address}, which was handed over, is reachable from other machines, and {danger}");
+                    tracing::warn!(
+                        "{address}, inherited from the service manager, is reachable from other machines, and {danger}"
+                    );
                 }
             }
         }
@@ -250,27 +264,42 @@ impl Server {
         let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
         let before = self.shared.snapshot().tls.clone();
         let warnings = self.switch(&mut registry, &config, true)?;
+        let notes = std::mem::take(&mut registry.notes);
         let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
         if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
             && !Arc::ptr_eq(&before, after)
         {
             changes.push("certificates changed".into());
         }
-        Ok(Applied { changes, warnings })
+        Ok(Applied { changes, warnings, notes })
     }
 
-    /// Serves a new volume.
+    /// Serves a new volume, by command; tells what was noticed about its file.
     ///
     /// # Errors
-    /// When there is one of that name, or it cannot be opened.
-    pub fn create_volume(&self, name: &str, volume: VolumeConfig) -> Result<(), Error> {
+    /// When there is one of that name, its path is not one that commands may use, or it cannot be opened.
+    pub fn create_volume(&self, name: &str, volume: VolumeConfig) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         if config.volumes.contains_key(name) {
             return Err(Error::Refused(format!("there is a volume named \"{name}\" already")));
         }
+        if let Some(path) = config.path_of(name, &volume) {
+            let (server, asked) = (config.server.clone(), path.clone());
+            if !within(registry.patience, name, move || Ok(is_allowed(&server, &asked)))? {
+                return Err(Error::NotOurs {
+                    volume: name.to_owned(),
+                    path,
+                    why: "it is outside the data folder, and the configuration does not allow commands to use it"
+                        .into(),
+                    cure: "Name its folder in volume_dirs of [server], or put the volume into the configuration file"
+                        .into(),
+                });
+            }
+        }
         config.volumes.insert(name.to_owned(), volume);
-        self.switch(&mut registry, &config, false).map(drop)
+        self.switch(&mut registry, &config, false)?;
+        Ok(std::mem::take(&mut registry.notes))
     }
 
     /// Makes a volume longer. Clients see the new size when they reconnect.
@@ -294,7 +323,11 @@ impl Server {
                 within(registry.patience, name, move || device.lengthen(size.0))?;
                 volume.set_size(size.0);
             }
-            Some(settings) => settings.size = Some(size),
+            Some(settings) => {
+                settings.size = Some(size);
+                // Asked for by name.
+                settings.grow |= matches!(&volume.backend, Backend::File(file) if file.is_foreign());
+            }
             None => {}
         }
         self.switch(&mut registry, &config, false).map(drop)
@@ -405,7 +438,13 @@ impl Server {
         let workers = if same { before } else { count_of(config.server.workers) };
         self.hire(before, workers)?;
         let present = self.shared.snapshot();
+        registry.notes.clear();
         let mut next = registry.plan(&present, config, fresh).inspect_err(|_| self.dismiss(before, workers))?;
+        let same_tls = present.tls.as_ref().map(Arc::as_ptr) == next.tls.as_ref().map(Arc::as_ptr);
+        if same_tls && *registry.config == *config {
+            // The workers need not look through all of their connections.
+            return Ok(Vec::new());
+        }
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
         drop(present);
@@ -461,7 +500,7 @@ impl Server {
         if clean {
             Ok(())
         } else {
-            Err(Error::Refused("requests were still under way when the time to stop was over".into()))
+            Err(Error::Refused("requests were still in flight when server.drain_timeout was over, and their clients got no answer; raise it, or see the kernel's log if a device hangs".into()))
         }
     }
 
@@ -487,8 +526,8 @@ fn count_of(workers: Workers) -> usize {
     }
 }
 
-fn choose_engine(wanted: Engine) -> Result<Engine, Error> {
-    match (wanted, uring::probe()) {
+fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
+    match (wanted, uring::probe(faults)) {
         (Engine::Epoll, _) => Ok(Engine::Epoll),
         (_, Ok(())) => Ok(Engine::IoUring),
         (Engine::IoUring, Err(error)) => Err(Error::NoIoUring(error)),
@@ -499,11 +538,42 @@ fn choose_engine(wanted: Engine) -> Result<Engine, Error> {
     }
 }
 
-/// Thousands of connections need as many descriptors; most systems allow them on request.
-fn raise_descriptor_limit() {
+/// Descriptors for what there is once: the standard streams, sockets that listen, the thread for HTTP with its clients, a
+/// change with the files of new volumes.
+const OWN_DESCRIPTORS: u64 = 32;
+/// A worker's two epoll sets, eventfd and ring.
+const DESCRIPTORS_OF_WORKER: u64 = 4;
+/// A volume's file, through the page cache and past it; a volume in memory has none.
+const DESCRIPTORS_OF_VOLUME: u64 = 2;
+/// A server that has room for fewer clients is of no use.
+const LEAST_CLIENTS: u64 = 8;
+
+/// Raises the limit of open files as far as it goes, and looks whether it is enough: thousands of connections need as many
+/// descriptors, and most systems allow them on request.
+fn check_descriptors(config: &Config) -> Result<(), Error> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Ok(()) };
+    let workers = count_of(config.server.workers) as u64;
+    let in_memory = |volume: &&VolumeConfig| matches!(volume.backend, VolumeBackend::Memory | VolumeBackend::Emulate);
+    let volumes = config.volumes.values().filter(|volume| !in_memory(volume)).count() as u64;
+    let own = OWN_DESCRIPTORS + workers * DESCRIPTORS_OF_WORKER + volumes * DESCRIPTORS_OF_VOLUME;
+    const CURE: &str = "Raise it (LimitNOFILE= of the service, ulimit -n)";
+    if limit < own + LEAST_CLIENTS {
+        return Err(Error::Refused(format!(
+            "the limit of open files is {limit}, and the server needs at least {}: {own} for itself and {LEAST_CLIENTS} for clients. {CURE}",
+            own + LEAST_CLIENTS
+        )));
+    }
+    let clients = limit - own;
+    if clients < config.server.max_connections.into() {
+        tracing::warn!(
+            "the limit of open files, {limit}, has room for {clients} clients; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            config.server.max_connections
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

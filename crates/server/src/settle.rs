@@ -21,24 +21,24 @@ pub(crate) fn side_by_side<T: Send + 'static>(
     let mut waiting: Vec<Option<String>> = items.iter().map(|(name, _)| Some(name.clone())).collect();
     let (done, finished) = mpsc::channel();
     let threads = items.len().min(MAX_THREADS);
-    let shared = Arc::new((Mutex::new(items.into_iter().enumerate()), work));
-    let mut errors = Vec::new();
-    for _ in 0..threads {
-        let (shared, done) = (Arc::clone(&shared), done.clone());
-        let started = thread::Builder::new().name("evenkeel-settle".into()).spawn(move || {
-            let (items, work) = &*shared;
-            let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some((index, (_, item))) = next() {
-                let result = work(item);
-                let _ = done.send((index, result));
-            }
-        });
-        // Those that run do the work of those that do not.
-        if let Err(cause) = started {
-            errors.push(Error::System { action: "start a thread", cause });
+    let items = Mutex::new(items.into_iter().enumerate());
+    let carry_out = Arc::new(move || {
+        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some((index, (_, item))) = next() {
+            let result = work(item);
+            let _ = done.send((index, result));
         }
+    });
+    let start = || {
+        let carry_out = Arc::clone(&carry_out);
+        thread::Builder::new().name("evenkeel-settle".into()).spawn(move || carry_out()).is_ok()
+    };
+    // Those that run do the work of those that cannot be started; without any it is done here, however long it takes.
+    if (0..threads).filter(|_| start()).count() == 0 {
+        carry_out();
     }
-    drop(done);
+    drop(carry_out);
+    let mut errors = Vec::new();
     while waiting.iter().any(Option::is_some) {
         match finished.recv_timeout(until.saturating_duration_since(StdInstant::now())) {
             Ok((index, result)) => {

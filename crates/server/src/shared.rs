@@ -6,15 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockEr
 
 use evenkeel_control::placement::{self, Placement};
 use evenkeel_control::pool::{Pool, TenantId};
+use evenkeel_control::response::Reason;
+use evenkeel_control::units::Direction;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::Tls;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::Barred;
 use evenkeel_policy::config::Workers;
+use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
 
 use crate::backend::emulate::Device;
-use crate::buffer::Budget;
+use crate::budget::Budget;
+use crate::faults::Faults;
 use crate::handshakes::Handshakes;
 use crate::refusals::Refusals;
 use crate::tls::Acceptor;
@@ -31,9 +35,54 @@ pub(crate) struct SharedPool {
     pub(crate) state: Mutex<Pool<Request>>,
     /// Age at which an operation inside the back end counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
+    /// Bytes of slices, by direction, as the pool said last.
+    slice_bytes: [AtomicU32; 2],
+    /// The goal for response times was reported as missed, and not as met since.
+    goal_missed: AtomicBool,
 }
 
 impl SharedPool {
+    /// A pool under its name.
+    pub(crate) fn new(name: String, state: Pool<Request>, overdue_after_ns: u64) -> Self {
+        let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
+        let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
+        Self { name, state, overdue_after_ns, slice_bytes, goal_missed: AtomicBool::new(false) }
+    }
+
+    /// Bytes of the slices into which large requests are divided.
+    #[inline]
+    pub(crate) fn slice_bytes(&self, direction: Direction) -> u64 {
+        self.slice_bytes[direction as usize].load(Ordering::Relaxed).into()
+    }
+
+    /// Makes known how large slices are to be from now on.
+    #[inline]
+    pub(crate) fn note_slices(&self, state: &Pool<Request>) {
+        for direction in Direction::ALL {
+            let (bytes, known) = (state.slice_bytes(direction), &self.slice_bytes[direction as usize]);
+            if known.load(Ordering::Relaxed) != bytes {
+                known.store(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Logs why the goal's controller decided as it did: a goal that is missed since is a warning.
+    #[cold]
+    pub(crate) fn log_goal(&self, reason: &Reason) {
+        let (pool, name, because) = (&self.name, reason.name(), goal::sentence(reason));
+        match self.newly_missed(reason) {
+            Some(true) => tracing::warn!(pool, reason = name, "response-time goal missed: {because}"),
+            Some(false) => tracing::info!(pool, reason = name, "response-time goal not missed any more: {because}"),
+            None => tracing::info!(pool, reason = name, "response-time goal: {because}"),
+        }
+    }
+
+    /// Whether the goal is missed, if that is new: it is missed until it is certain that it is not.
+    fn newly_missed(&self, reason: &Reason) -> Option<bool> {
+        let missed = goal::is_missed(reason)?;
+        (self.goal_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
+    }
+
     /// Takes the lock.
     ///
     /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
@@ -222,6 +271,11 @@ impl Slots {
         (0..used.len()).filter(|&slot| used[slot]).map(|slot| self.key(slot as u32)).collect()
     }
 
+    /// Connections that exist, and those that requests have outlived.
+    pub(crate) fn taken(&self) -> u32 {
+        (self.len() - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()) as u32
+    }
+
     /// Number of slots.
     pub(crate) fn len(&self) -> usize {
         self.homes.len()
@@ -280,6 +334,8 @@ pub(crate) struct Shared {
     pub(crate) refusals: Refusals,
     /// Set when the server stops.
     pub(crate) draining: AtomicBool,
+    /// What a test lets fail.
+    pub(crate) faults: Faults,
 }
 
 impl Shared {
@@ -290,6 +346,7 @@ impl Shared {
         budget: Budget,
         bounds: Bounds,
         placement: placement::Config,
+        faults: Faults,
     ) -> Self {
         Self {
             placement: Mutex::new(Placement::new(placement, workers, 0, crate::clock::now())),
@@ -305,10 +362,11 @@ impl Shared {
             bounds,
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            handshakes: Arc::new(Handshakes::new(bounds.handshakes, bounds.handshakes_of_client)),
+            handshakes: Arc::new(Handshakes::new(&bounds, slots)),
             tls_handshakes: AtomicU64::new(0),
             refusals: Refusals::default(),
             draining: AtomicBool::new(false),
+            faults,
         }
     }
 
@@ -360,7 +418,7 @@ impl Shared {
         let place = &self.mailboxes[worker];
         if place.get().is_none() {
             // Who came first is right.
-            let _ = place.set(Arc::new(Mailbox::new()?));
+            let _ = place.set(Arc::new(Mailbox::new()?.with(self.faults.clone())));
         }
         place.get().ok_or(rustix::io::Errno::AGAIN)
     }
@@ -430,5 +488,38 @@ pub(crate) fn overdue(
         kind: kind.to_owned(),
         offset_bytes: offset,
         length_bytes: bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_is_missed_once_until_it_is_met_again() {
+        let pool = SharedPool::new(
+            "main".into(),
+            Pool::new((&evenkeel_policy::config::Pool::default()).into(), Instant::ZERO, 1),
+            0,
+        );
+        let (measured, target, delay) = (Duration::from_millis(30), Duration::from_millis(20), Duration::ZERO);
+        let over = Reason::ReadsOverTarget { measured, target };
+        let missed = Reason::Infeasible { measured, target };
+        let met = Reason::ReadsUnderTarget { measured: target, target };
+        for (reason, newly) in [
+            (Reason::NotEnoughData, None),
+            (over, None),
+            (missed, Some(true)),
+            (missed, None),
+            (over, None),
+            (Reason::NoOffenders { measured, target }, None),
+            (Reason::TestingEffect { delay }, None),
+            (met, Some(false)),
+            (Reason::Idle, None),
+            (Reason::DoesNotBite { delay }, Some(true)),
+            (Reason::Idle, Some(false)),
+        ] {
+            assert_eq!(pool.newly_missed(&reason), newly, "{reason:?}");
+        }
     }
 }

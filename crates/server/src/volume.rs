@@ -6,20 +6,24 @@ use std::sync::{Mutex, PoisonError};
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_nbd::server::Limits;
 use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
+use evenkeel_policy::units::Bytes;
 
 use crate::backend::Backend;
 use crate::clock;
 use crate::engine::threads::Threads;
 use crate::error::Error;
 use crate::failures::Failures;
+use crate::faults::Faults;
+use crate::worker::pump::EXTENTS_BYTES;
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
 const MIN_BLOCK: u32 = 1;
 /// Request size that is served best.
 const PREFERRED_BLOCK: u32 = 4096;
-/// Largest payload of one request in bytes: the protocol's recommended bound.
-pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
+
+/// Bytes that are given back or zeroed in about the time in which one byte is moved: punching memory takes 60 ns for a page.
+pub(crate) const METADATA_RATIO: u64 = 64;
 
 /// A volume that is being served.
 pub(crate) struct Volume {
@@ -64,13 +68,34 @@ impl Volume {
         }
     }
 
+    /// The same with what a test lets fail.
+    pub(crate) fn with(mut self, faults: Faults) -> Self {
+        if let Backend::File(file) = &mut self.backend {
+            file.set_faults(faults);
+        }
+        self
+    }
+
     /// Logs that a request failed, unless one like it was logged a moment ago.
     #[cold]
     pub(crate) fn has_failed(&self, kind: &'static str, offset: u64, bytes: u64, error: &std::io::Error) {
-        let errno = error.raw_os_error().unwrap_or_default();
-        let more = self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now());
-        if let Some(more) = more {
+        if let Some(more) = self.count_failure(kind, error) {
             tracing::warn!(volume = self.name, kind, offset, bytes, %error, not_logged = more, "the back end failed a request; more like it are counted, and logged every 10 s");
+        }
+    }
+
+    /// Counts a failure; if it is to be logged, how many like it were not.
+    pub(crate) fn count_failure(&self, kind: &'static str, error: &std::io::Error) -> Option<u64> {
+        let errno = error.raw_os_error().unwrap_or_default();
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now())
+    }
+
+    /// What a test lets fail.
+    #[inline]
+    pub(crate) fn faults(&self) -> &Faults {
+        match &self.backend {
+            Backend::File(file) => file.faults(),
+            Backend::Memory(_) | Backend::Emulate(..) | Backend::Remote(_) | Backend::Rbd(_) => &Faults::NONE,
         }
     }
 
@@ -125,25 +150,27 @@ impl Volume {
         self.size.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// What a request asks of the device. Zeroes that must be written count as written, up to 4 GiB a request; giving
-    /// space back and reading ahead where reads go past the cache move nothing.
+    /// What a request asks of the device. Zeroes that must be written count as written, up to 4 GiB a request. Giving
+    /// space back and looking for extents count as what takes as long; reading ahead where reads go past the cache is nothing.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
-        let read = || Work { kind: Kind::Read, bytes: saturate(length) };
+        let read = || Work::new(Kind::Read, saturate(length));
         match command {
             Command::Read => read(),
             Command::Write => Self::write_of(length),
-            Command::Flush => Work { kind: Kind::Flush, bytes: 0 },
+            Command::Flush => Work::new(Kind::Flush, 0),
             Command::WriteZeroes if self.writes_zeros(flags) => Self::write_of(length),
             Command::Cache if matches!(&self.backend, Backend::File(file) if file.reads_ahead()) => read(),
             Command::Cache if matches!(&self.backend, Backend::Remote(_)) => read(),
-            _ => Work { kind: Kind::Meta, bytes: 0 },
+            Command::Trim | Command::WriteZeroes => Work::new(Kind::Meta, saturate(length / METADATA_RATIO)),
+            Command::BlockStatus => Work::new(Kind::Meta, EXTENTS_BYTES as u32),
+            _ => Work::new(Kind::Meta, 0),
         }
     }
 
     /// Writing `length` bytes.
     pub(crate) fn write_of(length: u64) -> Work {
-        Work { kind: Kind::Write, bytes: saturate(length) }
+        Work::new(Kind::Write, saturate(length))
     }
 
     fn writes_zeros(&self, flags: CommandFlags) -> bool {
@@ -249,11 +276,11 @@ impl Volume {
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What a request must obey.
-    pub(crate) fn limits(&self) -> Limits {
+    /// What a request must obey, where the server takes reads and writes of so many bytes.
+    pub(crate) fn limits(&self, max_request: Bytes) -> Limits {
         let (min_block, max_payload) = match &self.backend {
             Backend::Remote(remote) => (remote.promised().min_block, remote.promised().max_payload),
-            _ => (MIN_BLOCK, MAX_PAYLOAD),
+            _ => (MIN_BLOCK, saturate(max_request.0)),
         };
         Limits { size: self.size(), read_only: self.read_only, min_block, max_payload }
     }

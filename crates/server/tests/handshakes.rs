@@ -2,11 +2,14 @@
 
 use crate::support;
 
-use std::io::{Read, Write};
-use std::time::Duration;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use evenkeel_nbd::wire::{Framing, option, reply};
 use evenkeel_policy::config::Engine;
-use support::{PATIENCE, TestServer};
+use support::{Client, PATIENCE, Stop, Stream, TestServer};
 
 fn start(name: &str, server: &str) -> TestServer {
     let text = format!("[server]\n{server}\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
@@ -74,4 +77,201 @@ fn what_trickles_makes_no_handshake_longer() {
     assert!((&silent).read_exact(&mut [0; 1]).is_err(), "closed");
     test.wait_for("all gone", |state| state.connections == 0);
     assert_eq!(refused(&test, "handshake_timeout"), 3);
+}
+
+/// A server with so many volumes in memory.
+fn start_many(name: &str, server: &str, volumes: usize) -> TestServer {
+    let mut text = format!("[server]\n{server}\n");
+    for n in 0..volumes {
+        write!(text, "[volumes.volume-{n:05}]\nbackend = \"memory\"\nsize = \"1MiB\"\n").unwrap();
+    }
+    TestServer::start(name, Engine::Auto, &text)
+}
+
+/// A client that asks options and reads every answer to its end.
+struct Asker<S> {
+    stream: S,
+    /// Whether header and data of an option are sent one after the other.
+    split: bool,
+    input: Vec<u8>,
+}
+
+impl<S: Read + Write> Asker<S> {
+    fn new(mut stream: S, split: bool) -> io::Result<Self> {
+        stream.read_exact(&mut [0; 18])?;
+        stream.write_all(&[0, 0, 0, 3])?;
+        Ok(Self { stream, split, input: Vec::new() })
+    }
+
+    fn take(&mut self, bytes: usize) -> io::Result<Vec<u8>> {
+        while self.input.len() < bytes {
+            let mut more = [0; 16_384];
+            let read = self.stream.read(&mut more)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.input.extend_from_slice(&more[..read]);
+        }
+        let rest = self.input.split_off(bytes);
+        Ok(std::mem::replace(&mut self.input, rest))
+    }
+
+    /// What comes with each reply but the last, which must be an acknowledgement.
+    fn ask(&mut self, option: u32, data: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        let mut bytes = b"IHAVEOPT".to_vec();
+        bytes.extend(option.to_be_bytes());
+        bytes.extend((data.len() as u32).to_be_bytes());
+        if self.split {
+            self.stream.write_all(&bytes)?;
+            bytes.clear();
+        }
+        bytes.extend(data);
+        self.stream.write_all(&bytes)?;
+        let mut answers = Vec::new();
+        loop {
+            let head = self.take(20)?;
+            let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
+            let data = self.take(word(16) as usize)?;
+            if word(12) == reply::ACK {
+                return Ok(answers);
+            }
+            assert_eq!(word(12) & reply::ERROR_BIT, 0, "option {option} is refused with {:x}", word(12));
+            answers.push(data);
+        }
+    }
+
+    /// Lists all exports and asks two options of each of the first `most`; how many were listed.
+    fn describe(&mut self, most: usize) -> io::Result<usize> {
+        assert_eq!(self.ask(option::STRUCTURED_REPLY, b"")?, Vec::<Vec<u8>>::new());
+        let list = self.ask(option::LIST, b"")?;
+        for name in list.iter().take(most) {
+            // It comes with its length before it, as it is to be asked for.
+            let info = [name, &[0, 1, 0, 3][..]].concat();
+            assert_eq!(self.ask(option::INFO, &info)?.len(), 2, "size and block sizes");
+            let contexts = [name, &[0; 4][..]].concat();
+            assert_eq!(self.ask(option::LIST_META_CONTEXT, &contexts)?.len(), 1);
+        }
+        Ok(list.len())
+    }
+}
+
+#[test]
+fn ten_thousand_exports_are_listed_and_described_on_one_connection() {
+    let test = start_many("handshakes-many", "", 10_000);
+    let tcp = test.raw_tcp();
+    tcp.set_nodelay(true).unwrap();
+    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    let unix = test.raw_unix();
+    unix.set_read_timeout(Some(PATIENCE)).unwrap();
+    let begun = Instant::now();
+    assert_eq!(Asker::new(tcp, false).unwrap().describe(usize::MAX).unwrap(), 10_000);
+    assert_eq!(Asker::new(unix, false).unwrap().describe(usize::MAX).unwrap(), 10_000);
+    // Each takes less than a second on an idle machine. With acknowledgements that are delayed it would be minutes.
+    assert!(begun.elapsed() < 2 * PATIENCE, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn options_that_come_in_pieces_are_acknowledged_at_once() {
+    let test = start_many("handshakes-pieces", "", 1_000);
+    // Without TCP_NODELAY the second piece is sent when the first is acknowledged: 40 ms later each time, if that is delayed.
+    let stream = test.raw_tcp();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let begun = Instant::now();
+    Asker::new(stream, true).unwrap().describe(usize::MAX).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}, of 80 s with delays", begun.elapsed());
+}
+
+#[test]
+fn lists_that_are_read_late_are_whole_and_keep_no_other_client_waiting() {
+    let test = start_many("handshakes-unread", "", 10_000);
+    let unread: Vec<_> = (0..16)
+        .map(|_| {
+            let mut stream = test.raw_unix();
+            stream.write_all(b"\0\0\0\x03").unwrap();
+            stream.write_all(&b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(16)).unwrap();
+            stream
+        })
+        .collect();
+    // Others are served meanwhile, and what is read late is whole.
+    let other = test.raw_unix();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(Asker::new(other, false).unwrap().describe(10).unwrap(), 10_000);
+    for mut stream in unread {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut all = vec![0; 18 + 16 * (10_000 * (20 + 4 + "volume-00000".len()) + 20)];
+        stream.read_exact(&mut all).unwrap();
+        let last = b"\0\x03\xe8\x89\x04Ue\xa9\0\0\0\x03\0\0\0\x01\0\0\0\0";
+        assert!(all.ends_with(last), "the last list ends with its acknowledgement");
+    }
+}
+
+/// Lets `attack` run in some threads for a while; the share of a processor that workers take once what may be taken at
+/// once is used up. Meanwhile clients from another address, by `connect`, get on with it.
+pub(crate) fn storm(
+    test: &TestServer,
+    attack: impl Fn() -> io::Result<()> + Sync,
+    connect: impl Fn() -> Client,
+) -> f64 {
+    let (stop, attacks) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // The server may hang up.
+                    let _ = attack();
+                    attacks.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(3));
+        let (begun, before) = (Instant::now(), test.cpu_s());
+        let until = begun + Duration::from_secs(5);
+        let mut served = 0;
+        while Instant::now() < until {
+            let mut client = connect();
+            client.read(0, 4096).unwrap();
+            client.disconnect();
+            served += 1;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // The figures are a second old at most.
+        let share = (test.cpu_s() - before) / (begun.elapsed().as_secs_f64() - 1.0);
+        assert!(served >= 5, "another client got in {served} times in 5 s");
+        assert!(attacks.load(Ordering::Relaxed) > 0);
+        share
+    })
+}
+
+/// A client from another address.
+fn bystander(test: &TestServer) -> Client {
+    Client::new(Stream::Tcp(test.raw_tcp_from(2).unwrap()), "volume-00000", Framing::Structured)
+}
+
+/// A tenth, and a good deal for what is not measured: what the kernel does between two looks at the clock, and the others.
+pub(crate) const STORM_SHARE: f64 = 0.35;
+
+#[test]
+fn a_storm_of_lists_takes_a_share_of_a_processor() {
+    let test = start_many("handshakes-lists", "busy_poll = \"0s\"\nworkers = 2", 1_000);
+    let attack = || {
+        let stream = test.raw_tcp_from(1)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let mut asker = Asker::new(stream, false)?;
+        (0..100).try_for_each(|_| asker.ask(option::LIST, b"").map(drop))
+    };
+    let share = storm(&test, attack, || bystander(&test));
+    assert!(share < STORM_SHARE, "{share} of a processor");
+}
+
+#[test]
+fn a_storm_of_connections_takes_a_share_of_a_processor() {
+    let test = start_many("handshakes-connections", "busy_poll = \"0s\"\nworkers = 2", 1);
+    let attack = || {
+        let mut stream = test.raw_tcp_from(1)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.read_exact(&mut [0; 18])
+    };
+    let share = storm(&test, attack, || bystander(&test));
+    assert!(share < STORM_SHARE, "{share} of a processor");
 }

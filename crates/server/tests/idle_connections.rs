@@ -27,9 +27,13 @@ const IDLE: usize = 10_000;
 fn ten_thousand_idle_connections_cost_little_and_hurt_nobody() {
     use rustix::process::{Resource, getrlimit};
     if getrlimit(Resource::Nofile).maximum.is_some_and(|limit| limit < IDLE as u64 + 200) {
-        return skip("ten_thousand_idle_connections", "the hard limit on open files is too low");
+        return skip("the hard limit on open files is too low");
     }
-    let test = TestServer::start("idle", Engine::Auto, "[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n");
+    let test = TestServer::start(
+        "idle",
+        Engine::Auto,
+        "[server]\nmax_connections = 32768\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"64MiB\"\n",
+    );
     let before = resident_bytes();
     let mut holder = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "hold_idle_connections", "--ignored"])

@@ -3,8 +3,12 @@
 mod access;
 #[path = "support/authority.rs"]
 mod authority;
+mod differential;
+mod divided;
 #[path = "support/fake.rs"]
 mod fake;
+mod faults;
+mod foreign;
 mod goal;
 mod half_open;
 mod handshakes;
@@ -19,4 +23,6 @@ mod review;
 mod robustness;
 mod serving;
 mod support;
+#[path = "../../xtask/src/test/tables.rs"]
+mod tables;
 mod tls;

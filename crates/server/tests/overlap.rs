@@ -67,7 +67,7 @@ fn a_file_takes_blocks_and_pieces_at_once() {
 #[test]
 fn a_block_device_takes_blocks_and_pieces_at_once() {
     let scratch = Scratch::new("overlap-loop");
-    let Some(device) = loop_device(&scratch, "a_block_device_takes_blocks_and_pieces_at_once") else { return };
+    let Some(device) = loop_device(&scratch) else { return };
     for engine in ENGINES {
         let text = format!(
             "[server]\nworkers = 2\n[volumes.disk0]\nbackend = \"block\"\npath = \"{}\"\n",

@@ -169,18 +169,22 @@ fn clients_that_send_far_ahead_are_served_in_full() {
 }
 
 #[test]
-fn headers_of_large_writes_alone_stop_nobody() {
+fn large_writes_that_do_not_go_on_stop_no_other() {
     let text = format!("[server]\nbuffer_memory = \"64MiB\"\n{MEMORY}");
     let test = TestServer::start("headers", Engine::Auto, &text);
+    let payload = pattern(0, 6, 32 << 20);
     let greedy: Vec<_> = (0..16)
         .map(|_| {
             let mut client = test.connect("disk0");
             let header = client.encode(0, Command::Write, CommandFlags::NONE, 0, 32 << 20, &[]);
             client.stream.write_all(&header).unwrap();
+            client.stream.write_all(&payload[..1000]).unwrap();
             client
         })
         .collect();
-    test.wait_for("what they can get", |state| state.buffer_memory_used_bytes >= 32 << 20);
+    // A slice each, not what they announce.
+    test.wait_for("what they can get", |state| state.buffer_memory_used_bytes >= 16 << 16);
+    assert!(test.server.state().buffer_memory_used_bytes <= 16 << 20);
     let mut quick = test.connect("disk0");
     for n in 0..50 {
         quick.write(n << 16, &pattern(n, 5, 1 << 16)).unwrap();
@@ -189,8 +193,9 @@ fn headers_of_large_writes_alone_stop_nobody() {
     // One that sends what it has announced is served in full.
     let mut honest = greedy.into_iter().next().unwrap();
     honest.expect(0, Command::Write, 0, 32 << 20);
-    honest.stream.write_all(&pattern(0, 6, 32 << 20)).unwrap();
+    honest.stream.write_all(&payload[1000..]).unwrap();
     assert!(honest.wait(0).is_ok());
+    assert_eq!(honest.read(0, 32 << 20).unwrap(), payload);
     drop((honest, quick));
     test.wait_for("all given back", |state| state.connections == 0 && state.buffer_memory_used_bytes == 0);
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::handshakes::{STORM_SHARE, storm};
 use authority::{Authority, secure, start_tls};
 use evenkeel_nbd::wire::{Command, CommandFlags, Framing};
 use evenkeel_policy::config::Engine;
@@ -51,6 +52,29 @@ fn small_and_large_requests_come_through_whole_on_both_engines() {
             test.wait_for("the connection gone", |state| state.connections == 0);
         }
     }
+}
+
+#[test]
+fn a_storm_of_handshakes_takes_a_share_of_a_processor() {
+    let (test, config) = start("tls-storm", Engine::Auto, "busy_poll = \"0s\"\nworkers = 2", MEMORY);
+    let share = storm(
+        &test,
+        || {
+            let mut stream = secure(test.raw_tcp_from(1)?, &config);
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock)?;
+            }
+            Ok(())
+        },
+        || {
+            let mut stream = secure(test.raw_tcp_from(2).unwrap(), &config);
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock).unwrap();
+            }
+            Client::greeted(Stream::Tls(Box::new(stream)), "disk0", Framing::Structured)
+        },
+    );
+    assert!(share < STORM_SHARE, "{share} of a processor");
 }
 
 #[test]

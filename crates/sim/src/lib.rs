@@ -14,6 +14,8 @@
 
 pub mod engine;
 pub mod experiment;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod placed;
 pub mod scenario;
 pub mod statistics;

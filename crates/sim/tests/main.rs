@@ -4,10 +4,13 @@ mod bufferbloat;
 mod drg;
 mod elastic;
 mod engine;
+mod fuzz_smoke;
 mod goal;
 mod iscsi;
 mod messenger;
 mod oracle;
 mod saat;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 mod traces;
 mod world;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, Cursor, Write as _};
+use std::io::{self, BufRead, Cursor};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -19,17 +19,15 @@ use evenkeel_sim::workload::trace::{Options, Reader, Record};
 use evenkeel_sim::workload::{Replay, Spec};
 use evenkeel_sim::world::{Client, Run, Setup, Tenant, run};
 
+use crate::skip::skip;
+
 /// The text of a trace that is kept outside, or `None` after a note that the test was skipped.
 #[expect(clippy::disallowed_methods, reason = "a test may look at files")]
-fn recorded(test: &str, file: &str) -> Option<String> {
+fn recorded(file: &str) -> Option<String> {
     let directory = std::env::var_os("EVENKEEL_TRACES").map(PathBuf::from);
     let text = directory.and_then(|directory| std::fs::read_to_string(directory.join(file)).ok());
     if text.is_none() {
-        eprintln!("SKIPPED: {test}: trace not found");
-        if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-            let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-            writeln!(log, "{test}: {file} not found; EVENKEEL_TRACES names the directory").unwrap();
-        }
+        skip(&format!("{file} is not in the folder EVENKEEL_TRACES"));
     }
     text
 }
@@ -117,7 +115,7 @@ fn every_request_arrives_once(text: &str, devices: u64) {
 
 #[test]
 fn web_search() {
-    let Some(text) = recorded("web_search", "wsrch-small.trace") else { return };
+    let Some(text) = recorded("wsrch-small.trace") else { return };
     let (count, devices, reads, seconds) = facts(&records(&text));
     // The last line has no end: tools that count line ends find one less.
     assert_eq!(count, 24_783);
@@ -128,7 +126,7 @@ fn web_search() {
 
 #[test]
 fn tpcc() {
-    let Some(text) = recorded("tpcc", "tpcc-small.trace") else { return };
+    let Some(text) = recorded("tpcc-small.trace") else { return };
     let (count, devices, reads, seconds) = facts(&records(&text));
     assert_eq!((count, devices), (6999, 16));
     assert!((reads - 63.0).abs() < 0.5, "{reads} % reads");

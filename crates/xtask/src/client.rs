@@ -4,8 +4,8 @@
 //! mistakes. Fixed newstyle, simple replies, blocking sockets.
 
 use std::fmt;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
@@ -55,20 +55,43 @@ pub(crate) struct Client {
     flags: u16,
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
+trait Stream: Read + Write + Send {
+    /// Another handle of the same socket.
+    fn twin(&self) -> io::Result<Box<dyn Stream>>;
+    /// Ends both directions, for all handles.
+    fn shut(&self);
+    /// Bounds each wait.
+    fn limit(&self, limit: Duration) -> io::Result<()>;
+}
+
+macro_rules! stream {
+    ($socket:ty) => {
+        impl Stream for $socket {
+            fn twin(&self) -> io::Result<Box<dyn Stream>> {
+                Ok(Box::new(self.try_clone()?))
+            }
+
+            fn shut(&self) {
+                let _ = self.shutdown(Shutdown::Both);
+            }
+
+            fn limit(&self, limit: Duration) -> io::Result<()> {
+                self.set_read_timeout(Some(limit))?;
+                self.set_write_timeout(Some(limit))
+            }
+        }
+    };
+}
+
+stream!(TcpStream);
+stream!(UnixStream);
 
 impl Client {
     /// Connects to `address`, a path of a Unix socket or `host:port`; tries again until `limit`.
     pub(crate) fn connect(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let deadline = Instant::now() + limit;
         loop {
-            let stream: std::io::Result<Box<dyn Stream>> = if Path::new(address).is_absolute() {
-                UnixStream::connect(address).map(|s| Box::new(s) as _)
-            } else {
-                TcpStream::connect(address).map(|s| Box::new(s) as _)
-            };
-            match stream {
+            match dial(address, limit) {
                 Ok(stream) => return Self::negotiate(stream, export).context("NBD handshake"),
                 Err(e) if Instant::now() > deadline => {
                     return Err(e).with_context(|| format!("cannot connect to {address} within {limit:?}"));
@@ -76,6 +99,13 @@ impl Client {
                 Err(_) => thread::sleep(Duration::from_millis(50)),
             }
         }
+    }
+
+    /// Connects once, and waits at most `limit` for each thing that the server sends, now and later.
+    pub(crate) fn connect_once(address: &str, export: &str, limit: Duration) -> Result<Self> {
+        let stream = dial(address, limit)?;
+        stream.limit(limit)?;
+        Self::negotiate(stream, export)
     }
 
     fn negotiate(mut stream: Box<dyn Stream>, export: &str) -> Result<Self> {
@@ -158,15 +188,40 @@ impl Client {
     /// Reads, one request at a time.
     pub(crate) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.send(Command::Read, false, at, at, u32::try_from(into.len())?, &[])?;
-        ensure!(self.receive()? == at, "reply to a request that was not made");
-        self.stream.read_exact(into)?;
+        ensure!(self.receive_read(into)? == at, "reply to a request that was not made");
         Ok(())
+    }
+
+    /// A second handle of the connection: one sends, the other receives.
+    pub(crate) fn twin(&self) -> Result<Self> {
+        Ok(Self { stream: self.stream.twin()?, size: self.size, flags: self.flags })
+    }
+
+    /// Receives the reply to a read and returns its cookie.
+    pub(crate) fn receive_read(&mut self, into: &mut [u8]) -> Result<u64> {
+        let cookie = self.receive()?;
+        self.stream.read_exact(into)?;
+        Ok(cookie)
+    }
+
+    /// Ends the connection, also for a twin that waits.
+    pub(crate) fn shut(&self) {
+        self.stream.shut();
     }
 
     /// Says goodbye.
     pub(crate) fn disconnect(mut self) -> Result<()> {
         self.send(Command::Disconnect, false, 0, 0, 0, &[])
     }
+}
+
+/// `address` is a path of a Unix socket or `host:port`.
+fn dial(address: &str, limit: Duration) -> io::Result<Box<dyn Stream>> {
+    if Path::new(address).is_absolute() {
+        return UnixStream::connect(address).map(|stream| Box::new(stream) as _);
+    }
+    let resolved = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+    TcpStream::connect_timeout(&resolved, limit).map(|stream| Box::new(stream) as _)
 }
 
 fn be64(bytes: &[u8]) -> u64 {

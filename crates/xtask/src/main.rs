@@ -1,10 +1,11 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
-//! `cargo xtask compare`, `cargo xtask deb`.
+//! `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
 
 mod build;
 mod client;
 mod compare;
 mod deb;
+mod fuzz;
 mod lab;
 mod mutate;
 mod packages;
@@ -31,12 +32,14 @@ struct Cli {
 enum Task {
     /// Runs everything that must hold and counts it.
     Test(test::Args),
-    /// Runs a lab in a virtual machine.
+    /// Runs a lab: real kernels, clients and clusters, in a virtual machine where it needs one.
     Lab(lab::Args),
     /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
     Soak(lab::soak::Args),
     /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
     Mutate(mutate::Args),
+    /// Fuzzes what reads bytes from elsewhere, and keeps what it finds.
+    Fuzz(fuzz::Args),
     /// Measures Evenkeel against its peers.
     Compare(compare::Args),
     /// Makes a package for Debian and its relatives.
@@ -58,10 +61,12 @@ fn main() -> ExitCode {
         Task::Lab(args) => lab::run(args),
         Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
         Task::Mutate(args) => mutate::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
         Task::Guest(command) => lab::guest::run(&command).map(|()| true),
     };
+    process::let_signals_end();
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -1,25 +1,51 @@
 //! Child processes that never outlive this program.
 //!
 //! Every child leads its own process group and is killed by the kernel when this program dies
-//! (`PR_SET_PDEATHSIG`). A signal thread ends all groups on Ctrl-C, so that no server, virtual machine
-//! or compiler stays behind.
+//! (`PR_SET_PDEATHSIG`). A signal thread ends all groups on Ctrl-C, and lets no other start, so that no server,
+//! virtual machine or compiler stays behind.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// What a child that is asked to end may take: a lab ends its own children and removes gigabytes of files.
+const GRACE: Duration = Duration::from_secs(10);
+/// Lines of a child that may wait to be read; a pipe holds about as many.
+const LINES_AHEAD: usize = 1_000;
+
 /// Process groups that are ended when this program is.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Whether a signal is ending this program. Changes under the lock of `GROUPS`.
+static STOPPING: AtomicBool = AtomicBool::new(false);
 
-fn groups() -> std::sync::MutexGuard<'static, BTreeSet<i32>> {
-    GROUPS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The groups, to which a child may be added. Never returns once a signal ends this program.
+fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
+    loop {
+        let groups = groups();
+        if !STOPPING.load(Ordering::Relaxed) {
+            return groups;
+        }
+        drop(groups);
+        thread::sleep(GRACE);
+    }
+}
+
+/// Leaves the end of this program to the signal that ends it, if one does.
+pub(crate) fn let_signals_end() {
+    drop(open_groups());
 }
 
 /// Ends all children when SIGINT, SIGTERM or SIGHUP arrives: those that still run after `patience` with SIGKILL. Call once, before
@@ -39,11 +65,12 @@ pub(crate) fn handle_signals(patience: Duration) {
         let mut signal = 0;
         // SAFETY: `set` is initialised and `signal` outlives the call.
         unsafe { libc::sigwait(&set, &mut signal) };
+        let running = groups();
+        STOPPING.store(true, Ordering::Relaxed);
+        drop(running);
         eprintln!("\nxtask: stopped by signal {signal}, ending child processes");
         for round in [libc::SIGTERM, libc::SIGKILL] {
-            for &group in groups().iter() {
-                kill_group(group, round);
-            }
+            groups().iter().for_each(|&group| kill_group(group, round));
             thread::sleep(patience);
         }
         crate::scratch::remove_all();
@@ -68,13 +95,14 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts `command` in its own process group, without standard input unless the command says so.
+    /// Starts `command` in its own process group. Never returns while a signal ends this program.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let name = describe(command);
         tie_to_this_program(command);
+        let mut groups = open_groups();
         let child = command.process_group(0).spawn().with_context(|| format!("cannot start `{name}`"))?;
         let group = child.id() as i32;
-        groups().insert(group);
+        groups.insert(group);
         Ok(Self { child, group, name })
     }
 
@@ -171,13 +199,16 @@ pub(crate) fn tie_to_this_program(command: &mut Command) {
 }
 
 /// The command as a person would type it.
-fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
 /// Runs a command to its end, calls `line` with every line of its standard output and standard error. The result is its status
 /// and the time of processors that it took.
+///
+/// A command that has not ended within `limit`, or whose output another process keeps open, is asked to end, and killed if
+/// it does not.
 pub(crate) fn stream(
     command: &mut Command,
     limit: Duration,
@@ -189,21 +220,25 @@ pub(crate) fn stream(
     let running = Running::spawn(command)?;
     // The command object holds the write ends; without this the reader would never see the end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let (group, name) = (running.group, running.name.clone());
-    let (done, watch) = std::sync::mpsc::channel::<()>();
-    let watchdog = thread::spawn(move || {
-        let late = watch.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-        if late {
-            kill_group(group, libc::SIGKILL);
-        }
-        late
+    // A process of another group may outlive the command and keep the pipe open: the thread that reads is not waited for.
+    let (send, lines) = sync_channel(LINES_AHEAD);
+    thread::spawn(move || {
+        BufReader::new(reader).split(b'\n').map_while(io::Result::ok).try_for_each(|text| send.send(text))
     });
-    for text in BufReader::new(reader).split(b'\n') {
-        line(&String::from_utf8_lossy(&text?));
-    }
-    let _ = done.send(());
-    if watchdog.join().unwrap_or(false) {
-        bail!("`{name}` did not end within {limit:?}");
+    // Whether the output ended by then.
+    let mut read_until = |deadline: Instant| loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
+            _ if left.is_zero() => return false,
+            Ok(text) => line(&String::from_utf8_lossy(&text)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+    };
+    if !read_until(Instant::now() + limit) {
+        kill_group(running.group, libc::SIGTERM);
+        read_until(Instant::now() + GRACE);
+        bail!("`{}` did not end within {limit:?}", running.name);
     }
     running.wait_and_count(Duration::from_secs(60))
 }
@@ -287,6 +322,54 @@ mod tests {
         let (status, _) = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_asked_to_end_and_what_it_left_behind_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        // One process in a group of its own keeps the pipe open; nothing but the signal makes the shell say the last word.
+        let script = "trap 'echo asked; exit' TERM; setsid sleep 30 & echo $!; while :; do sleep 0.1; done";
+        let (mut lines, begun) = (Vec::new(), Instant::now());
+        let outcome = stream(command.args(["-c", script]), Duration::from_secs(1), |l| lines.push(l.to_owned()));
+        assert!(outcome.unwrap_err().to_string().contains("did not end within 1s"));
+        assert_eq!(lines.last().unwrap(), "asked");
+        assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+        // SAFETY: kill has no memory effects; the process sleeps for longer than this test.
+        unsafe { libc::kill(lines[0].parse().unwrap(), libc::SIGKILL) };
+    }
+
+    /// Runs itself as the program that is stopped.
+    #[test]
+    fn after_a_signal_no_child_starts() {
+        if std::env::var_os("STOPPED").is_some() {
+            handle_signals(Duration::from_millis(300));
+            // SAFETY: kill has no memory effects; all threads block the signal but for the one that waits for it.
+            unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+            loop {
+                Running::spawn(&mut Command::new("true")).unwrap().wait(Duration::from_secs(60)).unwrap();
+                println!("\nstarted");
+            }
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process::tests::after_a_signal_no_child_starts", "--nocapture"]).env("STOPPED", "1");
+        tie_to_this_program(&mut command);
+        // SAFETY: between fork and exec; the set is initialised by sigfillset before use.
+        unsafe {
+            command.pre_exec(|| {
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let (reader, writer) = io::pipe().unwrap();
+        let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+        drop(command);
+        let said = io::read_to_string(reader).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGTERM));
+        let (_, after) = said.split_once("stopped by signal 15").unwrap();
+        // The one that was being started.
+        assert!(after.matches("started").count() <= 1, "{said}");
     }
 
     #[test]

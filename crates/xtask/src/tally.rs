@@ -37,18 +37,20 @@ impl Tally {
     }
 
     /// Turns tests that ended well only because they had nothing to test with into skipped ones: lines of
-    /// the form `name: reason`.
-    pub(crate) fn apply_skip_log(&mut self, log: &str) {
-        for line in log.lines().filter(|l| !l.trim().is_empty()) {
+    /// the form `name: reason`. `program` is what the tests are part of.
+    pub(crate) fn apply_skip_log(&mut self, program: &str, log: &str) {
+        for line in log.lines() {
             let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
-            if self.skipped.insert(name.trim().to_owned(), reason.trim().to_owned()).is_none() {
+            // A test that skipped a part of itself and then failed has failed.
+            let failed = self.failed.iter().any(|failed| failed == name);
+            if !failed && self.skipped.insert(format!("{program} {name}"), reason.to_owned()).is_none() {
                 self.passed = self.passed.saturating_sub(1);
             }
         }
     }
 }
 
-/// Reads the output of `cargo test`.
+/// Reads the output of test programs: of one, or of `cargo test --doc`.
 ///
 /// The totals come from the summary line of each test program, not from the lines of the tests, which a
 /// child process of a test can break up by writing in between. A program that announced more tests than
@@ -59,10 +61,12 @@ pub(crate) struct Harness {
     announced: Option<u64>,
     named_failures: Vec<String>,
     program: String,
+    /// Whether a program has summed up.
+    summed_up: bool,
 }
 
 impl Harness {
-    /// Of one test program, which does not say its name.
+    /// Of the job of this name; a test program does not say its own.
     pub(crate) fn of(program: &str) -> Self {
         Self { program: program.to_owned(), ..Self::default() }
     }
@@ -70,9 +74,9 @@ impl Harness {
     /// Takes one line.
     pub(crate) fn line(&mut self, line: &str) {
         let text = line.trim_start();
-        if let Some(program) = text.strip_prefix("Running ").or_else(|| text.strip_prefix("Doc-tests ")) {
+        if let Some(package) = text.strip_prefix("Doc-tests ") {
             self.close();
-            self.program = program.split(" (").next().unwrap_or(program).to_owned();
+            self.program = format!("doc-tests of {package}");
         } else if let Some(count) = announced(text) {
             self.close();
             self.announced = Some(count);
@@ -84,7 +88,7 @@ impl Harness {
             } else if let Some((name, reason)) = name.split_once(" ... ignored") {
                 let reason = reason.trim_start_matches(", ");
                 let reason = if reason.is_empty() { "ignored" } else { reason };
-                self.tally.skipped.insert(name.to_owned(), reason.to_owned());
+                self.tally.skipped.insert(format!("{} {name}", self.program), reason.to_owned());
             }
         }
     }
@@ -92,13 +96,15 @@ impl Harness {
     /// The result after the last line; `success` is how the program ended.
     pub(crate) fn finish(mut self, success: bool) -> Tally {
         self.close();
-        if !success && self.tally.failed.is_empty() {
-            self.tally.failed.push("cargo test ended with an error before any test failed".into());
+        if self.tally.failed.is_empty() && !(success && self.summed_up) {
+            let how = if success { "without a summary of its tests" } else { "with an error, and no test failed" };
+            self.tally.failed.push(format!("{} ended {how}", self.program));
         }
         self.tally
     }
 
     fn sum_up(&mut self, [passed, failed, ignored]: [u64; 3]) {
+        self.summed_up = true;
         let announced = self.announced.take().unwrap_or(0);
         self.tally.passed += passed;
         let named = std::mem::take(&mut self.named_failures);
@@ -112,10 +118,10 @@ impl Harness {
         }
     }
 
-    /// A program that never summed up: all it announced counts as failed.
+    /// A program that never summed up: a failure beside those that it named before.
     fn close(&mut self) {
         if let Some(count) = self.announced.take() {
-            self.named_failures.clear();
+            self.tally.failed.append(&mut self.named_failures);
             self.tally.failed.push(format!("{} died with {count} tests announced", self.program));
         }
     }
@@ -164,7 +170,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, success: bool) -> Tally {
-        let mut harness = Harness::default();
+        let mut harness = Harness::of("x");
         text.lines().for_each(|l| harness.line(l));
         harness.finish(success)
     }
@@ -172,28 +178,34 @@ mod tests {
     #[test]
     fn passed_failed_and_ignored_are_counted() {
         let tally = read(
-            "     Running unittests src/lib.rs (target/debug/deps/a-1)\nrunning 4 tests\ntest a ... ok\n\
+            "running 4 tests\ntest a ... ok\n\
              test b ... FAILED\ntest c ... ignored, needs root\ntest d server said: listening\nok\n\
              test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n",
             false,
         );
         assert_eq!(tally.passed, 2);
         assert_eq!(tally.failed, ["b"]);
-        assert_eq!(tally.skipped["c"], "needs root");
+        assert_eq!(tally.skipped["x c"], "needs root");
     }
 
     #[test]
     fn a_test_program_that_dies_is_a_failure() {
-        let text = "     Running tests/x.rs (t)\nrunning 3 tests\ntest a ... ok\n     Running tests/y.rs (t)\n\
+        let text = "   Doc-tests a\nrunning 3 tests\ntest b ... FAILED\n   Doc-tests c\n\
                     running 1 test\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
         let tally = read(text, true);
         assert_eq!(tally.passed, 1);
-        assert_eq!(tally.failed, ["tests/x.rs died with 3 tests announced"]);
+        assert_eq!(tally.failed, ["b", "doc-tests of a died with 3 tests announced"]);
     }
 
     #[test]
-    fn a_broken_build_is_a_failure() {
-        assert_eq!(read("error: could not compile\n", false).failed.len(), 1);
+    fn a_program_that_names_no_failure_and_no_summary_has_failed() {
+        let failed = |text, success| read(text, success).failed.join("; ");
+        assert_eq!(failed("error: could not compile\n", false), "x ended with an error, and no test failed");
+        assert_eq!(failed("", true), "x ended without a summary of its tests");
+        // A line that a test prints is not one of the harness.
+        assert_eq!(failed("     Running tests/y.rs (t)\n", true), "x ended without a summary of its tests");
+        let none = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        assert_eq!(failed(none, true), "");
     }
 
     #[test]
@@ -214,8 +226,9 @@ mod tests {
     #[test]
     fn tests_without_their_peer_are_skipped_not_passed() {
         let mut tally = Tally { passed: 3, ..Tally::default() };
-        tally.apply_skip_log("with_fio: fio is not installed\nwith_fio: fio is not installed\n\n");
-        assert_eq!(tally.passed, 2);
-        assert_eq!(tally.skipped["with_fio"], "fio is not installed");
+        tally.failed.push("a::failed".into());
+        tally.apply_skip_log("x", "a::with_fio: no fio: 2\na::with_fio: no fio: 2\na::failed: no fio\n");
+        assert_eq!((tally.passed, tally.skipped.len()), (2, 1));
+        assert_eq!(tally.skipped["x a::with_fio"], "no fio: 2");
     }
 }

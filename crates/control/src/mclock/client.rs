@@ -272,8 +272,9 @@ impl Client {
     /// Charges reservation, limit and weight.
     #[inline]
     pub(super) fn charge_reservation(&mut self, now: Instant, work: &Work, cost: u32, virtual_time: VirtualTime) {
+        // A slice takes the device like a request of its size.
         let bytes = if work.bytes == 0 { EMPTY_REQUEST_BYTES } else { work.bytes };
-        self.reservation.take(now, &Work { bytes, ..*work });
+        self.reservation.charge(now, 1, bytes);
         let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
         self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
         self.charge(now, work, cost, true);

@@ -8,7 +8,7 @@ use super::heap::Heap;
 use super::slab::{Fifo, Request, Slab};
 use super::*;
 
-const WORK: Work = Work { kind: Kind::Read, bytes: 4_096 };
+const WORK: Work = Work::new(Kind::Read, 4_096);
 
 fn heap_does_what_a_scan_does<const WRAPPING: bool>(base: u64, steps: &[(u32, Option<u64>)]) {
     let mut heap = Heap::<WRAPPING>::new();

@@ -511,7 +511,7 @@ impl<R> Pool<R> {
             let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
             promise.limit = limit;
             let before = promise.records.back().map(|record| record.limit.reason);
-            if promise.record(now) && (is_short(&limit.reason) || before.as_ref().is_some_and(is_short)) {
+            if promise.record(now) && limit.reason.is_missed() != before.as_ref().is_some_and(Reason::is_missed) {
                 self.promise_decided = Some((id, promise.scope, limit.reason));
             }
             *assigned = Some((promise.scope, limit.limit));
@@ -553,11 +553,6 @@ impl<R> Pool<R> {
     pub fn take_promise_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
         self.promise_decided.take()
     }
-}
-
-/// Whether a promise is not kept although its tenant waits.
-fn is_short(reason: &Reason) -> bool {
-    matches!(reason, Reason::AtCeiling { .. } | Reason::Infeasible { .. })
 }
 
 fn only(limit: u64) -> InForce {

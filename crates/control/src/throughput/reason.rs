@@ -82,6 +82,11 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Whether the promise is not kept although its tenant waits.
+    pub const fn is_missed(&self) -> bool {
+        matches!(self, Self::AtCeiling { .. } | Self::Infeasible { .. })
+    }
+
     /// Name as shown to people and programs.
     pub const fn name(&self) -> &'static str {
         match self {

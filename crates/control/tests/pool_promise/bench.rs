@@ -131,7 +131,7 @@ impl Bench {
 
     /// One request, beside those that it keeps there.
     pub(crate) fn submit(&mut self, id: TenantId, kind: Kind) {
-        self.pool.submit(self.now, id, Work { kind, bytes: BLOCK }, (id, kind)).expect("has not left");
+        self.pool.submit(self.now, id, Work::new(kind, BLOCK), (id, kind)).expect("has not left");
         self.clients.iter_mut().filter(|client| (client.id, client.kind) == (id, kind)).for_each(|c| c.there += 1);
     }
 

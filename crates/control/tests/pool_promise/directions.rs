@@ -230,7 +230,7 @@ proptest! {
             match event.unwrap_or(Event::Wait(0)) {
                 Event::Submit(tenant, kind) => {
                     let bytes = if matches!(kind, Kind::Read | Kind::Write) { BLOCK } else { 0 };
-                    pool.submit(now, tenants[tenant], Work { kind, bytes }, next).expect("is there");
+                    pool.submit(now, tenants[tenant], Work::new(kind, bytes), next).expect("is there");
                     waiting.insert(next, (tenants[tenant], kind));
                     next += 1;
                 }

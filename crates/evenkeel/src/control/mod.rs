@@ -166,9 +166,15 @@ pub(crate) struct Create {
     /// What holds the data: file, block, memory, emulate, nbd, rbd [default: file]
     #[arg(long)]
     backend: Option<String>,
-    /// File or block device [default for a file: DATA_DIR/NAME.img]
+    /// File or block device, in DATA_DIR or in what server.volume_dirs names [default for a file: DATA_DIR/NAME.img]
     #[arg(long)]
     path: Option<PathBuf>,
+    /// Lengthen a file that Evenkeel did not create to --size; without it such a file is served at its own length
+    #[arg(long, requires = "size")]
+    grow: bool,
+    /// Serve an existing file byte for byte although it holds an image of another format: raw
+    #[arg(long)]
+    format: Option<String>,
     /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
     #[arg(long)]
     uri: Option<Target>,
@@ -223,6 +229,8 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
                 ("tenant", create.tenant.map(Value::from)),
                 ("backend", create.backend.map(Value::from)),
                 ("path", path.map(|path| json!(path))),
+                ("grow", create.grow.then_some(Value::from(true))),
+                ("format", create.format.map(Value::from)),
                 ("uri", create.uri.map(|uri| json!(uri))),
                 ("rbd", create.rbd.map(|image| json!(image))),
                 ("ceph_conf", conf.map(|path| json!(path))),
@@ -247,7 +255,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
 /// `evenkeel tenant`.
 #[derive(Subcommand)]
 pub(crate) enum TenantCommand {
-    /// Change what a tenant was promised, at once; a new name makes a new tenant
+    /// Change what a tenant was promised, at once
     ///
     /// In force until the next reload or restart: to keep it, put it into the configuration file.
     Set(SetTenant),
@@ -303,6 +311,12 @@ pub(crate) struct SetTenant {
     /// Connections from these addresses are its own, for example 10.1.0.0/16; may be given several times
     #[arg(long = "client", value_name = "CIDR")]
     clients: Vec<Cidr>,
+    /// Make a new tenant if there is none of this name
+    #[arg(long)]
+    create: bool,
+    /// Take values with which clients would seem to hang, such as a limit of less than one request a second
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     connect: Connect,
 }
@@ -346,6 +360,8 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("class", class.map(Value::from)),
         ("standing", standing.map(Value::from)),
         ("clients", (!set.clients.is_empty()).then(|| json!(set.clients))),
+        ("create", set.create.then_some(Value::from(true))),
+        ("force", set.force.then_some(Value::from(true))),
     ]);
     let changes = set.connect.change("PATCH", &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
     remind(changes);
@@ -387,6 +403,9 @@ pub(crate) struct SetPool {
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
     #[arg(long, value_parser = parse_pair, value_name = "KEY=VALUE")]
     emulate: Vec<(String, Value)>,
+    /// Take values with which clients would seem to hang, such as a limit of less than one request a second
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     connect: Connect,
 }
@@ -447,6 +466,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("base_cost", set.base_cost.map(|cost| json!(cost))),
         ("read_response_time", set.read_response_time),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
+        ("force", set.force.then_some(Value::from(true))),
     ]);
     let changes = set.connect.change("PATCH", &client::path("/api/v1/pools/", &set.name), Some(&body))?;
     remind(changes);

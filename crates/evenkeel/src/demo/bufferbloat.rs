@@ -161,7 +161,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let folder = Folder::create()?;
     let config = Config::parse(&config(folder.path()), "the demonstration's configuration")?;
-    let server = Server::start(config, Start { inherited: Vec::new(), seed: 1 })?;
+    let server = Server::start(config, Start { seed: 1, ..Start::default() })?;
     let progress = progress(args);
     let mut measured = Vec::new();
     let (settings, phases) = (args.settings(), phases(&args.speeds, &args.bulk));

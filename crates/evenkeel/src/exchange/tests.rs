@@ -22,6 +22,8 @@ use super::{Driver, Event, Handle, Member, Settings, lock, start, wall_clock, wa
 
 #[path = "../../tests/serve/port.rs"]
 mod port;
+#[path = "../../../xtask/src/test/skip.rs"]
+mod skip;
 
 use port::Port;
 
@@ -41,15 +43,9 @@ struct Etcd {
 
 impl Etcd {
     /// `None` when etcd is not installed; the test is reported as skipped then.
-    fn start(test: &str) -> Option<Self> {
+    fn start() -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
-            eprintln!("{test}: skipped, etcd not found");
-            if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-                use std::io::Write;
-                let mut log =
-                    fs::OpenOptions::new().create(true).append(true).open(path).expect("the log of skipped tests");
-                writeln!(log, "{test}: etcd not found").expect("written");
-            }
+            skip::skip("etcd is not installed");
             return None;
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -296,7 +292,7 @@ fn wait_for_same_rounds(hosts: &[&Host], since: u64) {
 
 #[test]
 fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once() {
-    let Some(etcd) = Etcd::start("three_hosts_decide_from_the_same_reports") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     let hosts = ["a", "b", "c"].map(|name| etcd.host(name));
     let [a, b, c] = &hosts;
     all_see(&[a, b, c], &["a", "b", "c"]);
@@ -332,7 +328,7 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
 
 #[test]
 fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
-    let Some(mut etcd) = Etcd::start("an_etcd_that_is_killed") else { return };
+    let Some(mut etcd) = Etcd::start() else { return };
     let hosts = ["a", "b"].map(|name| etcd.host(name));
     let [a, b] = &hosts;
     all_see(&[a, b], &["a", "b"]);
@@ -366,7 +362,7 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
 
 #[test]
 fn keys_leases_and_history_may_go_while_hosts_use_them() {
-    let Some(etcd) = Etcd::start("keys_leases_and_history_may_go") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     let hosts = ["a", "b"].map(|name| etcd.host(name));
     let [a, b] = &hosts;
     all_see(&[a, b], &["a", "b"]);
@@ -425,7 +421,7 @@ fn what_nobody_can_read_is_counted_each_time_it_is_read_and_no_more() {
 
 #[test]
 fn what_nobody_can_read_is_reported_and_ignored() {
-    let Some(etcd) = Etcd::start("what_nobody_can_read") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     let a = etcd.host("a");
     all_see(&[&a], &["a"]);
     // So that a host that reads all values anew in between counts all of them once more, not some.
@@ -441,7 +437,7 @@ fn what_nobody_can_read_is_reported_and_ignored() {
 
 #[test]
 fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
-    let Some(etcd) = Etcd::start("of_two_hosts_with_one_name") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     let (a, b) = (etcd.host("a"), etcd.host("b"));
     all_see(&[&a, &b], &["a", "b"]);
     let second = etcd.host("b");
@@ -458,7 +454,7 @@ fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
 
 #[test]
 fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
-    let Some(etcd) = Etcd::start("a_host_that_dies") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     // Its own lease is long, so that a busy machine has time to see a host that reports once.
     let mut settings = etcd.settings("a", wall_clock);
     settings.exchange.lease = Time::from_millis(60_000);
@@ -491,7 +487,7 @@ fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
     fn far_ahead() -> Instant {
         wall_clock() + Duration::from_secs(60)
     }
-    let Some(etcd) = Etcd::start("a_clock_that_is_a_period_behind") else { return };
+    let Some(etcd) = Etcd::start() else { return };
     let (a, b) = (etcd.host("a"), etcd.host_with_clock("b", behind));
     all_see(&[&a, &b], &["a", "b"]);
     let found = a.last_round().max(b.last_round()) + 2;
@@ -519,7 +515,7 @@ fn wait_for_all_in_sections(hosts: &[Host]) {
 
 #[test]
 fn a_group_of_twelve_decides_from_sums_of_sections_and_survives_who_tells_them() {
-    let Some(mut etcd) = Etcd::start("a_group_of_twelve") else { return };
+    let Some(mut etcd) = Etcd::start() else { return };
     let name = |n: usize| format!("host-{n:02}");
     let mut hosts: Vec<Host> = (0..4).map(|n| etcd.host_in_section(&name(n), 4, 4)).collect();
     wait_for_all_in_sections(&hosts);

@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         return Ok(());
     }
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in crate::signals::STOP {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let mut acting = Acting::start(Some(settings), &args.journal)?;

@@ -20,7 +20,8 @@ use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 use evenkeel_guard::sensor::{Source, cgroup};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use evenkeel_server::Paced;
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
 use super::act::Actor;
@@ -30,6 +31,7 @@ use super::osd_threads::Osds;
 use crate::exchange;
 use crate::output;
 use crate::serve::systemd::{self, Condition, Watchdog};
+use crate::signals;
 
 /// Where the kernel keeps the statistics of all block devices.
 const DISKSTATS: &str = "/proc/diskstats";
@@ -162,7 +164,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
     let mut diskstats = diskstats.transpose()?;
-    let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let mut received = Signals::new(signals::STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")?;
     let terms = config.guard.terms();
     let certificates = Arc::new(Certificates::read(terms.clone())?);
     let status = super::address(config.guard.status).map(crate::serve::listen_status).transpose()?;
@@ -215,9 +217,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
-    let reload = crate::serve::reload_on_demand(move || certificates.renew())?;
+    let pace = Paced::default();
+    let reload = crate::serve::reload_on_demand(move || pace.run((), || certificates.renew()))?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
-        for _ in signals.forever().take_while(|signal| *signal == SIGHUP) {
+        for signal in received.forever() {
+            if signal != SIGHUP {
+                tracing::info!(why = signals::reason(signal), "stopping");
+                break;
+            }
             // One that still waits for its turn will read the newest files.
             let _ = reload.try_send(());
         }

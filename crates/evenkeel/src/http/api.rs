@@ -3,21 +3,24 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::Router;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
+use axum::{Extension, Router};
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::serve::{Manager, Refusal};
+use crate::serve::{Caller, Consent, Manager, Refusal};
 
 type Shared = State<Arc<Manager>>;
+
+/// Who asks; every connection tells.
+type By = Extension<Caller>;
 
 /// What can be read.
 pub(super) fn read_router() -> Router<Arc<Manager>> {
@@ -98,8 +101,8 @@ async fn health(State(manager): Shared) -> Response {
     "ok\n".into_response()
 }
 
-async fn reload(State(manager): Shared) -> Answer {
-    change(move || manager.reload()).await
+async fn reload(State(manager): Shared, Extension(by): By) -> Answer {
+    change(move || manager.reload(&by)).await
 }
 
 #[derive(Deserialize)]
@@ -110,9 +113,17 @@ struct NewVolume {
     volume: Volume,
 }
 
-async fn create_volume(State(manager): Shared, body: Result<Json<NewVolume>, JsonRejection>) -> Answer {
+async fn create_volume(
+    State(manager): Shared,
+    Extension(by): By,
+    body: Result<Json<NewVolume>, JsonRejection>,
+) -> Answer {
     let NewVolume { name, volume } = content(body)?;
-    change(move || manager.create_volume(&name, volume).map(|()| vec![format!("volume {name} added")])).await
+    change(move || {
+        let notes = manager.create_volume(&by, &name, volume)?;
+        Ok(std::iter::once(format!("volume {name} added")).chain(notes).collect())
+    })
+    .await
 }
 
 #[derive(Deserialize)]
@@ -123,38 +134,43 @@ struct NewSize {
 
 async fn grow_volume(
     State(manager): Shared,
+    Extension(by): By,
     Path(name): Path<String>,
     body: Result<Json<NewSize>, JsonRejection>,
 ) -> Answer {
     let NewSize { size } = content(body)?;
-    change(move || manager.grow_volume(&name, size).map(|()| vec![format!("volume {name} grown to {size}")])).await
+    change(move || manager.grow_volume(&by, &name, size).map(|()| vec![format!("volume {name} grown to {size}")])).await
 }
 
-async fn remove_volume(State(manager): Shared, Path(name): Path<String>) -> Answer {
-    change(move || manager.remove_volume(&name)).await
+async fn remove_volume(State(manager): Shared, Extension(by): By, Path(name): Path<String>) -> Answer {
+    change(move || manager.remove_volume(&by, &name)).await
 }
 
-async fn set_server(State(manager): Shared, body: Result<Json<Value>, JsonRejection>) -> Answer {
+async fn set_server(State(manager): Shared, Extension(by): By, body: Result<Json<Value>, JsonRejection>) -> Answer {
     let patch = content(body)?;
-    change(move || manager.set_server(patch)).await
+    change(move || manager.set_server(&by, patch)).await
 }
 
 async fn set_tenant(
     State(manager): Shared,
+    Extension(by): By,
     Path(name): Path<String>,
     body: Result<Json<Value>, JsonRejection>,
 ) -> Answer {
-    let patch = content(body)?;
-    change(move || manager.set_tenant(&name, patch)).await
+    let mut patch = content(body)?;
+    let consent = Consent::take(&mut patch).map_err(Rejected)?;
+    change(move || manager.set_tenant(&by, &name, patch, consent)).await
 }
 
 async fn set_pool(
     State(manager): Shared,
+    Extension(by): By,
     Path(name): Path<String>,
     body: Result<Json<Value>, JsonRejection>,
 ) -> Answer {
-    let patch = content(body)?;
-    change(move || manager.set_pool(&name, patch)).await
+    let mut patch = content(body)?;
+    let consent = Consent::take(&mut patch).map_err(Rejected)?;
+    change(move || manager.set_pool(&by, &name, patch, consent)).await
 }
 
 /// The body of a request, or a refusal that says what was expected.
@@ -170,8 +186,5 @@ async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'st
     let failed =
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
     let changes = tokio::task::spawn_blocking(make).await.map_err(failed).and_then(|made| made).map_err(Rejected)?;
-    for change in &changes {
-        tracing::info!("by command: {change}");
-    }
     Ok(Json(Changed { changes }))
 }

@@ -1,12 +1,11 @@
 //! What every request must pass, and what every answer carries.
 
-use std::net::IpAddr;
-
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
+use evenkeel_policy::http::is_this_machine;
 
 use super::api::Rejected;
 use crate::serve::Refusal;
@@ -89,15 +88,6 @@ async fn refuse_two_hosts(request: Request, next: Next) -> Response {
     Rejected(refusal).into_response()
 }
 
-/// Whether a Host header names the local machine: `localhost` or a loopback address, with or without port.
-fn is_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 async fn add_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     for (name, value) in [
@@ -110,28 +100,4 @@ async fn add_headers(mut response: Response) -> Response {
     // Figures are of the moment; the files of the dashboard say something else themselves.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_this_machine;
-
-    #[test]
-    fn only_names_of_this_machine_pass() {
-        for host in ["localhost", "LOCALHOST:9809", "127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "[::1]", "127.9.9.9:1"]
-        {
-            assert!(is_this_machine(host), "{host}");
-        }
-        for host in [
-            "evil.example",
-            "evil.example:9809",
-            "localhost.evil.example",
-            "10.0.0.1:9809",
-            "",
-            "[::2]:9809",
-            "127.0.0.1.evil.example",
-        ] {
-            assert!(!is_this_machine(host), "{host}");
-        }
-    }
 }

@@ -14,7 +14,7 @@ use axum::Router;
 use evenkeel_policy::config::Where;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::serve::Manager;
+use crate::serve::{Caller, Manager};
 
 mod api;
 mod dashboard;
@@ -23,7 +23,7 @@ pub(crate) mod metrics;
 pub(crate) mod openmetrics;
 mod serving;
 
-use serving::{Bounds, Opening, serve};
+use serving::{Bounds, Opening, Pace, serve};
 
 /// Serves both sockets on a thread of their own for as long as the process lives.
 ///
@@ -47,6 +47,7 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
     };
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
         runtime.block_on(async {
+            let pace = Pace::default();
             let shown = async {
                 if let Some((listener, address)) = status {
                     let loopback = address.ip().is_loopback();
@@ -54,12 +55,14 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
                     let router = status_router(Arc::clone(&manager), loopback);
                     let manager = Arc::clone(&manager);
                     let opening = opening(wanted, move || manager.server().https());
-                    serve(listener, router, Bounds::USUAL, |peer| Some(*peer), opening).await;
+                    let from = |_: &tokio::net::TcpStream, peer: &SocketAddr| Caller::Address(*peer);
+                    serve(listener, router, Bounds::USUAL, Arc::clone(&pace), from, opening).await;
                 }
             };
             let controlled = async {
                 let router = control_router(Arc::clone(&manager));
-                serve(control, router, Bounds::USUAL, |_| None, || Opening::Plain).await;
+                let from = |stream: &tokio::net::UnixStream, _: &_| Caller::of(stream);
+                serve(control, router, Bounds::USUAL, Arc::clone(&pace), from, || Opening::Plain).await;
             };
             // Neither ends by itself: errors of single connections are handled inside.
             tokio::join!(shown, controlled);
@@ -89,7 +92,8 @@ pub(crate) fn spawn_read_only(
     let router = guard::read_only(router, loopback);
     let opening = opening(wanted.applies(loopback), https);
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || {
-        runtime.block_on(serve(listener, router, Bounds::USUAL, |peer: &SocketAddr| Some(*peer), opening));
+        let from = |_: &tokio::net::TcpStream, peer: &SocketAddr| Caller::Address(*peer);
+        runtime.block_on(serve(listener, router, Bounds::USUAL, Pace::default(), from, opening));
     })?;
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! HTTP connections: how many, from whom, for how long, and encrypted where that is asked for.
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::serve::Listener;
+use evenkeel_server::{Paced, Work};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,6 +24,8 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
+use crate::serve::Caller;
+
 /// How often connections look whether others begin otherwise by now.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -28,7 +33,8 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Connections at once. For a further one the oldest gives way that has not sent a whole request, or else the oldest
-    /// that asks for nothing; while all are being answered it waits. Monitoring needs a handful.
+    /// that asks for nothing, or else the oldest that asks for more than its share; while all are being answered it waits.
+    /// Monitoring needs a handful.
     pub(super) connections: usize,
     /// Of one address beyond this machine; further ones are closed.
     pub(super) of_address: usize,
@@ -81,13 +87,59 @@ impl Opening {
     }
 }
 
-/// Serves a listener for as long as the process lives. `from` tells whence a connection comes, `None` where that is
-/// not to count; `opening` what one that comes now begins with. Those that began otherwise end.
+/// Who asks, as far as the network tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// One that is about to connect.
+    Unknown,
+    /// One on the control socket.
+    Control,
+    /// An address, or the /64 of IPv6 that is all one host's.
+    Network(u64),
+}
+
+impl From<Option<IpAddr>> for Origin {
+    fn from(address: Option<IpAddr>) -> Self {
+        match address.map(|address| address.to_canonical()) {
+            None => Self::Control,
+            Some(IpAddr::V4(address)) => Self::Network(address.to_bits().into()),
+            // No /64 of the network is in the range of IPv4.
+            Some(IpAddr::V6(address)) => Self::Network((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// The processor time of all that is asked by HTTP.
+pub(super) type Pace = Arc<Paced<Origin>>;
+
+/// Waits until it is a client's turn.
+async fn turn(pace: &Paced<Origin>, origin: Origin) {
+    while let Some(delay) = pace.delay(origin) {
+        sleep(delay).await;
+    }
+}
+
+/// Charges the processor time of `work` to a client.
+async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    let step = |context: &mut Context<'_>| {
+        let begun = Work::begin();
+        let polled = work.as_mut().poll(context);
+        pace.charge(origin, &begun);
+        polled
+    };
+    poll_fn(step).await
+}
+
+/// Serves a listener for as long as the process lives. `from` tells who is at the other end of a connection, which
+/// requests carry as an extension; `opening` what one that comes now begins with. Those that began otherwise end. All
+/// listeners with the same `pace` together take no more time than that allows.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
     bounds: Bounds,
-    from: impl Fn(&L::Addr) -> Option<SocketAddr>,
+    pace: Pace,
+    from: impl Fn(&L::Io, &L::Addr) -> Caller,
     opening: impl Fn() -> Opening + Send + Sync + 'static,
 ) where
     L::Io: Unpin,
@@ -96,16 +148,22 @@ pub(super) async fn serve<L: Listener>(
     // In the order in which they came.
     let mut open: Vec<Weak<Progress>> = Vec::new();
     loop {
-        let (stream, address) = listener.accept().await;
-        let peer = from(&address);
+        while let Some(delay) = pace.delay_of_newcomer() {
+            sleep(delay).await;
+        }
+        let (stream, address) = charged(&pace, Origin::Unknown, listener.accept()).await;
+        let caller = from(&stream, &address);
+        let peer = caller.address();
+        let origin = Origin::from(peer.map(|peer| peer.ip()));
         let Some(share) = shares.take(peer.map(|peer| peer.ip()), bounds.of_address) else { continue };
         open.retain(|progress| progress.strong_count() > 0);
         if room.available_permits() == 0 {
             let of = |wanted: fn(&Stage) -> bool| {
                 open.iter().filter_map(Weak::upgrade).find(|progress| wanted(&progress.stage()))
             };
-            let oldest =
-                of(|stage| matches!(stage, Stage::Head(_))).or_else(|| of(|stage| matches!(stage, Stage::Idle)));
+            let oldest = of(|stage| matches!(stage, Stage::Head(_)))
+                .or_else(|| of(|stage| matches!(stage, Stage::Idle)))
+                .or_else(|| of(|stage| matches!(stage, Stage::Turn)));
             if let Some(oldest) = oldest {
                 oldest.gives_way.notify_one();
             }
@@ -114,7 +172,7 @@ pub(super) async fn serve<L: Listener>(
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let progress = Arc::<Progress>::default();
         open.push(Arc::downgrade(&progress));
-        let (router, opening) = (router.clone(), Arc::clone(&opening));
+        let (router, opening, pace) = (router.clone(), Arc::clone(&opening), Arc::clone(&pace));
         tokio::spawn(async move {
             let stream = Impatient::new(stream, bounds.silence, Arc::clone(&progress));
             let begun = opening();
@@ -122,24 +180,25 @@ pub(super) async fn serve<L: Listener>(
             let conversation = async {
                 match &begun {
                     Opening::Plain => {
-                        converse(stream, router, bounds, &progress, otherwise).await;
+                        converse(stream, router, bounds, &progress, (&pace, origin, caller), otherwise).await;
                         None
                     }
                     Opening::Secure(config) => {
+                        turn(&pace, origin).await;
                         match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
                             Ok(Ok(stream)) => {
-                                converse(stream, router, bounds, &progress, otherwise).await;
+                                converse(stream, router, bounds, &progress, (&pace, origin, caller), otherwise).await;
                                 None
                             }
                             Ok(Err(why)) => Some(why.to_string()),
-                            Err(_) => Some("it does not stand in time".into()),
+                            Err(_) => Some("the handshake was not finished within 10 s".into()),
                         }
                     }
                     Opening::Close => Some("it is not offered any more".into()),
                 }
             };
             let failed = tokio::select! {
-                failed = conversation => failed,
+                failed = charged(&pace, origin, conversation) => failed,
                 () = progress.gives_way.notified() => None,
             };
             if let Some(why) = failed {
@@ -165,13 +224,17 @@ async fn converse(
     router: Router,
     bounds: Bounds,
     progress: &Arc<Progress>,
+    (pace, origin, caller): (&Pace, Origin, Caller),
     over: impl Future<Output = ()>,
 ) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
-        let (answer, progress) = (router.call(request), Arc::clone(progress));
-        progress.enter(Stage::Answering);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(caller);
+        let (answer, progress, pace) = (router.call(request), Arc::clone(progress), Arc::clone(pace));
+        progress.enter(Stage::Turn);
         async move {
+            turn(&pace, origin).await;
+            progress.enter(Stage::Answering);
             let answer = answer.await;
             progress.enter(Stage::Idle);
             answer
@@ -200,13 +263,8 @@ struct Share(Option<(Shares, u64)>);
 impl Shares {
     /// `None` if that address has its share already.
     fn take(&self, from: Option<IpAddr>, most: usize) -> Option<Share> {
-        let Some(address) = from.map(|address| address.to_canonical()).filter(|address| !address.is_loopback()) else {
+        let Origin::Network(key) = from.filter(|address| !address.to_canonical().is_loopback()).into() else {
             return Some(Share(None));
-        };
-        let key = match address {
-            IpAddr::V4(address) => address.to_bits().into(),
-            // One host has as many of them as it likes. No /64 of the network is in the range of IPv4.
-            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
         };
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = shares.entry(key).or_default();
@@ -236,7 +294,9 @@ impl Drop for Share {
 enum Stage {
     /// The head of a request, or what comes before the first one, since then.
     Head(Instant),
-    /// A request is being answered: silence is not the client's then.
+    /// A request waits for the client's turn: silence is not the client's then.
+    Turn,
+    /// It is being answered, likewise.
     Answering,
     /// Between two requests.
     Idle,
@@ -265,7 +325,7 @@ impl Progress {
     }
 
     fn is_answering(&self) -> bool {
-        matches!(*self.stage(), Stage::Answering)
+        matches!(*self.stage(), Stage::Turn | Stage::Answering)
     }
 
     /// Bytes have come.
@@ -283,7 +343,7 @@ impl Progress {
             match stage {
                 Stage::Head(since) if since.elapsed() >= patience => return,
                 Stage::Head(since) => sleep_until(since + patience).await,
-                Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
+                Stage::Turn | Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Bounds on HTTP connections, short ones, with real sockets.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,20 +35,39 @@ async fn start(bounds: Bounds) -> SocketAddr {
 }
 
 async fn start_with(bounds: Bounds, opening: impl Fn() -> Opening + Send + Sync + 'static) -> SocketAddr {
+    start_paced(bounds, Pace::default(), opening).await
+}
+
+async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let slow = async || {
         sleep(2 * FOR_AN_ANSWER).await;
         "here"
     };
-    let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow));
-    tokio::spawn(serve(listener, router, bounds, |_| None, opening));
+    let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow)).route("/work", get(work));
+    tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
+}
+
+/// Processor time that an answer to `/work` takes.
+const WORK: Duration = Duration::from_millis(2);
+
+async fn work() -> &'static str {
+    let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let begun = cpu();
+    while (cpu() - begun).tv_nsec < WORK.as_nanos() as i64 {}
+    "here"
 }
 
 /// Whether a request on this connection is answered.
 async fn is_answered(stream: &mut TcpStream) -> bool {
-    if stream.write_all(REQUEST).await.is_err() {
+    is_answered_at(stream, "/").await
+}
+
+async fn is_answered_at(stream: &mut TcpStream, path: &str) -> bool {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    if stream.write_all(request.as_bytes()).await.is_err() {
         return false;
     }
     let (mut said, mut more) = (Vec::new(), [0; 1024]);
@@ -226,4 +246,40 @@ async fn who_began_otherwise_ends() {
         assert!(matches!(ended, Ok(0) | Err(_)));
     }
     assert!(!is_answered(&mut TcpStream::connect(address).await.unwrap()).await, "closed at once");
+}
+
+#[tokio::test]
+async fn a_storm_of_requests_takes_a_share_of_a_processor_and_another_client_is_answered() {
+    // Within a second 100 ms of processor time may be used, and half of 100 ms at once.
+    let burst = evenkeel_control::Duration::from_millis(100);
+    let pace = Arc::new(Paced::new(evenkeel_control::duty::Config { one_in: 10, burst }));
+    let address = start_paced(LONG, pace, || Opening::Plain).await;
+    let answers = Arc::new(AtomicU64::new(0));
+    let storms: Vec<_> = (0..LONG.connections - 1)
+        .map(|_| {
+            let answers = Arc::clone(&answers);
+            tokio::spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                while is_answered_at(&mut stream, "/work").await {
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let begun = Instant::now();
+    let mut others = 0;
+    while begun.elapsed() < Duration::from_secs(3) {
+        // Another address of this machine.
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut stream = socket.connect(address).await.unwrap();
+        assert!(is_answered(&mut stream).await);
+        others += 1;
+        sleep(Duration::from_millis(100)).await;
+    }
+    let most = (burst.as_secs_f64() + begun.elapsed().as_secs_f64() / 10.0) / WORK.as_secs_f64();
+    let answers = answers.load(Ordering::Relaxed);
+    assert!((20..=most as u64 + 20).contains(&answers), "{answers} answers of {WORK:?} each, of at most {most}");
+    assert!(others >= 5, "another client was answered {others} times in 3 s");
+    storms.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -1,6 +1,7 @@
 //! The running server as its operators change it: one change at a time, checked before it takes effect.
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
@@ -8,11 +9,12 @@ use evenkeel_policy::check::Errors;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
-use evenkeel_server::{Applied, Error, Server};
+use evenkeel_server::{Applied, Error, Paced, Server, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::audit::{self, Caller};
 use super::source::{self, Source};
 use crate::exchange;
 
@@ -38,10 +40,17 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
+        if let Error::NotOurs { volume, path, why, cure } = error {
+            return Self::new(409, "not_ours", format!("volume {volume:?} ({}): {why}", path.display()), cure);
+        }
         let (status, kind, cure) = match &error {
             Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
             Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
-            Error::Refused(_) => (409, "refused", "change what the message names, or restart the server for it"),
+            Error::Refused(_) => (
+                409,
+                "refused",
+                "change what the message names; where it says that a restart is needed, restart the server",
+            ),
             Error::Volume { .. } => (422, "volume_unusable", "check the path, its permissions and the free space"),
             _ => (500, "system", "see the server's log"),
         };
@@ -55,10 +64,53 @@ impl From<Errors> for Refusal {
     }
 }
 
+/// Who asks for a change. A storm of one kind does not keep the other waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Asker {
+    /// A signal.
+    Signal,
+    /// A request on the control socket.
+    Command,
+}
+
+impl From<&Caller> for Asker {
+    fn from(caller: &Caller) -> Self {
+        if matches!(caller, Caller::Signal) { Self::Signal } else { Self::Command }
+    }
+}
+
+/// What a command asks for by name, because it is hardly ever meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Consent {
+    /// Values with which clients would seem to hang.
+    pub(crate) force: bool,
+    /// A tenant that there is not yet.
+    pub(crate) create: bool,
+}
+
+impl Consent {
+    /// Takes `force` and `create` out of a request; neither is a key of what is changed.
+    ///
+    /// # Errors
+    /// When one of them is not a truth value.
+    pub(crate) fn take(patch: &mut Value) -> Result<Self, Refusal> {
+        let mut flag = |key: &str| match patch.as_object_mut().and_then(|members| members.remove(key)) {
+            None => Ok(false),
+            Some(Value::Bool(value)) => Ok(value),
+            Some(other) => {
+                let message = format!("{key:?} is {other}, which is no truth value");
+                Err(Refusal::new(422, "invalid_request", message, format!("use true, or leave {key:?} out")))
+            }
+        };
+        Ok(Self { force: flag("force")?, create: flag("create")? })
+    }
+}
+
 /// The running server with where its configuration comes from.
 pub(crate) struct Manager {
     server: Server,
     source: Source,
+    pace: Paced<Asker>,
     /// Held while a change is made, so that changes come one after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
     /// The exchange with other hosts, if this one takes part in it.
@@ -67,7 +119,8 @@ pub(crate) struct Manager {
 
 impl Manager {
     pub(crate) fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
-        Self { server, source, fixed_volumes: Mutex::new(fixed_volumes), exchange: OnceLock::new() }
+        let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
+        Self { server, source, pace, fixed_volumes, exchange: OnceLock::new() }
     }
 
     pub(crate) fn server(&self) -> &Server {
@@ -100,13 +153,15 @@ impl Manager {
     }
 
     /// Reads the configuration again; tells what changed.
-    pub(crate) fn reload(&self) -> Result<Vec<String>, Refusal> {
-        let mut fixed_volumes = self.begin();
+    pub(crate) fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
+        let mut fixed_volumes = self.begin_for(by.into());
         let loaded = self.source.load()?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
+        let before = self.config();
         let applied = self.server.reload(loaded.config)?;
+        audit::log(by, "configuration", &*before, &*self.config());
         if let Some(exchange) = self.exchange.get() {
             exchange.resize(self.config().exchange.sizes());
         }
@@ -114,8 +169,8 @@ impl Manager {
         Ok(told(applied))
     }
 
-    /// Serves a new volume, now and after a restart.
-    pub(crate) fn create_volume(&self, name: &str, volume: Volume) -> Result<(), Refusal> {
+    /// Serves a new volume, now and after a restart; tells what was noticed about its file.
+    pub(crate) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
         if config.volumes.insert(name.to_owned(), volume.clone()).is_some() {
@@ -127,14 +182,17 @@ impl Manager {
             ));
         }
         self.check(&change, &config)?;
-        self.server.create_volume(name, volume)?;
-        self.record(&change)
+        let notes = self.server.create_volume(name, volume.clone())?;
+        audit::log(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
+        self.record(&change)?;
+        Ok(notes)
     }
 
     /// Makes a volume longer, now and after a restart.
-    pub(crate) fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Refusal> {
+    pub(crate) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<(), Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
+        let before = self.server.state().volumes.into_iter().find(|volume| volume.name == name);
         match config.volumes.get_mut(name) {
             // The size of a device is nowhere written down.
             Some(volume) if volume.backend.has_its_size() => {}
@@ -142,54 +200,102 @@ impl Manager {
                 self.refuse_fixed(&change, name, "set its size")?;
                 volume.size = Some(size);
             }
-            None => return Err(Error::Unknown { kind: "volume", name: name.to_owned() }.into()),
+            None => return Err(unknown("volume", name, config.volumes.keys())),
         }
         self.check(&change, &config)?;
         self.server.grow_volume(name, size)?;
+        let before = before.map(|volume| Bytes(volume.size_bytes));
+        audit::log(by, &format!("volume {name}"), &json!({ "size": before }), &json!({ "size": size }));
         self.record(&change)
     }
 
     /// Serves a volume no longer; its file stays. Tells what came of it.
-    pub(crate) fn remove_volume(&self, name: &str) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change, name, "remove it")?;
         let mut config = Config::clone(&self.config());
-        config.volumes.remove(name);
+        let Some(volume) = config.volumes.remove(name) else {
+            return Err(unknown("volume", name, config.volumes.keys()));
+        };
         self.check(&change, &config)?;
         let warnings = self.server.remove_volume(name)?;
+        audit::log(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
         self.record(&change)?;
-        Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings }))
+        Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings, notes: Vec::new() }))
     }
 
     /// Merges `patch` into the settings of the server itself. In force until the next reload.
-    pub(crate) fn set_server(&self, patch: Value) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let mut config = Config::clone(&self.config());
         config.server = merged(&config.server, patch)?;
-        config.validate("request")?;
-        Ok(told(self.server.reload(config)?))
+        self.put(by, "server", config, Consent::default(), |config| Some(&config.server))
     }
 
-    /// Merges `patch` into a tenant, which is created if there is none of that name. In force until the next reload.
-    pub(crate) fn set_tenant(&self, name: &str, patch: Value) -> Result<Vec<String>, Refusal> {
+    /// Merges `patch` into a tenant, which is created if there is none of that name and `consent` says so. In force until
+    /// the next reload.
+    pub(crate) fn set_tenant(
+        &self,
+        by: &Caller,
+        name: &str,
+        patch: Value,
+        consent: Consent,
+    ) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let mut config = Config::clone(&self.config());
-        let tenant = config.tenants.get(name).cloned().unwrap_or_default();
+        let tenant = match config.tenants.get(name) {
+            Some(tenant) => tenant.clone(),
+            None if consent.create => Default::default(),
+            None => {
+                let refusal = unknown("tenant", name, config.tenants.keys());
+                let cure = "correct the name, or make a new tenant with --create (API: \"create\": true)";
+                return Err(Refusal { cure: cure.to_owned(), ..refusal });
+            }
+        };
         config.tenants.insert(name.to_owned(), merged(&tenant, patch)?);
-        config.validate("request")?;
-        Ok(told(self.server.reload(config)?))
+        self.put(by, &format!("tenant {name}"), config, consent, |config| config.tenants.get(name))
     }
 
     /// Merges `patch` into a pool. In force until the next reload.
-    pub(crate) fn set_pool(&self, name: &str, patch: Value) -> Result<Vec<String>, Refusal> {
+    pub(crate) fn set_pool(
+        &self,
+        by: &Caller,
+        name: &str,
+        patch: Value,
+        consent: Consent,
+    ) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let mut config = Config::clone(&self.config());
         let Some(pool) = config.pools.get_mut(name) else {
-            return Err(Error::Unknown { kind: "pool", name: name.to_owned() }.into());
+            return Err(unknown("pool", name, config.pools.keys()));
         };
         *pool = merged(pool, patch)?;
+        self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
+    }
+
+    /// Puts a configuration into force that differs from the present one in `part`, called `what`.
+    fn put<T: Serialize + ?Sized>(
+        &self,
+        by: &Caller,
+        what: &str,
+        config: Config,
+        consent: Consent,
+        part: impl Fn(&Config) -> Option<&T>,
+    ) -> Result<Vec<String>, Refusal> {
         config.validate("request")?;
-        Ok(told(self.server.reload(config)?))
+        let before = self.config();
+        if !consent.force {
+            let known = before.hangs("request");
+            let hangs: Vec<String> =
+                config.hangs("request").iter().filter(|hang| !known.contains(hang)).map(ToString::to_string).collect();
+            if !hangs.is_empty() {
+                let cure = "correct the value, or repeat the command with --force (API: \"force\": true)";
+                return Err(Refusal::new(422, "would_hang", hangs.join("; "), cure));
+            }
+        }
+        let applied = self.server.reload(config)?;
+        audit::log(by, what, &part(&before), &part(&self.config()));
+        Ok(told(applied))
     }
 
     /// Refuses what could not be served now or after a restart: that reads the file, the command line and the record,
@@ -210,8 +316,15 @@ impl Manager {
         Ok(())
     }
 
-    fn begin(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.fixed_volumes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn begin(&self) -> Change<'_> {
+        self.begin_for(Asker::Command)
+    }
+
+    /// Waits until no other change is made, and a storm of changes leaves time for one.
+    fn begin_for(&self, asker: Asker) -> Change<'_> {
+        self.pace.wait(asker);
+        let fixed_volumes = self.fixed_volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        Change { fixed_volumes, pace: &self.pace, asker, work: Work::begin() }
     }
 
     fn refuse_fixed(&self, fixed_volumes: &BTreeSet<String>, name: &str, what: &str) -> Result<(), Refusal> {
@@ -237,13 +350,55 @@ impl Manager {
     }
 }
 
+/// A change under way: the volumes that the file defines, which no other change touches meanwhile.
+struct Change<'a> {
+    fixed_volumes: MutexGuard<'a, BTreeSet<String>>,
+    pace: &'a Paced<Asker>,
+    asker: Asker,
+    work: Work,
+}
+
+impl Deref for Change<'_> {
+    type Target = BTreeSet<String>;
+
+    fn deref(&self) -> &BTreeSet<String> {
+        &self.fixed_volumes
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut BTreeSet<String> {
+        &mut self.fixed_volumes
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.pace.charge(self.asker, &self.work);
+    }
+}
+
+/// A volume that comes or goes, for the log.
+fn served(volume: &Volume, served: bool) -> Value {
+    let mut value = json!(volume);
+    value["served"] = Value::from(served);
+    value
+}
+
+/// There is nothing of this name, and what may have been meant.
+fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a String>) -> Refusal {
+    let known: Vec<&str> = known.map(String::as_str).collect();
+    let cure = "`evenkeel state` lists pools, tenants and volumes";
+    Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
+}
+
 /// What came of a change, for whoever asked for it. It is in force even where there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
         tracing::error!("after a change: {warning}");
         format!("warning: {warning}")
     });
-    applied.changes.into_iter().chain(warnings).collect()
+    applied.changes.into_iter().chain(applied.notes).chain(warnings).collect()
 }
 
 /// `current` with the members of `patch` in place of its own (JSON merge patch, RFC 7396).
@@ -286,7 +441,6 @@ mod tests {
     use super::*;
     use evenkeel_policy::config::{Admission, Emulate, Pool, Preset, Tenant};
     use evenkeel_policy::units::Rates;
-    use serde_json::json;
 
     #[test]
     fn a_patch_changes_what_it_names_and_nothing_else() {

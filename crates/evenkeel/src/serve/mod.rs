@@ -16,19 +16,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
 use evenkeel_server::{Server, Start};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
 use crate::exchange::{self, ServedPools};
 use crate::output;
+use crate::signals;
 
+mod audit;
 mod banner;
 mod holder;
 mod manager;
 mod source;
 pub(crate) mod systemd;
 
-pub(crate) use manager::{Manager, Refusal};
+pub(crate) use audit::Caller;
+pub(crate) use manager::{Consent, Manager, Refusal};
 use source::{Flags, Source};
 use systemd::{Condition, Watchdog};
 
@@ -67,7 +70,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         (Some(inherited), _) => {
             // Of a configured address, the check of the configuration warns.
             if let Some(danger) = inherited.local_addr().ok().and_then(|address| settings.terms().danger(address)) {
-                tracing::warn!("status was handed over, and {danger}");
+                tracing::warn!("the status socket was inherited from the service manager, and {danger}");
             }
             Some(inherited)
         }
@@ -79,11 +82,13 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Some(inherited) => (inherited, None),
         None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
-    let signals = Signals::new([SIGHUP, SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let signals = Signals::new(signals::STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")?;
 
     let exchange = &loaded.config.exchange;
     let exchange = (!exchange.etcd.is_empty()).then(|| exchange::Settings::of_this_host(exchange)).transpose()?;
-    let start = Start { inherited: std::mem::take(&mut sockets.nbd), seed: seed() };
+    let own_files = source.own_files(&settings.data_dir);
+    let inherited = std::mem::take(&mut sockets.nbd);
+    let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
     let server = Server::start(loaded.config, start).map_err(explain_start)?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
@@ -92,13 +97,21 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         manager.exchange_with(exchange::start(settings, ServedPools(Arc::clone(&manager)))?);
     }
 
+    let reload = {
+        let manager = Arc::clone(&manager);
+        reload_on_demand(move || match manager.reload(&Caller::Signal) {
+            Ok(changes) => log_changes(&changes),
+            Err(refusal) => tracing::error!(cure = refusal.cure, "reload refused: {}", refusal.message),
+        })?
+    };
+
     let uris = manager.server().listening().to_vec();
     output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);
     if let Some(watchdog) = Watchdog::of_this_process() {
         watch(watchdog, Arc::clone(&manager))?;
     }
-    wait(&manager, signals)
+    wait(&manager, signals, &reload)
 }
 
 /// A worker comes round once a second; one that did not for so long hangs, however short the watchdog's patience is.
@@ -115,7 +128,7 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
                 watchdog.tell(Instant::now());
             } else if !silent {
                 tracing::error!(
-                    "a worker has not come round for {silence:?}; the service manager is no longer told that we are alive"
+                    "a worker has not responded for {silence:?}; systemd's watchdog is not notified until it does, so that it restarts the server after WatchdogSec=. See the kernel's log for a device that hangs"
                 );
             }
             silent = hangs;
@@ -150,14 +163,19 @@ pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> 
 
 /// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
 fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
-    let fail = |error: io::Error| anyhow!("cannot make the control socket {}: {error}", path.display());
+    let fail = |error: io::Error| {
+        anyhow!(
+            "cannot make the control socket {}: {error}; make its folder writable, or choose another place with --data-dir or server.control",
+            path.display()
+        )
+    };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::create_dir_all(folder).map_err(fail)?;
     }
     match UnixStream::connect(path) {
         Ok(_) => {
             return Err(anyhow!(
-                "another server answers on {}: it uses the same data folder; stop it, or choose another one with --data-dir",
+                "another server answers on {}; stop it, or give this one a data folder of its own with --data-dir (or server.control)",
                 path.display()
             ));
         }
@@ -193,20 +211,15 @@ fn seed() -> u64 {
 }
 
 /// Handles signals until the server has stopped.
-fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
+fn wait(manager: &Arc<Manager>, mut signals: Signals, reload: &SyncSender<()>) -> anyhow::Result<()> {
     let mut stopping = None;
     let handle = signals.handle();
-    let reload = {
-        let manager = Arc::clone(manager);
-        reload_on_demand(move || match manager.reload() {
-            Ok(changes) => log_changes(&changes),
-            Err(refusal) => tracing::error!("reload refused, nothing was changed: {}", refusal.message),
-        })?
-    };
     for signal in signals.forever() {
         match signal {
             // One that still waits for its turn will read the newest configuration.
             SIGHUP => drop(reload.try_send(())),
+            // Sent every second from the limit on, or once more by whoever watches the power.
+            _ if stopping.is_some() && !signals::is_request(signal) => {}
             _ if stopping.is_some() => {
                 tracing::warn!("stopping at once");
                 manager.server().abort();
@@ -215,16 +228,24 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals) -> anyhow::Result<()> {
             _ => {
                 let patience = manager.config().server.drain_timeout;
                 tracing::info!(
-                    "stopping: answering what is in flight, for at most {patience}; once more to stop at once"
+                    why = signals::reason(signal),
+                    "stopping: answering what is in flight, for at most {patience}; a second TERM or INT stops at once"
                 );
                 systemd::notify(Condition::Stopping);
-                let (manager, handle) = (Arc::clone(manager), handle.clone());
-                stopping = Some(thread::spawn(move || {
-                    manager.leave_exchange();
-                    let stopped = manager.server().shutdown();
+                let (stopper, handle) = (Arc::clone(manager), handle.clone());
+                let stop = move || {
+                    stopper.leave_exchange();
+                    let stopped = stopper.server().shutdown();
                     handle.close();
                     stopped
-                }));
+                };
+                match thread::Builder::new().name("evenkeel-stop".into()).spawn(stop.clone()) {
+                    Ok(thread) => stopping = Some(thread),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot start a thread for the stop: further signals are ignored until it has finished; KILL ends it");
+                        return Ok(stop()?);
+                    }
+                }
             }
         }
     }

@@ -1,8 +1,7 @@
 //! Where the configuration comes from: a file, the volumes recorded by commands, and the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -143,6 +142,13 @@ impl Source {
         Ok(Loaded { config, warnings, fixed_volumes })
     }
 
+    /// The files that the program itself keeps, existing or not.
+    pub(crate) fn own_files(&self, data_dir: &Path) -> Vec<PathBuf> {
+        let record = data_dir.join(RECORD);
+        let next = record.with_extension("toml.new");
+        self.file.clone().into_iter().chain([record, next]).collect()
+    }
+
     /// What to call the source in messages.
     pub(crate) fn name(&self) -> String {
         self.file.as_ref().map_or_else(|| "a configuration file".into(), |file| file.display().to_string())
@@ -178,17 +184,7 @@ pub(crate) fn record(config: &Config, fixed_volumes: &BTreeSet<String>) -> anyho
     let volumes = config.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name)).collect();
     let text = format!("{RECORD_HEADER}{}", toml::to_string(&Record { volumes })?);
     let path = config.server.data_dir.join(RECORD);
-    replace(&path, text.as_bytes()).with_context(|| format!("cannot record the volumes in {}", path.display()))
-}
-
-/// Writes a file so that after a crash either the old or the new content is there.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let temporary = path.with_extension("toml.new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    File::open(folder)?.sync_all()
+    let written = fs::create_dir_all(&config.server.data_dir)
+        .and_then(|()| evenkeel_server::replace(&path, |_| Ok(text.into_bytes())));
+    written.with_context(|| format!("cannot record the volumes in {}", path.display()))
 }

@@ -14,8 +14,8 @@ use crate::tls::Authority;
 const GOAL: &str = "[resources.nothing-served]\nread_response_time = \"15ms\"\n";
 
 /// A folder for a test that needs these programs; the engine is of no account here.
-fn prepared(test: &str) -> Option<Case> {
-    Case::new("epoll", &["openssl", "curl"], &format!("{}::{test}", module_path!()))
+fn prepared() -> Option<Case> {
+    Case::new("epoll", &["openssl", "curl"])
 }
 
 /// Writes a configuration with this status address and these tables; its path.
@@ -41,7 +41,7 @@ fn ask(case: &Case, command: &str) -> Result<String, String> {
 
 #[test]
 fn the_agents_api_is_https_where_others_reach_it() {
-    let Some(case) = prepared("the_agents_api_is_https_where_others_reach_it") else { return };
+    let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     let beside = case.beside();
     let folders = authority.good_and_bad(&beside);
@@ -71,7 +71,7 @@ fn the_agents_api_is_https_where_others_reach_it() {
 
 #[test]
 fn a_signal_renews_the_agents_certificates() {
-    let Some(case) = prepared("a_signal_renews_the_agents_certificates") else { return };
+    let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     authority.revoke(&[]);
     let agent = guard(&case, "0.0.0.0:0", &terms(&case, "guard", &revoked(&case), ""));
@@ -83,7 +83,7 @@ fn a_signal_renews_the_agents_certificates() {
 
 #[test]
 fn an_agent_without_certificates_is_plain_and_says_so() {
-    let Some(case) = prepared("an_agent_without_certificates_is_plain_and_says_so") else { return };
+    let Some(case) = prepared() else { return };
     let agent = guard(&case, "0.0.0.0:0", "");
     let port = port(&case, "http", "0.0.0.0");
     let warning = "guard.toml:2:1: guard.status: everyone who reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [guard.tls]";
@@ -108,7 +108,7 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
 
 #[test]
 fn what_the_agents_tables_say_goes_for_loopback_too() {
-    let Some(case) = prepared("what_the_agents_tables_say_goes_for_loopback_too") else { return };
+    let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     let old = authority.issue("old", "client", -1);
     let agent = guard(&case, "127.0.0.1:0", &terms(&case, "guard", "", ""));
@@ -124,7 +124,7 @@ fn what_the_agents_tables_say_goes_for_loopback_too() {
 
 #[test]
 fn certificates_that_cannot_be_used_are_named_at_the_start() {
-    let Some(case) = prepared("certificates_that_cannot_be_used_are_named_at_the_start") else { return };
+    let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     let start = |tables: &str| ask(&case, &format!("run --dry-run --config {}", configure(&case, "0.0.0.0:0", tables)));
     let refused = start("[guard.http]\ntls = \"always\"\n").expect_err("refused");

@@ -1,6 +1,6 @@
 //! A server of its own for each test, and client programs that end with their test or after a minute.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -11,8 +11,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
 use serde_json::Value;
+
+use crate::skip::skip;
 
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 pub(crate) const MIB: u64 = 1 << 20;
@@ -34,9 +36,8 @@ macro_rules! on_both_engines {
             $(
                 #[test]
                 fn $test() {
-                    let name = concat!(module_path!(), "::", stringify!($test));
                     let needs = [$($program),+];
-                    if let Some(case) = crate::harness::Case::new(stringify!($engine), &needs, name) {
+                    if let Some(case) = crate::harness::Case::new(stringify!($engine), &needs) {
                         super::$test(&case);
                     }
                 }
@@ -57,18 +58,14 @@ pub(crate) struct Case {
 
 impl Case {
     /// `None` when something that the test needs is missing; the test is reported as skipped then.
-    pub(crate) fn new(engine: &'static str, programs: &[&str], test: &str) -> Option<Self> {
+    pub(crate) fn new(engine: &'static str, programs: &[&str]) -> Option<Self> {
         let missing = programs.iter().find(|program| !installed(program));
         let reason = match missing {
             Some(program) => format!("{program} is not installed"),
             None if engine == "io_uring" && !io_uring_works() => "the kernel refuses io_uring".to_owned(),
             None => return Some(Self::in_new_folder(engine)),
         };
-        println!("SKIPPED {test}: {reason}");
-        if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-            let mut log = OpenOptions::new().create(true).append(true).open(path).expect("the log of skipped tests");
-            log.write_all(format!("{test}: {reason}\n").as_bytes()).expect("written");
-        }
+        skip(&reason);
         None
     }
 
@@ -286,9 +283,11 @@ fn io_uring_works() -> bool {
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts it as leader of its own process group.
+    /// Starts it as leader of its own process group; it dies with the thread that starts it, however that ends.
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        let child = command.process_group(0).spawn();
+        let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
+        // SAFETY: between fork and exec the closure makes one system call and nothing else.
+        let child = unsafe { command.process_group(0).pre_exec(die_with_us) }.spawn();
         Self(child.unwrap_or_else(|error| panic!("{:?}: {error}", command.get_program())))
     }
 

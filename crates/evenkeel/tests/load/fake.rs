@@ -54,8 +54,12 @@ impl Shelf {
 }
 
 impl Directory for Shelf {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        f(&Self::DISK);
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        (from == 0 && !f(&Self::DISK)).then_some(1)
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
@@ -110,6 +114,7 @@ fn negotiate(stream: &mut UnixStream, offer: Offer) -> io::Result<(Session, Vec<
                     stream.write_all(&out)?;
                     return Ok((session, input));
                 }
+                Status::Unfinished => {}
                 Status::More if step.consumed > 0 => {}
                 Status::More => break,
                 Status::Closed | Status::StartTls => return Err(io::ErrorKind::ConnectionAborted.into()),

@@ -1,7 +1,6 @@
 //! Servers and the program under test, as child processes that end with their test.
 
 use std::fs;
-use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::skip::skip;
 
 /// How long anything may take to come up; a bound for broken runs, not a measure.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,17 +41,12 @@ pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
 }
 
 /// Whether `program` is installed; if not, the test is reported as skipped.
-pub(crate) fn need(program: &str, test: &str) -> bool {
-    if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok() {
-        return true;
+pub(crate) fn need(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !found {
+        skip(&format!("{program} is not installed"));
     }
-    let line = format!("load::{test}: {program} is not installed\n");
-    println!("SKIPPED {line}");
-    if let Some(path) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
-    }
-    false
+    found
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -75,9 +71,9 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// nbdkit on a Unix socket; `None` when it is not installed.
-    pub(crate) fn start(arguments: &[&str], test: &str) -> Option<Self> {
+    pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
         let (dir, socket) = scratch("socket");
-        need("nbdkit", test).then(|| {
+        need("nbdkit").then(|| {
             let mut command = Command::new("nbdkit");
             command.args(["-f", "-U"]).arg(&socket).args(arguments);
             Self::spawn(command, dir, &socket)
@@ -85,8 +81,8 @@ impl Peer {
     }
 
     /// nbdkit on a TCP port.
-    pub(crate) fn start_tcp(arguments: &[&str], test: &str) -> Option<Self> {
-        need("nbdkit", test).then(|| {
+    pub(crate) fn start_tcp(arguments: &[&str]) -> Option<Self> {
+        need("nbdkit").then(|| {
             // It is handed a socket that listens already, so that nobody else can take the port before it does.
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -123,9 +119,9 @@ impl Drop for Peer {
 }
 
 /// qemu-nbd over a device that holds nothing; `None` when it is not installed.
-pub(crate) fn qemu_nbd(test: &str) -> Option<Peer> {
+pub(crate) fn qemu_nbd() -> Option<Peer> {
     let (dir, socket) = scratch("socket");
-    need("qemu-nbd", test).then(|| {
+    need("qemu-nbd").then(|| {
         let mut command = Command::new("qemu-nbd");
         command.args(["-t", "-e", "4", "-k"]).arg(&socket);
         command.args(["--image-opts", "driver=null-co,size=16M"]);

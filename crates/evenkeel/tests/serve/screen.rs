@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::server::{EVENKEEL, Folder};
+use super::skip::skip;
 
 pub(crate) const WIDTH: usize = 80;
 pub(crate) const HEIGHT: usize = 24;
@@ -31,7 +32,7 @@ pub(crate) struct Screen {
 impl Screen {
     /// Starts it in `folder`; leaves its process id in `pid`, how it ended in `ended`, and the terminal's settings before
     /// and after in `before` and `after`. `None` without `script`.
-    pub(crate) fn start(folder: &Folder, arguments: &str, test: &str) -> Option<Self> {
+    pub(crate) fn start(folder: &Folder, arguments: &str) -> Option<Self> {
         let inner = format!("echo $$ > pid; exec {EVENKEEL} top {arguments}");
         let commands = format!(
             "stty cols {WIDTH} rows {HEIGHT}; stty -g > before; sh -c '{inner}'; echo $? > ended; stty -g > after"
@@ -40,7 +41,7 @@ impl Screen {
         command.args(["-qfc", &commands, "/dev/null"]).current_dir(folder.path()).env("TERM", "xterm");
         command.env("LC_ALL", "C.UTF-8").env_remove("NO_COLOR").stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = command.spawn() else {
-            skip(test, "script is not installed");
+            skip("script is not installed");
             return None;
         };
         let keys = child.stdin.take().expect("piped");
@@ -117,14 +118,6 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-fn skip(test: &str, reason: &str) {
-    println!("SKIPPED: {test}: {reason}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let log = fs::OpenOptions::new().create(true).append(true).open(log);
-        writeln!(log.expect("the log of skipped tests"), "{test}: {reason}").expect("written");
     }
 }
 

@@ -57,18 +57,22 @@ impl Server {
 
     /// Starts what `command` says and waits until it serves.
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::try_spawn(command).unwrap_or_else(|(status, said)| panic!("the server did not start: {status}: {said}"))
+    }
+
+    /// The same for a server that may not start: how it ended then, and what it said.
+    pub(crate) fn try_spawn(command: &mut Command) -> Result<Self, (ExitStatus, String)> {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut banner = String::new();
         while !banner.contains("Stop with") {
             if stdout.read_line(&mut banner).expect("text") == 0 {
-                let mut log = String::new();
-                let _ = stderr.read_to_string(&mut log);
-                panic!("the server did not start: {banner}{log}");
+                let _ = stderr.read_to_string(&mut banner);
+                return Err((child.wait().expect("it ends"), banner));
             }
         }
-        Self { child, stderr, banner }
+        Ok(Self { child, stderr, banner })
     }
 
     /// The URI of its first volume over TCP.
@@ -85,6 +89,11 @@ impl Server {
     fn quoted(&self, before: &str) -> &str {
         let start = self.banner.find(before).expect("a line to paste") + before.len();
         self.banner[start..].split('\'').next().expect("a closing quote")
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn signal(&self, name: &str) {

@@ -44,8 +44,7 @@ fn top_shows_a_server_its_end_and_its_return() {
     let folder = Folder::new();
     let server = serve(&folder);
     let loads = [Load::start(&folder, "backup"), Load::start(&folder, "database")];
-    let name = "top_shows_a_server_its_end_and_its_return";
-    let Some(mut screen) = Screen::start(&folder, "--interval 200ms --view tenants", name) else { return };
+    let Some(mut screen) = Screen::start(&folder, "--interval 200ms --view tenants") else { return };
     // The rates of the one are those of its limit, and it is said whose that is.
     let shown = screen.until("backup at its limit", |screen| {
         let row = screen.lines().find(|line| line.contains("backup ") && line.contains("operator 200 IOPS"));
@@ -80,7 +79,7 @@ fn top_shows_a_server_its_end_and_its_return() {
 fn top_gives_the_terminal_back_when_it_is_told_to_end() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    let Some(screen) = Screen::start(&folder, "", "top_gives_the_terminal_back_when_it_is_told_to_end") else { return };
+    let Some(screen) = Screen::start(&folder, "") else { return };
     screen.until_words(&["[Pools 1]", "live"]);
     let pid = fs::read_to_string(folder.join("pid")).expect("its id");
     assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill runs").success());

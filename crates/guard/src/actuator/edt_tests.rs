@@ -1,6 +1,9 @@
 //! The program on packets, as the kernel runs it; skipped without the privilege.
 
+use rustix::thread::UnshareFlags;
+
 use super::*;
+use crate::apart::{apart, skip};
 
 const DEPARTURE_AT: usize = DEPARTURE as usize;
 const PRIORITY_AT: usize = PRIORITY as usize;
@@ -10,12 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 fn edt() -> Option<Edt> {
     match Edt::load(&[3260, 10809], 64) {
         Err(Errno::PERM | Errno::NOSYS) => {
-            println!("SKIPPED: the program on packets: may not load programs");
-            if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-                use std::io::Write as _;
-                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-                writeln!(file, "actuator::edt: may not load BPF programs").unwrap();
-            }
+            skip("may not load BPF programs");
             None
         }
         other => Some(other.expect("the verifier accepts it")),
@@ -155,16 +153,11 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
 
 /// In a network namespace of the test's own, whose loopback device is down and carries nothing.
 fn in_a_namespace(test: impl FnOnce(Edt) + Send + 'static) {
-    let ran = std::thread::spawn(|| {
-        // SAFETY: a network namespace changes no descriptor or memory that others share.
-        if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
-            return;
-        }
+    apart(UnshareFlags::NEWNET, || {
         if let Some(edt) = edt() {
             test(edt);
         }
     });
-    ran.join().unwrap();
 }
 
 const LOOPBACK: u32 = 1;
@@ -196,7 +189,7 @@ fn comes_and_goes(edt: &mut Edt, attached: impl Fn() -> u32) {
 fn the_program_leaves_the_device_with_its_links() {
     in_a_namespace(|mut edt| {
         match edt.attach(LOOPBACK) {
-            Err(NotAttached::NoLinks) => return println!("SKIPPED: the kernel has no TCX"),
+            Err(NotAttached::NoLinks) => return skip("the kernel has no TCX"),
             other => other.unwrap(),
         }
         assert!(edt.ends_with_process());
@@ -212,7 +205,7 @@ fn with_filters(edt: &mut Edt) -> bool {
     edt.use_filters().unwrap();
     match edt.attach(LOOPBACK) {
         Err(NotAttached::Filter(Refused::Missing(module))) => {
-            println!("SKIPPED: the kernel has no {module}");
+            skip(&format!("the kernel has no {module}"));
             false
         }
         other => {

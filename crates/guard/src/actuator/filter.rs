@@ -46,7 +46,7 @@ pub(crate) enum Refused {
 
 /// A filter as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Filter {
+pub(super) struct Filter {
     device: u32,
     number: u32,
     priority: u32,
@@ -93,7 +93,7 @@ fn write_removal(batch: &mut Batch, device: u32) {
     });
 }
 
-fn read(message: Message<'_>) -> Option<Filter> {
+pub(super) fn read(message: Message<'_>) -> Option<Filter> {
     let word = |at: usize| Some(u32::from_ne_bytes(message.body.get(at..at + 4)?.try_into().ok()?));
     let options = attribute(message.body.get(20..)?, OPTIONS).unwrap_or_default();
     Some(Filter {

@@ -25,6 +25,17 @@ mod qdisc;
 mod queue_length;
 mod table;
 
+/// Reads a netlink datagram as all of its readers do.
+#[cfg(feature = "fuzz")]
+pub(crate) fn read_netlink(bytes: &[u8]) {
+    let mut left = bytes.len();
+    for message in netlink::messages(bytes) {
+        left = left.checked_sub(message.body.len()).expect("messages hold no more than there is");
+        let _ = (qdisc::read(message), filter::read(message), netlink::outcome(message.body));
+        let _ = (nft::read_table_flags(message.body), nft::read_elements(message.body).count());
+    }
+}
+
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
 pub(crate) use delay::{remove_classes, remove_filter, remove_table};
 pub use error::Error;

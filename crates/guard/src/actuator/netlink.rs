@@ -185,9 +185,14 @@ pub(crate) fn be32(value: &[u8]) -> Option<u32> {
 }
 
 /// What an error message of the kernel says: `Ok` is an acknowledgement.
-fn outcome(body: &[u8]) -> Result<(), Errno> {
+pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     let code = body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
-    if code == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(code.wrapping_neg())) }
+    match code {
+        0 => Ok(()),
+        // The kernel's own range.
+        -4095..0 => Err(Errno::from_raw_os_error(-code)),
+        _ => Err(Errno::PROTO),
+    }
 }
 
 /// Which part of the kernel is spoken to.

@@ -151,7 +151,7 @@ fn write_departures(batch: &mut Batch, device: u32) {
     });
 }
 
-fn read(message: Message<'_>) -> Option<Qdisc> {
+pub(super) fn read(message: Message<'_>) -> Option<Qdisc> {
     let word = |at: usize| Some(u32::from_ne_bytes(message.body.get(at..at + 4)?.try_into().ok()?));
     let attributes = message.body.get(20..)?;
     // Basic numbers, rate, queue; the queue's are packets, bytes, drops.

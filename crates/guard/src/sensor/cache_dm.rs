@@ -81,7 +81,7 @@ fn request(device: DeviceNumber, wanted: Wanted) -> Vec<u8> {
 }
 
 /// `struct dm_target_spec` (start, length, status, next, kind) and a terminated text.
-fn answer(bytes: &[u8]) -> Option<(String, String)> {
+pub(super) fn answer(bytes: &[u8]) -> Option<(String, String)> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (start, targets, flags) = (word(16)? as usize, word(20)?, word(28)?);
     if targets == 0 || flags & BUFFER_FULL_FLAG != 0 {

@@ -24,3 +24,9 @@ pub mod source;
 pub mod tracepoints;
 
 pub use source::Source;
+
+/// Reads an answer of the device mapper.
+#[cfg(feature = "fuzz")]
+pub(crate) fn read_device_mapper(bytes: &[u8]) {
+    let _ = cache_dm::answer(bytes);
+}

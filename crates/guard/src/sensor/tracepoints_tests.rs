@@ -4,8 +4,10 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
 use proptest::prelude::*;
+use rustix::thread::UnshareFlags;
 
 use super::*;
+use crate::apart::{apart, skip};
 
 const QUEUE: &str = include_str!("../../tests/fixtures/block_bio_queue");
 
@@ -38,11 +40,8 @@ fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
     assert_eq!(bucket((1 << 38) - 1), BUCKETS - 2);
 }
 
-/// A place with tracefs of the test's own, in a mount namespace of this thread's.
+/// A place with tracefs of the test's own; for a mount namespace of its own.
 fn tracefs() -> Option<PathBuf> {
-    // SAFETY: a mount namespace changes no descriptor or memory that others share.
-    let apart = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
-    apart.ok()?;
     let mount = |arguments: &[&str]| {
         let status = std::process::Command::new("mount").args(arguments).stderr(std::process::Stdio::null()).status();
         status.is_ok_and(|status| status.success()).then_some(())
@@ -77,14 +76,13 @@ fn timed_reads(count: usize) -> Option<(DeviceNumber, Vec<std::time::Duration>, 
 
 #[test]
 fn reads_are_counted_with_the_time_that_they_take() {
-    let skipped = |why: &str| println!("SKIPPED: reads_are_counted_with_the_time_that_they_take: {why}");
-    let ran = std::thread::spawn(move || {
-        let Some(folder) = tracefs() else { return skipped("no tracefs") };
-        let Ok(events) = Events::read(&[folder]) else { return skipped("no block tracepoints") };
-        let Some((number, _, mut one)) = timed_reads(3) else { return skipped("no reads around the page cache") };
+    apart(UnshareFlags::NEWNS, || {
+        let Some(folder) = tracefs() else { return skip("no tracefs") };
+        let Ok(events) = Events::read(&[folder]) else { return skip("no block tracepoints") };
+        let Some((number, _, mut one)) = timed_reads(3) else { return skip("no reads around the page cache") };
         let mut times = match ReadTimes::start(&events, 2) {
             Err(Error::Programs { cause }) if cause.kind() == std::io::ErrorKind::PermissionDenied => {
-                return skipped("not allowed");
+                return skip("not allowed");
             }
             other => other.unwrap(),
         };
@@ -101,7 +99,7 @@ fn reads_are_counted_with_the_time_that_they_take() {
         let mut own: Vec<_> = (0..100).map(|_| one()).collect();
         let mut seen = found(&mut times, 1);
         if seen.is_empty() {
-            return skipped("the file is on no device that the kernel counts reads of");
+            return skip("the file is on no device that the kernel counts reads of");
         }
         // Others may read from the device meanwhile.
         assert!(seen.len() >= 95, "{} of 100", seen.len());
@@ -119,7 +117,6 @@ fn reads_are_counted_with_the_time_that_they_take() {
         one();
         assert!(found(&mut times, 1).is_empty(), "no longer watched");
     });
-    ran.join().unwrap();
 }
 
 proptest! {

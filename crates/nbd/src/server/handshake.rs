@@ -20,9 +20,19 @@ pub const MAX_OPTION: u32 = 16 * 1024;
 /// bytes: far above any sensible option, small enough not to tie up a thread.
 pub const MAX_SKIPPED_OPTION: u32 = 1 << 20;
 
-/// The most options of one session: a client that lists many exports sends two
-/// or three for each.
+/// The most options of one session, besides those for each export.
 pub const MAX_OPTIONS: u32 = 4096;
+
+/// The most options for each export: a client that describes all of them asks for
+/// the description and the contexts of each, and may ask for one of the two again.
+pub const MAX_OPTIONS_PER_EXPORT: u32 = 4;
+
+/// Bytes after which a list pauses, so that what a client leaves unread stays small
+/// however many exports there are.
+pub const LIST_PIECE: usize = 32 * 1024;
+
+/// Exports after which a list pauses, shown or not.
+const LIST_PIECE_EXPORTS: usize = 1024;
 
 /// What a client can learn about an export before it starts transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +71,14 @@ pub enum Access {
 
 /// The exports that a client may see.
 pub trait Directory {
-    /// Calls `f` for each export, in the order in which to list them.
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>));
+    /// How many exports there are, those included that this client may not have.
+    fn count(&self) -> usize;
+
+    /// Calls `f` for each export, in the order in which to list them, from the place `from` on and until `f` returns
+    /// false. The place to go on from; `None` after the last export.
+    ///
+    /// The first place is 0. Exports come and go between two calls, and those that stay keep their places.
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize>;
 
     /// Calls `f` with the export of this name and returns true, or returns false
     /// if there is none. The empty name means the default export, which is
@@ -145,6 +161,8 @@ pub enum Status {
     /// Send what is in `out`, then call again: at once if input is left, else
     /// when more arrives.
     More,
+    /// Send what is in `out`, and call again once it has gone, with what is left of the input, if any: the answer goes on.
+    Unfinished,
     /// Send what is in `out` as it is, then have TLS take the stream over, and call again with what comes out of it.
     ///
     /// Input that is left was sent before the client could know of this answer. It is not part of what TLS protects
@@ -158,7 +176,8 @@ pub enum Status {
 
 /// The negotiation with one client.
 ///
-/// Holds at most [`MAX_OPTION`] bytes of input. The caller bounds time.
+/// Holds at most [`MAX_OPTION`] bytes of input, and appends at most [`LIST_PIECE`] bytes and one export's answer
+/// at a time. The caller bounds time.
 #[derive(Debug)]
 pub struct Handshake {
     offer: Offer,
@@ -186,8 +205,18 @@ enum Withheld {
 enum Stage {
     ClientFlags,
     Header,
-    Payload { option: u32, length: u32 },
-    Skip { option: u32, left: u32 },
+    Payload {
+        option: u32,
+        length: u32,
+    },
+    Skip {
+        option: u32,
+        left: u32,
+    },
+    /// A list was asked for, and given up to this place.
+    List {
+        next: usize,
+    },
     Ended,
 }
 
@@ -214,6 +243,16 @@ impl Handshake {
         out.extend_from_slice(&HandshakeFlags::ALL.bits().to_be_bytes());
     }
 
+    /// Options received, the one included that is being answered.
+    pub const fn options(&self) -> u32 {
+        self.options
+    }
+
+    /// Whether the answer to the last option goes on: [`advance`](Self::advance) has something to say without input.
+    pub const fn is_unfinished(&self) -> bool {
+        matches!(self.stage, Stage::List { .. })
+    }
+
     /// From now on every option but ABORT is answered with `ERR_SHUTDOWN`.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
@@ -221,9 +260,8 @@ impl Handshake {
 
     /// Takes in bytes from the client, and appends the answers to `out`.
     ///
-    /// Takes all of the input, but stops after answering an option: `out` then
-    /// holds one option's answer, and its size is bounded by what the directory
-    /// lists, not by what the client sends. Call again with what is left.
+    /// Takes all of the input, but stops after answering an option, or a part of a
+    /// list: `out` then holds that. Call again with what is left.
     /// After the end nothing is consumed and the status is [`Status::Closed`].
     ///
     /// # Errors
@@ -238,7 +276,7 @@ impl Handshake {
                 Err(violation) => break Err(violation),
             }
         };
-        if !matches!(result, Ok(Step { status: Status::More | Status::StartTls, .. })) {
+        if !matches!(result, Ok(Step { status: Status::More | Status::Unfinished | Status::StartTls, .. })) {
             self.stage = Stage::Ended;
             self.pending = Vec::new();
         }
@@ -258,6 +296,7 @@ impl Handshake {
                 self.stage = Stage::Skip { option, left };
                 return if left == 0 { self.finish_skip(option, out).map(Some) } else { Ok(Some(Status::More)) };
             }
+            Stage::List { next } => return Ok(Some(self.list(next, dir, out))),
             Stage::Ended => return Ok(Some(Status::Closed)),
         };
         let (taken, after) = rest.split_at((needed - self.pending.len()).min(rest.len()));
@@ -269,12 +308,12 @@ impl Handshake {
         let message = mem::take(&mut self.pending);
         let status = match self.stage {
             Stage::ClientFlags => self.take_client_flags(&message).map(|()| None),
-            Stage::Header => self.take_header(&message).map(|()| None),
+            Stage::Header => self.take_header(&message, dir).map(|()| None),
             Stage::Payload { option, .. } => {
                 self.stage = Stage::Header;
                 self.take_option(option, &message, dir, out).map(Some)
             }
-            Stage::Skip { .. } | Stage::Ended => Ok(None),
+            Stage::Skip { .. } | Stage::List { .. } | Stage::Ended => Ok(None),
         };
         // The allocation is worth keeping from option to option.
         self.pending = message;
@@ -293,7 +332,7 @@ impl Handshake {
         Ok(())
     }
 
-    fn take_header(&mut self, message: &[u8]) -> Result<(), Violation> {
+    fn take_header(&mut self, message: &[u8], dir: &impl Directory) -> Result<(), Violation> {
         let mut fields = Fields(message);
         let (Some(magic), Some(option), Some(length)) = (fields.u64(), fields.u32(), fields.u32()) else {
             return Ok(());
@@ -305,7 +344,8 @@ impl Handshake {
             return Err(Violation::OptionNotFixed(option));
         }
         self.options += 1;
-        if self.options > MAX_OPTIONS {
+        let exports = u32::try_from(dir.count()).unwrap_or(u32::MAX);
+        if self.options > MAX_OPTIONS.saturating_add(exports.saturating_mul(MAX_OPTIONS_PER_EXPORT)) {
             return Err(Violation::TooManyOptions);
         }
         if length > MAX_SKIPPED_OPTION {
@@ -355,7 +395,7 @@ impl Handshake {
             _ if self.shutting_down => fail(out, option, reply::ERR_SHUTDOWN, SHUTTING_DOWN),
             option::STARTTLS if self.offer.tls != Tls::No => return Ok(self.start_tls(data, out)),
             _ if self.must_start_tls() => fail(out, option, reply::ERR_TLS_REQD, START_TLS),
-            option::LIST if data.is_empty() => self.list(dir, out),
+            option::LIST if data.is_empty() => return Ok(self.list(0, dir, out)),
             option::INFO | option::GO => {
                 if let Some(session) = self.describe(option, data, dir, out) {
                     return Ok(Status::Transmission(session));
@@ -426,18 +466,27 @@ impl Handshake {
         }
     }
 
-    fn list(&self, dir: &impl Directory, out: &mut Vec<u8>) {
-        dir.visit(&mut |export| {
-            if self.withholds(export).is_some() {
-                return;
+    /// Lists exports from a place on: all that are left, or as many as make a piece.
+    fn list(&mut self, from: usize, dir: &impl Directory, out: &mut Vec<u8>) -> Status {
+        let (before, mut visited) = (out.len(), 0);
+        let next = dir.visit(from, &mut |export| {
+            if self.withholds(export).is_none() {
+                answer(out, option::LIST, reply::SERVER, |out| {
+                    out.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
+                    out.extend_from_slice(export.name.as_bytes());
+                    out.extend_from_slice(export.description.as_bytes());
+                });
             }
-            answer(out, option::LIST, reply::SERVER, |out| {
-                out.extend_from_slice(&(export.name.len() as u32).to_be_bytes());
-                out.extend_from_slice(export.name.as_bytes());
-                out.extend_from_slice(export.description.as_bytes());
-            });
+            visited += 1;
+            out.len() - before < LIST_PIECE && visited < LIST_PIECE_EXPORTS
         });
+        if let Some(next) = next {
+            self.stage = Stage::List { next };
+            return Status::Unfinished;
+        }
+        self.stage = Stage::Header;
         acknowledge(out, option::LIST);
+        Status::More
     }
 
     /// EXPORT_NAME can only succeed or close the connection.

@@ -16,12 +16,12 @@ use crate::wire::{
     TransmissionFlags,
 };
 
-/// The longest payload that is taken off the stream, in bytes: 64 MiB.
+/// The longest payload that is taken off the stream, in bytes: 1 GiB.
 ///
-/// The specification wants no disconnect below 32 MiB; twice that lets a client
-/// that guessed a larger limit learn from an error, and bounds what one that
-/// lies can make the server read.
-pub const MAX_SKIP: u64 = 1 << 26;
+/// The specification wants no disconnect below 32 MiB. This is the largest request
+/// that a server may be set up for, so that a client that guesses a larger limit
+/// than there is learns from an error.
+pub const MAX_SKIP: u64 = 1 << 30;
 
 /// Takes one request off the front of `input`: the request and its header's
 /// length (28 bytes, 32 with `extended` headers), or `None` if there is less.

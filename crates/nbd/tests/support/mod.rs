@@ -16,7 +16,7 @@ pub(crate) struct Shelf;
 const SHELF: [(&str, &str, u64, u32); 3] =
     [("disk0", "first disk", 1 << 30, 1), ("rough", "needs 4 KiB blocks", 1 << 20, 4096), ("plain", "", 12345, 1)];
 
-fn export(index: usize) -> Export<'static> {
+pub(crate) fn export(index: usize) -> Export<'static> {
     let (name, description, size, min_block) = SHELF[index];
     let flags = if name == "plain" { TransmissionFlags::READ_ONLY } else { all_flags() };
     Export {
@@ -32,8 +32,12 @@ fn export(index: usize) -> Export<'static> {
 }
 
 impl Directory for Shelf {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        (0..SHELF.len()).for_each(|index| f(&export(index)));
+    fn count(&self) -> usize {
+        SHELF.len()
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        (from..SHELF.len()).find(|&index| !f(&export(index))).map(|index| index + 1)
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {

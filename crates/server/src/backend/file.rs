@@ -14,14 +14,20 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::Extent;
+use super::contents::{self, Verdict};
 use super::overlap::Overlaps;
 use crate::error::Error;
+use crate::faults::{Call, Faults};
+use crate::places::Target;
 
 /// How long a starting server waits for a file that is locked: what a killed process had in a ring keeps its files open for
 /// some milliseconds after the process is gone, and a hanging device for longer.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks.
 const LOCK_POLL: Duration = Duration::from_millis(20);
+
+/// How long one search for extents may take: a fragmented file has thousands, each of which is a system call.
+const EXTENTS_TIME: Duration = Duration::from_millis(1);
 
 /// An open file or block device, locked against a second server.
 pub(crate) struct File {
@@ -34,9 +40,16 @@ pub(crate) struct File {
     /// Offset, length and address granularity of direct I/O.
     direct_align: u32,
     block_device: bool,
+    /// What it is, whatever its name.
+    target: Target,
+    /// It did not exist when it was opened.
+    created: bool,
+    /// Evenkeel has never created it.
+    foreign: bool,
     /// Zeroing without a hole, and with one, means writing zeros.
     writes_zeros: [AtomicBool; 2],
     overlaps: Overlaps,
+    faults: Faults,
 }
 
 /// How to open.
@@ -80,7 +93,8 @@ impl File {
             }
             (opened, _) => (opened.map_err(fail("open"))?, false),
         };
-        let kind = file.metadata().map_err(fail("examine"))?.file_type();
+        let metadata = file.metadata().map_err(fail("examine"))?;
+        let (kind, target) = (metadata.file_type(), Target::of(&metadata));
         let block_device = kind.is_block_device();
         if !block_device && !kind.is_file() {
             return Err(fail("open")(io::Error::other("it is neither a regular file nor a block device")));
@@ -101,7 +115,10 @@ impl File {
             });
         }
         if let (true, Some(size)) = (created, create) {
-            ftruncate(&file, size).map_err(|e| fail("set the length of")(e.into()))?;
+            ftruncate(&file, size).map_err(|e| {
+                let _ = std::fs::remove_file(path);
+                fail("set the length of")(e.into())
+            })?;
             // The new name must survive a power cut as surely as the data written under it.
             file.sync_all().map_err(fail("sync"))?;
             let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -122,14 +139,71 @@ impl File {
         }
         // Without a hole the kernel writes zeros to a device by itself where the device cannot, and does not tell.
         let writes_zeros = [block_device && !zeroes_by_itself(&file), false].map(AtomicBool::new);
-        let (path, overlaps) = (path.to_owned(), Overlaps::default());
-        let opened = Self { path, cached: file.into(), direct, direct_align, block_device, writes_zeros, overlaps };
+        let opened = Self {
+            path: path.to_owned(),
+            cached: file.into(),
+            direct,
+            direct_align,
+            block_device,
+            target,
+            created,
+            foreign: false,
+            writes_zeros,
+            overlaps: Overlaps::default(),
+            faults: Faults::NONE,
+        };
         Ok((opened, size))
+    }
+
+    /// Takes over what a test lets fail.
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// What a test lets fail.
+    #[inline]
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.faults
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it is, whatever its name.
+    pub(crate) fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Whether opening has created it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.created
+    }
+
+    /// Whether it is a regular file that Evenkeel has never created.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
+    /// Notes whether Evenkeel has ever created it.
+    pub(crate) fn set_foreign(&mut self, foreign: bool) {
+        self.foreign = foreign && !self.block_device;
+    }
+
+    /// What the system says about it.
+    pub(crate) fn metadata(&self) -> io::Result<std::fs::Metadata> {
+        std::fs::File::from(self.cached.try_clone()?).metadata()
+    }
+
+    /// What the first `size` bytes hold, if it is known.
+    pub(crate) fn examine(&self, size: u64) -> io::Result<Option<(&'static str, Verdict)>> {
+        let read_at = |bytes: &mut [u8], offset| {
+            rustix::io::retry_on_intr(|| rustix::io::pread(&self.cached, &mut *bytes, offset)).map_err(Into::into)
+        };
+        let found = contents::examine(size, read_at);
+        let _ = fadvise(&self.cached, 0, None, Advice::DontNeed);
+        found
     }
 
     /// The descriptor for a read or write of this range: direct if range and memory allow it.
@@ -162,7 +236,7 @@ impl File {
 
     /// Makes everything written so far durable. To be called through [`Volume::sync`](crate::volume::Volume::sync).
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
-        rustix::io::retry_on_intr(|| fdatasync(&self.cached))
+        rustix::io::retry_on_intr(|| self.faults.check(Call::Sync).and_then(|()| fdatasync(&self.cached)))
     }
 
     /// Lengthens a file, and tells how long it was; a block device must already be as long.
@@ -197,10 +271,20 @@ impl File {
 
     /// Gives a range back to the file system; where that is not possible, does nothing, as trim is a hint.
     pub(crate) fn trim(&self, offset: u64, len: u64) -> rustix::io::Result<()> {
-        match fallocate(&self.cached, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
+        match self.fallocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             done => done,
         }
+    }
+
+    fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> rustix::io::Result<()> {
+        self.faults.check(Call::Fallocate)?;
+        fallocate(&self.cached, flags, offset, len)
+    }
+
+    fn seek(&self, to: SeekFrom) -> rustix::io::Result<u64> {
+        self.faults.check(Call::Seek)?;
+        seek(&self.cached, to)
     }
 
     /// Makes a range read as zero; `may_write` if it was charged for writing zeros.
@@ -213,7 +297,7 @@ impl File {
         let tried = if self.writes_zeros(punch) && !may_write {
             Err(Errno::OPNOTSUPP)
         } else {
-            fallocate(&self.cached, flags, offset, len)
+            self.fallocate(flags, offset, len)
         };
         match tried {
             Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
@@ -234,8 +318,9 @@ impl File {
         static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
         let end = offset + len;
         while offset < end {
-            let chunk = (end - offset).min(ZEROS.len() as u64) as usize;
-            match rustix::io::pwrite(&self.cached, &ZEROS[..chunk], offset) {
+            let chunk = (end - offset).min(ZEROS.len() as u64) as u32;
+            let written = self.faults.cut(Call::Write, chunk);
+            match written.and_then(|chunk| rustix::io::pwrite(&self.cached, &ZEROS[..chunk as usize], offset)) {
                 Ok(0) => return Err(Errno::IO),
                 Ok(n) => offset += n as u64,
                 Err(Errno::INTR) => {}
@@ -258,12 +343,18 @@ impl File {
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
     }
 
-    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start.
+    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start, and at most what is found
+    /// in [`EXTENTS_TIME`].
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> rustix::io::Result<Vec<Extent>> {
         let (mut at, end) = (offset, offset + len);
         let mut extents = Vec::new();
+        let begun = Instant::now();
         while at < end && extents.len() < max {
-            let data = match seek(&self.cached, SeekFrom::Data(at)) {
+            // A fragmented file has thousands: a client asks again for the rest.
+            if extents.len() % 32 == 31 && begun.elapsed() >= EXTENTS_TIME {
+                break;
+            }
+            let data = match self.seek(SeekFrom::Data(at)) {
                 Ok(data) => data.min(end),
                 Err(Errno::NXIO) => end,
                 // No hole detection here: all of it is data.
@@ -275,7 +366,7 @@ impl File {
                 at = data;
                 continue;
             }
-            let hole = match seek(&self.cached, SeekFrom::Hole(at)) {
+            let hole = match self.seek(SeekFrom::Hole(at)) {
                 Ok(hole) if hole > at => hole.min(end),
                 Ok(_) | Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NXIO) => end,
                 Err(error) => return Err(error),

@@ -1,19 +1,18 @@
 //! A volume in anonymous memory, sparse: pages appear when written.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
 use super::Extent;
+use super::huge::{self, HUGE, HUGE_BITS, Mapping, Wanted};
 
 /// Granularity at which allocation is tracked and reported.
 const CHUNK_BITS: u32 = 16;
 const CHUNK: u64 = 1 << CHUNK_BITS;
 const PAGE: u64 = 4096;
-/// A huge page, on processors with pages of 4 KiB.
-const HUGE_BITS: u32 = 21;
-const HUGE: u64 = 1 << HUGE_BITS;
 /// Address space set aside so that a volume can grow in place.
 const RESERVE: u64 = 1 << 40;
 
@@ -30,9 +29,10 @@ static ZEROS: Zeros = Zeros([0; 1 << 16]);
 pub(crate) struct Memory {
     base: NonNull<u8>,
     reserved: u64,
-    allocated: Box<[AtomicU64]>,
+    allocated: Arc<[AtomicU64]>,
     /// Huge pages that have been asked for.
     huge: Box<[AtomicU64]>,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: the mapping lives as long as the value, and all access goes through raw pointers (see above).
@@ -72,9 +72,14 @@ impl Memory {
             munmap(end.cast(), HUGE as usize - skipped)?;
             NonNull::new_unchecked(base)
         };
-        let bits = |n: u64| (0..n.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let memory =
-            Self { base, reserved, allocated: bits(reserved >> CHUNK_BITS), huge: bits(reserved >> HUGE_BITS) };
+        let bits = |n: u64| (0..n.div_ceil(64)).map(|_| AtomicU64::new(0));
+        let memory = Self {
+            base,
+            reserved,
+            allocated: bits(reserved >> CHUNK_BITS).collect(),
+            huge: bits(reserved >> HUGE_BITS).collect(),
+            mapping: Arc::new(Mapping { base, reserved }),
+        };
         memory.grow(size)?;
         Ok(memory)
     }
@@ -166,29 +171,33 @@ impl Memory {
     #[inline]
     fn mark(&self, offset: u64, len: u64) {
         for chunk in offset >> CHUNK_BITS..=(offset + len - 1) >> CHUNK_BITS {
-            let (word, bit) = (&self.allocated[(chunk / 64) as usize], 1 << (chunk % 64));
+            let (at, bit) = ((chunk / 64) as usize, 1 << (chunk % 64));
+            let word = &self.allocated[at];
             // A plain load first: after the first write the line stays shared between cores.
             if word.load(Ordering::Relaxed) & bit == 0 {
                 let marked = word.fetch_or(bit, Ordering::Relaxed) | bit;
                 // Half a word of chunks is a huge page.
                 let half = u64::from(u32::MAX) << ((chunk % 64) & 32);
                 if marked & half == half {
-                    self.make_huge(chunk >> (HUGE_BITS - CHUNK_BITS));
+                    self.make_huge(chunk >> (HUGE_BITS - CHUNK_BITS), at, half);
                 }
             }
         }
     }
 
-    /// Asks for a huge page where all is written: random access to small pages spends more on looking up addresses than
-    /// on copying. Once for each place, because it copies all of it.
+    /// Asks for a huge page where all is written, once for each place.
     #[cold]
-    fn make_huge(&self, page: u64) {
+    fn make_huge(&self, page: u64, word: usize, bits: u64) {
         let bit = 1 << (page % 64);
         if self.huge[(page / 64) as usize].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-            // SAFETY: a hint on our own mapping, which is reserved in whole huge pages; it changes no content. That
-            // the kernel (before 6.1) cannot or will not does no harm.
-            unsafe { libc::madvise(self.at(page << HUGE_BITS).cast(), HUGE as usize, libc::MADV_COLLAPSE) };
+            huge::ask(self.wanted(page, word, bits));
         }
+    }
+
+    /// A huge page, whose parts are these bits of that word.
+    pub(super) fn wanted(&self, page: u64, word: usize, bits: u64) -> Wanted {
+        let (mapping, allocated) = (Arc::downgrade(&self.mapping), Arc::clone(&self.allocated));
+        Wanted { mapping, page, allocated, word, bits }
     }
 
     /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start.
@@ -222,13 +231,6 @@ fn prefetch(at: *const u8, len: u64) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (at, len);
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; connections that read from it hold the volume and with it this value.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.reserved as usize) };
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Where a volume's bytes are.
 
+pub(crate) mod contents;
 pub(crate) mod emulate;
 pub(crate) mod file;
+mod huge;
 pub(crate) mod memory;
 pub(crate) mod overlap;
 pub(crate) mod rbd;

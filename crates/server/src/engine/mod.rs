@@ -11,6 +11,7 @@ pub(crate) mod uring;
 use crate::backend::file::File;
 use crate::backend::overlap::Lane;
 use crate::backend::{Backend, Extent};
+use crate::faults::Call;
 use crate::volume::Volume;
 
 /// One operation on a file. Pointers stay valid until the operation is reported done:
@@ -74,18 +75,18 @@ impl FileIo {
             _ => return IoResult::Code(-libc::EINVAL),
         };
         let done = match self {
-            Self::Read { ptr, len, offset } => {
+            Self::Read { ptr, len, offset } => file.faults().cut(Call::Read, len).and_then(|len| {
                 // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done.
                 retry(|| unsafe { libc::pread(file.fd_for(ptr, offset, len), ptr.cast(), len as usize, offset as i64) })
-            }
-            Self::Write { ptr, len, offset, durable } => {
+            }),
+            Self::Write { ptr, len, offset, durable } => file.faults().cut(Call::Write, len).and_then(|len| {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let iov = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len as usize };
                 // SAFETY: as above.
                 retry(|| unsafe {
                     libc::pwritev2(file.fd_for(ptr, offset, len), &raw const iov, 1, offset as i64, flags)
                 })
-            }
+            }),
             Self::Sync { turn } => volume.sync(turn).map(|()| 0),
             Self::Trim { offset, len } => file.trim(offset, len).map(|()| 0),
             Self::Zero { offset, len, punch, may_write } => file.zero(offset, len, punch, may_write).map(|()| 0),

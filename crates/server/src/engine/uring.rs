@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
+use evenkeel_control::{Duration, Instant};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::FileIo;
 use crate::backend::file::File;
+use crate::clock;
+use crate::faults::{Call, Fault, Faults};
 
 /// Submission queue entries: one batch of a few deep connections.
 const SUBMISSIONS: u32 = 512;
@@ -19,19 +22,39 @@ const SUBMISSIONS: u32 = 512;
 const SUBMIT_BATCH: usize = 4;
 /// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
+/// Where an entry carries, above its token, the errno with which a test lets it fail.
+const FAILURE_SHIFT: u32 = 32;
+/// How soon the kernel is asked again to take what it has refused: memory is short at such a time.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
+/// How long it may go on refusing: as long as an operation that finds no thread is tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A ring owned by one worker thread.
 pub(crate) struct Uring {
     ring: IoUring,
     /// Entries that found the ring full.
     backlog: VecDeque<squeue::Entry>,
+    /// Tokens of what is on the ring and was not taken by the kernel yet, in order.
+    untaken: VecDeque<u32>,
+    /// Operations on the ring and inside the kernel.
     inside: u32,
-    unsubmitted: bool,
+    /// Set while the kernel takes nothing.
+    refused: Option<Refused>,
+    /// The kernel has refused for too long: nothing more is handed to it, and what it has still completes.
+    given_up: bool,
+    faults: Faults,
+}
+
+#[derive(Clone, Copy)]
+struct Refused {
+    since: Instant,
+    again_at: Instant,
 }
 
 impl Uring {
     /// Sets a ring up for the calling thread.
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new(faults: &Faults) -> io::Result<Self> {
+        faults.check(Call::Setup)?;
         let ring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
             .setup_single_issuer()
@@ -39,7 +62,15 @@ impl Uring {
             .build(SUBMISSIONS)
             // Kernels before 6.0 do not know these flags.
             .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))?;
-        Ok(Self { ring, backlog: VecDeque::new(), inside: 0, unsubmitted: false })
+        Ok(Self {
+            ring,
+            backlog: VecDeque::new(),
+            untaken: VecDeque::with_capacity(SUBMISSIONS as usize),
+            inside: 0,
+            refused: None,
+            given_up: false,
+            faults: faults.clone(),
+        })
     }
 
     /// Readable when operations have completed.
@@ -51,23 +82,44 @@ impl Uring {
     /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other.
     #[inline]
     pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File) -> bool {
-        let entry = match *io {
-            FileIo::Read { ptr, len, offset } => {
-                opcode::Read::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len).offset(offset).build()
-            }
-            FileIo::Write { ptr, len, offset, durable } => {
-                opcode::Write::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len)
-                    .offset(offset)
-                    .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
-                    .build()
-            }
+        if self.given_up {
+            return false;
+        }
+        let mut io = *io;
+        let (call, len) = match &mut io {
+            FileIo::Read { len, .. } => (Call::Read, len),
+            FileIo::Write { len, .. } => (Call::Write, len),
             FileIo::Sync { .. }
             | FileIo::Trim { .. }
             | FileIo::Zero { .. }
             | FileIo::Cache { .. }
             | FileIo::Extents { .. } => return false,
         };
-        let entry = entry.user_data(u64::from(token));
+        let failure = match file.faults().take(call) {
+            None => 0,
+            // A thread can wait.
+            Some(Fault::Late(_)) => return false,
+            Some(fault) => match fault.meet(*len) {
+                Ok(part) => {
+                    *len = part;
+                    0
+                }
+                Err(errno) => errno.raw_os_error() as u32,
+            },
+        };
+        let entry = match io {
+            FileIo::Read { ptr, len, offset } if failure == 0 => {
+                opcode::Read::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len).offset(offset).build()
+            }
+            FileIo::Write { ptr, len, offset, durable } if failure == 0 => {
+                opcode::Write::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len)
+                    .offset(offset)
+                    .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
+                    .build()
+            }
+            _ => opcode::Nop::new().build(),
+        };
+        let entry = entry.user_data(u64::from(token) | u64::from(failure) << FAILURE_SHIFT);
         if !self.backlog.is_empty() || !self.try_push(&entry) {
             self.backlog.push_back(entry);
         }
@@ -89,24 +141,40 @@ impl Uring {
             }
         }
         self.inside += 1;
-        self.unsubmitted = true;
-        if self.ring.submission().len() >= SUBMIT_BATCH {
+        self.untaken.push_back(entry.get_user_data() as u32);
+        if self.untaken.len() >= SUBMIT_BATCH {
             self.submit_now();
         }
         true
     }
 
     fn submit_now(&mut self) {
+        if self.refused.is_some_and(|refused| clock::now() < refused.again_at) {
+            return;
+        }
         loop {
-            match self.ring.submit() {
+            match self.faults.check(Call::Enter).map_err(io::Error::from).and_then(|()| self.ring.submit()) {
                 // The kernel may take only some, for want of memory.
-                Ok(_) => self.unsubmitted = !self.ring.submission().is_empty(),
+                Ok(taken) => {
+                    self.untaken.drain(..taken);
+                    self.refused = None;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // EAGAIN, EBUSY: the entries stay queued and go with the next call.
-                Err(_) => {}
+                // EAGAIN, EBUSY, ENOMEM: the entries stay on the ring.
+                Err(error) => self.is_refused(&error),
             }
             return;
         }
+    }
+
+    #[cold]
+    fn is_refused(&mut self, error: &io::Error) {
+        let now = clock::now();
+        let since = self.refused.map_or(now, |refused| refused.since);
+        if self.refused.is_none() {
+            tracing::warn!(%error, "the kernel refuses io_uring_enter; what is queued is handed to it again every 10 ms, and after 5 s to threads");
+        }
+        self.refused = Some(Refused { since, again_at: now + ASK_AGAIN_AFTER });
     }
 
     /// Hands queued operations to the kernel, in one system call.
@@ -118,14 +186,33 @@ impl Uring {
                 break;
             }
         }
-        if self.unsubmitted {
+        if !self.untaken.is_empty() {
             self.submit_now();
         }
     }
 
-    /// Whether a submission is left over that the kernel did not take.
-    pub(crate) fn wants_submit(&self) -> bool {
-        self.unsubmitted || (!self.backlog.is_empty() && self.inside < COMPLETIONS)
+    /// When to submit again what the kernel did not take.
+    pub(crate) fn submit_at(&self, now: Instant) -> Instant {
+        let waits = !self.untaken.is_empty() || (!self.backlog.is_empty() && self.inside < COMPLETIONS);
+        if waits { self.refused.map_or(now, |refused| refused.again_at) } else { Instant::FAR_FUTURE }
+    }
+
+    /// Gives the ring up if the kernel has taken nothing for too long: the tokens that are for threads then, once.
+    ///
+    /// What the kernel has taken before completes as usual. What it has not stays on the ring, and as nothing is ever
+    /// submitted to it again, the kernel never looks at it.
+    pub(crate) fn give_up(&mut self) -> impl Iterator<Item = u32> + use<> {
+        let too_long = |refused: Refused| clock::now().since(refused.since) >= PATIENCE;
+        let mut tokens = VecDeque::new();
+        if self.refused.is_some_and(too_long) {
+            tracing::error!(
+                "the kernel has refused io_uring_enter for 5 s; this worker serves files by threads from now on"
+            );
+            (self.given_up, self.refused) = (true, None);
+            tokens = std::mem::take(&mut self.untaken);
+            tokens.extend(self.backlog.drain(..).map(|entry| entry.get_user_data() as u32));
+        }
+        tokens.into_iter()
     }
 
     /// Reports completed operations: token, and bytes or minus the errno.
@@ -133,12 +220,14 @@ impl Uring {
     pub(crate) fn reap(&mut self, mut done: impl FnMut(u32, i32)) {
         for completion in self.ring.completion() {
             self.inside -= 1;
-            done(completion.user_data() as u32, completion.result());
+            let data = completion.user_data();
+            let failure = (data >> FAILURE_SHIFT) as i32;
+            done(data as u32, if failure == 0 { completion.result() } else { -failure });
         }
     }
 }
 
 /// Whether the kernel lets this process use io_uring.
-pub(crate) fn probe() -> io::Result<()> {
-    Uring::new().map(drop)
+pub(crate) fn probe(faults: &Faults) -> io::Result<()> {
+    Uring::new(faults).map(drop)
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustls::{CipherSuite, IoState, ProtocolVersion, ServerConnection};
 
 use super::{Acceptor, Identity};
+use crate::worker::socket::Socket;
 
 /// Bytes that are received or encrypted at once: four records of the greatest length, so that one system call
 /// serves several and the processor's caches hold them.
@@ -134,7 +134,7 @@ impl Stream {
     /// let in.
     pub(crate) fn receive(
         &mut self,
-        fd: BorrowedFd<'_>,
+        socket: &Socket,
         first: &mut [u8],
         second: &mut [u8],
         room: &mut Room,
@@ -151,11 +151,11 @@ impl Stream {
             }
             let bytes = room.bytes();
             let most = (places.first.len() + places.second.len()).clamp(LEAST, BATCH);
-            match rustix::io::read(fd, &mut bytes[..most]) {
-                Ok(0) => return Ok(0),
-                Ok(received) => self.unread = self.decrypt(&bytes[..received], &mut places)?.to_vec(),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            let iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
+            // SAFETY: there are so many bytes, and they are ours alone.
+            match unsafe { socket.receive(&[iov]) }? {
+                0 => return Ok(0),
+                received => self.unread = self.decrypt(&bytes[..received], &mut places)?.to_vec(),
             }
         }
         if places.filled > 0 { Ok(places.filled) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -195,14 +195,9 @@ impl Stream {
     /// # Safety
     /// Every element must point to readable memory of its length. Others may write to it meanwhile; only the content of
     /// what is sent is then undefined.
-    pub(crate) unsafe fn send(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        iov: &[libc::iovec],
-        room: &mut Room,
-    ) -> io::Result<usize> {
+    pub(crate) unsafe fn send(&mut self, socket: &Socket, iov: &[libc::iovec], room: &mut Room) -> io::Result<usize> {
         let (mut rest, mut skip, mut taken) = (iov, 0, 0);
-        while self.push(fd)? {
+        while self.push(socket)? {
             let bytes = room.bytes();
             let mut filled = 0;
             while let Some((piece, after)) = rest.split_first() {
@@ -230,11 +225,10 @@ impl Stream {
     }
 
     /// Sends what waits; whether all of it went.
-    pub(crate) fn push(&mut self, fd: BorrowedFd<'_>) -> io::Result<bool> {
+    pub(crate) fn push(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Socket(fd)) {
+            match self.session.write_tls(&mut Sender(socket)) {
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
@@ -243,9 +237,9 @@ impl Stream {
     }
 
     /// Tells the peer that nothing more comes, as far as the socket takes it.
-    pub(crate) fn end(&mut self, fd: BorrowedFd<'_>) {
+    pub(crate) fn end(&mut self, socket: &Socket) {
         self.session.send_close_notify();
-        let _ = self.push(fd);
+        let _ = self.push(socket);
     }
 }
 
@@ -254,24 +248,19 @@ pub(crate) fn reason(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Sends without blocking and without SIGPIPE.
-struct Socket<'a>(BorrowedFd<'a>);
+/// A socket as rustls writes to it.
+struct Sender<'a>(&'a Socket);
 
-impl Write for Socket<'_> {
+impl Write for Sender<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: all-zero is a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        // An `IoSlice` has the layout of an `iovec`; the kernel only reads.
-        message.msg_iov = pieces.as_ptr().cast::<libc::iovec>().cast_mut();
-        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: an `IoSlice` has the layout of an `iovec`.
+        let iov = unsafe { std::slice::from_raw_parts(pieces.as_ptr().cast::<libc::iovec>(), pieces.len()) };
         // SAFETY: the slices outlive the call.
-        let sent =
-            unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-        if sent >= 0 { Ok(sent as usize) } else { Err(io::Error::last_os_error()) }
+        unsafe { self.0.send(iov) }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -5,18 +5,22 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use evenkeel_control::Duration;
+use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Offer};
-use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
 use super::connection::{ConnKey, Connection, Payload};
 use super::mailbox::Message;
+use super::sources::Set;
 use super::transport::{Peer, Transport};
-use super::{LISTENER_EVENTS, Worker, mail};
+use super::{LISTENER_EVENTS, READ, Worker, mail};
+use crate::budget::Charge;
 use crate::clock;
-use crate::handshakes::Ticket;
+use crate::faults::{Call, Faults};
+use crate::handshakes::{Client, Place, Ticket};
+use crate::paced::Work;
+use crate::refusals::Reason;
 
 /// How long to leave a listener alone after running out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -40,18 +44,19 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    fn accept(&self, peer_timeout: Duration) -> rustix::io::Result<(Transport, Peer)> {
+    fn accept(&self, peer_timeout: Duration, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
+        faults.check(Call::Accept)?;
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
         Ok(match self {
             Self::Tcp(_) => {
                 let address = address.and_then(|a| SocketAddr::try_from(a).ok());
                 let (address, port) = (address.map(|a| a.ip()), address.map_or(0, |a| a.port()));
                 let peer = Peer { address, port, ..Peer::default() };
-                (Transport::tcp(fd, peer_timeout.into()), peer)
+                (Transport::tcp(fd, peer_timeout.into()).with(faults.at("tcp")), peer)
             }
             Self::Unix(_) => {
                 let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
-                (Transport::unix(fd), Peer { uid, ..Peer::default() })
+                (Transport::unix(fd).with(faults.at("unix")), Peer { uid, ..Peer::default() })
             }
         })
     }
@@ -62,15 +67,30 @@ impl Worker {
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
-            match socket.accept(self.shared.bounds.peer_timeout) {
-                Ok((transport, peer)) => self.place(transport, peer),
+            let work = Work::begin();
+            match socket.accept(self.shared.bounds.peer_timeout, &self.shared.faults) {
+                Ok((transport, peer)) => {
+                    let client = Client::from(&peer);
+                    self.place(transport, peer);
+                    self.shared.handshakes.charge(client, &work);
+                }
                 Err(Errno::AGAIN) => return,
-                // The peer gave up while it waited.
+                // The peer gave up while it waited, or a firewall forbids it: the next one may do better.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
-                Err(error) => {
+                Err(errno) => {
                     self.shared.refused.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(error = %io::Error::from(error), "cannot accept connections; those that wait are tried again shortly");
-                    self.pause_accepting();
+                    if let Some(more) = self.count_failure("accept", errno.raw_os_error()) {
+                        let cure = match errno {
+                            Errno::MFILE => {
+                                "raise the limit of open files (LimitNOFILE= of the service, ulimit -n), or lower server.max_connections"
+                            }
+                            Errno::NFILE => "raise the system's limit of open files (sysctl fs.file-max)",
+                            Errno::NOMEM | Errno::NOBUFS => "make memory free",
+                            _ => "look at the network device (ip -s link) and at the kernel's log",
+                        };
+                        tracing::warn!(error = %io::Error::from(errno), cure, not_logged = more, "cannot accept connections; those that wait are tried again every 200 ms");
+                    }
+                    self.pause_accepting(clock::now() + ACCEPT_PAUSE);
                     return;
                 }
             }
@@ -78,9 +98,12 @@ impl Worker {
     }
 
     fn place(&mut self, transport: Transport, peer: Peer) {
-        let ticket = match self.shared.handshakes.begin(&peer) {
-            Ok(ticket) => ticket,
+        let (ticket, place) = match self.shared.handshakes.begin(&peer, clock::now()) {
+            Ok(counted) => counted,
             Err(reason) => {
+                if matches!(reason, Reason::Connections | Reason::ConnectionsOfClient) {
+                    self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                }
                 self.shared.refusals.count(reason);
                 tracing::info!(%peer, why = reason.because(), "refusing a connection");
                 return;
@@ -89,7 +112,7 @@ impl Worker {
         let Some(key) = self.shared.slots.take() else {
             // Closing tells the client at once; leaving it in the queue would let it hang.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%peer, "refusing a connection: server.max_connections are open");
+            tracing::warn!(%peer, "refusing a connection: all server.max_connections are open");
             return;
         };
         let worker = self.shared.placement().join(key.slot) as usize;
@@ -97,40 +120,39 @@ impl Worker {
         self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         self.shared.stats[worker].connections.fetch_add(1, Ordering::Relaxed);
         if worker == self.index {
-            self.open(transport, peer, key, ticket);
+            self.open(transport, peer, key, ticket, place);
         } else {
-            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket));
+            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
         }
     }
 
     /// Greets a new connection.
-    pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey, ticket: Ticket) {
+    pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey, ticket: Ticket, place: Place) {
         tracing::debug!(%peer, worker = self.index, "connection opened");
         let mut handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
-        let mut connection = Connection::new(key, transport, peer, handshake, clock::now());
+        let mut connection = Connection::new(key, transport, peer, handshake, place, clock::now());
         connection.ticket = Some(ticket);
-        connection.out.push(None, Payload::Owned(greeting), 0);
+        connection.out.push(None, Payload::Owned(greeting), Charge::default());
         self.adopt(Box::new(connection));
     }
 
-    /// A listener stays readable while nothing can be accepted; without a pause the loop would spin.
-    fn pause_accepting(&mut self) {
-        self.accept_at = clock::now() + ACCEPT_PAUSE;
-        self.watch_listeners(epoll::EventFlags::empty());
+    /// A listener stays readable while nothing is accepted; without a pause the loop would spin.
+    fn pause_accepting(&mut self, until: Instant) {
+        self.accept_at = until;
+        self.watch_listeners(0);
     }
 
     /// Ends the pause.
     pub(super) fn resume_accepting(&mut self) {
-        self.accept_at = evenkeel_control::Instant::FAR_FUTURE;
-        self.watch_listeners(epoll::EventFlags::IN);
+        self.accept_at = Instant::FAR_FUTURE;
+        self.watch_listeners(READ);
     }
 
-    fn watch_listeners(&self, flags: epoll::EventFlags) {
+    fn watch_listeners(&self, interest: u32) {
         for (n, listener) in self.listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(LISTENER_EVENTS + n as u64);
-            let _ = epoll::modify(&self.epoll, listener.as_fd(), data, flags);
+            let _ = self.sources.modify(listener.as_fd(), LISTENER_EVENTS + n as u64, interest, Set::Own);
         }
     }
 }

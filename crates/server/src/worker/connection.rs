@@ -5,16 +5,19 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_control::pool::TenantId;
-use evenkeel_control::units::Work;
+use evenkeel_control::units::{Kind, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
+use super::divide::{DividedRequests, Whole};
 use super::meter::Toll;
+use super::sources::Set;
 use super::transport::{Peer, Transport};
 use crate::backend::Extent;
-use crate::buffer::{Budget, Buffer, BufferPool};
-use crate::handshakes::Ticket;
+use crate::budget::{Account, Charge, Member, Waiting};
+use crate::buffer::{Buffer, BufferPool};
+use crate::handshakes::{Place, Ticket};
 use crate::shared::Snapshot;
 use crate::tls::Room;
 use crate::volume::Volume;
@@ -60,17 +63,45 @@ pub(crate) struct Request {
     pub(crate) buffer: Option<Buffer>,
     /// What it asks of the device, and is charged for.
     pub(crate) work: Work,
-    /// Bytes taken from the buffer budget.
-    pub(crate) charge: u64,
+    /// What it holds of the buffer budget.
+    pub(crate) charge: Charge,
+    /// The divided request that it is a slice of.
+    pub(crate) whole: Option<Whole>,
+    /// When that began.
+    pub(crate) since: Instant,
 }
 
 impl Request {
+    /// A flush, and the frame of every other request.
+    pub(crate) fn of(key: ConnKey, volume: u32) -> Self {
+        Self {
+            key,
+            volume,
+            command: Command::Flush,
+            flags: CommandFlags::NONE,
+            cookie: 0,
+            offset: 0,
+            length: 0,
+            buffer: None,
+            work: Work::new(Kind::Flush, 0),
+            charge: Charge::default(),
+            whole: None,
+            since: Instant::ZERO,
+        }
+    }
+
     /// Whether the result must be on stable storage before the reply.
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         self.flags.contains(CommandFlags::FUA)
             && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes)
     }
+}
+
+/// Whether a request is carried out for what it does, not for its answer.
+#[inline]
+pub(crate) fn is_change(command: Command) -> bool {
+    !matches!(command, Command::Read | Command::BlockStatus | Command::Cache)
 }
 
 /// What a request brought.
@@ -90,6 +121,8 @@ pub(crate) struct Completion {
     /// Whose it is.
     pub(crate) key: ConnKey,
     /// Of the request.
+    pub(crate) command: Command,
+    /// Of the request.
     pub(crate) flags: CommandFlags,
     /// Of the request.
     pub(crate) cookie: u64,
@@ -97,8 +130,10 @@ pub(crate) struct Completion {
     pub(crate) offset: u64,
     /// Of the request.
     pub(crate) length: u64,
-    /// Bytes of the buffer budget to give back once the reply is sent.
-    pub(crate) charge: u64,
+    /// What it holds of the buffer budget until the reply is sent.
+    pub(crate) charge: Charge,
+    /// The divided request that it is a slice of.
+    pub(crate) whole: Option<Whole>,
     /// What it brought.
     pub(crate) result: Result<Output, Errno>,
 }
@@ -134,7 +169,7 @@ struct Reply {
     /// Absent where the payload is a whole message.
     header: Option<ReplyHeader>,
     payload: Payload,
-    charge: u64,
+    charge: Charge,
 }
 
 // SAFETY: `Payload::InPlace` points into a volume that the connection holds and moves with.
@@ -174,8 +209,8 @@ const REPLIES_PER_SEND: usize = 512;
 impl OutQueue {
     /// Queues a reply.
     #[inline]
-    pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: u64) {
-        self.charged += charge;
+    pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: Charge) {
+        self.charged += charge.bytes();
         self.replies.push_back(Reply { header, payload, charge });
     }
 
@@ -185,13 +220,18 @@ impl OutQueue {
         self.replies.len()
     }
 
+    /// Bytes waiting. Looks at each reply.
+    pub(crate) fn bytes(&self) -> usize {
+        let bytes = self.replies.iter().map(|reply| reply.header().len() + reply.payload.parts().1);
+        bytes.sum::<usize>() - self.sent
+    }
+
     /// Sends as much as the socket takes; how many bytes that was.
     pub(crate) fn flush(
         &mut self,
         transport: &mut Transport,
         list: &mut SendList,
         buffers: &mut BufferPool,
-        budget: &Budget,
     ) -> io::Result<u64> {
         if !transport.push()? {
             return Ok(0);
@@ -222,7 +262,7 @@ impl OutQueue {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(all),
                 Err(error) => return Err(error),
             };
-            self.advance(sent, buffers, budget);
+            self.advance(sent, buffers);
             all += sent as u64;
             if sent < total {
                 return Ok(all);
@@ -232,7 +272,7 @@ impl OutQueue {
     }
 
     #[inline]
-    fn advance(&mut self, sent: usize, buffers: &mut BufferPool, budget: &Budget) {
+    fn advance(&mut self, sent: usize, buffers: &mut BufferPool) {
         self.sent += sent;
         while let Some(front) = self.replies.front() {
             let whole = front.header().len() + front.payload.parts().1;
@@ -241,8 +281,7 @@ impl OutQueue {
             }
             self.sent -= whole;
             if let Some(reply) = self.replies.pop_front() {
-                self.charged -= reply.charge;
-                budget.give(reply.charge);
+                self.charged -= reply.charge.bytes();
                 if let Payload::Buffer(buffer) = reply.payload {
                     buffers.give(buffer);
                 }
@@ -251,11 +290,10 @@ impl OutQueue {
     }
 
     /// Drops everything.
-    pub(crate) fn clear(&mut self, buffers: &mut BufferPool, budget: &Budget) {
+    pub(crate) fn clear(&mut self, buffers: &mut BufferPool) {
         self.sent = 0;
         self.charged = 0;
         for reply in self.replies.drain(..) {
-            budget.give(reply.charge);
             if let Payload::Buffer(buffer) = reply.payload {
                 buffers.give(buffer);
             }
@@ -275,6 +313,8 @@ pub(crate) struct Attached {
     pub(crate) tenant: TenantId,
     /// Name of the tenant.
     pub(crate) tenant_name: Arc<str>,
+    /// What the tenant has, together with its other connections.
+    pub(crate) account: Member,
     /// Whether payloads of reads need buffers: not so for volumes in memory.
     pub(crate) reads_need_buffers: bool,
 }
@@ -287,49 +327,51 @@ pub(crate) enum Phase {
     Attached(Box<Attached>),
 }
 
-/// The rest of a write that has only partly arrived.
+/// The rest of a write, or of a slice of one, that has only partly arrived.
 pub(crate) struct Incoming {
     /// The request, with the buffer to fill.
     pub(crate) request: Request,
     /// Bytes that are there.
     pub(crate) filled: usize,
-    /// How fast they come.
-    pub(crate) pace: Pace,
 }
 
-/// How long a connection's pace is measured before it is judged.
-pub(crate) const PACE_WINDOW: Duration = Duration::from_secs(20);
-/// Bytes a second below which a connection that holds memory counts as stuck: slower than any link one would put
-/// storage behind.
+/// Bytes a second below which a connection counts as stalled that holds memory which waits for the client: slower than any
+/// link one would put storage behind.
 const SLOWEST: u64 = 64 << 10;
 
-/// Whether bytes move, judged in windows: neither a byte now and then nor a quick start passes for progress.
-pub(crate) struct Pace {
-    since: Instant,
-    bytes: u64,
+/// Since when next to nothing moves.
+pub(crate) struct Progress {
+    looked_at: Instant,
+    moved: u64,
+    /// Bytes that were sent and had not arrived at the last look.
+    on_their_way: u64,
+    /// Whether something was to move at the last look.
+    had: bool,
+    stalled_since: Option<Instant>,
 }
 
-impl Pace {
-    /// Starts a window.
+impl Progress {
+    /// Nothing was to move so far.
     pub(crate) fn new(now: Instant) -> Self {
-        Self { since: now, bytes: 0 }
+        Self { looked_at: now, moved: 0, on_their_way: 0, had: false, stalled_since: None }
     }
 
     /// Bytes have moved.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: u64) {
-        self.bytes += bytes;
+        self.moved += bytes;
     }
 
-    /// Whether too little has moved in the window that ends now, if one does. To be asked about once a second.
-    fn was_slow(&mut self, now: Instant) -> bool {
-        let age = now.since(self.since);
-        if age < PACE_WINDOW {
-            return false;
-        }
-        let slow = self.bytes < age.as_nanos() / 1_000_000 * SLOWEST / 1000;
-        *self = Self::new(now);
-        slow
+    /// For how long next to nothing has moved, if something was to, at this look and the last. Bytes that were sent have moved
+    /// when they have arrived: a socket that is full takes none for seconds, and then many. To be asked about once a second.
+    fn stalled(&mut self, now: Instant, something_to_move: bool, on_their_way: u64) -> Duration {
+        let age = now.since(self.looked_at);
+        let arrived = (self.moved + self.on_their_way).saturating_sub(on_their_way);
+        let slow = something_to_move && self.had && arrived < age.as_nanos() / 1_000_000 * SLOWEST / 1000;
+        self.stalled_since = slow.then(|| self.stalled_since.unwrap_or(self.looked_at));
+        (self.looked_at, self.moved) = (now, 0);
+        (self.on_their_way, self.had) = (on_their_way, something_to_move);
+        self.stalled_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 }
 
@@ -343,6 +385,8 @@ pub(crate) struct Discard {
     pub(crate) offset: u64,
     /// Why it was refused.
     pub(crate) errno: Errno,
+    /// The divided write that it is the rest of, which is answered by itself.
+    pub(crate) whole: Option<Whole>,
 }
 
 /// Why nothing is read from a connection for now.
@@ -354,6 +398,8 @@ pub(crate) enum Paused {
     Full,
     /// The buffer budget has not so many bytes free; others' replies end this.
     Memory(u64),
+    /// It negotiates, and waits for its turn.
+    Turn,
 }
 
 /// How a connection ends.
@@ -363,6 +409,9 @@ pub(crate) enum Ending {
     Open,
     /// No more requests will come; outstanding ones are answered, then it closes.
     Draining,
+    /// The client has closed its end: what it asked to be changed is changed, then the connection closes. If it has closed
+    /// both, which shows when a reply is sent, what has not begun is dropped.
+    HalfClosed,
 }
 
 /// One client.
@@ -377,26 +426,36 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     /// While it negotiates.
     pub(crate) ticket: Option<Ticket>,
+    /// Counts it as one of its client's.
+    pub(crate) place: Place,
     /// Whether it was refused a volume; it may ask for others.
     pub(crate) refused: bool,
     /// When it was accepted.
     pub(crate) since: Instant,
     /// Received and not yet understood; short unless reading is paused.
     pub(crate) leftover: Vec<u8>,
-    /// A write under way.
+    /// A write under way, or a slice of one.
     pub(crate) incoming: Option<Incoming>,
+    /// The divided write whose payload comes next.
+    pub(crate) arriving: Option<Whole>,
+    /// Requests that are carried out in slices.
+    pub(crate) divided: DividedRequests,
     /// A refused write under way.
     pub(crate) discard: Option<Discard>,
     /// Replies under way.
     pub(crate) out: OutQueue,
-    /// How fast they go.
-    pub(crate) pace: Pace,
-    /// Requests handed to the pool and not yet answered.
+    /// How fast payloads come and go.
+    pub(crate) progress: Progress,
+    /// Requests and slices handed to the pool and not yet done.
     pub(crate) in_flight: u32,
+    /// Those of them that [change](is_change) something.
+    pub(crate) changes: u32,
     /// Bytes of the buffer budget that its requests hold, not counting replies.
     pub(crate) charged: u64,
     /// Why it is not read, if so.
     pub(crate) paused: Paused,
+    /// While it waits for buffer memory.
+    pub(crate) waiting: Option<Waiting>,
     /// How it ends.
     pub(crate) ending: Ending,
     /// Whether replies reach nobody any more: they are dropped, and epoll is not asked. What the client sent before
@@ -406,6 +465,8 @@ pub(crate) struct Connection {
     pub(crate) said_goodbye: bool,
     /// What epoll is asked to report at present.
     pub(crate) interest: u32,
+    /// Where it is listened to.
+    pub(crate) set: Set,
     /// Whether it is on the list of connections with something to send.
     pub(crate) dirty: bool,
     /// Requests received.
@@ -420,27 +481,40 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// A new connection, about to be greeted.
-    pub(crate) fn new(key: ConnKey, transport: Transport, peer: Peer, handshake: Handshake, now: Instant) -> Self {
+    pub(crate) fn new(
+        key: ConnKey,
+        transport: Transport,
+        peer: Peer,
+        handshake: Handshake,
+        place: Place,
+        now: Instant,
+    ) -> Self {
         Self {
             key,
             transport,
             peer,
             phase: Phase::Handshake(Box::new(handshake)),
             ticket: None,
+            place,
             refused: false,
             since: now,
             leftover: Vec::new(),
             incoming: None,
+            arriving: None,
+            divided: DividedRequests::default(),
             discard: None,
             out: OutQueue::default(),
-            pace: Pace::new(now),
+            progress: Progress::new(now),
             in_flight: 0,
+            changes: 0,
             charged: 0,
             paused: Paused::No,
+            waiting: None,
             ending: Ending::Open,
             gone: false,
             said_goodbye: false,
             interest: 0,
+            set: Set::Crowd,
             dirty: false,
             requests: 0,
             received: 0,
@@ -461,14 +535,32 @@ impl Connection {
         self.charged + self.out.charged
     }
 
+    /// Whether the answer to an option goes on, and can: what was said so far is sent.
+    pub(crate) fn has_more_to_say(&self) -> bool {
+        self.is_unfinished() && self.out.len() == 0
+    }
+
+    /// Whether it is in the middle of an answer, of which the client has not taken all that is there.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.is_unfinished() && self.out.len() > 0
+    }
+
+    fn is_unfinished(&self) -> bool {
+        matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
+    }
+
     /// Whether nothing remains to be done before it may close.
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
-            Ending::Draining => {
-                self.in_flight == 0 && (self.gone || self.out.len() == 0 && !self.transport.wants_send())
-            }
+            Ending::Draining => self.in_flight == 0 && self.is_sent(),
+            Ending::HalfClosed => self.changes == 0 && self.is_sent(),
         }
+    }
+
+    /// Whether no reply waits for the client.
+    fn is_sent(&self) -> bool {
+        self.gone || self.out.len() == 0 && !self.transport.wants_send()
     }
 
     /// Takes over what a new snapshot says of it; false when it must end: its volume was removed, needs TLS by now, or is
@@ -497,6 +589,9 @@ impl Connection {
         }
         if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {
             attached.tenant = tenant;
+            if attached.tenant_name != name {
+                attached.account = attached.account.other(&name).join();
+            }
             attached.tenant_name = name;
         }
         attached.limits.size = attached.volume.size();
@@ -511,13 +606,21 @@ impl Connection {
         }
     }
 
-    /// Whether it has received or taken too little for too long. To be asked about once a second.
-    pub(crate) fn is_stuck(&mut self, now: Instant) -> bool {
-        if self.out.len() == 0 {
-            self.pace = Pace::new(now);
+    /// For how long it has kept memory waiting for its client and moved next to nothing. To be asked about once a second.
+    pub(crate) fn stalled(&mut self, now: Instant) -> Duration {
+        let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
+        // A Unix socket keeps little, and counts its own overhead.
+        let remote = self.peer.address.is_some();
+        let on_their_way = if remote && self.out.charged > 0 { self.transport.on_their_way() } else { 0 };
+        self.progress.stalled(now, waits_for_client, on_their_way)
+    }
+
+    /// The buffer memory of its tenant.
+    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+        match &self.phase {
+            Phase::Attached(attached) => Some(&attached.account),
+            Phase::Handshake(_) => None,
         }
-        let receiving = self.incoming.as_mut().is_some_and(|incoming| incoming.pace.was_slow(now));
-        receiving | self.pace.was_slow(now)
     }
 }
 
@@ -525,21 +628,31 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// After how many seconds a connection counts as slow of which `bytes` arrive in second `n`.
-    fn slow_after(bytes: impl Fn(u64) -> u64) -> Option<u64> {
-        let mut pace = Pace::new(Instant::ZERO);
-        (1..=600).find(|&second| {
-            pace.moved(bytes(second));
-            pace.was_slow(Instant::ZERO + Duration::from_secs(second))
-        })
+    /// For how long a connection has stalled after ten minutes, at the most, of which `bytes` arrive in second `n`.
+    fn longest_stall(bytes: impl Fn(u64) -> u64) -> u64 {
+        let mut progress = Progress::new(Instant::ZERO);
+        let stalls = (1..=600).map(|second| {
+            progress.moved(bytes(second));
+            progress.stalled(Instant::ZERO + Duration::from_secs(second), true, 0).as_nanos() / 1_000_000_000
+        });
+        stalls.max().unwrap()
     }
 
     #[test]
-    fn what_trickles_is_slow_and_what_flows_is_not() {
-        assert_eq!(slow_after(|_| 0), Some(20));
-        assert_eq!(slow_after(|second| u64::from(second % 15 == 0)), Some(20), "a byte now and then");
-        assert_eq!(slow_after(|second| if second == 1 { 1 << 30 } else { 0 }), Some(40), "a quick start");
-        assert_eq!(slow_after(|_| SLOWEST), None);
-        assert_eq!(slow_after(|second| if second % 10 == 0 { SLOWEST * 10 } else { 0 }), None, "in bursts");
+    fn a_trickle_is_a_stall_and_a_flow_is_not() {
+        // There was something to move at two looks.
+        assert_eq!(longest_stall(|_| 0), 599);
+        assert_eq!(longest_stall(|second| u64::from(second % 15 == 0)), 599, "a byte now and then");
+        assert_eq!(longest_stall(|second| if second == 1 { 1 << 30 } else { 0 }), 599, "a quick start");
+        assert_eq!(longest_stall(|_| SLOWEST), 0);
+        assert_eq!(longest_stall(|second| if second % 10 == 0 { SLOWEST * 10 } else { 0 }), 9, "in bursts");
+        // A socket takes 4 MiB every 8 s, and half a MiB arrives every second.
+        let mut progress = Progress::new(Instant::ZERO);
+        for second in 0..60 {
+            progress.moved(if second % 8 == 0 { 4 << 20 } else { 0 });
+            let on_their_way = (8 - second % 8) << 19;
+            let stalled = progress.stalled(Instant::ZERO + Duration::from_secs(second), true, on_their_way);
+            assert_eq!(stalled, Duration::ZERO, "second {second}");
+        }
     }
 }

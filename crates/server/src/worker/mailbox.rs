@@ -7,12 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::connection::{Completion, ConnKey, Connection};
 use super::transport::{Peer, Transport};
 use crate::engine::IoResult;
-use crate::handshakes::Ticket;
+use crate::faults::{Call, Faults};
+use crate::handshakes::{Place, Ticket};
 
 /// What a worker is told.
 pub(crate) enum Message {
     /// A new connection is yours.
-    Accepted(Transport, Peer, ConnKey, Ticket),
+    Accepted(Transport, Peer, ConnKey, Ticket, Place),
     /// A connection from another worker is yours, requests in flight and all.
     Adopt(Box<Connection>),
     /// A request of one of your connections is done.
@@ -43,6 +44,7 @@ pub(crate) struct Mailbox<M = Message> {
     /// Set while a wake-up is under way, so that a burst of messages costs one system call.
     woken: AtomicBool,
     event: OwnedFd,
+    faults: Faults,
 }
 
 struct Queue<M> {
@@ -59,7 +61,13 @@ impl<M> Mailbox<M> {
             queue: Mutex::new(Queue { messages: Vec::new(), open: false }),
             woken: AtomicBool::new(false),
             event: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            faults: Faults::NONE,
         })
+    }
+
+    /// The same with what a test lets fail.
+    pub(crate) fn with(self, faults: Faults) -> Self {
+        Self { faults, ..self }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<M>> {
@@ -111,8 +119,11 @@ impl<M> Mailbox<M> {
 
     fn wake(&self) {
         if !self.woken.swap(true, Ordering::SeqCst) {
-            // Cannot fail in a way that matters: a full counter wakes just as well.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            let write = || rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            if self.faults.check(Call::Wake).and_then(|()| write()).is_err() {
+                // The next message wakes, and a worker looks once a second.
+                self.woken.store(false, Ordering::SeqCst);
+            }
         }
     }
 

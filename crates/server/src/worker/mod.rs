@@ -14,42 +14,51 @@
 
 mod accept;
 pub(crate) mod connection;
+pub(crate) mod divide;
+mod house;
 pub(crate) mod mailbox;
 mod meter;
 mod occupation;
 mod operations;
-mod pump;
+pub(crate) mod pump;
 mod receive;
 mod residence;
 pub(crate) mod seen;
+pub(crate) mod socket;
+mod sources;
 mod stepwise;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transport;
+mod turns;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
-use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
-use rustix::event::epoll;
+use rustix::io::Errno;
 
 pub(crate) use accept::Listener;
 use connection::{ConnKey, Connection, Paused, SendList};
+use house::House;
 use mailbox::{Mailbox, Message};
 use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
 use pump::PoolWork;
-use seen::Seen;
+use sources::{Set, Sources};
+use turns::Turns;
 
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::engine::uring::Uring;
-use crate::refusals::Reason;
+use crate::failures::Failures;
+use crate::faults::Call;
+use crate::paced::Work;
 use crate::shared::{Shared, Snapshot};
 use crate::spin::Spin;
 
@@ -57,15 +66,12 @@ use crate::spin::Spin;
 const SCRATCH: usize = 256 << 10;
 /// The same while connections keep more than a quarter of the buffer budget of what they have sent ahead.
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
-/// Events taken with one system call.
-const EVENTS: usize = 256;
-/// How often slow matters are looked after: deadlines, lost operations, statistics.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How soon a connection that waits for buffer memory is tried again.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
 /// Names of what epoll reports; connections report their key, whose slot is never this great.
 const MAILBOX_EVENT: u64 = u64::MAX;
 const RING_EVENT: u64 = u64::MAX - 1;
+const CROWD_EVENT: u64 = u64::MAX - 2;
 const LISTENER_EVENTS: u64 = u64::MAX - 1024;
 
 const READ: u32 = libc::EPOLLIN as u32;
@@ -77,10 +83,8 @@ pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
-    epoll: OwnedFd,
+    sources: Sources,
     ring: Option<Uring>,
-    /// The kernel waits to the millisecond only.
-    coarse_wait: bool,
     spin: Spin,
     listeners: Vec<Listener>,
     /// When to listen again after running out of descriptors.
@@ -97,6 +101,8 @@ pub(crate) struct Worker {
     /// Operations of which the kernel did only a part.
     unfinished: Vec<u32>,
     buffers: BufferPool,
+    /// Failures that are no volume's.
+    failures: Failures,
 
     /// Connections with replies to send.
     dirty: Vec<u32>,
@@ -104,6 +110,8 @@ pub(crate) struct Worker {
     resume: Vec<u32>,
     /// Connections that wait for buffer memory.
     hungry: Vec<ConnKey>,
+    /// Connections that negotiate and wait for their turn.
+    turns: Turns,
     /// Mail for other workers, by worker.
     outbox: Vec<Vec<Message>>,
 
@@ -113,7 +121,7 @@ pub(crate) struct Worker {
     requests: u64,
     meter: Meter,
     occupation: Occupation,
-    housekeeping_at: Instant,
+    house: House,
     /// There are fewer workers than there were, and this is not one of them.
     leaving: bool,
     draining: bool,
@@ -124,11 +132,10 @@ impl Worker {
     /// A worker with its mailbox; the ring, if any, is set up on the thread that runs it.
     pub(crate) fn new(index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> rustix::io::Result<Self> {
         let mailbox = Arc::clone(shared.make_mailbox(index)?);
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, mailbox.event(), epoll::EventData::new_u64(MAILBOX_EVENT), epoll::EventFlags::IN)?;
+        let sources = Sources::new()?;
+        sources.add(mailbox.event(), MAILBOX_EVENT, READ, Set::Own)?;
         for (n, listener) in listeners.iter().enumerate() {
-            let data = epoll::EventData::new_u64(LISTENER_EVENTS + n as u64);
-            epoll::add(&epoll, listener.as_fd(), data, epoll::EventFlags::IN)?;
+            sources.add(listener.as_fd(), LISTENER_EVENTS + n as u64, READ, Set::Own)?;
         }
         let slots = shared.slots.len();
         // Those of who had this place before are not lost.
@@ -137,9 +144,8 @@ impl Worker {
         Ok(Self {
             index,
             mailbox,
-            epoll,
+            sources,
             ring: None,
-            coarse_wait: false,
             spin: Spin::new(shared.bounds.busy_poll),
             listeners,
             accept_at: Instant::FAR_FUTURE,
@@ -151,10 +157,12 @@ impl Worker {
             active: VecDeque::new(),
             operations: Operations::default(),
             unfinished: Vec::new(),
-            buffers: BufferPool::default(),
+            buffers: BufferPool::new(shared.faults.clone()),
+            failures: Failures::default(),
             dirty: Vec::new(),
             resume: Vec::new(),
             hungry: Vec::new(),
+            turns: Turns::default(),
             outbox: Vec::new(),
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
@@ -162,7 +170,7 @@ impl Worker {
             requests,
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
-            housekeeping_at: clock::now(),
+            house: House::new(clock::now()),
             leaving: false,
             draining: false,
             stopped: false,
@@ -185,7 +193,7 @@ impl Worker {
         self.refresh();
         self.occupation.begin();
         self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
-        let mut events: Vec<libc::epoll_event> = Vec::with_capacity(EVENTS);
+        let mut events: Vec<libc::epoll_event> = Vec::with_capacity(sources::EVENTS);
         while !(self.stopped || self.draining && self.is_idle() || self.has_left()) {
             let timeout = self.timeout();
             self.wait(&mut events, timeout);
@@ -201,9 +209,7 @@ impl Worker {
             let watch = self.meter.start();
             self.pump();
             self.meter.share(watch, self.requests);
-            if let Some(ring) = &mut self.ring {
-                ring.submit();
-            }
+            self.submit();
             self.send_replies();
             self.post_mail();
         }
@@ -216,11 +222,11 @@ impl Worker {
         self.finish();
     }
 
-    fn start_ring(&self) -> std::io::Result<Uring> {
-        let ring = Uring::new()?;
+    fn start_ring(&self) -> io::Result<Uring> {
+        let ring = Uring::new(&self.shared.faults)?;
         // SAFETY: the descriptor is open as long as the ring, which outlives this call.
         let fd = unsafe { BorrowedFd::borrow_raw(ring.fd()) };
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(RING_EVENT), epoll::EventFlags::IN)?;
+        self.sources.add(fd, RING_EVENT, READ, Set::Own)?;
         Ok(ring)
     }
 
@@ -228,14 +234,18 @@ impl Worker {
     fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) {
         const NOW: Duration = Duration::ZERO;
         if timeout == NOW {
-            return self.poll(events, NOW);
+            self.poll(events, NOW);
+            return;
         }
         let begun = clock::now();
         let until = begun + self.spin.window().min(timeout);
         let mut now = begun;
         while now < until {
-            self.poll(events, NOW);
+            let others = self.poll(events, NOW);
             if !events.is_empty() {
+                if others == 0 {
+                    self.spin.slept(now.since(begun), false);
+                }
                 self.meter.waited(now.since(begun), now.since(begun));
                 return;
             }
@@ -246,69 +256,51 @@ impl Worker {
                 break;
             }
         }
-        self.poll(events, (begun + timeout).since(now));
+        let others = self.poll(events, (begun + timeout).since(now));
         let waited = clock::now().since(begun);
         self.meter.waited(waited, now.since(begun));
         // Completions of the ring mostly interrupt the wait instead of being events in it. They do not count: looking for
-        // them doubled the processor time of an operation and made no device faster.
-        self.spin.slept(waited, !events.is_empty());
+        // them doubled the processor time of an operation and made no device faster. A crowd, of which there is always one more,
+        // would keep the worker looking for good.
+        self.spin.slept(waited, others > 0);
     }
 
-    /// Asks for events. The timeout is good to the nanosecond, because promises are kept by it; where the kernel
-    /// (before 5.11) or a sandbox knows only milliseconds, it is rounded up.
-    fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) {
-        let nanos = timeout.as_nanos();
-        let (epoll, room) = (self.epoll.as_raw_fd(), events.capacity() as libc::c_int);
-        let ready = if self.coarse_wait {
-            let millis = nanos.div_ceil(1_000_000).min(libc::c_int::MAX as u64);
-            // SAFETY: `events` has room for as many.
-            unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), room, millis as libc::c_int).into() }
-        } else {
-            let timeout =
-                libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
-            let no_mask = std::ptr::null::<libc::sigset_t>();
-            // SAFETY: as above; the timeout outlives the call, and there is no signal mask.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_epoll_pwait2,
-                    epoll,
-                    events.as_mut_ptr(),
-                    room,
-                    &raw const timeout,
-                    no_mask,
-                    0usize,
-                )
-            }
-        };
-        if ready >= 0 {
-            // SAFETY: the kernel has filled in as many.
-            unsafe { events.set_len(ready as usize) };
-            return;
-        }
-        match std::io::Error::last_os_error() {
-            error if error.kind() == std::io::ErrorKind::Interrupted => {}
-            error if !self.coarse_wait && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+    /// Asks for events; how many are not of a crowd.
+    fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
+        match self.shared.faults.check(Call::Wait).and_then(|()| self.sources.wait(events, timeout)) {
+            Ok(others) => return others,
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::NOSYS | Errno::PERM)) if self.sources.wait_coarsely() => {
                 tracing::warn!(%error, "no epoll_pwait2: waits are good to a millisecond only, which coarsens limits");
-                self.coarse_wait = true;
             }
-            error => {
+            Err(error) => {
+                if let Some(more) = self.count_failure("wait", error.raw_os_error()) {
+                    tracing::error!(%error, not_logged = more, "waiting for events failed; this worker tries again every 100 ms");
+                }
                 // Nothing sensible is left to do, but spinning at full speed would make it worse.
-                tracing::error!(%error, "waiting for events failed");
                 std::thread::sleep(StdDuration::from_millis(100));
             }
         }
+        0
+    }
+
+    /// Counts a failure that is no volume's; if it is to be logged, how many like it were not.
+    fn count_failure(&mut self, what: &'static str, errno: i32) -> Option<u64> {
+        self.failures.count(what, errno, clock::now())
     }
 
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Duration {
         let now = clock::now();
-        let busy =
-            !self.resume.is_empty() || !self.active.is_empty() || self.ring.as_ref().is_some_and(Uring::wants_submit);
-        let mut wake = if busy { now } else { self.housekeeping_at + HOUSEKEEPING };
+        let busy = !self.resume.is_empty() || !self.active.is_empty();
+        let mut wake = if busy { now } else { self.house.due_at() };
+        if let Some(ring) = &self.ring {
+            wake = wake.min(ring.submit_at(now));
+        }
         if !self.hungry.is_empty() {
             wake = wake.min(now + MEMORY_RETRY);
         }
-        wake = wake.min(self.accept_at).min(self.operations.next_try());
+        wake = wake.min(self.accept_at).min(self.turns.at()).min(self.operations.next_try());
         wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake, Instant::min);
         wake.since(now)
     }
@@ -345,7 +337,11 @@ impl Worker {
         self.mailbox.take(&mut inbox);
         for message in inbox.drain(..) {
             match message {
-                Message::Accepted(transport, peer, key, ticket) => self.open(transport, peer, key, ticket),
+                Message::Accepted(transport, peer, key, ticket, place) => {
+                    let (client, work) = (ticket.client(), Work::begin());
+                    self.open(transport, peer, key, ticket, place);
+                    self.shared.handshakes.charge(client, &work);
+                }
                 Message::Adopt(connection) => self.adopt(connection),
                 Message::Completed(completion) => self.deliver(*completion),
                 Message::IoDone(token, result) => self.operation_done(token, result),
@@ -373,16 +369,24 @@ impl Worker {
         if self.accept_at <= now {
             self.resume_accepting();
         }
+        if self.turns.at() <= now {
+            self.take_turns();
+        }
         if self.operations.next_try() <= now {
             self.try_again();
         }
         if !self.hungry.is_empty() {
             // Only those with a chance: each try costs a copy of what the connection has sent ahead.
-            let free = self.shared.budget.free();
             let (connections, resume) = (&self.connections, &mut self.resume);
             self.hungry.retain(|key| match &connections[key.slot as usize] {
                 Some(connection) if connection.key == *key => {
-                    let waits = matches!(connection.paused, Paused::Memory(bytes) if bytes > free);
+                    let (held, account) = (connection.held(), connection.account());
+                    let waiting = connection.waiting.as_ref();
+                    if let (Paused::Memory(bytes), Some(waiting)) = (connection.paused, waiting) {
+                        waiting.goes_on(now, bytes);
+                    }
+                    let waits = matches!((connection.paused, account), (Paused::Memory(bytes), Some(account))
+                        if !account.may_take(held, bytes, waiting));
                     if !waits {
                         resume.push(key.slot);
                     }
@@ -396,7 +400,7 @@ impl Worker {
                 self.receive(connection);
             }
         }
-        if self.housekeeping_at + HOUSEKEEPING <= now {
+        if self.house.due_at() <= now {
             self.keep_house(now);
         }
     }
@@ -441,26 +445,25 @@ impl Worker {
 
     /// Sends to one connection; false when it is lost.
     fn send(&mut self, connection: &mut Connection) -> bool {
+        let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), Work::begin()));
         let sent = if connection.gone {
-            connection.out.clear(&mut self.buffers, &self.shared.budget);
+            connection.out.clear(&mut self.buffers);
             Ok(0)
         } else {
             let watch = self.meter.start();
-            let sent = connection.out.flush(
-                &mut connection.transport,
-                &mut self.send_list,
-                &mut self.buffers,
-                &self.shared.budget,
-            );
+            let sent = connection.out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers);
             self.meter.stop(watch, &mut connection.toll);
             sent
         };
+        if let Some((client, work)) = negotiates {
+            self.shared.handshakes.charge(client, &work);
+        }
         match sent {
             Ok(sent) => {
-                connection.pace.moved(sent);
+                connection.progress.moved(sent);
                 connection.sent += sent;
                 let full = connection.outstanding() >= self.shared.bounds.in_flight;
-                if connection.paused == Paused::Full && !full {
+                if connection.paused == Paused::Full && !full && !connection.is_answering() {
                     self.resume.push(connection.key.slot);
                 }
                 true
@@ -506,74 +509,6 @@ impl Worker {
                 self.close(connection);
             }
         }
-    }
-
-    /// Tells the placement what each connection has cost; the first worker also asks it what should move.
-    fn tell_loads(&mut self, now: Instant) {
-        let (shared, here) = (&self.shared, self.index as u32);
-        let usage = self.occupation.take(now, self.meter.take_rounds());
-        let stats = &shared.stats[self.index];
-        stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
-        stats.busy.store(usage.busy.to_bits(), Ordering::Relaxed);
-        let mut placement = shared.placement();
-        placement.tell(here, usage);
-        for connection in self.connections.iter_mut().flatten() {
-            let (slot, toll) = (connection.key.slot, connection.toll.take(connection.requests));
-            let requests = connection.requests - toll.requests;
-            let cpu = Duration::from_nanos(toll.ns() + self.meter.of_requests(requests));
-            placement.observe(slot, Sample { cpu, received_bytes: toll.received });
-            // It did not come as far as was decided, or is on its way still: then its next worker says so.
-            if placement.worker(slot) != Some(here) {
-                placement.found_on(slot, here);
-            }
-        }
-        let decides = here == 0 && !self.draining;
-        let Some(decision) = decides.then(|| placement.tick(now)).flatten() else { return };
-        shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
-        if decision.moves > 0 {
-            let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));
-            tracing::info!(moves = decision.moves, reason, "placement: {because}");
-        }
-        for one in placement.moves() {
-            let key = shared.slots.key(one.slot);
-            shared.post(one.from as usize, Message::Move(key, one.to as usize));
-        }
-    }
-
-    fn keep_house(&mut self, now: Instant) {
-        self.housekeeping_at = now;
-        let stats = &self.shared.stats[self.index];
-        stats.requests.store(self.requests, Ordering::Relaxed);
-        stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
-        self.report_overdue(now);
-        let pressed = self.shared.budget.used() > self.shared.budget.limit() / 4 * 3;
-        let mut clients = Vec::with_capacity(self.count);
-        for slot in 0..self.connections.len() {
-            let Some(connection) = &mut self.connections[slot] else { continue };
-            let too_long = match &connection.phase {
-                connection::Phase::Handshake(_) => (now.since(connection.since).as_nanos()
-                    > self.shared.bounds.handshake_ns)
-                    .then_some("no export chosen in time"),
-                connection::Phase::Attached(_) => {
-                    // Asked in any case: a window begins when one ends.
-                    let stuck = connection.is_stuck(now) && pressed && connection.held() > 0;
-                    stuck.then_some("it holds buffer memory that others need and moves next to no data")
-                }
-            };
-            if let Some(why) = too_long
-                && let Some(connection) = self.connections[slot].take()
-            {
-                if connection.volume().is_none() {
-                    self.shared.refusals.count(Reason::HandshakeTimeout);
-                }
-                tracing::info!(peer = %connection.peer, why, "closing a connection");
-                self.close(connection);
-                continue;
-            }
-            clients.extend(self.connections[slot].as_ref().and_then(|connection| Seen::of(connection, now)));
-        }
-        self.tell_loads(now);
-        *self.shared.stats[self.index].clients.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = clients;
     }
 }
 

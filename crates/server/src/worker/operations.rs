@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::pool::{Outcome, Ticket};
-use evenkeel_control::units::Kind;
+use evenkeel_control::units::{Kind, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
@@ -113,9 +113,37 @@ impl Worker {
             self.answer(operation.request, Err(Errno::Io));
             return;
         }
-        operation.buffer = (request.command == Command::Read).then(|| self.buffers.take(request.length as usize));
+        if request.command == Command::Read {
+            operation.buffer = self.buffers.take(request.length as usize);
+            if operation.buffer.is_none() {
+                self.lacks_memory(operation.request.length);
+                self.pools[operation.pool].completed.push((operation.ticket, Outcome::Failed));
+                return self.answer(operation.request, Err(Errno::NoMem));
+            }
+        }
         let token = self.operations.insert(operation);
         self.issue(token);
+    }
+
+    /// Logs that the system has no memory for the payload of a request, unless that was logged a moment ago.
+    #[cold]
+    pub(super) fn lacks_memory(&mut self, bytes: u64) {
+        if let Some(more) = self.count_failure("payload", libc::ENOMEM) {
+            tracing::warn!(
+                bytes,
+                not_logged = more,
+                "no memory for the payload of a request, which fails with ENOMEM; lower server.buffer_memory, or raise the limit of the process (ulimit -v) or of the system"
+            );
+        }
+    }
+
+    /// Hands to the kernel what is queued for it.
+    pub(super) fn submit(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        ring.submit();
+        for token in ring.give_up() {
+            self.start(token);
+        }
     }
 
     /// Starts an operation, or what is left of it, unless it must wait for others on the same pages.
@@ -134,7 +162,7 @@ impl Worker {
         self.hand_out(token, io);
     }
 
-    /// Starts an operation that has waited for others.
+    /// Starts an operation that has waited for others, or for a ring that is given up.
     pub(super) fn start(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
@@ -152,7 +180,8 @@ impl Worker {
         {
             return rbd.submit(io, token, &self.mailbox);
         }
-        if let (Some(ring), Backend::File(file)) = (&mut self.ring, &operation.volume.backend)
+        // What the ring had no means for is for a thread.
+        if let (Some(ring), Backend::File(file), 0) = (&mut self.ring, &operation.volume.backend, operation.tries)
             && ring.push(token, &io, file)
         {
             return;
@@ -200,7 +229,7 @@ impl Worker {
         let Some(operation) = self.operations.remove(token) else { return };
         let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
         if verdict == Verdict::Dearer {
-            request.work = Volume::write_of(request.length);
+            request.work = Work { part: request.work.part, ..Volume::write_of(request.length) };
             self.pools[pool].completed.push((ticket, Outcome::Cancelled));
             self.resubmit(pool, request);
             return self.activate(pool);
@@ -342,11 +371,13 @@ impl Operation {
         let durable_write = command == Command::Write && self.request.is_durable() && !self.unsynced;
         if code < 0 {
             let may_write = !self.request.flags.contains(CommandFlags::FAST_ZERO);
-            if -code == libc::EOPNOTSUPP && command == Command::WriteZeroes && may_write {
+            let charged = self.request.work.kind == Kind::Write;
+            if -code == libc::EOPNOTSUPP && command == Command::WriteZeroes && may_write && !charged {
                 return Verdict::Dearer;
             }
-            // No thread, no memory for the request, a signal: it was not carried out, and says nothing of the device.
-            let not_tried = matches!(-code, libc::EAGAIN | libc::EINTR);
+            // No thread, of ours or of the ring's, no memory for the request, a signal: it was not carried out, and says
+            // nothing of the device.
+            let not_tried = matches!(-code, libc::EAGAIN | libc::EINTR | libc::ECANCELED);
             if not_tried && self.tries < MAX_TRIES {
                 self.tries += 1;
                 return Verdict::TryAgain;

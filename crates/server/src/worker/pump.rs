@@ -4,27 +4,29 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenkeel_control::pool::{Next, Outcome, TenantId, Ticket};
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::{Kind, Part, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
-use evenkeel_nbd::wire::{self, CommandFlags, Errno};
-use evenkeel_policy::{goal, promise};
+use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
+use evenkeel_policy::promise;
 
-use super::connection::{Completion, Output, Payload, Phase, Request};
+use super::connection::{Completion, Output, Payload, Phase, Request, is_change};
+use super::divide::Whole;
 use super::mailbox::Message;
 use super::operations::Operation;
 use super::stepwise::Ready;
 use super::transport::Peer;
 use super::{Worker, mail};
 use crate::backend::{Backend, Extent};
+use crate::budget::Charge;
 use crate::clock;
 use crate::shared::Snapshot;
 
 /// Extents in one reply at most; a client asks again for the rest.
 pub(super) const MAX_EXTENTS: usize = 1024;
 /// Bytes that they take.
-pub(super) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
+pub(crate) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
 /// What is taken out of a pool under one lock, in reads of memory.
 const DISPATCH_BATCH: u64 = 256;
 /// Work on memory between two looks at the clock, in the same.
@@ -98,11 +100,17 @@ impl Worker {
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
                         Ok(Next::Run(request, mut ticket)) => {
-                            let in_memory =
-                                snapshot.volume(request.volume).is_some_and(|volume| volume.backend.is_memory());
-                            // Carried out by this worker as soon as it has unlocked: admission guards the queue
-                            // of a device, and would only keep the other workers waiting for this one.
-                            if in_memory {
+                            if request.work.part == Part::Last {
+                                ticket.began_at(request.since);
+                            }
+                            let volume = snapshot.volume(request.volume);
+                            let in_memory = volume.is_some_and(|volume| volume.backend.is_memory());
+                            // Carried out by this worker as soon as it has unlocked, or a search for holes, of which the
+                            // engine does one after the other: admission guards the queue of a device, and would only
+                            // keep others waiting for this one.
+                            let searches = request.command == Command::BlockStatus
+                                && volume.is_some_and(|volume| matches!(volume.backend, Backend::File(_)));
+                            if in_memory || searches {
                                 state.exempt(&mut ticket);
                             }
                             let ready = Ready::new(request, ticket);
@@ -121,10 +129,12 @@ impl Worker {
                         break now;
                     }
                 };
+                pool.note_slices(&state);
                 // Rare: a promise that cannot be kept since, or can again.
                 let promised = state.take_promise_decision().and_then(|(id, scope, _)| {
                     let view = state.tenant(id)?.promise(scope)?;
-                    Some((id, scope.name(), view.limit.reason.name(), promise::sentence(&view.limit, view.binding)))
+                    let (reason, because) = (&view.limit.reason, promise::sentence(&view.limit, view.binding));
+                    Some((id, scope.name(), reason.name(), reason.is_missed(), because))
                 });
                 (wake_at, state.take_decision(), state.take_goal_decision(), promised)
             };
@@ -138,13 +148,22 @@ impl Worker {
                 );
             }
             if let Some(reason) = goal {
-                let (reason, because) = (reason.name(), goal::sentence(&reason));
-                tracing::info!(pool = pool.name, reason, "response-time goal: {because}");
+                pool.log_goal(&reason);
             }
-            if let Some((id, of, reason, because)) = promised {
+            if let Some((id, of, reason, missed, because)) = promised {
                 let mut tenants = snapshot.tenants[index].iter();
                 let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
-                tracing::info!(pool = pool.name, tenant, of, reason, "promised throughput: {because}");
+                if missed {
+                    tracing::warn!(pool = pool.name, tenant, of, reason, "promised throughput missed: {because}");
+                } else {
+                    tracing::info!(
+                        pool = pool.name,
+                        tenant,
+                        of,
+                        reason,
+                        "promised throughput not missed any more: {because}"
+                    );
+                }
             }
             work.wake_at = wake_at;
             for request in rejected {
@@ -176,7 +195,7 @@ impl Worker {
     }
 
     #[inline]
-    fn execute(&mut self, snapshot: &Snapshot, pool: usize, mut ready: Ready, now: Instant) {
+    fn execute(&mut self, snapshot: &Snapshot, pool: usize, ready: Ready, now: Instant) {
         let Some(volume) = snapshot.volume(ready.request.volume) else {
             self.pools[pool].completed.push((ready.ticket, Outcome::Cancelled));
             self.answer(ready.request, Err(Errno::Shutdown));
@@ -188,22 +207,15 @@ impl Worker {
             Backend::Emulate(..) | Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => None,
         };
         if let Some(memory) = in_memory {
-            match ready.step(memory) {
-                Some(output) => {
-                    self.pools[pool].completed.push((ready.ticket, Outcome::Done));
-                    self.answer(ready.request, Ok(output));
-                }
-                // Behind the others: what is long already may last longer.
-                None => self.pools[pool].ready.push_back(ready),
-            }
-            return;
+            let output = ready.carry_out(memory);
+            self.pools[pool].completed.push((ready.ticket, Outcome::Done));
+            return self.answer(ready.request, Ok(output));
         }
         let (request, ticket) = (ready.request, ready.ticket);
         match &volume.backend {
             Backend::Memory(_) => {}
             Backend::Emulate(_, device) => {
-                let work = request.work;
-                let io = Io { kind: work.kind, offset: request.offset, bytes: work.bytes };
+                let io = Io { kind: request.work.kind, offset: request.offset, bytes: request.work.payload() };
                 let device = Arc::clone(device);
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
                 device.submit(io, token, &self.mailbox);
@@ -243,11 +255,13 @@ impl Worker {
         }
         self.deliver(Completion {
             key: request.key,
+            command: request.command,
             flags: request.flags,
             cookie: request.cookie,
             offset: request.offset,
             length: request.length,
             charge: request.charge,
+            whole: request.whole,
             result,
         });
     }
@@ -255,7 +269,6 @@ impl Worker {
     /// Drops a request whose connection is gone.
     fn discard(&mut self, mut request: Request) {
         self.shared.slots.bury(request.key);
-        self.shared.budget.give(request.charge);
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
@@ -274,7 +287,6 @@ impl Worker {
                     mail(&mut self.outbox, home, Message::Completed(Box::new(completion)));
                 } else {
                     self.shared.slots.bury(key);
-                    self.shared.budget.give(completion.charge);
                     if let Ok(Output::Bytes(buffer)) = completion.result {
                         self.buffers.give(buffer);
                     }
@@ -283,7 +295,11 @@ impl Worker {
             }
         };
         connection.in_flight -= 1;
-        connection.charged -= completion.charge;
+        connection.changes -= u32::from(is_change(completion.command));
+        connection.charged -= completion.charge.bytes();
+        if let Some(whole) = completion.whole {
+            return self.deliver_slice(whole, completion);
+        }
         let Phase::Attached(attached) = &connection.phase else { return };
         let (framing, cookie, offset) = (attached.session.framing, completion.cookie, completion.offset);
         let (header, payload) = match completion.result {
@@ -308,13 +324,23 @@ impl Worker {
             }
         };
         // Only the payload of a reply still holds memory.
-        let charge = if matches!(payload, Payload::Buffer(_) | Payload::Owned(_)) { completion.charge } else { 0 };
-        self.shared.budget.give(completion.charge - charge);
+        let holds = matches!(payload, Payload::Buffer(_) | Payload::Owned(_));
+        let charge = if holds { completion.charge } else { Charge::default() };
         connection.out.push(header, payload, charge);
         if !connection.dirty {
             connection.dirty = true;
             self.dirty.push(key.slot);
         }
+    }
+}
+
+impl Worker {
+    /// Passes the end of a slice on to the request that it belongs to.
+    fn deliver_slice(&mut self, whole: Whole, completion: Completion) {
+        let slot = completion.key.slot as usize;
+        let Some(mut connection) = self.connections[slot].take() else { return };
+        self.slice_done(&mut connection, whole, completion.offset, completion.charge, completion.result);
+        self.connections[slot] = Some(connection);
     }
 }
 

@@ -6,17 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::Instant;
+use evenkeel_control::duty::Turn;
+use evenkeel_nbd::server::handshake::LIST_PIECE;
 use evenkeel_nbd::server::{Access, Directory, Export, Session, Status, reply, request};
-use evenkeel_nbd::wire::{Command, TransmissionFlags};
+use evenkeel_nbd::wire::{Command, Errno, TransmissionFlags};
 use evenkeel_policy::access::Barred;
 
-use super::connection::{Attached, Connection, Discard, Ending, Incoming, Pace, Paused, Payload, Phase, Request};
+use super::connection::{
+    Attached, Connection, Discard, Ending, Incoming, Output, Paused, Payload, Phase, Request, is_change,
+};
+use super::divide;
 use super::pump::EXTENTS_BYTES;
+use super::sources::Set;
 use super::transport::Peer;
 use super::{SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::Backend;
+use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
+use crate::handshakes::{Ticket, may_have_another};
+use crate::paced::Work;
 use crate::refusals::Reason;
 use crate::shared::Snapshot;
 use crate::tls;
@@ -24,11 +33,11 @@ use crate::volume::Volume;
 
 /// Times a connection is read in a row before others get their turn.
 const READS_IN_A_ROW: usize = 4;
-/// Answers that a client may leave unread while it negotiates: a list of a thousand exports is long.
+/// Answers that a client may leave unread while it negotiates, and no more than [`LIST_PIECE`] bytes before the last.
 const MAX_ANSWERS: usize = 16;
 
-/// A request of a connection that holds nothing gets so many bytes of buffer memory if there are any.
-const SMALL: u64 = 64 << 10;
+/// Connections that negotiate and are served in a row, of those that have waited for their turn.
+const TURNS_IN_A_ROW: u32 = 16;
 
 /// Why a connection must end now.
 pub(super) enum Lost {
@@ -71,7 +80,7 @@ impl Exports<'_> {
     }
 
     fn export<'a>(&'a self, volume: &'a Volume, verdict: Result<(), Barred>) -> Export<'a> {
-        let limits = volume.limits();
+        let limits = volume.limits(self.snapshot.config.server.max_request);
         let access = match self.access(verdict) {
             Access::Open if self.snapshot.needs_tls(volume, self.peer) => Access::TlsOnly,
             access => access,
@@ -90,9 +99,15 @@ impl Exports<'_> {
 }
 
 impl Directory for Exports<'_> {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        let each = |volume| f(&self.export(volume, self.snapshot.admits_to(volume, self.peer)));
-        self.snapshot.volumes.iter().flatten().map(|volume| &**volume).for_each(each);
+    fn count(&self) -> usize {
+        self.snapshot.by_name.len()
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        let mut go_on = |volume: &Volume| f(&self.export(volume, self.snapshot.admits_to(volume, self.peer)));
+        let mut places = self.snapshot.volumes.iter().enumerate().skip(from);
+        let stopped = places.find(|(_, volume)| volume.as_ref().is_some_and(|volume| !go_on(volume)));
+        stopped.map(|(place, _)| place + 1)
     }
 
     fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
@@ -116,22 +131,78 @@ impl Directory for Exports<'_> {
 impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
+        let Some(client) = connection.ticket.as_ref().map(Ticket::client) else { return self.take_in(connection) };
+        if self.has_turn(&mut connection) {
+            let work = Work::begin();
+            self.take_in(connection);
+            self.shared.handshakes.charge(client, &work);
+        } else {
+            self.keep(connection);
+        }
+    }
+
+    /// Whether a connection that negotiates may be served now; otherwise it is called when it may.
+    fn has_turn(&mut self, connection: &mut Connection) -> bool {
+        let Some(ticket) = &mut connection.ticket else { return true };
+        let wait = match ticket.turn() {
+            Turn::Own => None,
+            // Those that wait go first, unless it is one of them.
+            Turn::Spare => self.turns.crowd().filter(|_| connection.paused != Paused::Turn),
+            Turn::Wait { until, own } => Some((until, own)),
+        };
+        let now = clock::now();
+        let Some((until, own)) = wait else {
+            ticket.goes_on(now);
+            if connection.paused == Paused::Turn && connection.is_answering() {
+                // There is nothing to do before the client has taken what is answered so far.
+                connection.paused = Paused::Full;
+            }
+            return true;
+        };
+        ticket.waits(now);
+        connection.paused = Paused::Turn;
+        self.turns.push(connection.key, until, own);
+        false
+    }
+
+    /// Serves connections whose turn it is, in the order in which they came.
+    pub(super) fn take_turns(&mut self) {
+        for own in self.turns.due() {
+            for served in 0.. {
+                let Some(key) = self.turns.pop(own) else { break };
+                let waits =
+                    |connection: &mut Box<Connection>| connection.key == key && connection.paused == Paused::Turn;
+                let Some(connection) = self.connections[key.slot as usize].take_if(waits) else { continue };
+                let until = match connection.ticket.as_ref().map(Ticket::turn) {
+                    Some(Turn::Wait { until, .. }) => Some(until),
+                    // Others have their turn in between.
+                    _ => (served >= TURNS_IN_A_ROW).then(clock::now),
+                };
+                if let Some(until) = until {
+                    self.connections[key.slot as usize] = Some(connection);
+                    self.turns.put_back(key, until, own);
+                    break;
+                }
+                self.receive(connection);
+            }
+        }
+    }
+
+    fn take_in(&mut self, mut connection: Box<Connection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let watch = self.meter.start();
         let outcome = self.receive_into(&mut connection, &mut scratch);
         self.meter.stop(watch, &mut connection.toll);
         self.scratch = scratch;
+        if !matches!(connection.paused, Paused::Memory(_)) {
+            connection.waiting = None;
+        }
         match outcome {
             Ok(()) => self.keep(connection),
             Err(Lost::Gone) => self.lose(connection),
             Err(Lost::Violation) => {
                 // What was answered so far still goes out, best effort.
-                let _ = connection.out.flush(
-                    &mut connection.transport,
-                    &mut self.send_list,
-                    &mut self.buffers,
-                    &self.shared.budget,
-                );
+                let _ = connection.out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers);
                 self.close(connection);
             }
         }
@@ -148,22 +219,31 @@ impl Worker {
         if have > 0 {
             scratch[..have].copy_from_slice(&std::mem::take(&mut connection.leftover));
             self.shared.sent_ahead.fetch_sub(have as u64, Ordering::Relaxed);
-            if connection.paused != Paused::No {
-                connection.paused = Paused::No;
-                have = self.parse(connection, scratch, have)?;
-            }
         }
-        connection.paused = if have == 0 { Paused::No } else { connection.paused };
+        if connection.paused != Paused::No && (have > 0 || connection.has_more_to_say()) {
+            self.resume_reading(connection);
+            have = self.parse(connection, scratch, have)?;
+        }
+        let unfinished = matches!(&connection.phase, Phase::Handshake(handshake) if handshake.is_unfinished());
+        if have == 0 && !unfinished {
+            self.resume_reading(connection);
+        }
         for _ in 0..READS_IN_A_ROW {
             if connection.paused != Paused::No || connection.ending != Ending::Open {
                 break;
             }
+            if !self.expect_payload(connection) {
+                break;
+            }
+            // What follows a slice belongs into the next one, not into a place from which it would have to be copied.
+            let beyond =
+                if connection.incoming.is_some() && connection.arriving.is_some() { have } else { scratch.len() };
             let into = connection.incoming.as_mut().map_or(&mut [][..], |incoming| {
                 let filled = incoming.filled;
                 incoming.request.buffer.as_mut().map_or(&mut [][..], |buffer| &mut buffer.as_mut_slice()[filled..])
             });
-            let (payload_room, room) = (into.len(), scratch.len() - have);
-            let received = connection.transport.receive(into, &mut scratch[have..], &mut self.send_list.room);
+            let (payload_room, room) = (into.len(), beyond - have);
+            let received = connection.transport.receive(into, &mut scratch[have..beyond], &mut self.send_list.room);
             if connection.transport.wants_send() {
                 self.mark_dirty(connection);
             }
@@ -171,8 +251,7 @@ impl Worker {
                 // Nothing more will come.
                 Ok(0) if connection.gone => return Err(Lost::Gone),
                 Ok(0) => {
-                    // Half-closed: what was asked is still answered.
-                    connection.ending = Ending::Draining;
+                    connection.ending = Ending::HalfClosed;
                     have = 0;
                     break;
                 }
@@ -206,6 +285,9 @@ impl Worker {
             // Epoll does not tell of what is left.
             self.resume.push(connection.key.slot);
         }
+        if connection.ticket.is_some() && connection.out.len() == 0 {
+            connection.transport.acknowledge();
+        }
         if have > 0 {
             connection.leftover = scratch[..have].to_vec();
             self.shared.sent_ahead.fetch_add(have as u64, Ordering::Relaxed);
@@ -217,27 +299,55 @@ impl Worker {
     fn fill(&mut self, connection: &mut Connection, bytes: usize) {
         let Some(mut incoming) = connection.incoming.take() else { return };
         incoming.filled += bytes;
+        connection.progress.moved(bytes as u64);
         if incoming.filled as u64 == incoming.request.length {
             self.enqueue(connection, incoming.request);
         } else {
-            incoming.pace.moved(bytes as u64);
             connection.incoming = Some(incoming);
         }
+    }
+
+    /// The connection is read again.
+    fn resume_reading(&self, connection: &mut Connection) {
+        connection.paused = Paused::No;
+    }
+
+    /// Makes room for the next slice of a divided write that arrives; false if the connection has to wait for memory.
+    fn expect_payload(&mut self, connection: &mut Connection) -> bool {
+        let Some(whole) = connection.arriving else { return true };
+        if connection.incoming.is_some() || connection.discard.is_some() {
+            return true;
+        }
+        if let Some(remaining) = Self::give_up_arriving(connection, whole) {
+            let nothing = Discard { remaining, cookie: 0, offset: 0, errno: Errno::Io, whole: Some(whole) };
+            connection.discard = Some(nothing);
+            return true;
+        }
+        let Some(request) = self.begin_slice(connection, whole) else {
+            // Either the connection waits for memory, or the write has failed for want of it.
+            return connection.paused == Paused::No && self.expect_payload(connection);
+        };
+        connection.incoming = Some(Incoming { request, filled: 0 });
+        true
     }
 
     /// Understands the first `have` bytes of `scratch`; moves what it cannot use yet to the front and tells how much that is.
     fn parse(&mut self, connection: &mut Connection, scratch: &mut [u8], have: usize) -> Result<usize, Lost> {
         let mut at = 0;
-        while at < have && connection.ending == Ending::Open {
+        loop {
+            let goes_on = connection.has_more_to_say();
+            if connection.ending != Ending::Open || at == have && !goes_on {
+                break;
+            }
             let input = &scratch[at..have];
             let used = match connection.phase {
                 Phase::Handshake(_) => self.negotiate(connection, input)?,
                 Phase::Attached(_) => self.take_request(connection, input)?,
             };
-            match used {
-                0 => break,
-                used => at += used,
+            if used == 0 && !goes_on {
+                break;
             }
+            at += used;
         }
         if connection.ending != Ending::Open {
             return Ok(0);
@@ -247,16 +357,18 @@ impl Worker {
     }
 
     fn negotiate(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
-        if connection.out.len() >= MAX_ANSWERS {
+        self.identify(connection)?;
+        let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
+        let most = if handshake.is_unfinished() { 1 } else { MAX_ANSWERS };
+        if connection.out.len() >= most || connection.out.bytes() >= LIST_PIECE {
             connection.paused = Paused::Full;
             return Ok(0);
         }
-        self.identify(connection)?;
-        let Phase::Handshake(handshake) = &mut connection.phase else { return Ok(0) };
         let mut answer = Vec::new();
         let secure = connection.transport.is_secure();
         let exports = Exports { snapshot: &self.snapshot, peer: &connection.peer, secure, barred: Cell::new(None) };
         let step = handshake.advance(input, &exports, &mut answer);
+        let options = handshake.options();
         if let Some(barred) = exports.barred.get()
             && !std::mem::replace(&mut connection.refused, true)
         {
@@ -264,7 +376,7 @@ impl Worker {
             tracing::info!(peer = %connection.peer, why = barred.because(), "refusing a volume");
         }
         if !answer.is_empty() {
-            connection.out.push(None, Payload::Owned(answer), 0);
+            connection.out.push(None, Payload::Owned(answer), Charge::default());
             self.mark_dirty(connection);
         }
         let step = match step {
@@ -274,8 +386,13 @@ impl Worker {
                 return Err(Lost::Violation);
             }
         };
+        if let Some(ticket) = &mut connection.ticket {
+            ticket.has_answered(options, self.snapshot.by_name.len());
+        }
         match step.status {
             Status::More => {}
+            // The next piece follows when this one is sent.
+            Status::Unfinished => connection.paused = Paused::Full,
             Status::StartTls => self.start_tls(connection, step.consumed == input.len())?,
             Status::Closed => connection.ending = Ending::Draining,
             Status::Transmission(session) => self.attach(connection, session)?,
@@ -294,7 +411,7 @@ impl Worker {
         }
         // The answer is the last that goes out as it is.
         let (list, buffers) = (&mut self.send_list, &mut self.buffers);
-        let sent = connection.out.flush(&mut connection.transport, list, buffers, &self.shared.budget);
+        let sent = connection.out.flush(&mut connection.transport, list, buffers);
         if sent.is_err() {
             return Err(Lost::Gone);
         }
@@ -320,11 +437,15 @@ impl Worker {
         }
         self.shared.tls_handshakes.fetch_add(1, Ordering::Relaxed);
         connection.peer.identity = stream.identity().map(Arc::new);
-        if self.snapshot.admits(&connection.peer) {
-            return Ok(());
-        }
-        self.shared.refusals.count(Reason::UnnamedCertificate);
-        tracing::info!(peer = %connection.peer, "closing a connection: no tenant names its certificate");
+        let shown =
+            connection.peer.identity.as_ref().map_or(Ok(()), |shown| connection.place.shows(&shown.fingerprint));
+        let why = match shown {
+            Err(why) => why,
+            Ok(()) if self.snapshot.admits(&connection.peer) => return Ok(()),
+            Ok(()) => Reason::UnnamedCertificate,
+        };
+        self.shared.refusals.count(why);
+        tracing::info!(peer = %connection.peer, why = why.because(), "closing a connection");
         Err(Lost::Violation)
     }
 
@@ -334,8 +455,19 @@ impl Worker {
         let Some((tenant_name, tenant)) = snapshot.tenant(volume, &connection.peer) else {
             return Err(Lost::Gone);
         };
+        let account = self.shared.budget.account(&tenant_name).join();
+        let (taken, most) = (self.shared.slots.taken(), self.shared.slots.len() as u32);
+        let shared_out = snapshot.tenants[volume.pool].len() > 1;
+        if shared_out && !may_have_another(account.connections() - 1, taken - 1, most) {
+            let why = Reason::ConnectionsOfTenant;
+            self.shared.refusals.count(why);
+            self.shared.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(peer = %connection.peer, tenant = %tenant_name, why = why.because(), "closing a connection");
+            return Err(Lost::Violation);
+        }
+        self.move_to(connection, Set::of(account.connections()));
         volume.connections.fetch_add(1, Ordering::Relaxed);
-        let limits = volume.limits();
+        let limits = volume.limits(snapshot.config.server.max_request);
         let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_));
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
         connection.ticket = None;
@@ -344,6 +476,7 @@ impl Worker {
             volume: Arc::clone(volume),
             limits,
             tenant,
+            account,
             tenant_name,
             reads_need_buffers,
         }));
@@ -352,8 +485,19 @@ impl Worker {
 
     /// Takes one request, or part of one, from the front of `input`; how many bytes it used.
     fn take_request(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
+        if !self.expect_payload(connection) {
+            return Ok(0);
+        }
         if connection.discard.is_some() {
             return Ok(self.skip(connection, input.len()));
+        }
+        if let Some(incoming) = &mut connection.incoming {
+            let filled = incoming.filled;
+            let buffer = incoming.request.buffer.as_mut().map_or(&mut [][..], |buffer| buffer.as_mut_slice());
+            let there = input.len().min(buffer.len() - filled);
+            buffer[filled..filled + there].copy_from_slice(&input[..there]);
+            self.fill(connection, there);
+            return Ok(there);
         }
         if connection.outstanding() >= self.shared.bounds.in_flight {
             connection.paused = Paused::Full;
@@ -381,73 +525,85 @@ impl Worker {
                 cookie: header.cookie,
                 offset: header.offset,
                 errno,
+                whole: None,
             });
             return Ok(header_len + self.skip(connection, input.len() - header_len));
         }
-        // What is allocated, not what is asked: a write of one byte takes a page.
-        let charge = match header.command {
-            Command::Write => BufferPool::capacity(header.length as usize),
-            Command::Read if attached.reads_need_buffers => BufferPool::capacity(header.length as usize),
-            Command::BlockStatus => EXTENTS_BYTES,
-            _ => 0,
-        } as u64;
-        let volume = attached.volume.id;
         let work = attached.volume.work(header.command, header.flags, header.length);
-        if charge > 0 && !self.charge(connection, charge) {
-            return Ok(0);
-        }
-        connection.requests += 1;
+        let pool = &self.snapshot.pools[attached.volume.pool];
+        let slice = divide::slice_of(&attached.volume, pool, header.command, &work, header.length);
+        // What is allocated, not what is asked: a write of one byte takes a page. The slices of a write pay as they arrive.
+        let memory = match header.command {
+            Command::Write if slice.is_none() => BufferPool::capacity(header.length as usize) as u64,
+            Command::Read if attached.reads_need_buffers => match slice {
+                None => BufferPool::capacity(header.length as usize) as u64,
+                Some(slice) => header.length.next_multiple_of(slice) + slice,
+            },
+            Command::BlockStatus => EXTENTS_BYTES as u64,
+            _ => 0,
+        };
         let mut request = Request {
-            key: connection.key,
-            volume,
             command: header.command,
             flags: header.flags,
             cookie: header.cookie,
             offset: header.offset,
             length: header.length,
-            buffer: None,
             work,
-            charge,
+            ..Request::of(connection.key, attached.volume.id)
         };
-        if header.command != Command::Write {
-            self.enqueue(connection, request);
-            return Ok(header_len);
+        if memory > 0 {
+            let Some(charge) = self.charge(connection, memory) else { return Ok(0) };
+            request.charge = charge;
         }
-        let mut buffer = self.buffers.take(header.length as usize);
+        connection.requests += 1;
+        match (header.command, slice) {
+            (Command::Write, Some(slice)) => {
+                Self::divide_write(connection, request, slice, clock::now());
+                return Ok(header_len);
+            }
+            (_, Some(slice)) => {
+                self.divide(connection, request, slice, clock::now());
+                return Ok(header_len);
+            }
+            (Command::Write, None) => {}
+            (_, None) => {
+                self.enqueue(connection, request);
+                return Ok(header_len);
+            }
+        }
+        let Some(mut buffer) = self.buffers.take(header.length as usize) else {
+            self.lacks_memory(header.length);
+            connection.charged -= memory;
+            let (remaining, cookie, offset) = (header.length, header.cookie, header.offset);
+            connection.discard = Some(Discard { remaining, cookie, offset, errno: Errno::NoMem, whole: None });
+            return Ok(header_len + self.skip(connection, input.len() - header_len));
+        };
         let there = (input.len() - header_len).min(header.length as usize);
         buffer.as_mut_slice()[..there].copy_from_slice(&input[header_len..header_len + there]);
         request.buffer = Some(buffer);
+        connection.progress.moved(there as u64);
         if there as u64 == header.length {
             self.enqueue(connection, request);
         } else {
-            connection.incoming = Some(Incoming { request, filled: there, pace: Pace::new(clock::now()) });
+            connection.incoming = Some(Incoming { request, filled: there });
         }
         Ok(header_len + there)
     }
 
-    /// Takes bytes out of the buffer budget for a request, or makes the connection wait.
-    fn charge(&mut self, connection: &mut Connection, bytes: u64) -> bool {
-        // A connection may hold half of what is free, by its first request too: a header is sent quickly. However many
-        // hoard what they do not take or send, each holds less than the one before, and something is left for
-        // those that come. With nothing in use any request goes, or one of more than half would never.
-        let (held, budget) = (connection.held(), &self.shared.budget);
-        let exempt = held == 0 && (bytes <= SMALL || budget.used() == 0);
-        if !exempt && held + bytes > budget.free() / 2 {
-            if held > 0 {
-                connection.paused = Paused::Full;
-            } else {
-                connection.paused = Paused::Memory((2 * bytes).min(budget.limit()));
-                self.hungry.push(connection.key);
-            }
-            return false;
+    /// Takes bytes out of the tenant's buffer memory, or makes the connection wait.
+    pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
+        let held = connection.held();
+        let account = connection.account()?;
+        if let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
+            connection.charged += bytes;
+            return Some(charge);
         }
-        if !budget.try_take(bytes) {
-            connection.paused = Paused::Memory(bytes);
-            self.hungry.push(connection.key);
-            return false;
+        if connection.waiting.is_none() {
+            connection.waiting = Some(account.wait(clock::now()));
         }
-        connection.charged += bytes;
-        true
+        connection.paused = Paused::Memory(bytes);
+        self.hungry.push(connection.key);
+        None
     }
 
     /// Skips payload of a refused write; answers once all of it is gone.
@@ -456,11 +612,13 @@ impl Worker {
         let skipped = discard.remaining.min(available as u64);
         discard.remaining -= skipped;
         if discard.remaining == 0 {
-            let (cookie, offset, errno) = (discard.cookie, discard.offset, discard.errno);
+            let (cookie, offset, errno, whole) = (discard.cookie, discard.offset, discard.errno, discard.whole);
             connection.discard = None;
-            if let Phase::Attached(attached) = &connection.phase {
+            if let Some(whole) = whole {
+                self.slice_done(connection, whole, 0, Charge::default(), Ok(Output::Nothing));
+            } else if let Phase::Attached(attached) = &connection.phase {
                 let header = reply::error(attached.session.framing, cookie, offset, errno);
-                connection.out.push(Some(header), Payload::None, 0);
+                connection.out.push(Some(header), Payload::None, Charge::default());
                 self.mark_dirty(connection);
             }
         }
@@ -469,9 +627,10 @@ impl Worker {
 
     /// Hands a complete request to its pool in this round.
     #[inline]
-    fn enqueue(&mut self, connection: &mut Connection, request: Request) {
+    pub(super) fn enqueue(&mut self, connection: &mut Connection, request: Request) {
         let Phase::Attached(attached) = &connection.phase else { return };
         connection.in_flight += 1;
+        connection.changes += u32::from(is_change(request.command));
         self.requests += 1;
         let pool = attached.volume.pool;
         self.pools[pool].incoming.push((attached.tenant, request.work, request));

@@ -3,12 +3,12 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use rustix::event::epoll;
-
 use super::connection::{ConnKey, Connection, Ending, Paused, Phase};
 use super::mailbox::Message;
+use super::sources::Set;
 use super::{READ, WRITE, Worker};
 use crate::clock;
+use crate::faults::Call;
 
 impl Worker {
     /// Puts a connection back in its place, or closes it when it is done.
@@ -28,11 +28,22 @@ impl Worker {
     }
 
     fn watch(&self, connection: &mut Connection, interest: u32) {
-        let data = epoll::EventData::new_u64(connection.key.to_event());
-        if epoll::modify(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(interest))
-            .is_ok()
-        {
+        let data = connection.key.to_event();
+        if self.sources.modify(connection.transport.fd(), data, interest, connection.set).is_ok() {
             connection.interest = interest;
+        }
+    }
+
+    /// Moves a connection into another set of those that are listened to.
+    pub(super) fn move_to(&self, connection: &mut Connection, set: Set) {
+        if connection.set == set {
+            return;
+        }
+        let (fd, data) = (connection.transport.fd(), connection.key.to_event());
+        // Where there is no room for a moment, it stays where it is.
+        if self.sources.add(fd, data, connection.interest, set).is_ok() {
+            self.sources.remove(fd, connection.set);
+            connection.set = set;
         }
     }
 
@@ -40,10 +51,10 @@ impl Worker {
     pub(super) fn lose(&mut self, mut connection: Box<Connection>) {
         let first = !std::mem::replace(&mut connection.gone, true);
         if first {
-            let _ = epoll::delete(&self.epoll, connection.transport.fd());
+            self.sources.remove(connection.transport.fd(), connection.set);
             connection.interest = 0;
         }
-        connection.out.clear(&mut self.buffers, &self.shared.budget);
+        connection.out.clear(&mut self.buffers);
         if connection.said_goodbye && connection.in_flight > 0 {
             let slot = connection.key.slot as usize;
             self.connections[slot] = Some(connection);
@@ -62,13 +73,10 @@ impl Worker {
     }
 
     pub(super) fn close(&mut self, mut connection: Box<Connection>) {
-        connection.out.clear(&mut self.buffers, &self.shared.budget);
+        connection.out.clear(&mut self.buffers);
         self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
-        if let Some(incoming) = connection.incoming.take() {
-            self.shared.budget.give(incoming.request.charge);
-            if let Some(buffer) = incoming.request.buffer {
-                self.buffers.give(buffer);
-            }
+        if let Some(buffer) = connection.incoming.take().and_then(|incoming| incoming.request.buffer) {
+            self.buffers.give(buffer);
         }
         if let Some(volume) = connection.volume() {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
@@ -90,7 +98,7 @@ impl Worker {
         }
         match self.connections[slot].take() {
             Some(mut connection) if connection.key == key && !connection.gone => {
-                let _ = epoll::delete(&self.epoll, connection.transport.fd());
+                self.sources.remove(connection.transport.fd(), connection.set);
                 connection.interest = 0;
                 connection.dirty = false;
                 self.count -= 1;
@@ -156,17 +164,18 @@ impl Worker {
         }
         // It may have been meant for a worker that has ended.
         self.shared.slots.set_home(connection.key, self.index);
-        let data = epoll::EventData::new_u64(connection.key.to_event());
         self.count += 1;
         // It may have been under way while everybody else took a new snapshot.
         if !connection.follow(&self.snapshot) {
             self.close(connection);
             return;
         }
-        if let Err(error) =
-            epoll::add(&self.epoll, connection.transport.fd(), data, epoll::EventFlags::from_bits_retain(READ))
-        {
-            tracing::warn!(peer = %connection.peer, %error, "cannot watch a connection");
+        let (fd, data) = (connection.transport.fd(), connection.key.to_event());
+        let watch = || self.sources.add(fd, data, READ, connection.set);
+        if let Err(error) = self.shared.faults.check(Call::Watch).and_then(|()| watch()) {
+            if let Some(more) = self.count_failure("watch", error.raw_os_error()) {
+                tracing::warn!(peer = %connection.peer, %error, not_logged = more, "cannot watch a connection, and closes it; raise sysctl fs.epoll.max_user_watches");
+            }
             self.close(connection);
             return;
         }

@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use evenkeel_policy::Config;
 
 use super::*;
-use crate::buffer::Budget;
+use crate::budget::Budget;
+use crate::faults::Faults;
 use crate::registry::Registry;
 use crate::shared::Bounds;
-use connection::{PACE_WINDOW, Payload};
+use connection::Payload;
 use transport::{Peer, Transport};
 
 /// Bytes of the buffer budget.
@@ -24,8 +25,12 @@ fn worker() -> Worker {
 
 /// The same with a volume of so many bytes, and so many requests of a connection in flight.
 fn worker_with(bytes: u64, in_flight: usize) -> Worker {
-    let text = format!("[volumes.disk0]\nbackend = \"memory\"\nsize = {bytes}\n");
-    let config = Config::parse(&text, "test").unwrap();
+    worker_of(&format!("[volumes.disk0]\nbackend = \"memory\"\nsize = {bytes}\n"), in_flight)
+}
+
+/// The same with volumes as described.
+fn worker_of(volumes: &str, in_flight: usize) -> Worker {
+    let config = Config::parse(volumes, "test").unwrap();
     let bounds = Bounds {
         in_flight,
         handshake_ns: Duration::from_secs(3600).as_nanos(),
@@ -34,8 +39,9 @@ fn worker_with(bytes: u64, in_flight: usize) -> Worker {
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
     };
-    let shared = Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control()));
-    let mut registry = Registry::new(0);
+    let shared =
+        Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control(), Faults::NONE));
+    let mut registry = Registry::new(0, Vec::new(), Faults::NONE);
     let mut snapshot = registry.plan(&Snapshot::default(), &config, true).unwrap();
     registry.apply(&mut snapshot);
     shared.publish(snapshot);
@@ -53,8 +59,8 @@ fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     worker.shared.slots.set_home(key, 0);
     worker.shared.placement().join(key.slot);
     worker.shared.stats[0].connections.fetch_add(1, Ordering::Relaxed);
-    let ticket = worker.shared.handshakes.begin(&Peer::default()).ok().unwrap();
-    worker.open(Transport::unix(server.into()), Peer::default(), key, ticket);
+    let (ticket, place) = worker.shared.handshakes.begin(&Peer::default(), clock::now()).ok().unwrap();
+    worker.open(Transport::unix(server.into()), Peer::default(), key, ticket, place);
     (client, key)
 }
 
@@ -105,12 +111,14 @@ fn an_event_of_an_earlier_user_of_a_slot_is_ignored() {
 fn a_reader_may_be_slow_but_not_next_to_still() {
     // A reply that the socket takes in many parts, and that holds almost all of the buffer memory.
     const REPLY: usize = 30 << 20;
-    let step = Duration::from_nanos(PACE_WINDOW.as_nanos() / 2);
+    let step = Duration::from_nanos(super::house::STUCK_AFTER.as_nanos() / 2);
     let mut worker = worker();
     let (mut client, key) = attach(&mut worker);
     let mut now = clock::now();
-    assert!(worker.shared.budget.try_take(REPLY as u64));
-    at(&mut worker, key).out.push(None, Payload::Owned(vec![0; REPLY]), REPLY as u64);
+    let account = Arc::clone(at(&mut worker, key).account().unwrap());
+    let charge = account.take(0, REPLY as u64, None).unwrap();
+    at(&mut worker, key).out.push(None, Payload::Owned(vec![0; REPLY]), charge);
+    let waiting = account.wait(now);
 
     // 1 MiB is taken every 10 s, for minutes: slow, not stuck.
     let mut taken = 0;
@@ -135,6 +143,7 @@ fn a_reader_may_be_slow_but_not_next_to_still() {
         rounds += 1;
     }
     assert!((2..=4).contains(&rounds), "closed after {rounds} rounds");
+    drop(waiting);
     assert_eq!(worker.shared.budget.used(), 0, "its memory is for others again");
 }
 
@@ -165,7 +174,7 @@ fn send(worker: &mut Worker, key: ConnKey) {
 
 /// One round of a worker's loop with the events that there are.
 fn round(worker: &mut Worker) {
-    let mut events = Vec::with_capacity(EVENTS);
+    let mut events = Vec::with_capacity(super::sources::EVENTS);
     worker.poll(&mut events, Duration::ZERO);
     events.drain(..).for_each(|event| worker.on_event(event.u64, event.events));
     worker.on_timers();
@@ -192,4 +201,35 @@ fn a_connection_that_moves_is_served_in_the_next_round() {
     round(&mut to);
     round(&mut to);
     assert_eq!(drain(&mut client), 16 + 4096);
+}
+
+#[test]
+fn lists_that_are_not_read_are_not_kept() {
+    use std::fmt::Write as _;
+    let mut volumes = String::new();
+    for n in 0..3_000 {
+        write!(volumes, "[volumes.volume-{n:05}]\nbackend = \"memory\"\nsize = 4096\n").unwrap();
+    }
+    let mut worker = worker_of(&volumes, 16);
+    let (mut client, key) = connect(&mut worker);
+    client.write_all(&3u32.to_be_bytes()).unwrap();
+    // Some 130 KB each: more than the socket takes.
+    const LISTS: usize = 32;
+    client.write_all(&b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(LISTS)).unwrap();
+    let (mut read, mut most, mut longest) = (0, 0, 0);
+    for rounds in 0..5_000 {
+        round(&mut worker);
+        let out = &at(&mut worker, key).out;
+        (most, longest) = (most.max(out.len()), longest.max(out.bytes()));
+        // It reads nothing for long.
+        if rounds > 1_000 {
+            read += drain(&mut client);
+        }
+    }
+    // The last piece of one and the first of the next.
+    assert_eq!(most, 2, "pieces are kept");
+    assert!((1..80 << 10).contains(&longest), "{longest} bytes are kept");
+    let exports = LISTS * 3_000 * (20 + 4 + "volume-00000".len());
+    assert_eq!(read, 18 + exports + LISTS * 20, "all of it comes in the end");
+    assert_eq!(at(&mut worker, key).paused, Paused::No);
 }

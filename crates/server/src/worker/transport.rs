@@ -2,18 +2,20 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_policy::access::Caller;
 use rustix::net::sockopt;
 
+use super::socket::Socket;
+use crate::faults::Faults;
 use crate::tls::{self, Acceptor, Cipher, Identity};
 
 /// A connected, non-blocking stream.
 pub(crate) struct Transport {
-    fd: OwnedFd,
+    socket: Socket,
     /// What encrypts it, once the client has asked for that.
     tls: Option<Box<tls::Stream>>,
 }
@@ -73,14 +75,19 @@ impl Transport {
         let _ = sockopt::set_tcp_keepintvl(&fd, (idle / KEEPALIVE_PROBES).max(second));
         let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_PROBES);
         let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis().try_into().unwrap_or(u32::MAX));
-        Self { fd, tls: None }
+        Self { socket: Socket::new(fd), tls: None }
     }
 
     /// Takes over an accepted Unix socket.
     pub(crate) fn unix(fd: OwnedFd) -> Self {
         // The default of 208 KiB counts overhead and would cut a batch of 32 replies of 4 KiB in two.
         let _ = sockopt::set_socket_send_buffer_size(&fd, UNIX_SEND_BUFFER);
-        Self { fd, tls: None }
+        Self { socket: Socket::new(fd), tls: None }
+    }
+
+    /// The same with what a test lets fail.
+    pub(crate) fn with(self, faults: Faults) -> Self {
+        Self { socket: self.socket.with(faults), ..self }
     }
 
     /// From here on everything is encrypted in both directions.
@@ -119,44 +126,47 @@ impl Transport {
     /// Sends what waits; whether all of it went.
     #[inline]
     pub(crate) fn push(&mut self) -> io::Result<bool> {
-        self.tls.as_mut().map_or(Ok(true), |tls| tls.push(self.fd.as_fd()))
+        self.tls.as_mut().map_or(Ok(true), |tls| tls.push(&self.socket))
+    }
+
+    /// Acknowledges over TCP what has arrived, without the delay in which an answer might carry that: a client that sends
+    /// a message in pieces may send the next only then. Lasts until something is received or sent.
+    pub(crate) fn acknowledge(&self) {
+        // Not so on Unix sockets, where there is nothing to acknowledge.
+        let _ = sockopt::set_tcp_quickack(self.fd(), true);
+    }
+
+    /// Bytes that the socket has taken and the peer has not; 0 where the system does not tell.
+    pub(crate) fn on_their_way(&self) -> u64 {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the descriptor is open, and the call writes one integer.
+        let told = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&self.fd()), libc::TIOCOUTQ, &raw mut bytes) };
+        if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
     /// Tells the peer that nothing more comes, if there is a way to.
     pub(crate) fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.end(self.fd.as_fd());
+            tls.end(&self.socket);
         }
     }
 
     /// The socket.
     #[inline]
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.socket.fd()
     }
 
     /// Receives into up to two buffers, one after the other. 0 = the peer has finished. `room` is for TLS.
     #[inline]
     pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8], room: &mut tls::Room) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
-            return tls.receive(self.fd.as_fd(), first, second, room);
+            return tls.receive(&self.socket, first, second, room);
         }
-        let iov = [
-            libc::iovec { iov_base: first.as_mut_ptr().cast(), iov_len: first.len() },
-            libc::iovec { iov_base: second.as_mut_ptr().cast(), iov_len: second.len() },
-        ];
-        let iov = if first.is_empty() { &iov[1..] } else { &iov[..] };
-        loop {
-            // SAFETY: the slices are valid for their lengths.
-            let n = unsafe { libc::readv(self.fd().as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
-            if n >= 0 {
-                return Ok(n as usize);
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
+        let iov = [first, second].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+        let iov = if iov[0].iov_len == 0 { &iov[1..] } else { &iov[..] };
+        // SAFETY: the slices are valid for their lengths.
+        unsafe { self.socket.receive(iov) }
     }
 
     /// Sends what `iov` points to, without blocking and without SIGPIPE; bytes taken, which under TLS may still wait for
@@ -167,25 +177,11 @@ impl Transport {
     /// write meanwhile is allowed (the kernel copies it); only its content is then undefined.
     #[inline]
     pub(crate) unsafe fn send(&mut self, iov: &[libc::iovec], room: &mut tls::Room) -> io::Result<usize> {
-        if let Some(tls) = &mut self.tls {
-            // SAFETY: by this function's contract.
-            return unsafe { tls.send(self.fd.as_fd(), iov, room) };
-        }
-        // SAFETY: all-zero is a valid `msghdr`.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = iov.as_ptr().cast_mut();
-        message.msg_iovlen = iov.len() as _;
-        loop {
-            // SAFETY: by this function's contract.
-            let n = unsafe {
-                libc::sendmsg(self.fd().as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-            };
-            if n >= 0 {
-                return Ok(n as usize);
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        // SAFETY: by this function's contract.
+        unsafe {
+            match &mut self.tls {
+                Some(tls) => tls.send(&self.socket, iov, room),
+                None => self.socket.send(iov),
             }
         }
     }

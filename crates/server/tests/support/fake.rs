@@ -33,8 +33,26 @@ impl Default for Shown {
 }
 
 impl Directory for Shown {
-    fn visit(&self, f: &mut dyn FnMut(&Export<'_>)) {
-        f(&Export {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
+        let stopped = from == 0 && !f(&self.export());
+        stopped.then_some(1)
+    }
+
+    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
+        if name != "none" {
+            f(&self.export());
+        }
+        name != "none"
+    }
+}
+
+impl Shown {
+    fn export(&self) -> Export<'static> {
+        Export {
             name: "fake",
             description: "",
             size: self.size,
@@ -43,14 +61,7 @@ impl Directory for Shown {
             preferred_block: self.min_block.max(4096),
             max_payload: self.max_payload,
             access: Access::Open,
-        });
-    }
-
-    fn find(&self, name: &str, f: &mut dyn FnMut(&Export<'_>)) -> bool {
-        if name != "none" {
-            self.visit(f);
         }
-        name != "none"
     }
 }
 
@@ -241,6 +252,7 @@ fn negotiate(stream: &mut UnixStream, shown: &Shown) -> io::Result<(Session, Vec
                     stream.write_all(&out)?;
                     return Ok((session, input));
                 }
+                Status::Unfinished => {}
                 Status::More if step.consumed > 0 => {}
                 Status::More => break,
                 Status::Closed | Status::StartTls => return Err(io::ErrorKind::ConnectionAborted.into()),

@@ -1,9 +1,12 @@
 //! A server in this process, a folder of its own, and a small blocking client.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+#[path = "../../../xtask/src/test/skip.rs"]
+mod skip;
+
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +17,8 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{Engine, Status};
 use evenkeel_server::{Server, Start};
+
+pub(crate) use skip::skip;
 
 /// Longest wait for something that takes milliseconds on an idle machine; reaching it is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,13 +59,13 @@ impl Drop for Scratch {
 pub struct SmallDisk(Scratch);
 
 impl SmallDisk {
-    /// Mounts it; `None` where that is not allowed, with the test `name` reported as skipped.
+    /// Mounts it; `None` where that is not allowed, with the test reported as skipped.
     pub fn mount(name: &str) -> Option<Self> {
         let folder = Scratch::new(name);
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", "size=1M", "tmpfs"]).arg(folder.path()).stderr(std::process::Stdio::null());
         if !mount.status().is_ok_and(|status| status.success()) {
-            skip(name, "mounting a tmpfs needs root");
+            skip("mounting a tmpfs needs root");
             return None;
         }
         Some(Self(folder))
@@ -110,7 +115,12 @@ impl TestServer {
 
     /// Starts a server with a configuration made by [`config`].
     pub fn with_config(scratch: Scratch, config: Config) -> Self {
-        let server = Server::start(config.clone(), Start::default()).unwrap_or_else(|e| panic!("{e}"));
+        Self::with_start(scratch, config, Start::default())
+    }
+
+    /// The same with what a start needs besides.
+    pub fn with_start(scratch: Scratch, config: Config, start: Start) -> Self {
+        let server = Server::start(config.clone(), start).unwrap_or_else(|e| panic!("{e}"));
         Self { server, scratch, config }
     }
 
@@ -126,9 +136,27 @@ impl TestServer {
         Client::new(Stream::Tcp(self.raw_tcp()), export, Framing::Structured)
     }
 
-    pub fn raw_tcp(&self) -> TcpStream {
+    fn tcp(&self) -> SocketAddr {
         let address = self.server.listening().iter().find_map(|uri| uri.strip_prefix("nbd://")).unwrap();
-        TcpStream::connect(address).unwrap()
+        address.parse().unwrap()
+    }
+
+    pub fn raw_tcp(&self) -> TcpStream {
+        TcpStream::connect(self.tcp()).unwrap()
+    }
+
+    /// A connection from another address of this machine, 127.0.0.`host`.
+    pub fn raw_tcp_from(&self, host: u8) -> io::Result<TcpStream> {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+        let stream = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        bind(&stream, &SocketAddr::from(([127, 0, 0, host], 0)))?;
+        connect(&stream, &self.tcp())?;
+        Ok(stream.into())
+    }
+
+    /// Processor time that the workers have used, as of the last second.
+    pub fn cpu_s(&self) -> f64 {
+        self.server.state().workers.iter().map(|worker| worker.cpu_s).sum()
     }
 
     pub fn raw_unix(&self) -> UnixStream {
@@ -421,22 +449,26 @@ impl Drop for Loop {
 }
 
 /// A loop device of 16 MiB, or `None` and a word about why not.
-pub fn loop_device(scratch: &Scratch, test: &str) -> Option<Loop> {
+pub fn loop_device(scratch: &Scratch) -> Option<Loop> {
     let image = scratch.path().join("device.img");
     std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     let device = Loop::over(&image);
     if device.is_none() {
-        skip(test, "loop devices need root and a kernel that has them");
+        skip("loop devices need root and a kernel that has them");
     }
     device
 }
 
-/// Reports a test that cannot run here, by name, where the test runner collects it.
-pub fn skip(name: &str, why: &str) {
-    eprintln!("SKIPPED: {name}: {why}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-        writeln!(file, "{name}: {why}").unwrap();
+/// A generator of numbers that depend on the seed alone.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
     }
 }
 

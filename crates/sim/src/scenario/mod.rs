@@ -236,7 +236,7 @@ impl Reader<'_> {
             let problem = self.document.complain(&path, finding.message);
             match finding.severity {
                 Severity::Error => self.errors.push(problem),
-                Severity::Warning => self.warnings.push(problem),
+                Severity::Hangs | Severity::Warning => self.warnings.push(problem),
             }
         }
     }

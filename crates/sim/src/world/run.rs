@@ -241,7 +241,7 @@ impl<'a, D: Machine> World<'a, D> {
         let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
         request.entered_at = now;
         request.lower_time = self.inversion.submitted(now, tenant);
-        let work = Work { kind: io.kind, bytes: io.bytes };
+        let work = Work::new(io.kind, io.bytes);
         if self.pool.submit(now, self.tenants[tenant], work, request).is_ok() {
             self.queued += 1;
             self.meter.submitted(now, tenant, io.bytes);

@@ -10,7 +10,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::Options;
-use crate::packages;
 use crate::process::{self, Running};
 use crate::scratch::{self, Scratch};
 
@@ -22,17 +21,11 @@ const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Programs that the cluster is made of, and their packages.
-const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
-const PACKAGES: [&str; 3] = ["ceph-common", "ceph-mon", "ceph-osd"];
+/// Programs that the cluster is made of.
+pub(crate) const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
 
-/// Why there can be no cluster with clients that need `programs` of `packages` as well, if so.
-pub(crate) fn missing(programs: &[&str], packages: &[&str]) -> Option<String> {
-    let absent = PROGRAMS.iter().chain(programs).find(|program| process::find_program(program).is_none());
-    if let Some(program) = absent {
-        let command = packages::command(&[&PACKAGES[..], packages].concat());
-        return Some(format!("{program} is not installed: {command}"));
-    }
+/// Why there can be no cluster on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
     (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
 }
 

@@ -29,7 +29,7 @@ const RAMP: &str = "2";
 
 /// Why the lab cannot run on this machine, if so.
 pub(crate) fn missing() -> Option<String> {
-    ceph_cluster::missing(&["fio", "cc", "curl"], &["fio", "gcc", "curl"]).or_else(|| {
+    ceph_cluster::missing().or_else(|| {
         let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
         (!engines.contains("rados")).then(|| "fio has no rados engine".to_owned())
     })

@@ -122,9 +122,6 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let found = findings(control, &journal)?;
     let caught = found.broken_sectors > 0 && found.promised_sectors > 0;
     lab.check("a_server_that_ignores_flush_is_caught", caught, &summary(&found));
-    if machine.failed_boots > 0 {
-        println!("lab: {} boots had to be repeated", machine.failed_boots);
-    }
     Ok(())
 }
 

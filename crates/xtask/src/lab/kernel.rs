@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::cpio::Archive;
-use crate::packages::RETRIES;
+use crate::packages::{RETRIES, fetch};
 use crate::process;
 
 /// The guest's first program.
@@ -78,7 +78,7 @@ pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathB
     apt.args(["install", "-y", "-qq", "--no-install-recommends", "--download-only"]);
     apt.args(["-o", RETRIES, "-o", "Debug::NoLocking=1", "-o"]);
     apt.arg(format!("Dir::Cache::archives={}", std::path::absolute(&downloads)?.display())).args(packages);
-    process::output(&mut apt)?;
+    fetch(&mut apt)?;
     for entry in std::fs::read_dir(&downloads)? {
         let package = entry?.path();
         if package.extension().is_some_and(|e| e == "deb") {
@@ -104,7 +104,7 @@ pub(crate) fn with_tools(tools: &Path, script: &str) -> String {
 fn unpack(build: &Path, package: &str, into: &Path) -> Result<()> {
     let downloads = build.join("packages");
     std::fs::create_dir_all(&downloads)?;
-    process::output(Command::new("apt-get").args(["-o", RETRIES, "download", package]).current_dir(&downloads))?;
+    fetch(Command::new("apt-get").args(["-o", RETRIES, "download", package]).current_dir(&downloads))?;
     let prefix = format!("{package}_");
     let deb = std::fs::read_dir(&downloads)?
         .filter_map(Result::ok)

@@ -33,6 +33,7 @@ mod iscsi_others;
 mod iscsi_overhead;
 mod iscsi_servers;
 mod iscsi_stage;
+mod isolation;
 mod journal;
 mod kernel;
 mod log_writes;
@@ -60,7 +61,7 @@ use anyhow::{Context, Result};
 use crate::scratch::Scratch;
 use crate::servers::Server;
 use crate::tally::Tally;
-use crate::{build, process};
+use crate::{build, packages, process};
 
 /// Where the guest sees the lab's directory of the host.
 const SHARE: &str = "/run/lab";
@@ -84,6 +85,8 @@ pub(crate) enum Name {
     Initiators,
     /// Delays packets of real initiators against a real iSCSI target.
     Iscsi,
+    /// Attacks a server beside a light client with a reservation; no virtual machine.
+    Isolation,
     /// Uses an export through the kernel's NBD client.
     NbdClient,
     /// Installs, upgrades, restarts and removes the package.
@@ -108,6 +111,7 @@ impl Name {
             Self::Hybrid => "hybrid",
             Self::Initiators => "initiators",
             Self::Iscsi => "iscsi",
+            Self::Isolation => "isolation",
             Self::NbdClient => "nbd-client",
             Self::Package => "package",
             Self::Rbd => "rbd",
@@ -135,18 +139,18 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi; ceph: tutorial, or with --full comparison, cost, recovery, disk).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi, isolation; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
-    /// hybrid, initiators, iscsi, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// hybrid, initiators, iscsi, isolation, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
     /// pause (rbd); prints the tables of the docs (ceph).
     #[arg(long)]
     full: bool,
     /// Seconds of each measurement (ceph).
     #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often everything is measured with `--full`: 5 times by default (hybrid, initiators, iscsi), 3 times (browser, ceph).
+    /// How often everything is measured with `--full`: 5 times by default (hybrid, initiators, iscsi, isolation), 3 times (browser, ceph).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     repeats: Option<u64>,
 }
@@ -302,6 +306,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Hybrid => hybrid::run(&mut lab, &options),
         Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
+        Name::Isolation => isolation::run(&mut lab, &options),
         Name::NbdClient => nbd_client::run(&mut lab, &options),
         Name::Package => package::run(&mut lab, &options),
         Name::Rbd => rbd::run(&mut lab, &options),
@@ -312,17 +317,42 @@ fn run_lab(args: Args) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
+/// Whether a lab boots machines.
+pub(crate) fn boots(name: Name) -> bool {
+    !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots)
+}
+
+/// Programs without which a lab cannot run.
+pub(crate) fn programs(name: Name) -> Vec<&'static str> {
+    let beside: &[&str] = match name {
+        Name::Browser => &["chromium"],
+        Name::Ceph => &["fio", "cc", "curl"],
+        Name::Initiators => &["fio", "etcd"],
+        Name::Iscsi => &["fio", "nft"],
+        Name::Hybrid | Name::NbdClient => &["fio"],
+        Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
+        Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
+        Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
+        Name::Systemd => &["systemctl", "strip"],
+        Name::Durability | Name::Isolation | Name::SyncFailure => &[],
+    };
+    let common: &[&str] = match name {
+        Name::Ceph | Name::Rbd => &ceph_cluster::PROGRAMS,
+        _ if boots(name) => &vm::PROGRAMS,
+        _ => &[],
+    };
+    [common, beside].concat()
+}
+
 /// Why a lab cannot run on this machine, if so.
 pub(crate) fn missing(name: Name) -> Option<String> {
-    match name {
-        Name::Browser => browser::missing(),
-        Name::Ceph => ceph::missing(),
-        Name::Rbd => rbd::missing(),
+    packages::missing_text(&programs(name)).or_else(|| match name {
+        Name::Ceph => ceph_stage::missing(),
+        Name::Rbd => ceph_cluster::missing(),
         Name::Slots => slots::missing(),
-        Name::Package => vm::missing().or_else(package::missing),
-        Name::Systemd => vm::missing().or_else(systemd::missing),
-        _ => vm::missing(),
-    }
+        _ if boots(name) => vm::missing(),
+        _ => None,
+    })
 }
 
 /// Fetches what the virtual machines need, once, before several labs ask for it at the same time.

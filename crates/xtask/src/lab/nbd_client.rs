@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::guest::{tool, work_dir};
 use super::vm::Machine;
-use super::{Lab, Options};
+use super::{Lab, Options, steps};
 use crate::scratch::Scratch;
 use crate::servers::{self, Address, EXPORT, Server, Setup, Storage};
 
@@ -25,19 +25,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let script =
         options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), options.server.name().into()])?;
     let guest = machine.boot(&script, &[])?;
-    let mut steps = 0;
-    let ended = guest.finish(LIMIT, |line| {
-        if let Some(name) = line.strip_prefix("lab: passed ") {
-            steps += 1;
-            lab.passed(name, "");
-        } else if let Some(text) = line.strip_prefix("lab: failed ") {
-            let (name, reason) = text.split_once(' ').unwrap_or((text, ""));
-            steps += 1;
-            lab.failed(name, reason);
-        }
-    });
-    ensure!(steps == steps_of_guest(), "{steps} of {} steps were reported", steps_of_guest());
-    ended
+    steps::report(lab, guest, LIMIT, 2 * STEPS.len())
 }
 
 type Step = fn(&Address) -> Result<()>;
@@ -47,10 +35,6 @@ const STEPS: [(&str, Step); 4] = [
     ("discard", discard),
     ("flush_and_fua_are_offered", flags),
 ];
-
-fn steps_of_guest() -> usize {
-    2 * STEPS.len()
-}
 
 /// In the guest: every step over both transports.
 pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
@@ -63,10 +47,7 @@ pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
         let setup = Setup { server, binary, storage: &Storage::File(file), address: &address };
         let _server = servers::start(&setup, &dir)?;
         for (step, body) in STEPS {
-            match body(&address) {
-                Ok(()) => println!("lab: passed {transport}_{step}"),
-                Err(e) => println!("lab: failed {transport}_{step} {}", format!("{e:#}").replace('\n', " ")),
-            }
+            steps::tell(&format!("{transport}_{step}"), body(&address).map(|()| String::new()));
             // A failed step must not leave the device to the next one.
             let _ = tool("umount", &["/mnt/volume"]);
             let _ = tool("nbd-client", &["-d", DEVICE]);

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use super::package_guest::{BEFORE, Boot, REBOOTED};
 use super::vm::Machine;
-use super::{Lab, Options, SHARE, services, steps};
+use super::{Lab, Options, SHARE, steps};
 use crate::build;
 use crate::deb::{self, Compression, Package, Target};
 use crate::process;
@@ -19,17 +19,8 @@ const LAYER_BYTES: u64 = 2 << 30;
 /// One is installed, the other one is its upgrade.
 const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
-/// Why the lab cannot run on this machine, if so.
-pub(crate) fn missing() -> Option<String> {
-    let absent = ["dpkg-deb", "strip", "man"].into_iter().find(|program| process::find_program(program).is_none());
-    services::missing().or_else(|| absent.map(|program| format!("not installed: {program}")))
-}
-
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    if let Some(why) = missing() {
-        bail!("the package cannot be tried here: {why}");
-    }
     let mut scratch = Scratch::new("package")?;
     if options.keep {
         scratch.keep();

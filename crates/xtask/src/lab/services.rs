@@ -51,11 +51,6 @@ const GENERATORS: [&str; 2] = ["/lib/systemd/system-generators", "/etc/systemd/s
 pub(super) const PATIENCE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Why services cannot be tried on this machine, if so.
-pub(super) fn missing() -> Option<String> {
-    (!Path::new(SYSTEMD).exists()).then(|| format!("systemd is not installed ({SYSTEMD})"))
-}
-
 /// Makes the guest a machine that systemd starts with nothing but what a lab wants.
 pub(super) fn prepare() -> Result<()> {
     for unit in MASKED {

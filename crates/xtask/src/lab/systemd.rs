@@ -6,9 +6,9 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::guest::tool;
@@ -17,7 +17,7 @@ use super::services::{
     until, write,
 };
 use super::vm::Machine;
-use super::{Lab, Options, SHARE, services};
+use super::{Lab, Options, SHARE, services, steps};
 use crate::process;
 use crate::scratch::Scratch;
 
@@ -38,16 +38,8 @@ const NO_RESTART: &str = "[Service]\nRestartSec=1h\n";
 const OSD: &str = "/run/ceph/ceph-osd.7.asok";
 const CEPH: u32 = 64_045;
 
-/// Why the lab cannot run on this machine, if so.
-pub(crate) fn missing() -> Option<String> {
-    services::missing()
-}
-
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    if let Some(why) = missing() {
-        bail!("the units cannot be tried here: {why}");
-    }
     let mut scratch = Scratch::new("systemd")?;
     if options.keep {
         scratch.keep();
@@ -61,22 +53,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     arguments.extend(options.full.then(|| "--full".to_owned()));
     let script = options.guest_script("systemd", &arguments)?;
     let guest = machine.boot(&script, &[])?;
-    let (mut steps, mut since) = (0, Instant::now());
-    let ended = guest.finish(LIMIT, |line| {
-        let passed = line.strip_prefix("lab: passed ");
-        if let Some(text) = passed.or_else(|| line.strip_prefix("lab: failed ")) {
-            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-            steps += 1;
-            lab.check(name, passed.is_some(), detail);
-            println!("lab: {name} took {:.0} s", since.elapsed().as_secs_f64());
-            since = Instant::now();
-        } else if line.starts_with("lab: ") {
-            println!("{line}");
-        }
-    });
-    ended?;
-    ensure!(steps == STEPS.len(), "{steps} of {} steps were reported", STEPS.len());
-    Ok(())
+    steps::report(lab, guest, LIMIT, STEPS.len())
 }
 
 type Step = fn() -> Result<String>;
@@ -101,20 +78,17 @@ pub(crate) fn guest(binary: &Path, units: &Path, full: bool) -> Result<()> {
     }
     let _systemd = services::boot("lab.target")?;
     for (name, step) in STEPS {
-        match step() {
-            Ok(detail) => println!("lab: passed {name} {detail}"),
-            Err(e) => {
-                println!("lab: failed {name} {}", format!("{e:#}").replace('\n', " "));
-                for unit in [GUARD, SERVE] {
-                    let properties = "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,NRestarts,StatusErrno";
-                    for text in [
-                        systemctl(&["show", "-p", properties, unit]),
-                        beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]),
-                    ] {
-                        let text = text.unwrap_or_else(|e| format!("{e:#}"));
-                        text.lines().for_each(|line| println!("lab: {unit}: {line}"));
-                    }
-                }
+        let outcome = step();
+        let failed = outcome.is_err();
+        steps::tell(name, outcome);
+        for unit in [GUARD, SERVE].into_iter().filter(|_| failed) {
+            let properties = "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,NRestarts,StatusErrno";
+            for text in [
+                systemctl(&["show", "-p", properties, unit]),
+                beside("journalctl", &["--no-pager", "-n", "20", "-u", unit]),
+            ] {
+                let text = text.unwrap_or_else(|e| format!("{e:#}"));
+                text.lines().for_each(|line| println!("lab: {unit}: {line}"));
             }
         }
     }

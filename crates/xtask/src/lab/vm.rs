@@ -11,12 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::kernel::{self, Kernel};
-use crate::process::{self, Running};
+use crate::process::Running;
 use crate::scratch::Scratch;
 
-/// Emulated boots have panicked early now and then, before anything of ours ran, while the kernel patched its own code; this
-/// many in a row mean another fault.
-const BOOT_ATTEMPTS: u32 = 5;
 /// Many times what a boot takes on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
@@ -73,8 +70,6 @@ pub(crate) struct Machine {
     layer: bool,
     verbose: bool,
     boots: u32,
-    /// Boots that had to be repeated.
-    pub(crate) failed_boots: u32,
 }
 
 /// A booted machine.
@@ -96,7 +91,7 @@ impl Machine {
         let share = scratch.path().to_owned();
         let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
         let (time, layer, verbose) = (self.time, self.layer, self.verbose);
-        Self { kernel, initramfs, share, time, layer, verbose, boots: 0, failed_boots: 0 }
+        Self { kernel, initramfs, share, time, layer, verbose, boots: 0 }
     }
 
     /// With what is written kept on the first disk, an ext4 file system, from one boot to the next.
@@ -137,27 +132,18 @@ impl Machine {
         kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
         println!("lab: guest kernel {}", kernel.release);
         let share = scratch.path().to_owned();
-        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0, failed_boots: 0 })
+        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
     }
 
     /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
     pub(crate) fn boot(&mut self, script: &str, disks: &[PathBuf]) -> Result<Guest> {
         std::fs::write(self.share.join("command"), script)?;
-        for attempt in 1..=BOOT_ATTEMPTS {
-            let started = Instant::now();
-            let mut guest = self.start(disks)?;
-            match guest.wait_for(BOOT_LIMIT, |line| line.starts_with(BOOTED).then_some(())) {
-                Ok(()) => {
-                    println!("lab: booted in {:.1} s (attempt {attempt})", started.elapsed().as_secs_f64());
-                    return Ok(guest);
-                }
-                Err(e) => {
-                    self.failed_boots += 1;
-                    println!("lab: boot attempt {attempt} failed: {e:#}");
-                }
-            }
-        }
-        bail!("the virtual machine did not boot in {BOOT_ATTEMPTS} attempts; see its console with --verbose")
+        let started = Instant::now();
+        let mut guest = self.start(disks)?;
+        let booted = guest.wait_for(BOOT_LIMIT, |line| line.starts_with(BOOTED).then_some(()));
+        booted.context("the virtual machine did not boot; see its console with --verbose")?;
+        println!("lab: booted in {:.1} s", started.elapsed().as_secs_f64());
+        Ok(guest)
     }
 
     fn start(&mut self, disks: &[PathBuf]) -> Result<Guest> {
@@ -274,26 +260,25 @@ fn read_reply(from: &mut BufReader<impl Read>) -> Result<String> {
     Ok(line)
 }
 
-/// What cannot run on this machine, or `None` when everything needed is there.
-pub(crate) fn missing() -> Option<String> {
-    if std::env::consts::ARCH != "x86_64" {
-        return Some(format!("the labs know x86_64 guests only, this machine is {}", std::env::consts::ARCH));
-    }
-    let needed = [
-        "qemu-system-x86_64",
-        "dpkg",
-        "apt-get",
-        "xz",
-        "zstd",
-        "dmsetup",
-        "mkfs.ext4",
-        "nbd-client",
-        "qemu-nbd",
-        "nbdkit",
-        "ip",
-        "tc",
-        "iscsi-perf",
-    ];
-    let absent: Vec<&str> = needed.into_iter().filter(|p| process::find_program(p).is_none()).collect();
-    (!absent.is_empty()).then(|| format!("not installed: {}", absent.join(", ")))
+/// Programs that a machine, and making it, needs.
+pub(super) const PROGRAMS: [&str; 13] = [
+    "qemu-system-x86_64",
+    "dpkg",
+    "apt-get",
+    "xz",
+    "zstd",
+    "dmsetup",
+    "mkfs.ext4",
+    "nbd-client",
+    "qemu-nbd",
+    "nbdkit",
+    "ip",
+    "tc",
+    "iscsi-perf",
+];
+
+/// Why no machine can run here, if so.
+pub(super) fn missing() -> Option<String> {
+    let here = std::env::consts::ARCH;
+    (here != "x86_64").then(|| format!("the labs know x86_64 guests only, this machine is {here}"))
 }

@@ -1,5 +1,6 @@
 //! The results file of `cargo xtask test --full`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 
@@ -16,6 +17,8 @@ pub(super) struct Row {
     name: String,
     passed: u64,
     failed: Vec<String>,
+    /// Names and reasons.
+    skipped: BTreeMap<String, String>,
     seconds: f64,
     figures: Vec<String>,
 }
@@ -26,6 +29,7 @@ impl Row {
             name: outcome.name.clone(),
             passed: outcome.tally.passed,
             failed: outcome.tally.failed.clone(),
+            skipped: outcome.tally.skipped.clone(),
             seconds: outcome.wall.as_secs_f64(),
             figures: outcome.figures.clone(),
         }
@@ -49,16 +53,19 @@ pub(super) fn write(rows: &[Row]) -> Result<()> {
 fn text(date: &str, commit: &str, rows: &[Row]) -> String {
     let mut text = format!(
         "# `cargo xtask test --full`\n\n{date}, commit {commit}. Each job had the machine to itself.\n\n\
-         | job | passed | failed | seconds |\n|---|---|---|---|\n"
+         | job | passed | failed | skipped | seconds |\n|---|---|---|---|---|\n"
     );
-    for Row { name, passed, failed, seconds, .. } in rows {
-        let _ = writeln!(text, "| `{name}` | {passed} | {} | {seconds:.0} |", failed.len());
+    for Row { name, passed, failed, skipped, seconds, .. } in rows {
+        let _ = writeln!(text, "| `{name}` | {passed} | {} | {} | {seconds:.0} |", failed.len(), skipped.len());
     }
-    for Row { name, failed, figures, .. } in rows.iter().filter(|row| !row.failed.is_empty() || !row.figures.is_empty())
-    {
+    let tells = |row: &&Row| !(row.failed.is_empty() && row.skipped.is_empty() && row.figures.is_empty());
+    for Row { name, failed, skipped, figures, .. } in rows.iter().filter(tells) {
         let _ = writeln!(text, "\n## {name}\n");
         for check in failed {
             let _ = writeln!(text, "- failed: `{check}`");
+        }
+        for (check, reason) in skipped {
+            let _ = writeln!(text, "- skipped: `{check}`: {reason}");
         }
         for figure in figures {
             let _ = writeln!(text, "- {figure}");
@@ -77,14 +84,16 @@ mod tests {
             name: name.into(),
             passed: 2,
             failed: failed.iter().map(|&name| name.to_owned()).collect(),
+            skipped: BTreeMap::new(),
             seconds: 1.4,
             figures: figures.iter().map(|&figure| figure.to_owned()).collect(),
         };
-        let text =
-            text("2026-01-02", "abc", &[row("a", &[], &[]), row("b", &["lab::b::x"], &["y 3 (bar <= 2, MISSED)"])]);
-        assert!(text.contains("2026-01-02, commit abc.") && text.contains("| `a` | 2 | 0 | 1 |"), "{text}");
+        let (mut first, second) = (row("a", &[], &[]), row("b", &["lab::b::x"], &["y 3 (bar <= 2, MISSED)"]));
+        first.skipped.insert("c".into(), "no d".into());
+        let text = text("2026-01-02", "abc", &[first, second]);
+        assert!(text.contains("2026-01-02, commit abc.") && text.contains("| `a` | 2 | 0 | 1 | 1 |"), "{text}");
         assert!(
-            text.ends_with("| `b` | 2 | 1 | 1 |\n\n## b\n\n- failed: `lab::b::x`\n- y 3 (bar <= 2, MISSED)\n"),
+            text.ends_with("| `b` | 2 | 1 | 0 | 1 |\n\n## a\n\n- skipped: `c`: no d\n\n## b\n\n- failed: `lab::b::x`\n- y 3 (bar <= 2, MISSED)\n"),
             "{text}"
         );
     }

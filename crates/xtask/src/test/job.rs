@@ -13,8 +13,8 @@ use crate::process;
 use crate::scratch::Scratch;
 use crate::tally::{Harness, Lines, Tally};
 
-/// Far above what any job takes on two slow cores; a job that hangs ends there.
-const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Far above what a job takes on two slow cores; a job that hangs ends there.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Lines shown of the output of a failed job; all of it is in its log file.
 const SHOWN_LINES: usize = 200;
 /// Quarters of a processor that are taken twice, because jobs that mostly wait leave what they are given to others.
@@ -43,6 +43,8 @@ pub(super) struct Job {
     pub(super) quarters: u32,
     /// Jobs of cargo wait for each other's lock.
     pub(super) cargo: bool,
+    /// What it may take.
+    pub(super) limit: Duration,
 }
 
 /// What became of a job.
@@ -61,7 +63,29 @@ pub(super) struct Outcome {
 impl Job {
     /// A job that takes one processor and is judged by its exit status.
     pub(super) fn new(step: Step, command: Command) -> Self {
-        Self { step, name: step.name(), command, reads: Reads::Status, quarters: 4, cargo: false }
+        Self { step, name: step.name(), command, reads: Reads::Status, quarters: 4, cargo: false, limit: LIMIT }
+    }
+
+    /// The same job at the lowest priority (SCHED_IDLE): it takes no processor from any other.
+    pub(super) fn at_leisure(self) -> Self {
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(self.command.get_program()).args(self.command.get_args());
+        for (key, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(key, value),
+                None => command.env_remove(key),
+            };
+        }
+        if let Some(folder) = self.command.get_current_dir() {
+            command.current_dir(folder);
+        }
+        Self { command, quarters: 0, ..self }
+    }
+
+    /// The outcome of a job that cannot run.
+    pub(super) fn skipped(self, reason: String) -> Outcome {
+        let (tally, figures) = (Tally::one_skipped(&self.name, reason), Vec::new());
+        Outcome { step: self.step, name: self.name, tally, wall: Duration::ZERO, processor: Duration::ZERO, figures }
     }
 
     /// Runs it to its end, with its output in `LOGS/NAME.log`, shown when it fails.
@@ -85,12 +109,16 @@ impl Job {
     }
 
     fn count(&mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool, processor: &mut Duration) -> Result<Tally> {
-        let scratch = Scratch::new("skips")?;
-        let skip_log = scratch.path().join("log");
+        let scratch = Scratch::new("job")?;
+        let skip_log = scratch.path().join("skipped");
         self.command.env("EVENKEEL_SKIP_LOG", &skip_log);
+        if self.reads == Reads::Harness {
+            // What a killed test leaves behind goes with the job. Labs remove their own, or keep it.
+            self.command.env("TMPDIR", scratch.path());
+        }
         let mut output = Output { path: logs.join(format!("{}.log", self.name)), text: String::new() };
         let (mut harness, mut lab) = (Harness::of(&self.name), Lines::default());
-        let ended = process::stream(&mut self.command, LIMIT, |line| {
+        let ended = process::stream(&mut self.command, self.limit, |line| {
             if takes(line) {
                 return;
             }
@@ -116,7 +144,7 @@ impl Job {
             Reads::Harness => harness.finish(status.success()),
             Reads::Lab => lab.finish(&self.name, status.success()),
         };
-        tally.apply_skip_log(&std::fs::read_to_string(&skip_log).unwrap_or_default());
+        tally.apply_skip_log(&self.name, &std::fs::read_to_string(&skip_log).unwrap_or_default());
         Ok(tally)
     }
 }
@@ -169,6 +197,24 @@ impl Queue {
     }
 }
 
+/// What a running job has taken of the queue; given back however the job ends.
+struct Taken<'a> {
+    queue: &'a Mutex<Queue>,
+    changed: &'a Condvar,
+    quarters: u32,
+    cargo: bool,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.free += self.quarters;
+        queue.cargo &= !self.cargo;
+        drop(queue);
+        self.changed.notify_all();
+    }
+}
+
 /// Runs the jobs side by side on so many processors, those first that come first; calls `ended` with each outcome.
 pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn(Outcome) + Sync) {
     let all = 4 * processors as u32 + SHARED_QUARTERS;
@@ -194,14 +240,8 @@ pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn
             scope.spawn(|| {
                 while let Some(job) = next() {
                     let (quarters, cargo) = (job.quarters.min(all), job.cargo);
-                    let outcome = job.run(logs);
-                    {
-                        let mut queue = lock();
-                        queue.free += quarters;
-                        queue.cargo &= !cargo;
-                    }
-                    changed.notify_all();
-                    ended(outcome);
+                    let _taken = Taken { queue: &queue, changed: &changed, quarters, cargo };
+                    ended(job.run(logs));
                 }
                 changed.notify_all();
             });
@@ -211,6 +251,7 @@ pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn
 
 #[cfg(test)]
 mod tests {
+    use super::super::skip::skip;
     use super::*;
 
     fn job(name: &str, quarters: u32, cargo: bool) -> Job {
@@ -233,6 +274,54 @@ mod tests {
         (queue.free, queue.cargo) = (8, false);
         let taken: Vec<String> = std::iter::from_fn(|| queue.take(8)).map(|job| job.name).collect();
         assert_eq!(taken, ["doc", "x"]);
+    }
+
+    #[test]
+    fn a_job_at_leisure_has_the_lowest_priority_and_is_otherwise_the_same() {
+        let logs = Scratch::new("leisure").unwrap();
+        let mut job = job("policy", 4, true);
+        let script = "[ $VALUE = 3 ] && [ $PWD = / ] && awk '{ exit $41 != 5 }' /proc/self/stat";
+        job.command = Command::new("sh");
+        job.command.args(["-c", script]).env("VALUE", "3").current_dir("/");
+        let job = job.at_leisure();
+        assert!(job.quarters == 0 && job.cargo);
+        assert_eq!(job.run(logs.path()).tally, Tally::one_passed());
+    }
+
+    #[test]
+    fn a_job_that_panics_keeps_no_other_waiting() {
+        let logs = Scratch::new("panic").unwrap();
+        let jobs = (0..6).map(|i| job(&format!("job-{i}"), 8, true)).collect();
+        let ended = std::sync::atomic::AtomicUsize::new(0);
+        let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(jobs, 2, logs.path(), |outcome| {
+                ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                assert_ne!(outcome.name, "job-1");
+            });
+        }));
+        assert!(ran.is_err() && ended.into_inner() == 6);
+    }
+
+    /// Runs itself as a job.
+    #[test]
+    fn a_test_that_cannot_run_is_skipped_by_its_name_and_its_files_are_removed() {
+        let (own, folder) =
+            ("test::job::tests::a_test_that_cannot_run_is_skipped_by_its_name_and_its_files_are_removed", "TMPDIR=");
+        if std::env::var_os("AS_A_JOB").is_some() {
+            println!("\n{folder}{}", Scratch::new("left").unwrap().path().parent().unwrap().display());
+            return skip("as asked");
+        }
+        let logs = Scratch::new("t").unwrap();
+        let mut job = Job { reads: Reads::Harness, ..job("x", 1, false) };
+        job.command = Command::new(std::env::current_exe().unwrap());
+        job.command.args(["--exact", own, "--nocapture"]).env("AS_A_JOB", "1");
+        let mut folders = Vec::new();
+        let outcome = job.run_and(logs.path(), |line| {
+            folders.extend(line.strip_prefix(folder).map(PathBuf::from));
+            false
+        });
+        assert_eq!(outcome.tally, Tally::one_skipped(format!("x {own}"), "as asked"));
+        assert!(folders.len() == 1 && !folders[0].exists(), "{folders:?}");
     }
 
     #[test]

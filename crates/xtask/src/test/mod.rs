@@ -2,12 +2,14 @@
 
 mod full;
 mod job;
+#[cfg(test)]
+mod skip;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,6 +49,8 @@ pub(crate) enum Step {
     Initiators,
     /// Packet delay on a real iSCSI target in a virtual machine.
     Iscsi,
+    /// Attacks on a server beside a light client.
+    Isolation,
     /// The kernel's NBD client in a virtual machine.
     NbdClient,
     /// The package, installed, upgraded and removed in a virtual machine.
@@ -72,44 +76,37 @@ impl Step {
         matches!(self, Self::Fmt | Self::Clippy | Self::Build | Self::Tests | Self::Doc)
     }
 
-    /// The lab of a step, with the quarters of a processor that it takes beside others.
-    fn lab(self) -> Option<(lab::Name, u32)> {
-        Some(match self {
-            Self::Browser => (lab::Name::Browser, 2),
-            Self::Ceph => (lab::Name::Ceph, 1),
-            Self::Durability => (lab::Name::Durability, 4),
-            Self::Hybrid => (lab::Name::Hybrid, 4),
-            Self::Initiators => (lab::Name::Initiators, 4),
-            // Two machines, each of one processor.
-            Self::Iscsi => (lab::Name::Iscsi, 8),
-            Self::NbdClient => (lab::Name::NbdClient, 4),
-            Self::Package => (lab::Name::Package, 4),
-            Self::Rbd => (lab::Name::Rbd, 1),
-            Self::Slots => (lab::Name::Slots, 1),
-            Self::SyncFailure => (lab::Name::SyncFailure, 4),
-            Self::Systemd => (lab::Name::Systemd, 3),
-            Self::Fmt | Self::Clippy | Self::Build | Self::Tests | Self::Doc | Self::Bench | Self::Soak => return None,
-        })
+    /// The lab of this name.
+    fn lab(self) -> Option<lab::Name> {
+        lab::Name::from_str(&self.name(), false).ok()
     }
 }
 
-/// Labs and the soak in the order in which they begin: those that take longest first, so that no processor waits at the end.
-const LABS: [Step; 13] = [
-    Step::Iscsi,
-    Step::Ceph,
-    Step::Hybrid,
-    Step::Systemd,
-    Step::Browser,
-    Step::Package,
-    Step::Initiators,
-    Step::Soak,
-    Step::Slots,
-    Step::Rbd,
-    Step::Durability,
-    Step::SyncFailure,
-    Step::NbdClient,
+/// Labs and the soak, with the quarters of a processor that each takes beside others, in the order in which they begin: those
+/// that take longest first, so that no processor waits at the end.
+const LABS: [(Step, u32); 14] = [
+    // Two machines, each of one processor.
+    (Step::Iscsi, 8),
+    (Step::Ceph, 1),
+    (Step::Hybrid, 4),
+    // Two processors, but for the time between attacks.
+    (Step::Isolation, 6),
+    (Step::Systemd, 3),
+    (Step::Browser, 2),
+    (Step::Package, 4),
+    (Step::Slots, 1),
+    (Step::Initiators, 4),
+    (Step::Soak, 3),
+    (Step::Rbd, 1),
+    (Step::Durability, 4),
+    (Step::SyncFailure, 4),
+    (Step::NbdClient, 4),
 ];
 
+/// Far above what compilers and linters take of what others leave.
+const CARGO_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Far above what a lab takes with `--full`: its guests are given up to two hours.
+const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);
 /// The test program that takes longest, by a factor of ten, and mostly waits for its clients.
 const LONGEST_TEST: &str = "evenkeel-clients";
 
@@ -135,6 +132,17 @@ impl Args {
     fn wants(&self, step: Step) -> bool {
         if self.only.is_empty() { !self.quick || step.in_quick() } else { self.only.contains(&step) }
     }
+
+    fn labs(&self) -> impl Iterator<Item = (Step, u32)> {
+        LABS.into_iter().filter(|(step, _)| self.wants(*step))
+    }
+
+    /// Programs that the wanted steps run.
+    fn programs(&self) -> Vec<&'static str> {
+        let tests = if self.wants(Step::Tests) { &packages::TESTS[..] } else { &[] };
+        let labs = self.labs().filter_map(|(step, _)| step.lab()).flat_map(lab::programs);
+        tests.iter().copied().chain(labs).collect()
+    }
 }
 
 /// What the steps have brought so far.
@@ -155,6 +163,12 @@ struct Spent {
 impl Totals {
     fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
         self.tally.add(Tally::one_skipped(name, reason));
+    }
+
+    /// Counts what failed without being a job.
+    fn fail(&mut self, name: &str, reason: &str) {
+        println!("{name}: FAILED: {reason}");
+        self.tally.add(Tally::one_failed(name));
     }
 
     /// Counts a job and prints a line about it, unless it is one of many that went well.
@@ -198,19 +212,18 @@ impl Totals {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let started = Instant::now();
     let processors = thread::available_parallelism().map_or(2, usize::from);
-    let logs = log_dir()?;
+    let (logs, own) = (log_dir()?, std::env::current_exe()?);
     let totals = Mutex::new(Totals::default());
-    let ended = |outcome| totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(outcome);
+    let lock = || totals.lock().unwrap_or_else(PoisonError::into_inner);
+    let ended = |outcome| lock().add(outcome);
 
-    // Packages come over the network while the compiler takes the processors, and then what the labs need.
-    let boots = LABS.iter().any(|&step| args.wants(step) && step.lab().is_some());
+    // Packages come over the network while the compiler takes the processors, and then what machines need.
+    let programs = args.programs();
+    let boots: Vec<lab::Name> = args.labs().filter_map(|(step, _)| step.lab()).filter(|lab| lab::boots(*lab)).collect();
     let fetching = thread::spawn(move || {
-        let provided = packages::provide();
-        // What is missing is found, and said, once more when the labs are about to begin.
-        if boots && LABS.iter().filter_map(|step| step.lab()).any(|(name, _)| lab::missing(name).is_none()) {
-            let _ = lab::prepare();
-        }
-        provided
+        let provided = packages::provide(&programs);
+        let prepared = if boots.into_iter().any(|lab| lab::missing(lab).is_none()) { lab::prepare() } else { Ok(()) };
+        (provided, prepared)
     });
     let mut built = Built::default();
     if args.wants(Step::Fmt) {
@@ -218,75 +231,79 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         fmt.args(["fmt", "--all", "--check", "--", "--color=never"]);
         ended(Job::new(Step::Fmt, fmt).run(&logs));
     }
-    if args.wants(Step::Build) || args.wants(Step::Tests) || LABS.iter().any(|&lab| args.wants(lab)) {
+    if args.wants(Step::Build) || args.wants(Step::Tests) || args.labs().next().is_some() {
         println!("build: running");
         let mut build = cargo();
         build.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
-        ended(Job::new(Step::Build, build).run_and(&logs, |line| built.line(line)));
+        let outcome = Job::new(Step::Build, build).run_and(&logs, |line| built.line(line));
+        let succeeded = outcome.tally.failed.is_empty();
+        ended(outcome);
+        if succeeded && (built.tests.is_empty() || built.binary.is_none()) {
+            lock().fail("programs", "cargo has built everything, and named no test program or not evenkeel");
+        }
     }
-    let provided = fetching.join().unwrap_or_else(|_| Err(anyhow::anyhow!("installing them panicked")));
+    let fetched = fetching.join().unwrap_or_else(|_| (Err(anyhow::anyhow!("installing them panicked")), Ok(())));
+    let machines = fetched.1.is_ok();
+    for (name, outcome) in [("packages", fetched.0), ("machines", fetched.1)] {
+        if let Err(e) = outcome {
+            lock().fail(name, &format!("{e:#}"));
+        }
+    }
+    for &step in Step::value_variants() {
+        if args.only.is_empty() && !args.wants(step) {
+            lock().skip(step.name(), "left out by --quick");
+        }
+    }
+    if args.wants(Step::Tests)
+        && let Some(text) = packages::missing_text(&packages::TESTS)
+    {
+        println!("Tests without their peers are skipped. {text}");
+    }
     let (mut jobs, binary) = (Vec::new(), built.binary.take());
     let mut tests = if args.wants(Step::Tests) { built.tests() } else { Vec::new() }.into_iter();
     jobs.extend(tests.next());
-    {
-        let mut totals = totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        report_packages(provided, &mut totals);
-        for &step in Step::value_variants() {
-            if args.only.is_empty() && !args.wants(step) {
-                totals.skip(step.name(), "left out by --quick");
-            }
-        }
-        for &step in &LABS {
-            if args.wants(step) {
-                match lab_job(step, args, binary.as_deref())? {
-                    Ok(job) => jobs.push(job),
-                    Err(reason) => totals.skip(format!("lab {}", step.name()), reason),
-                }
-            }
-        }
-        if binary.is_none() && jobs.iter().any(|job| job.reads == Reads::Lab) {
-            jobs.retain(|job| job.reads != Reads::Lab);
-            totals.skip("labs", "there is no program to test");
+    for (step, quarters) in args.labs() {
+        match (obstacle(step, machines), &binary) {
+            (Some(reason), _) => lock().skip(format!("lab {}", step.name()), reason),
+            (None, None) => lock().skip(format!("lab {}", step.name()), "there is no program to test"),
+            (None, Some(binary)) => jobs.push(lab_job(step, quarters, args, &own, binary)),
         }
     }
-    if jobs.iter().any(|job| job.step.lab().is_some()) {
-        lab::prepare().context("cannot fetch the guest's kernel")?;
-    }
-    // One after the other, beside the labs.
+    // What takes cargo's lock runs one after the other beside the rest.
     jobs.extend(cargo_jobs(args));
     jobs.extend(tests);
     println!("{} jobs, side by side on {processors} processors", jobs.len());
     job::run(jobs, processors, &logs, ended);
     if args.full {
-        let outcomes = Mutex::new(Vec::new());
-        // Each takes all processors.
-        job::run(full_jobs(args)?, processors, &logs, |outcome| {
-            outcomes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(full::Row::of(&outcome));
+        let rows = Mutex::new(Vec::new());
+        let ended = |outcome: Outcome| {
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push(full::Row::of(&outcome));
             ended(outcome);
-        });
-        full::write(&outcomes.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))?;
+        };
+        let possible = |job: Job| match obstacle(job.step, machines).filter(|_| job.reads == Reads::Lab) {
+            Some(reason) => {
+                ended(job.skipped(reason));
+                None
+            }
+            None => Some(job),
+        };
+        // Each takes all processors.
+        job::run(full_jobs(args, &own).into_iter().filter_map(possible).collect(), processors, &logs, ended);
+        let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Some steps alone are no run to keep.
+        if args.only.is_empty()
+            && let Err(e) = full::write(&rows)
+        {
+            lock().fail("results", &format!("{e:#}"));
+        }
     }
 
-    let totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     print!("{}", totals.report());
     println!("({:.0} s in all; logs in {})", started.elapsed().as_secs_f64(), logs.display());
     let Tally { passed, failed, skipped } = &totals.tally;
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     Ok(failed.is_empty())
-}
-
-fn report_packages(provided: Result<Vec<&'static str>>, totals: &mut Totals) {
-    match provided {
-        Ok(missing) if missing.is_empty() => {}
-        Ok(missing) => {
-            println!("Not installed: {}. Tests that need them are skipped. Install them with", missing.join(", "));
-            println!("  {}", packages::command(&missing));
-        }
-        Err(e) => {
-            println!("packages: {e:#}");
-            totals.tally.add(Tally::one_failed("packages"));
-        }
-    }
 }
 
 /// What the build has made, as cargo tells it.
@@ -338,32 +355,28 @@ impl Built {
     }
 }
 
-/// A lab as a program of its own, or why it cannot run here.
-fn lab_job(step: Step, args: &Args, binary: Option<&Path>) -> Result<Result<Job, String>> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let quarters = match step.lab() {
-        Some((lab, quarters)) => {
-            if let Some(reason) = lab::missing(lab) {
-                return Ok(Err(reason));
-            }
-            command.args(["lab", lab.text()]);
-            quarters
-        }
-        None => {
-            command.args(["soak", "--short"]);
-            3
-        }
+/// Why the lab of a step cannot run, if so; `machines` is whether what they need is there.
+fn obstacle(step: Step, machines: bool) -> Option<String> {
+    let lab = step.lab()?;
+    let fetched = machines || !lab::boots(lab);
+    lab::missing(lab).or_else(|| (!fetched).then(|| "what its machine needs could not be fetched".to_owned()))
+}
+
+/// A lab as a program of its own.
+fn lab_job(step: Step, quarters: u32, args: &Args, own: &Path, binary: &Path) -> Job {
+    let mut command = Command::new(own);
+    match step {
+        Step::Soak => command.args(["soak", "--short"]),
+        _ => command.args(["lab", &step.name()]),
     };
-    if let Some(binary) = binary {
-        command.arg("--binary").arg(binary);
-    }
+    command.arg("--binary").arg(binary);
     if args.keep {
         command.arg("--keep");
     }
-    Ok(Ok(Job { reads: Reads::Lab, quarters, ..Job::new(step, command) }))
+    Job { reads: Reads::Lab, quarters, ..Job::new(step, command) }
 }
 
-/// What takes cargo's lock.
+/// What takes cargo's lock. What only compiles gets the time that the others leave.
 fn cargo_jobs(args: &Args) -> Vec<Job> {
     let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
         let mut command = cargo();
@@ -371,40 +384,44 @@ fn cargo_jobs(args: &Args) -> Vec<Job> {
         if step == Step::Doc {
             command.env("RUSTDOCFLAGS", "-D warnings");
         }
-        Job { name: name.into(), reads, cargo: true, ..Job::new(step, command) }
+        Job { name: name.into(), reads, cargo: true, limit: CARGO_LIMIT, ..Job::new(step, command) }
     };
     // All packages, because some alone would have their dependencies built again with fewer features.
     let bench = ["bench", "--workspace", "--profile", "dev"];
     let benches = ["--bench", "mclock", "--bench", "placement", "--bench", "engine", "--", "--smoke"];
     let jobs = [
-        job(Step::Clippy, "clippy", Reads::Status, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        job(Step::Tests, "doc-tests", Reads::Harness, &["test", "--workspace", "--doc"]),
-        job(Step::Doc, "doc", Reads::Status, &["doc", "--workspace", "--no-deps", "--quiet"]),
+        // First: it would wait for the others until the rest has ended.
         job(Step::Bench, "bench", Reads::Status, &[&bench[..], &benches].concat()),
+        job(Step::Clippy, "clippy", Reads::Status, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+            .at_leisure(),
+        job(Step::Doc, "doc", Reads::Status, &["doc", "--workspace", "--no-deps", "--quiet"]).at_leisure(),
+        job(Step::Tests, "doc-tests", Reads::Harness, &["test", "--workspace", "--doc"]).at_leisure(),
     ];
     jobs.into_iter().filter(|job| args.wants(job.step)).collect()
 }
 
 /// What `--full` judges after everything else: each alone on the machine.
-fn full_jobs(args: &Args) -> Result<Vec<Job>> {
-    let own = std::env::current_exe()?;
-    let job = |step: Step, reads: Reads, words: &[&str]| {
-        let mut command = Command::new(&own);
+fn full_jobs(args: &Args, own: &Path) -> Vec<Job> {
+    let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
+        let mut command = Command::new(own);
         command.args(words);
-        Job { name: format!("full-{}", step.name()), reads, quarters: u32::MAX, ..Job::new(step, command) }
+        let (name, limit) = (format!("full-{name}"), FULL_LIMIT);
+        Job { name, reads, quarters: u32::MAX, limit, ..Job::new(step, command) }
     };
-    let labs = LABS.into_iter().filter(|step| !matches!(step, Step::SyncFailure | Step::NbdClient));
-    let names = labs.filter_map(|step| Some((step, step.lab()?.0)));
-    let possible = names.filter(|(step, name)| args.wants(*step) && lab::missing(*name).is_none());
-    let mut jobs: Vec<Job> =
-        possible.map(|(step, name)| job(step, Reads::Lab, &["lab", name.text(), "--full"])).collect();
-    if args.wants(Step::Soak) {
-        jobs.push(job(Step::Soak, Reads::Lab, &["soak", "--minutes", "10"]));
+    let mut jobs = Vec::new();
+    for (step, _) in args.labs() {
+        let name = step.name();
+        match step {
+            // They have no longer form.
+            Step::SyncFailure | Step::NbdClient => {}
+            Step::Soak => jobs.push(job(step, &name, Reads::Lab, &["soak", "--minutes", "10"])),
+            _ => jobs.push(job(step, &name, Reads::Lab, &["lab", &name, "--full"])),
+        }
     }
     if args.wants(Step::Package) {
-        jobs.push(job(Step::Package, Reads::Status, &["deb", "--check-reproducible"]));
+        jobs.push(job(Step::Package, "deb", Reads::Status, &["deb", "--check-reproducible"]));
     }
-    Ok(jobs)
+    jobs
 }
 
 fn log_dir() -> Result<PathBuf> {
@@ -416,6 +433,49 @@ fn log_dir() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn args(words: &[&str]) -> Args {
+        use clap::{Args as _, FromArgMatches as _};
+        let command = Args::augment_args(clap::Command::new("test"));
+        Args::from_arg_matches(&command.get_matches_from([&["test"], words].concat())).unwrap()
+    }
+
+    #[test]
+    fn every_lab_is_a_step_and_runs_once() {
+        let mut labs: Vec<String> = LABS.iter().map(|(step, _)| step.name()).collect();
+        let mut expected: Vec<String> = lab::Name::value_variants().iter().map(|lab| lab.text().to_owned()).collect();
+        expected.push(Step::Soak.name());
+        labs.sort();
+        expected.sort();
+        assert_eq!(labs, expected);
+        let steps = Step::value_variants().iter().filter(|step| step.lab().is_some() || **step == Step::Soak);
+        assert_eq!(steps.count(), LABS.len());
+    }
+
+    #[test]
+    fn jobs_of_a_full_run_have_names_of_their_own_and_time() {
+        let jobs = full_jobs(&args(&["--full"]), Path::new("xtask"));
+        let mut names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        assert!(names.contains(&"full-package") && names.contains(&"full-deb") && names.contains(&"full-soak"));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), jobs.len());
+        assert!(jobs.iter().all(|job| job.limit == FULL_LIMIT));
+    }
+
+    #[test]
+    fn programs_are_wanted_for_the_wanted_steps_alone() {
+        assert_eq!(args(&["--only", "fmt", "--only", "soak"]).programs(), Vec::<&str>::new());
+        assert_eq!(args(&["--only", "browser"]).programs(), ["chromium"]);
+        assert_eq!(args(&["--quick"]).programs(), packages::TESTS);
+        assert!(args(&[]).programs().contains(&"qemu-system-x86_64"));
+    }
+
+    #[test]
+    fn the_benchmarks_are_cargo_s_first_job() {
+        let names: Vec<String> = cargo_jobs(&args(&[])).into_iter().map(|job| job.name).collect();
+        assert_eq!(names, ["bench", "clippy", "doc", "doc-tests"]);
+    }
 
     #[test]
     fn programs_are_what_cargo_says_that_it_has_made() {

@@ -3,38 +3,22 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use rustix::thread::UnshareFlags;
+
 use super::*;
 use crate::actuator::qdisc::class_id;
+use crate::apart::{apart, skip};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// One that is waited for. What is written is looked at before it is over, beside tests that keep the kernel busy.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Runs `body` in a thread with an empty network of its own.
-fn in_namespace(test: &str, body: fn()) {
-    let ran = std::thread::spawn(move || {
-        // SAFETY: a network namespace changes no descriptor or memory that others share.
-        if unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.is_err() {
-            return Some("may not make network namespaces");
-        }
-        if matches!(exists(), Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL)) {
-            return Some("the kernel has no nf_tables");
-        }
-        body();
-        None
+/// Runs `body` with an empty network of its own.
+fn in_namespace(body: fn()) {
+    apart(UnshareFlags::NEWNET, move || match exists() {
+        Err(Errno::AFNOSUPPORT | Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL) => skip("the kernel has no nf_tables"),
+        _ => body(),
     });
-    if let Some(reason) = ran.join().unwrap() {
-        skip(test, reason);
-    }
-}
-
-fn skip(test: &str, reason: &str) {
-    use std::io::Write as _;
-    println!("SKIPPED: {test}: {reason}");
-    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-        writeln!(file, "{test}: {reason}").unwrap();
-    }
 }
 
 /// What nft says, or nothing where it is not installed.
@@ -76,7 +60,7 @@ fn some() -> Classes {
 
 #[test]
 fn what_is_written_is_in_the_kernel() {
-    in_namespace("what_is_written_is_in_the_kernel", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260, 10809], false).unwrap();
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
         assert!(!has_owner().unwrap(), "it outlives its maker");
@@ -99,7 +83,7 @@ fn what_is_written_is_in_the_kernel() {
 
 #[test]
 fn no_packet_is_looked_at_while_nobody_is_held() {
-    in_namespace("no_packet_is_looked_at_while_nobody_is_held", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], false).unwrap();
         let chains = || nft("list chains inet").map(|list| list.matches("hook output").count());
         let start = Instant::now();
@@ -143,7 +127,7 @@ fn no_packet_is_looked_at_while_nobody_is_held() {
 
 #[test]
 fn elements_go_away_by_themselves() {
-    in_namespace("elements_go_away_by_themselves", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], false).unwrap();
         let started = Instant::now();
         table.write(started, &some(), SHORT).unwrap();
@@ -158,7 +142,7 @@ fn elements_go_away_by_themselves() {
 
 #[test]
 fn renewing_keeps_elements_alive() {
-    in_namespace("renewing_keeps_elements_alive", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], false).unwrap();
         let started = Instant::now();
         // Ends with a write, so that nothing has been left alone for long when it is looked at.
@@ -172,7 +156,7 @@ fn renewing_keeps_elements_alive() {
 
 #[test]
 fn a_foreign_flush_is_noticed_and_repaired() {
-    in_namespace("a_foreign_flush_is_noticed_and_repaired", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], false).unwrap();
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
         // What `nft flush ruleset`, `nft flush chain` and `nft flush map` do, in our own words.
@@ -203,10 +187,10 @@ fn a_foreign_flush_is_noticed_and_repaired() {
 
 #[test]
 fn an_owned_table_goes_with_its_owner() {
-    in_namespace("an_owned_table_goes_with_its_owner", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], true).unwrap();
         if !table.is_owned() {
-            skip("an_owned_table_goes_with_its_owner", "the kernel has no owned tables");
+            skip("the kernel has no owned tables");
             return;
         }
         table.write(Instant::now(), &some(), TIMEOUT).unwrap();
@@ -224,7 +208,7 @@ fn an_owned_table_goes_with_its_owner() {
 /// Loose, as tests run on busy machines; printed for whoever wants the figure.
 #[test]
 fn an_update_is_fast_enough_for_every_tick() {
-    in_namespace("an_update_is_fast_enough_for_every_tick", || {
+    in_namespace(|| {
         let mut table = ThrottleTable::create(&[3260], true).unwrap();
         for clients in [20, 1_000, 4_096, 100_000] {
             let mut times = Vec::new();

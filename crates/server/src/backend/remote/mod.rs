@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
-use evenkeel_nbd::wire::{Framing, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
+use evenkeel_nbd::wire::{Framing, MAX_PAYLOAD, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
 use evenkeel_policy::config;
 use evenkeel_policy::state::RemoteState;
 use evenkeel_policy::uri::{Address, Target};
@@ -34,7 +34,6 @@ use crate::clock;
 use crate::dial;
 use crate::engine::{FileIo, IoResult};
 use crate::error::Error;
-use crate::volume::MAX_PAYLOAD;
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::transport::Transport;
 use driver::{Driver, Event};
@@ -120,8 +119,8 @@ impl Promised {
         let mut flags = Has::HAS_FLAGS | Has::SEND_DF | Has::CAN_MULTI_CONN;
         let mut offer = |flag, offered: bool| flags |= if offered { flag } else { Has::NONE };
         offer(Has::SEND_FLUSH, flush);
-        // Without FUA a write is followed by a flush.
-        offer(Has::SEND_FUA, flush || self.has(Has::SEND_FUA));
+        // Trims, zeroing, and what is divided are followed by a flush, and writes are where there is no FUA.
+        offer(Has::SEND_FUA, flush);
         offer(Has::READ_ONLY, read_only);
         for flag in [Has::ROTATIONAL, Has::SEND_CACHE] {
             offer(flag, self.has(flag));

@@ -26,16 +26,12 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         slots: None,
     };
     let request = Request {
-        key: ConnKey { slot: 0, generation: 0 },
-        volume: 0,
         command: Command::Write,
         flags,
-        cookie: 1,
-        offset: 0,
         length: 4096,
-        buffer: Some(BufferPool::default().take(4096)),
+        buffer: BufferPool::default().take(4096),
         work: Volume::write_of(4096),
-        charge: 4096,
+        ..Request::of(ConnKey { slot: 0, generation: 0 }, 0)
     };
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
@@ -78,7 +74,7 @@ fn want_of_means_is_tried_again_and_never_taken_for_lost_data() {
     };
     let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
     let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
-    for code in [libc::EAGAIN, libc::EINTR] {
+    for code in [libc::EAGAIN, libc::EINTR, libc::ECANCELED] {
         let (mut operations, token) = one_inside_with(&volume, CommandFlags::FUA);
         let mut operation = operations.remove(token).unwrap();
         for _ in 0..MAX_TRIES {

@@ -216,7 +216,7 @@ impl<'a> World<'a> {
     fn arrive(&mut self, now: Instant, place: usize) {
         let (_, io) = self.arrivals[place][self.next[place]];
         let workload = &self.setup.workloads[place];
-        let work = Work { kind: io.kind, bytes: io.bytes };
+        let work = Work::new(io.kind, io.bytes);
         let request = (Request { workload: place, io }, now);
         // A tenant never leaves here.
         let _ = self.hosts[workload.host].pool.submit(now, self.tenants[place], work, request);

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use self::faults::{Faulty, Kernel, plug_in};
 use self::requests::Flushing;
@@ -21,7 +21,7 @@ use self::trial::Trial;
 use super::guest::work_dir;
 use super::pattern::SECTOR;
 use super::vm::Machine;
-use super::{Lab, Options};
+use super::{Lab, Options, steps};
 use crate::scratch::Scratch;
 use crate::servers::{self, Address, Server, Setup, Storage};
 
@@ -112,22 +112,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "sync-failure", &[])?;
     let guest = machine.boot(&script, &disks)?;
-    let mut reported = 0;
-    let ended = guest.finish(LIMIT, |line| {
-        if let Some(text) = line.strip_prefix("lab: passed ") {
-            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
-            reported += 1;
-            lab.passed(name, detail);
-        } else if let Some(text) = line.strip_prefix("lab: failed ") {
-            let (name, reason) = text.split_once(' ').unwrap_or((text, ""));
-            reported += 1;
-            lab.failed(name, reason);
-        }
-    });
-    let expected = SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len();
-    ended?;
-    ensure!(reported == expected, "{reported} of {expected} checks were reported");
-    Ok(())
+    steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
 }
 
 /// What was observed for one check.
@@ -151,14 +136,12 @@ impl Check {
     }
 
     fn report(&self, name: &str) {
-        match self.wrong.first() {
-            None if self.observed > 0 => println!("lab: passed {name} {} observations", self.observed),
-            None => println!("lab: failed {name} nothing was observed"),
-            Some(first) => {
-                let text = format!("{} of {} observations were wrong; {first}", self.wrong.len(), self.observed);
-                println!("lab: failed {name} {}", text.replace('\n', " "));
-            }
-        }
+        let outcome = match self.wrong.first() {
+            None if self.observed > 0 => Ok(format!("{} observations", self.observed)),
+            None => Err(anyhow!("nothing was observed")),
+            Some(first) => Err(anyhow!("{} of {} observations were wrong; {first}", self.wrong.len(), self.observed)),
+        };
+        steps::tell(name, outcome);
     }
 }
 

@@ -1,0 +1,185 @@
+//! How much processor time may an activity take that clients cause, and whose turn is it?
+//!
+//! A storm of something that is cheap to ask for (connections, handshakes, status, reloads) takes a share of one
+//! processor and no more, however fast it comes. Ordinary use is never delayed: the time that it may take at once lasts
+//! for far more than anybody asks in earnest.
+//!
+//! The time left over is one account, which fills at the share and holds [`Config::burst`]. Each client has an account of
+//! its own, a small part of that, which fills at an even part of half the share. Who asks when the common account is at
+//!
+//! | level | goes |
+//! |---|---|
+//! | above a half | everyone |
+//! | above a quarter | newcomers of whom nothing is known ([`Duty::newcomer`]), and clients within their own account |
+//! | above zero | clients within their own account |
+//!
+//! A client that storms is beyond its own account, so the lower half is there for the others. What something costs is
+//! known only afterwards: accounts go below zero, and the debt is paid off before the next turn.
+//!
+//! **Bounds.** In any window of time `t` the activity takes at most `t / one_in + burst`, plus what was under way in
+//! parallel. A client within its account never waits while no more than some ten others storm.
+
+use alloc::collections::BTreeMap;
+
+use crate::time::{Duration, Instant};
+
+/// What a client may take before it counts as storming, as a part of the burst: a tenth of the lower quarter is
+/// left to newcomers who have one such part each.
+const OWN_PART: u64 = 64;
+/// Who waits is called when so much has come in beyond the least: a turn for each request would cost more than the request.
+const QUANTUM_PART: u64 = 128;
+/// Clients with an account; full ones are forgotten. Further clients have none, and count as within theirs.
+const MAX_CLIENTS: usize = 4_096;
+/// How often full accounts are looked for.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How much time there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The share of one processor, as its inverse: 10 for a tenth. At least 1.
+    pub one_in: u32,
+    /// Processor time that may be used at once.
+    pub burst: Duration,
+}
+
+impl Config {
+    /// What a storm may take of a storage server: a tenth of a processor. At once, what a host asks for that starts a
+    /// hundred machines, or a client that describes ten thousand exports.
+    pub const STORM: Self = Self { one_in: 10, burst: Duration::from_secs(1) };
+}
+
+/// Whether a client may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It is within its own account.
+    Own,
+    /// It is not, and there is time left over. Those that wait already go first.
+    Spare,
+    /// Neither.
+    Wait {
+        /// When to ask again.
+        until: Instant,
+        /// Whether it is within its own account, and nothing is left of the common one: those who are go before those
+        /// who are not.
+        own: bool,
+    },
+}
+
+/// Time that comes in at a rate and is saved up to a bound.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    left_ns: i64,
+    at: Instant,
+}
+
+impl Account {
+    /// Takes note of what has come in: a nanosecond for each `one_in`, up to `most`.
+    fn fill(&mut self, now: Instant, one_in: u64, most: i64) {
+        let came = now.since(self.at).as_nanos() / one_in;
+        // What the division leaves over counts the next time.
+        self.at += Duration::from_nanos(came * one_in);
+        self.left_ns = self.left_ns.saturating_add_unsigned(came).min(most);
+    }
+
+    /// When there will be so much.
+    fn reaches(&self, level: i64, one_in: u64) -> Instant {
+        let missing = u64::try_from(level.saturating_sub(self.left_ns)).unwrap_or(0);
+        self.at + Duration::from_nanos(missing.saturating_mul(one_in))
+    }
+
+    fn spend(&mut self, time: Duration) {
+        self.left_ns = self.left_ns.saturating_sub_unsigned(time.as_nanos());
+    }
+}
+
+/// The processor time of one activity.
+#[derive(Clone, Debug)]
+pub struct Duty<C> {
+    config: Config,
+    all: Account,
+    clients: BTreeMap<C, Account>,
+    sweep_at: Instant,
+}
+
+impl<C: Ord + Copy> Duty<C> {
+    /// All accounts are full.
+    pub fn new(config: Config) -> Self {
+        let config = Config { one_in: config.one_in.max(1), ..config };
+        let all = Account { left_ns: part(config, 1), at: Instant::ZERO };
+        Self { config, all, clients: BTreeMap::new(), sweep_at: Instant::ZERO }
+    }
+
+    /// Whether `client` may go now. O(log clients), and once a second O(clients).
+    pub fn turn(&mut self, now: Instant, client: C) -> Turn {
+        self.fill(now);
+        let (own, slow) = (part(self.config, OWN_PART), self.one_in_of_client());
+        let account = self.clients.get_mut(&client).map(|account| {
+            account.fill(now, slow, own);
+            *account
+        });
+        let quantum = part(self.config, QUANTUM_PART);
+        match account {
+            Some(account) if account.left_ns <= 0 => {
+                let spare = part(self.config, 2);
+                if self.all.left_ns > spare {
+                    return Turn::Spare;
+                }
+                let within = account.reaches(quantum, slow).max(self.reaches(quantum));
+                Turn::Wait { until: self.reaches(spare + quantum).min(within), own: false }
+            }
+            _ if self.all.left_ns > 0 => Turn::Own,
+            _ => Turn::Wait { until: self.reaches(quantum), own: true },
+        }
+    }
+
+    /// When the next client may come of which nothing is known yet; `None`: now.
+    pub fn newcomer(&mut self, now: Instant) -> Option<Instant> {
+        self.fill(now);
+        let least = part(self.config, 4);
+        (self.all.left_ns <= least).then(|| self.reaches(least + part(self.config, QUANTUM_PART)))
+    }
+
+    /// `client` has taken so much processor time.
+    pub fn spent(&mut self, now: Instant, client: C, time: Duration) {
+        self.fill(now);
+        self.all.spend(time);
+        let (own, slow) = (part(self.config, OWN_PART), self.one_in_of_client());
+        if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {
+            let account = self.clients.entry(client).or_insert(Account { left_ns: own, at: now });
+            account.fill(now, slow, own);
+            account.spend(time);
+        }
+    }
+
+    /// Clients that have an account, because they have taken some time of late.
+    pub fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    fn fill(&mut self, now: Instant) {
+        self.all.fill(now, self.config.one_in.into(), part(self.config, 1));
+        if now < self.sweep_at {
+            return;
+        }
+        self.sweep_at = now + SWEEP;
+        let (own, slow) = (part(self.config, OWN_PART), self.one_in_of_client());
+        self.clients.retain(|_, account| {
+            account.fill(now, slow, own);
+            account.left_ns < own
+        });
+    }
+
+    fn reaches(&self, level: i64) -> Instant {
+        self.all.reaches(level, self.config.one_in.into())
+    }
+
+    /// Half of the share is divided among the clients; the other half is for those that storm, or fills the account.
+    fn one_in_of_client(&self) -> u64 {
+        u64::from(self.config.one_in) * 2 * (self.clients.len() as u64).max(1)
+    }
+}
+
+/// A part of the burst in nanoseconds.
+fn part(config: Config, of: u64) -> i64 {
+    i64::try_from(config.burst.as_nanos() / of).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,146 @@
+//! Changes by command in the log: one line each with who, what, from, to.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+/// Differences named in one line; a reload may bring more.
+const MAX_NAMED: usize = 20;
+/// Characters of a value in it: a list may be long.
+const MAX_VALUE: usize = 200;
+
+/// Who asks for a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Caller {
+    /// A client of the status address.
+    Address(SocketAddr),
+    /// A process on this machine, by the control socket; the kernel knows it.
+    Process {
+        /// User.
+        uid: u32,
+        /// Process, where the kernel tells.
+        pid: Option<i32>,
+    },
+    /// A client of the control socket that the kernel does not tell about.
+    Unknown,
+    /// SIGHUP.
+    Signal,
+}
+
+impl Caller {
+    /// The process at the other end of a Unix socket.
+    pub(crate) fn of(stream: &UnixStream) -> Self {
+        stream.peer_cred().map_or(Self::Unknown, |peer| Self::Process { uid: peer.uid(), pid: peer.pid() })
+    }
+
+    /// Its address, if it has one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        if let Self::Address(address) = self { Some(*address) } else { None }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Process { uid, pid: None } => write!(f, "uid {uid}"),
+            Self::Process { uid, pid: Some(pid) } => {
+                write!(f, "uid {uid}, pid {pid}")?;
+                match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+                    // A process may call itself anything.
+                    Ok(name) => write!(f, " ({})", name.trim_end().escape_debug()),
+                    Err(_) => Ok(()),
+                }
+            }
+            Self::Unknown => f.write_str("a client of the control socket"),
+            Self::Signal => f.write_str("SIGHUP"),
+        }
+    }
+}
+
+/// Logs that `by` has changed `what`, with every value that differs; nothing if none does.
+pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
+    // What is in force has been read from text, and can be written as such.
+    let (Ok(before), Ok(after)) = (serde_json::to_value(before), serde_json::to_value(after)) else { return };
+    if let Some(changes) = sentence(&before, &after) {
+        tracing::info!("changed by {by}: {what}: {changes}");
+    }
+}
+
+/// "limit.iops from 100 to 200, weight from 1 to 3".
+fn sentence(before: &Value, after: &Value) -> Option<String> {
+    let mut differing = Vec::new();
+    differences(String::new(), before, after, &mut differing);
+    let more = differing.len().saturating_sub(MAX_NAMED);
+    differing.truncate(MAX_NAMED);
+    if more > 0 {
+        differing.push(format!("and {more} more"));
+    }
+    (!differing.is_empty()).then(|| differing.join(", "))
+}
+
+fn differences(key: String, before: &Value, after: &Value, out: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(was), Value::Object(is)) => {
+            let keys = was.keys().chain(is.keys().filter(|key| !was.contains_key(*key)));
+            for member in keys {
+                let dot = if key.is_empty() { "" } else { "." };
+                let get = |members: &serde_json::Map<String, Value>| members.get(member).cloned().unwrap_or_default();
+                differences(format!("{key}{dot}{member}"), &get(was), &get(is), out);
+            }
+        }
+        (before, after) if before == after => {}
+        (before, after) => {
+            let space = if key.is_empty() { "" } else { " " };
+            out.push(format!("{key}{space}from {} to {}", shown(before), shown(after)));
+        }
+    }
+}
+
+fn shown(value: &Value) -> String {
+    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "._-/:%".contains(c));
+    let text = match value {
+        Value::Null => return "nothing".to_owned(),
+        Value::String(text) if !text.is_empty() && is_plain(text) => text.clone(),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(MAX_VALUE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_line_names_what_differs_from_what_to_what() {
+        let before = json!({ "limit": { "iops": 100, "bytes_per_s": "0" }, "weight": 1, "clients": [] });
+        let after =
+            json!({ "limit": { "iops": 100, "bytes_per_s": "10MB" }, "weight": 3, "clients": [], "burst": "5ms" });
+        assert_eq!(
+            sentence(&before, &after).as_deref(),
+            Some("limit.bytes_per_s from 0 to 10MB, weight from 1 to 3, burst from nothing to 5ms")
+        );
+        assert_eq!(sentence(&after, &after), None);
+        assert_eq!(
+            sentence(&json!(null), &json!({ "size": "1MiB" })).as_deref(),
+            Some("from nothing to {\"size\":\"1MiB\"}")
+        );
+    }
+
+    #[test]
+    fn a_line_is_bounded_and_has_no_other_line_in_it() {
+        let many: Value = (0..50).map(|n| (format!("k{n}"), json!(n))).collect::<serde_json::Map<_, _>>().into();
+        let line = sentence(&json!({}), &many).expect("all of it differs");
+        assert!(line.ends_with(", and 30 more"), "{line}");
+        let long = json!({ "description": "\n".repeat(5_000) });
+        let line = sentence(&json!({}), &long).expect("it differs");
+        assert!(line.len() < 2 * MAX_VALUE && !line.contains('\n') && line.ends_with('…'), "{line}");
+    }
+}

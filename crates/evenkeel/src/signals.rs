@@ -1,0 +1,53 @@
+//! Signals: those that stop a server or an agent, and those that must not end it. `docs/failures.md` lists all of them.
+
+use std::ffi::c_int;
+use std::io;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use rustix::process::Signal;
+use signal_hook::consts::{SIGALRM, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
+
+const SIGPWR: c_int = Signal::POWER.as_raw();
+const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();
+
+/// Those that stop gracefully: somebody asks for it, the power is about to fail, the soft limit of processor time is
+/// reached.
+pub(crate) const STOP: [c_int; 4] = [SIGTERM, SIGINT, SIGPWR, SIGXCPU];
+
+/// Those that would end a program by default and say nothing that a server or an agent understands.
+const STRAY: [c_int; 7] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT];
+
+/// Real-time signals, which nobody sends; 32 and 33 the C library keeps for itself.
+const REAL_TIME: RangeInclusive<c_int> = 34..=64;
+
+/// Whether a signal asks to stop and is not one that comes again by itself: a second one then stops at once.
+pub(crate) fn is_request(signal: c_int) -> bool {
+    matches!(signal, SIGTERM | SIGINT)
+}
+
+/// Why a signal stops a server or an agent.
+pub(crate) fn reason(signal: c_int) -> &'static str {
+    match signal {
+        SIGPWR => "SIGPWR: the power is about to fail",
+        SIGXCPU => "SIGXCPU: the limit of processor time is reached (LimitCPU= of the service, ulimit -t)",
+        _ => "asked to",
+    }
+}
+
+/// Lets `signals` pass without effect. They get a handler instead of being ignored, because that is not passed on to
+/// programs that are started.
+///
+/// # Errors
+/// None that a signal of this system can cause.
+pub(crate) fn pass(signals: impl IntoIterator<Item = c_int>) -> io::Result<()> {
+    signals.into_iter().try_for_each(|signal| signal_hook::flag::register(signal, Arc::default()).map(drop))
+}
+
+/// Lets every signal pass that is nothing to a server or an agent: one sent by mistake does not end it.
+///
+/// # Errors
+/// As of [`pass`].
+pub(crate) fn pass_strays() -> io::Result<()> {
+    pass(STRAY.into_iter().chain(REAL_TIME))
+}

@@ -1,0 +1,369 @@
+//! Signals and limits, as `docs/failures.md` has them in its tables: every line happens to a real server or agent.
+
+#[allow(dead_code, reason = "other test programs use the rest")]
+#[path = "serve/server.rs"]
+mod server;
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
+#[path = "../../xtask/src/test/tables.rs"]
+mod tables;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use server::{EVENKEEL, Folder, Server, run, succeed};
+use tables::table;
+
+/// Longest wait for something that takes milliseconds on an idle machine; reaching it is a failure.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Names of signals, from number 1 on.
+const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN \
+                     TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
+
+/// Lines for signals with their numbers, which together must be all that there are.
+fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
+    let number = |name: &str| {
+        let known = NAMES.split_whitespace().position(|known| known == name).map(|index| index as i32 + 1);
+        known.or(name.parse().ok()).unwrap_or_else(|| panic!("which signal is {name}?"))
+    };
+    let rows: Vec<_> = table::<3>("Signals")
+        .into_iter()
+        .map(|[names, serve, guard]| (names.split(' ').map(number).collect::<Vec<i32>>(), [serve, guard]))
+        .collect();
+    let mut all: Vec<i32> = rows.iter().flat_map(|(signals, _)| signals.clone()).collect();
+    all.sort_unstable();
+    assert_eq!(all, (1..=64).collect::<Vec<_>>(), "every signal once");
+    rows
+}
+
+/// A process that is sent signals.
+trait Target {
+    /// What a line of the table has for it.
+    const COLUMN: usize;
+    fn start() -> Self;
+    fn id(&self) -> u32;
+    fn send(&mut self, signal: i32) {
+        kill(self.id(), signal);
+    }
+    /// Panics unless it answers.
+    fn answers(&mut self);
+    /// Waits until it has taken a HUP.
+    fn has_reloaded(&mut self);
+    fn end(&mut self) -> ExitStatus;
+    /// Panics unless another one starts where it has ended, and stops as it should.
+    fn start_again(self);
+}
+
+fn kill(pid: u32, signal: i32) {
+    let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+    assert!(status.expect("kill runs").success());
+}
+
+struct Serve(Folder, Server);
+
+impl Serve {
+    fn command(folder: &Folder) -> Command {
+        let mut command = Command::new("prlimit");
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0", "--workers", "2"];
+        command.current_dir(folder.path()).args(["--core=0", EVENKEEL]).args(serve);
+        command
+    }
+}
+
+impl Target for Serve {
+    const COLUMN: usize = 0;
+
+    fn start() -> Self {
+        let folder = Folder::new();
+        let server = Server::spawn(&mut Self::command(&folder));
+        succeed(&folder, &["load", server.uri(), "--op", "write", "--requests", "20"]);
+        Self(folder, server)
+    }
+
+    fn id(&self) -> u32 {
+        self.1.id()
+    }
+
+    fn answers(&mut self) {
+        assert_eq!(self.1.state()["volumes"][0]["error"], serde_json::Value::Null);
+    }
+
+    fn has_reloaded(&mut self) {
+        self.1.log_until("reloaded, nothing changed");
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.1.end().0
+    }
+
+    fn start_again(self) {
+        let Self(folder, _) = self;
+        let server = Server::spawn(&mut Self::command(&folder));
+        assert_eq!(server.state()["volumes"][0]["error"], serde_json::Value::Null);
+        server.stop();
+    }
+}
+
+/// An agent that decides and does nothing.
+struct Guard {
+    folder: Folder,
+    child: Child,
+    status: String,
+}
+
+impl Guard {
+    fn start_in(folder: Folder) -> Self {
+        let config = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+        fs::write(folder.join("guard.toml"), config).expect("written");
+        let mut command = Command::new("prlimit");
+        command.current_dir(folder.path()).args(["--core=0", EVENKEEL, "guard", "run", "--config", "guard.toml"]);
+        let mut child = command.arg("--dry-run").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let address = lines
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("http://")?.split('/').next()?.to_owned()));
+        Self { folder, child, status: address.expect("an address") }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Target for Guard {
+    const COLUMN: usize = 1;
+
+    fn start() -> Self {
+        Self::start_in(Folder::new())
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn answers(&mut self) {
+        assert_eq!(server::http(&self.status, "GET", "/api/v1/state", &[], "").status, 200);
+    }
+
+    fn has_reloaded(&mut self) {
+        self.answers();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
+    fn start_again(mut self) {
+        let folder = std::mem::replace(&mut self.folder, Folder::new());
+        let mut again = Self::start_in(folder);
+        again.send(15);
+        assert!(again.end().success());
+    }
+}
+
+/// Whether a process, or `self`, has a signal in one of its masks of signals.
+fn has(process: &str, mask: &str, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("readable");
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask)).expect("a mask");
+    let mask = u64::from_str_radix(mask.trim_start_matches(':').trim(), 16).expect("a number");
+    mask >> (signal - 1) & 1 == 1
+}
+
+/// Whether this test was started without a signal, as behind nohup: whatever it starts ignores it, too.
+fn ignored(signal: i32) -> bool {
+    has("self", "SigIgn", signal)
+}
+
+/// Waits until a process has taken a signal whose handler steps down when it runs.
+fn until_taken(process: u32, signal: i32) {
+    let until = Instant::now() + PATIENCE;
+    while has(&process.to_string(), "SigCgt", signal) {
+        assert!(Instant::now() < until, "signal {signal} was never taken");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every signal does to a target what the table says.
+fn judge<T: Target>() {
+    const HUP: i32 = 1;
+    const CONT: i32 = 18;
+    let mut lasting = T::start();
+    for (signals, effects) in signals() {
+        let effect = effects[T::COLUMN];
+        for signal in signals.into_iter().filter(|&signal| !ignored(signal)) {
+            let context = format!("signal {signal}: {effect}");
+            if effect.starts_with("goes on") {
+                lasting.send(signal);
+                lasting.answers();
+            } else if effect.starts_with("pauses") {
+                lasting.send(signal);
+                lasting.send(CONT);
+                lasting.answers();
+            } else if effect.starts_with("reads") {
+                assert_eq!(signal, HUP);
+                lasting.send(signal);
+                lasting.has_reloaded();
+                lasting.answers();
+            } else if effect.starts_with("stops gracefully") {
+                let mut target = T::start();
+                target.send(signal);
+                if effect.contains("however often") {
+                    target.send(signal);
+                }
+                let status = target.end();
+                assert!(status.success(), "{context}: {status}");
+                target.start_again();
+            } else if effect.starts_with("ends at once") {
+                let mut target = T::start();
+                target.send(signal);
+                if effect.contains("lost") || effect.contains("likewise") {
+                    // A second one that comes while the first is pending is none.
+                    until_taken(target.id(), signal);
+                    target.answers();
+                    target.send(signal);
+                }
+                assert_eq!(target.end().signal(), Some(signal), "{context}");
+                target.start_again();
+            } else {
+                // What they do depends on how the program was started.
+                assert!(signal == 32 || signal == 33, "{context}");
+            }
+        }
+    }
+    lasting.send(15);
+    assert!(lasting.end().success());
+}
+
+#[test]
+fn every_signal_does_to_a_server_what_the_page_says() {
+    judge::<Serve>();
+}
+
+#[test]
+fn every_signal_does_to_an_agent_what_the_page_says() {
+    judge::<Guard>();
+}
+
+#[test]
+fn the_sentinel_lets_stray_signals_pass_and_ends_with_its_agent() {
+    let folder = Folder::new();
+    let mut command = Command::new(EVENKEEL);
+    command.args(["guard", "sentinel", "--journal"]).arg(folder.join("journal")).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("starts");
+    let pipe: ChildStdin = child.stdin.take().expect("piped");
+    // Before its handlers stand, a signal would end it.
+    let until = Instant::now() + PATIENCE;
+    let reads_its_pipe = || {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap_or_default();
+        call.split(' ').nth(1) == Some("0x0")
+    };
+    while !reads_its_pipe() {
+        assert!(Instant::now() < until, "it never waits for its agent");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for (signals, [_, effect]) in signals() {
+        signals.into_iter().filter(|_| effect.starts_with("goes on")).for_each(|signal| kill(child.id(), signal));
+    }
+    assert!(child.try_wait().expect("asked").is_none(), "it goes on");
+    drop(pipe);
+    let status = child.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+}
+
+/// Starts a server with a limit; for a user of its own where root is exempt, `None` where that is not possible.
+fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitStatus, String)>> {
+    let (name, _) = limit.split_once('=').expect("a value");
+    let mut command = if name == "nproc" {
+        use std::os::unix::fs::PermissionsExt;
+        if !rustix::process::getuid().is_root() {
+            return None;
+        }
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
+        // Nobody else's processes count.
+        let uid = 1_000_000 + std::process::id() % 1_000_000;
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg("prlimit");
+        command
+    } else {
+        Command::new("prlimit")
+    };
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0", "--workers", "2"];
+    command.current_dir(folder.path()).arg(format!("--{limit}")).arg(EVENKEEL).args(serve);
+    Some(Server::try_spawn(&mut command))
+}
+
+/// Writes and reads without a failure.
+fn load(folder: &Folder, server: &Server) {
+    let requests = ["--requests", "100", "--queue-depth", "8"];
+    succeed(folder, &[&["load", server.uri(), "--op", "write"], &requests[..]].concat());
+    succeed(folder, &[&["load", server.uri(), "--op", "read"], &requests[..]].concat());
+}
+
+#[test]
+fn every_limit_does_what_the_page_says() {
+    for [limits, does, says, _] in table::<4>("Limits of the process") {
+        for limit in limits.split(' ').map(|limit| limit.trim_matches('`')) {
+            let (folder, says) = (Folder::new(), says.trim_matches('`'));
+            let Some(started) = start_limited(&folder, limit) else {
+                return skip::skip(&format!("{limit} needs root"));
+            };
+            match (does, started) {
+                ("does not start", Err((status, said))) => {
+                    assert_eq!(
+                        status.code(),
+                        Some(if said.contains("for the log") { 2 } else { 1 }),
+                        "{limit}: {said}"
+                    );
+                    assert!(said.contains(says) && !said.contains("panicked"), "{limit}: {said}");
+                }
+                ("serves", Ok(mut server)) => {
+                    load(&folder, &server);
+                    server.signal("TERM");
+                    let (status, log) = server.end();
+                    assert!(status.success() && log.contains(says), "{limit}: {status}: {log}");
+                }
+                ("stops gracefully", Ok(mut server)) => {
+                    // Until it is gone.
+                    while run(&folder, &["load", server.uri(), "--op", "read", "--duration", "1s"]).status.success() {}
+                    let (status, log) = server.end();
+                    assert!(status.success() && log.contains(says), "{limit}: {status}: {log}");
+                }
+                (does, Ok(_)) => panic!("{limit}: it {does}, says the page, and it serves"),
+                (does, Err((status, said))) => panic!("{limit}: it {does}, says the page: {status}: {said}"),
+            }
+        }
+    }
+}
+
+/// Whatever the value, a server either serves and stops as it should, or says why it does not start.
+#[test]
+fn no_value_of_a_limit_makes_a_server_crash() {
+    let nofile = (6..72).step_by(6).map(|n| format!("nofile={n}"));
+    let nproc = (2..10).map(|n| format!("nproc={n}"));
+    let memory = [1u64, 4, 8, 16, 24, 32].map(|mib| format!("data={}", mib << 20));
+    for limit in nofile.chain(nproc).chain(memory) {
+        let folder = Folder::new();
+        let Some(started) = start_limited(&folder, &limit) else { continue };
+        let (status, log) = match started {
+            Ok(mut server) => {
+                // May fail, as memory and threads may be short.
+                let _ = run(&folder, &["load", server.uri(), "--block-size", "1MiB", "--requests", "32"]);
+                server.signal("TERM");
+                server.end()
+            }
+            Err((status, said)) => {
+                assert!(said.contains("cannot") || said.contains("the limit of"), "{limit}: {status}: {said}");
+                assert!(matches!(status.code(), Some(1 | 2)), "{limit}: {status}: {said}");
+                continue;
+            }
+        };
+        assert!(status.success() && !log.contains("panicked"), "{limit}: {status}: {log}");
+    }
+}

@@ -1,0 +1,234 @@
+//! Files, tenants and values that a command may not touch, make or set by mistake, and who is on record for what it did.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::server::{EVENKEEL, Folder, Server, control, fail, run, succeed};
+
+/// A folder beside the one in which the server lives, which disappears with the value.
+fn elsewhere() -> (Folder, PathBuf) {
+    let folder = Folder::new();
+    let file = folder.join("foreign.img");
+    fs::write(&file, vec![7; 1 << 20]).expect("written");
+    (folder, file)
+}
+
+#[test]
+fn a_command_does_not_grow_or_take_what_is_not_ours() {
+    let (folder, (elsewhere, foreign)) = (Folder::new(), elsewhere());
+    let mut server = Server::start(&folder, &[]);
+    let path = foreign.to_str().expect("a plain path");
+    let create = |more: &[&'static str]| [&["volume", "create", "v", "--path", path][..], more].concat();
+    for more in [&["--size", "10TiB"][..], &["--size", "10TiB", "--grow"], &[]] {
+        let complaint = fail(&folder, &create(more));
+        assert!(complaint.contains("outside the data folder") && complaint.contains("volume_dirs"), "{complaint}");
+    }
+    let complaint = fail(&folder, &["volume", "create", "v", "--path", "evenkeel-data/volumes.toml", "--size", "1MiB"]);
+    assert!(complaint.contains("record of this server"), "{complaint}");
+    assert!(fail(&folder, &create(&["--grow"])).contains("--size"));
+    server.signal("TERM");
+    server.end();
+
+    fs::write(folder.join("e.toml"), format!("[server]\nvolume_dirs = [{:?}]\n", elsewhere.path())).expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let complaint = fail(&folder, &create(&["--size", "10TiB"]));
+    assert!(complaint.contains("did not create this file") && complaint.contains("--grow"), "{complaint}");
+    let complaint = fail(&folder, &["volume", "create", "v", "--path", "e.toml", "--size", "1MiB"]);
+    assert!(complaint.contains("volume_dirs") || complaint.contains("configuration"), "{complaint}");
+    assert_eq!(fs::read(&foreign).expect("it is there"), vec![7; 1 << 20], "it was touched");
+    assert_eq!(succeed(&folder, &create(&["--size", "2MiB", "--grow"])), "volume v added\n");
+    assert_eq!(fs::metadata(&foreign).expect("it is there").len(), 2 << 20);
+    server.stop();
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    assert_eq!(server.state()["volumes"].as_array().map(Vec::len), Some(2), "it is served after a restart, too");
+    server.stop();
+}
+
+#[test]
+fn an_image_is_refused_until_raw_is_meant_and_a_killed_server_remembers() {
+    let folder = Folder::new();
+    let image = folder.join("evenkeel-data/image");
+    let mut server = Server::start(&folder, &[]);
+    let mut content = vec![0; 1 << 20];
+    content[..8].copy_from_slice(b"vhdxfile");
+    fs::write(&image, &content).expect("written");
+    let create = ["volume", "create", "v", "--path", "evenkeel-data/image"];
+    let complaint = fail(&folder, &create);
+    assert!(complaint.contains("a VHDX image") && complaint.contains("--format raw"), "{complaint}");
+    succeed(&folder, &[&create[..], &["--format", "raw"]].concat());
+    // A client turns the server's own volume into an image of another format.
+    let disk = folder.join("evenkeel-data/disk0.img");
+    let file = fs::OpenOptions::new().write(true).open(&disk).expect("the volume");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"QFI\xfb\0\0\0\x03", 0).expect("written");
+    drop(file);
+    server.signal("KILL");
+    server.end_unread();
+    let server = Server::start(&folder, &[]);
+    assert_eq!(server.state()["volumes"].as_array().map(Vec::len), Some(2));
+    server.stop();
+}
+
+#[test]
+fn a_file_system_and_a_lack_of_space_are_told_in_the_answer() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let mut content = vec![0; 1 << 20];
+    content[510..512].copy_from_slice(&[0x55, 0xaa]);
+    fs::write(folder.join("evenkeel-data/disk"), &content).expect("written");
+    let said = succeed(&folder, &["volume", "create", "v", "--path", "evenkeel-data/disk"]);
+    assert!(said.contains("already holds an MBR partition table"), "{said}");
+    server.stop();
+    // As much as a file may have.
+    fs::write(folder.join("big.toml"), "[volumes.v]\nsize = \"4194304TiB\"\n").expect("written");
+    let output = run(&folder, &["config", "check", "big.toml"]);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(warning.contains("warning: big.toml:2:1: volumes.v.size") && warning.contains("are free"), "{warning}");
+    assert!(output.status.success());
+    assert!(!folder.join("evenkeel-data/v.img").exists());
+}
+
+#[test]
+fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
+    let folder = Folder::new();
+    fs::write(folder.join("e.toml"), "[tenants.database]\n[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n")
+        .expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    for (arguments, words) in [
+        (&["tenant", "set", "databse", "--weight", "2"][..], "did you mean \"database\""),
+        (&["tenant", "set", "databse", "--weight", "2"], "--create"),
+        (&["pool", "set", "mian", "--limit-iops", "5"], "did you mean \"main\""),
+        (&["volume", "grow", "disc", "2MiB"], "did you mean \"disk\""),
+        (&["volume", "remove", "disc"], "did you mean \"disk\""),
+    ] {
+        let complaint = fail(&folder, arguments);
+        assert!(complaint.contains(words), "{arguments:?}: {complaint}");
+    }
+    let names = || {
+        let state = server.state();
+        let tenants = state["pools"][0]["tenants"].as_array().expect("tenants").clone();
+        tenants.iter().map(|tenant| tenant["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["database", "default"]);
+    succeed(&folder, &["tenant", "set", "databse", "--weight", "2", "--create"]);
+    assert_eq!(names(), ["database", "databse", "default"]);
+    // One that is there takes the word as well.
+    succeed(&folder, &["tenant", "set", "databse", "--weight", "3", "--create"]);
+    server.stop();
+}
+
+#[test]
+fn values_that_hang_are_refused_unless_forced() {
+    let folder = Folder::new();
+    fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    for arguments in [
+        &["tenant", "set", "default", "--limit-bytes-per-s", "10"][..],
+        &["tenant", "set", "default", "--promise-read-bytes-per-s", "9"],
+        &["pool", "set", "main", "--limit-bytes-per-s", "100"],
+        &["pool", "set", "main", "--admission", "fixed:64"],
+    ] {
+        let before = server.state()["pools"].clone();
+        let complaint = fail(&folder, arguments);
+        assert!(
+            complaint.contains("less than one request") || complaint.contains("below the cost of one request"),
+            "{complaint}"
+        );
+        assert!(complaint.contains("--force"), "{complaint}");
+        let after = server.state()["pools"].clone();
+        let kept = |pools: &serde_json::Value| (pools[0]["limit"].clone(), pools[0]["admission"]["kind"].clone());
+        assert_eq!(kept(&after), kept(&before), "{arguments:?}");
+        succeed(&folder, &[arguments, &["--force"]].concat());
+    }
+    assert_eq!(server.state()["pools"][0]["limit"]["bytes_per_s"], 100);
+    // What hangs already does not keep other changes from being made.
+    succeed(&folder, &["tenant", "set", "default", "--weight", "3"]);
+    let socket = folder.join("evenkeel-data/control.sock");
+    let patch = |body| control(&socket, "PATCH", "/api/v1/tenants/default", &["Content-Type: application/json"], body);
+    let refused = patch("{\"limit\": {\"bytes_per_s\": 11}}");
+    assert!(refused.status == 422 && refused.body.contains("would_hang"), "{}", refused.body);
+    assert_eq!(patch("{\"limit\": {\"bytes_per_s\": 11}, \"force\": true}").status, 200);
+    assert_eq!(patch("{\"weight\": 2, \"force\": \"yes\"}").status, 422);
+    server.stop();
+
+    let file = "[tenants.default]\nlimit = { bytes_per_s = 10 }\n";
+    fs::write(folder.join("slow.toml"), file).expect("written");
+    let output = run(&folder, &["config", "check", "slow.toml"]);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{warning}");
+    assert!(
+        warning.contains("warning: slow.toml:2:11: tenants.default.limit.bytes_per_s") && warning.contains("\"10MB\""),
+        "{warning}"
+    );
+}
+
+#[test]
+fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
+    let folder = Folder::new();
+    fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
+    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    succeed(&folder, &["tenant", "set", "default", "--limit-bytes-per-s", "10MB", "--weight", "3"]);
+    succeed(&folder, &["pool", "set", "main", "--limit-iops", "500"]);
+    succeed(&folder, &["server", "set", "--workers", "2"]);
+    succeed(&folder, &["volume", "create", "v", "--backend", "memory", "--size", "1MiB"]);
+    succeed(&folder, &["volume", "grow", "v", "2MiB"]);
+    succeed(&folder, &["volume", "remove", "v"]);
+    fail(&folder, &["tenant", "set", "default", "--weight", "0"]);
+    succeed(&folder, &["reload"]);
+    let log = server.log_until("pools.main.limit.iops from 500 to 0");
+    let program = std::path::Path::new(EVENKEEL).file_name().and_then(|name| name.to_str()).expect("a name");
+    let who = format!("changed by uid {}, pid ", rustix::process::getuid().as_raw());
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("changed by ")).collect();
+    assert_eq!(lines.len(), 7, "{log}");
+    for (line, what) in lines.iter().zip([
+        "tenant default: limit.bytes_per_s from 0 to 10MB, weight from 1 to 3",
+        "pool main: limit.iops from 0 to 500",
+        "server: workers from auto to 2",
+        "volume v: ",
+        "volume v: size from 1MiB to 2MiB",
+        "volume v: ",
+        "configuration: ",
+    ]) {
+        assert!(line.contains(&who) && line.contains(&format!("({program})")) && line.contains(what), "{line}");
+    }
+    for (line, parts) in [
+        (lines[3], ["served from false to true", "size from nothing to 1MiB", "backend from file to memory"]),
+        (lines[5], ["served from true to false", "size from 2MiB to nothing", "backend from memory to file"]),
+        (
+            lines[6],
+            [
+                "pools.main.limit.iops from 500 to 0",
+                "server.workers from 2 to auto",
+                "tenants.default.weight from 3 to 1",
+            ],
+        ),
+    ] {
+        for part in parts {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+    fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"2MiB\"\n").expect("written");
+    server.signal("HUP");
+    let log = server.log_until("changed by SIGHUP");
+    assert!(log.contains("configuration: volumes.disk.size from 1MiB to 2MiB"), "{log}");
+    server.stop();
+}
+
+#[test]
+fn a_promise_that_is_missed_is_one_warning_and_its_return_is_told() {
+    let folder = Folder::new();
+    let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\npromise = { iops = 2000 }\n\
+                [volumes.disk]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
+    fs::write(folder.join("e.toml"), text).expect("written");
+    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let mut command = std::process::Command::new(EVENKEEL);
+    command.args(["load", server.uri(), "--op", "read", "--queue-depth", "16", "--duration", "300s"]);
+    let silent = std::process::Stdio::null;
+    let mut load = command.stdout(silent()).stderr(silent()).spawn().expect("a client");
+    let log = server.log_until("promised throughput missed");
+    succeed(&folder, &["pool", "set", "main", "--emulate", "iops=20000"]);
+    let log = log + &server.log_until("promised throughput not missed any more");
+    load.kill().and_then(|()| load.wait()).expect("the client ends");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("promised throughput")).collect();
+    assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");
+    server.stop();
+}

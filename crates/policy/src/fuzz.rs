@@ -1,0 +1,50 @@
+//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, on stable, in the tests.
+//!
+//! Each takes arbitrary bytes and panics if a property does not hold.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use crate::Config;
+use crate::check::check;
+use crate::exchange::Record;
+use crate::http::is_this_machine;
+
+/// A configuration of the server: every problem has a sentence; what has none is valid, and the same after it was
+/// written as JSON, as commands and the API do.
+pub fn config(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    match check(text, "fuzz").into_result() {
+        Ok(report) => {
+            let config = report.config;
+            assert!(config.validate("fuzz").is_ok(), "valid as a text, and not as a value");
+            let json = serde_json::to_string(&config).expect("a value that was read can be written");
+            let again: Config = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error} in {json}"));
+            assert_eq!(again, config, "JSON makes something else of it");
+        }
+        Err(errors) => assert!(!errors.to_string().is_empty(), "refused without a word"),
+    }
+}
+
+/// A record of another host: what is taken can be told again, and is taken again.
+pub fn record(data: &[u8]) {
+    let Ok(record) = Record::parse(data) else { return };
+    let Ok(text) = record.text() else { return };
+    let again = Record::parse(text.as_bytes()).unwrap_or_else(|why| panic!("{why}: {text}"));
+    assert_eq!(again.text().ok(), Some(text), "rounded twice");
+}
+
+/// A `Host` header: what names a loopback address passes, what names another does not.
+pub fn host(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let passes = is_this_machine(text);
+    match text.parse::<SocketAddr>() {
+        Ok(SocketAddr::V6(address)) if address.scope_id() != 0 => {}
+        Ok(address) => assert_eq!(passes, address.ip().is_loopback(), "{text:?}"),
+        Err(_) => {}
+    }
+    if let Ok(address) = text.parse::<Ipv4Addr>() {
+        assert_eq!(passes, address.is_loopback(), "{text:?}");
+    }
+    let names_it = |name: &str| text.to_ascii_lowercase().contains(name);
+    assert!(!passes || ["localhost", "127.", "::", "0:"].into_iter().any(names_it), "{text:?} passes");
+}

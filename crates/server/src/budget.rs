@@ -1,0 +1,421 @@
+//! The bound on the bytes that requests of all connections hold in buffers, shared out among tenants.
+//!
+//! While there is enough, a connection may hold half of what is free: however many hoard, each holds less than the one before,
+//! and something is left for those that come. While another tenant waits for memory, none takes more than its share: an equal
+//! part for every tenant with connections. Each tenant has a floor, which is granted in any case. The sum therefore
+//! stays below the limit plus one floor a tenant.
+//!
+//! A large request would wait for ever while small ones take what becomes free, or where it is larger than a share. So one
+//! that has waited for a second, whose tenant is within its share, is the eldest: what it needs is set aside, one request at a
+//! time. A tenant may exceed its share by one request in this way.
+//!
+//! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use evenkeel_control::{Duration, Instant};
+
+/// Bytes that a tenant may hold in any case: 16 small requests. Also what a connection that holds nothing gets if it is free.
+pub(crate) const FLOOR: u64 = 64 << 10;
+/// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
+const ELDEST_AFTER: Duration = Duration::from_secs(1);
+
+/// The bound.
+#[derive(Clone)]
+pub(crate) struct Budget(Arc<Inner>);
+
+struct Inner {
+    limit: u64,
+    used: AtomicU64,
+    /// Accounts that exist: tenants with connections.
+    tenants: AtomicU32,
+    /// Accounts with connections that wait for memory.
+    hungry: AtomicU32,
+    /// The number of the connection that is the eldest; 0: none.
+    eldest: AtomicU64,
+    /// What is set aside for it.
+    aside: AtomicU64,
+    /// Connections that have waited so far.
+    numbers: AtomicU64,
+    accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
+}
+
+/// What one tenant holds.
+pub(crate) struct Account {
+    budget: Arc<Inner>,
+    used: AtomicU64,
+    /// Connections of the tenant.
+    connections: AtomicU32,
+    /// Those of them that wait for memory.
+    waiting: AtomicU32,
+}
+
+/// A connection of a tenant.
+pub(crate) struct Member(Arc<Account>);
+
+/// Bytes of the budget, given back when it is dropped.
+#[derive(Default)]
+pub(crate) struct Charge {
+    bytes: u64,
+    account: Option<Arc<Account>>,
+}
+
+/// A connection that waits for memory.
+pub(crate) struct Waiting {
+    account: Arc<Account>,
+    number: u64,
+    since: Instant,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self(Arc::new(Inner {
+            limit,
+            used: AtomicU64::new(0),
+            tenants: AtomicU32::new(0),
+            hungry: AtomicU32::new(0),
+            eldest: AtomicU64::new(0),
+            aside: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
+            accounts: Mutex::default(),
+        }))
+    }
+
+    /// Bytes taken at present.
+    pub(crate) fn used(&self) -> u64 {
+        self.0.used.load(Relaxed)
+    }
+
+    /// The bound.
+    pub(crate) fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// The account of a tenant.
+    pub(crate) fn account(&self, tenant: &Arc<str>) -> Arc<Account> {
+        let mut accounts = self.0.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = accounts.get(tenant).and_then(Weak::upgrade) {
+            return account;
+        }
+        accounts.retain(|_, account| account.strong_count() > 0);
+        self.0.tenants.fetch_add(1, Relaxed);
+        let account = Arc::new(Account {
+            budget: Arc::clone(&self.0),
+            used: AtomicU64::new(0),
+            connections: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        });
+        accounts.insert(Arc::clone(tenant), Arc::downgrade(&account));
+        account
+    }
+}
+
+impl Account {
+    /// Takes `bytes` for a connection that holds `held`, and may wait for them already, unless it has to wait.
+    #[inline]
+    pub(crate) fn take(self: &Arc<Self>, held: u64, bytes: u64, waits: Option<&Waiting>) -> Option<Charge> {
+        let Inner { limit, used, .. } = &*self.budget;
+        let floor = self.used.load(Relaxed) + bytes <= FLOOR;
+        if !floor && !self.may_take(held, bytes, waits) {
+            return None;
+        }
+        // Another worker may be as far. What is larger than everything gets through when nothing but floors is there.
+        let least = if self.is_eldest(waits) { self.floors() } else { 0 };
+        let fits = |used: u64| (floor || used <= least || used + bytes <= *limit).then_some(used + bytes);
+        used.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        self.used.fetch_add(bytes, Relaxed);
+        Some(Charge { bytes, account: Some(Arc::clone(self)) })
+    }
+
+    /// Whether a connection that holds `held`, and may wait already, may take `bytes` now.
+    pub(crate) fn may_take(&self, held: u64, bytes: u64, waits: Option<&Waiting>) -> bool {
+        let (limit, all) = (self.budget.limit, self.budget.used.load(Relaxed));
+        let own = self.used.load(Relaxed);
+        if own + bytes <= FLOOR {
+            return true;
+        }
+        if self.is_eldest(waits) {
+            return all + bytes <= limit || all <= self.floors();
+        }
+        let limit = limit.saturating_sub(self.budget.aside.load(Relaxed));
+        if all == 0 && limit > 0 {
+            return true;
+        }
+        if all + bytes > limit {
+            return false;
+        }
+        if own == 0 {
+            return true;
+        }
+        if self.others_wait() {
+            return own + bytes <= self.share();
+        }
+        held == 0 && bytes <= FLOOR || held + bytes <= (limit - all) / 2
+    }
+
+    /// The account of another tenant of the same budget.
+    pub(crate) fn other(&self, tenant: &Arc<str>) -> Arc<Self> {
+        Budget(Arc::clone(&self.budget)).account(tenant)
+    }
+
+    /// Whether this is the connection for which memory is set aside.
+    fn is_eldest(&self, waits: Option<&Waiting>) -> bool {
+        waits.is_some_and(|waits| self.budget.eldest.load(Relaxed) == waits.number)
+    }
+
+    /// What all tenants may hold in any case.
+    fn floors(&self) -> u64 {
+        FLOOR * u64::from(self.budget.tenants.load(Relaxed))
+    }
+
+    /// Bytes that the tenant may hold while others wait.
+    fn share(&self) -> u64 {
+        (self.budget.limit / u64::from(self.budget.tenants.load(Relaxed).max(1))).max(FLOOR)
+    }
+
+    /// Whether connections of other tenants wait for memory.
+    fn others_wait(&self) -> bool {
+        let own = u32::from(self.waiting.load(Relaxed) > 0);
+        self.budget.hungry.load(Relaxed) > own
+    }
+
+    /// Whether the tenant holds more than its share while others wait.
+    pub(crate) fn is_in_the_way(&self) -> bool {
+        self.others_wait() && self.used.load(Relaxed) > self.share()
+    }
+
+    /// Whether connections of the tenant wait for memory.
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// One more connection is the tenant's.
+    pub(crate) fn join(self: &Arc<Self>) -> Member {
+        self.connections.fetch_add(1, Relaxed);
+        Member(Arc::clone(self))
+    }
+
+    /// Connections of the tenant.
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections.load(Relaxed)
+    }
+
+    /// A connection of the tenant waits from now on.
+    pub(crate) fn wait(self: &Arc<Self>, now: Instant) -> Waiting {
+        if self.waiting.fetch_add(1, Relaxed) == 0 {
+            self.budget.hungry.fetch_add(1, Relaxed);
+        }
+        let number = self.budget.numbers.fetch_add(1, Relaxed) + 1;
+        Waiting { account: Arc::clone(self), number, since: now }
+    }
+}
+
+impl Waiting {
+    /// It still waits, for `bytes`.
+    pub(crate) fn goes_on(&self, now: Instant, bytes: u64) {
+        let Account { budget, used, .. } = &*self.account;
+        if now.since(self.since) < ELDEST_AFTER || used.load(Relaxed) > self.account.share() {
+            return;
+        }
+        if budget.eldest.compare_exchange(0, self.number, Relaxed, Relaxed).is_ok() {
+            budget.aside.store(bytes, Relaxed);
+        }
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.budget.tenants.fetch_sub(1, Relaxed);
+    }
+}
+
+impl std::ops::Deref for Member {
+    type Target = Arc<Account>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Account { budget, waiting, .. } = &*self.account;
+        if waiting.fetch_sub(1, Relaxed) == 1 {
+            budget.hungry.fetch_sub(1, Relaxed);
+        }
+        if budget.eldest.load(Relaxed) == self.number {
+            // In this order: nobody else becomes the eldest before what is set aside is given back.
+            budget.aside.store(0, Relaxed);
+            budget.eldest.store(0, Relaxed);
+        }
+    }
+}
+
+impl Charge {
+    /// How much it is.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes up to `bytes` out of it, as a charge of its own.
+    pub(crate) fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { bytes, account: self.account.clone() }
+    }
+
+    /// Adds another one of the same account.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        if self.account.is_none() {
+            return *self = other;
+        }
+        debug_assert!(
+            other.account.is_none()
+                || other.account.as_ref().map(Arc::as_ptr) == self.account.as_ref().map(Arc::as_ptr)
+        );
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+}
+
+impl Drop for Charge {
+    #[inline]
+    fn drop(&mut self) {
+        if self.bytes > 0
+            && let Some(account) = &self.account
+        {
+            account.used.fetch_sub(self.bytes, Relaxed);
+            account.budget.used.fetch_sub(self.bytes, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn what_is_larger_than_everything_gets_through_alone() {
+        let budget = Budget::new(100 * KIB);
+        let account = budget.account(&"a".into());
+        let large = account.take(0, 1000 * KIB, None).unwrap();
+        assert!(account.take(1000 * KIB, 4 * KIB, None).is_none());
+        drop(large);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_tenant_that_comes_late_has_its_floor_at_once_and_its_share_as_others_give_back() {
+        let budget = Budget::new(1024 * KIB);
+        let (hoarder, light) = (budget.account(&"hoarder".into()), budget.account(&"light".into()));
+        // Connections that each take what they can.
+        let mut hoard: Vec<Charge> = (0..100).filter_map(|_| hoarder.take(0, 64 * KIB, None)).collect();
+        assert_eq!(budget.used(), 1024 * KIB);
+        let floor = light.take(0, FLOOR, None).expect("the floor is there in any case");
+        assert!(light.take(FLOOR, 4 * KIB, None).is_none());
+        let waiting = light.wait(Instant::ZERO);
+        assert!(hoarder.is_in_the_way() && !light.is_in_the_way());
+        hoard.truncate(12);
+        assert!(hoarder.take(0, 4 * KIB, None).is_none(), "more than half, and another one waits");
+        let share = light.take(0, 64 * KIB, None);
+        assert!(share.is_some());
+        hoard.truncate(4);
+        assert!(hoarder.take(0, 4 * KIB, None).is_some() && !hoarder.is_in_the_way());
+        drop((waiting, floor, share, hoard));
+        assert_eq!((budget.used(), budget.0.hungry.load(Relaxed)), (0, 0));
+        drop((hoarder, light));
+        assert_eq!(budget.0.tenants.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn what_has_waited_for_long_comes_before_what_is_small() {
+        let budget = Budget::new(1024 * KIB);
+        let accounts = ["a", "b", "c", "d"].map(|name| budget.account(&name.into()));
+        let [a, b, ..] = &accounts;
+        let second = |second| Instant::ZERO + Duration::from_secs(second);
+        // More than a share of 256 KiB, beside small ones that never end; another tenant does the same.
+        let others = b.wait(second(0));
+        let mut small: Vec<Charge> = (0..30).filter_map(|_| a.take(4 * KIB, 4 * KIB, None)).collect();
+        let large = 600 * KIB;
+        let waits = a.wait(second(0));
+        waits.goes_on(second(0), large);
+        assert!(a.take(0, large, Some(&waits)).is_none(), "it has only begun to wait");
+        waits.goes_on(second(1), large);
+        others.goes_on(second(1), large);
+        let first = a.take(0, large, Some(&waits)).expect("it is the eldest");
+        drop(waits);
+        let waits = a.wait(second(1));
+        waits.goes_on(second(9), large);
+        assert!(a.take(0, large, Some(&waits)).is_none(), "its tenant has more than its share");
+        others.goes_on(second(9), large);
+        assert!(b.take(0, large, Some(&others)).is_none(), "there is no room yet");
+        assert!(a.take(4 * KIB, 4 * KIB, None).is_none(), "what becomes free is set aside");
+        drop(first);
+        assert!(a.take(4 * KIB, 300 * KIB, None).is_none());
+        assert!(b.take(0, large, Some(&others)).is_some());
+        drop(others);
+        small.clear();
+        assert_eq!((budget.used(), budget.0.aside.load(Relaxed)), (0, 0));
+        // Larger than everything, beside floors that are never given back.
+        let floors: Vec<_> = accounts[1..].iter().map(|account| account.take(0, FLOOR, None)).collect();
+        waits.goes_on(second(10), 4096 * KIB);
+        assert!(a.take(0, 4096 * KIB, Some(&waits)).is_some());
+        drop(floors);
+    }
+
+    proptest! {
+        /// Whatever tenants take, split, join and drop: no more is taken than the limit and a floor each, the sums agree, and
+        /// a tenant below its floor never waits.
+        #[test]
+        fn the_bound_holds_and_a_floor_is_always_granted(
+            steps in prop::collection::vec((0usize..4, 0u8..4, 1u64..300), 1..200),
+        ) {
+            let budget = Budget::new(1024 * KIB);
+            let accounts: Vec<_> = (0..4).map(|n| budget.account(&format!("{n}").into())).collect();
+            let mut held: Vec<Vec<Charge>> = (0..4).map(|_| Vec::new()).collect();
+            let mut waiting: Vec<Option<Waiting>> = (0..4).map(|_| None).collect();
+            for (tenant, what, kib) in steps {
+                let (account, held) = (&accounts[tenant], &mut held[tenant]);
+                match what {
+                    0 | 1 => {
+                        let before = account.used.load(Relaxed);
+                        match account.take(0, kib * KIB, None) {
+                            Some(charge) => {
+                                held.push(charge);
+                                waiting[tenant] = None;
+                            }
+                            None => {
+                                prop_assert!(before + kib * KIB > FLOOR);
+                                waiting[tenant].get_or_insert_with(|| account.wait(Instant::ZERO));
+                            }
+                        }
+                    }
+                    2 => drop(held.pop()),
+                    _ => if let Some(mut charge) = held.pop() {
+                        let part = charge.split(kib * KIB);
+                        charge.join(part);
+                        held.push(charge);
+                    }
+                }
+                prop_assert!(budget.used() <= 1024 * KIB + 4 * FLOOR);
+                let sum: u64 = accounts.iter().map(|account| account.used.load(Relaxed)).sum();
+                prop_assert_eq!(budget.used(), sum);
+            }
+            drop((held, waiting));
+            prop_assert_eq!((budget.used(), budget.0.hungry.load(Relaxed)), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Faults that a test puts into the calls of the data path.
+//!
+//! The server asks [`Faults`] before each call. A server without a table, which is every one that the program starts, has
+//! a null pointer to look at there and goes on: tests run the code that production runs, to the last branch.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+/// What reads and writes past the page cache are multiples of.
+const PAGE: u32 = 4096;
+
+/// A call to the system. The ring's operations count as the calls that they stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// A read from a file.
+    Read,
+    /// A write to a file, of zeros too.
+    Write,
+    /// `fdatasync`.
+    Sync,
+    /// `fallocate`: holes and zeroed ranges.
+    Fallocate,
+    /// `lseek` for data and holes.
+    Seek,
+    /// The start of an I/O thread.
+    Clone,
+    /// Memory for the payload of a request.
+    Malloc,
+    /// `io_uring_setup`.
+    Setup,
+    /// `io_uring_enter`.
+    Enter,
+    /// `accept4`.
+    Accept,
+    /// `epoll_ctl` for a new connection.
+    Watch,
+    /// `epoll_pwait2`, or `epoll_wait` in its place.
+    Wait,
+    /// The write to an eventfd that wakes a worker.
+    Wake,
+    /// `readv` from a client.
+    Receive,
+    /// `sendmsg` to a client.
+    Send,
+}
+
+/// The way in which a call fails.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The call is not made, and fails with this errno.
+    Errno(i32),
+    /// A read or write in a file moves half of its bytes, in whole pages if it has several.
+    Short,
+    /// A call for a file is made so much later, by a thread. Every call is late until the table is cleared.
+    Late(Duration),
+}
+
+/// One line of a table of faults.
+#[derive(Clone, Debug)]
+pub struct Injection {
+    /// Volume whose file is meant, `tcp` or `unix` for a connection; empty for all.
+    pub place: String,
+    /// The call.
+    pub call: Call,
+    /// What happens to it.
+    pub fault: Fault,
+    /// How many such calls are left alone first.
+    pub skip: u64,
+    /// How many fail then.
+    pub times: u64,
+}
+
+/// A table of faults, or none; clones share it.
+#[derive(Clone, Default)]
+pub struct Faults(Option<Arc<Seam>>);
+
+struct Seam {
+    /// The lines, and how many calls each has met.
+    table: Arc<Mutex<Vec<(Injection, u64)>>>,
+    /// The place of those who ask here.
+    place: String,
+}
+
+impl Seam {
+    fn table(&self) -> MutexGuard<'_, Vec<(Injection, u64)>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn take(&self, call: Call) -> Option<Fault> {
+        let mut table = self.table();
+        let here = |line: &Injection| line.call == call && (line.place.is_empty() || line.place == self.place);
+        let (line, met) = table.iter_mut().find(|(line, _)| line.times > 0 && here(line))?;
+        if line.skip > 0 {
+            line.skip -= 1;
+            return None;
+        }
+        *met += 1;
+        if !matches!(line.fault, Fault::Late(_)) {
+            line.times -= 1;
+        }
+        Some(line.fault)
+    }
+}
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().flat_map(|seam| seam.table().clone())).finish()
+    }
+}
+
+impl Faults {
+    /// No table: nothing fails that the system does not make fail.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// An empty table.
+    pub fn table() -> Self {
+        Self(Some(Arc::new(Seam { table: Arc::default(), place: String::new() })))
+    }
+
+    /// Adds a line; of those for one call the first that is not used up counts.
+    pub fn add(&self, injection: Injection) {
+        if let Some(seam) = &self.0 {
+            seam.table().push((injection, 0));
+        }
+    }
+
+    /// Removes the lines for a place; how many calls the line has met that has met the fewest, 0 without any line.
+    pub fn clear(&self, place: &str) -> u64 {
+        let Some(seam) = &self.0 else { return 0 };
+        seam.table().extract_if(.., |(line, _)| line.place == place).map(|(_, met)| met).min().unwrap_or_default()
+    }
+
+    /// How many calls of a kind the lines for it have met.
+    pub fn met(&self, call: Call) -> u64 {
+        let of = |seam: &Arc<Seam>| seam.table().iter().filter(|(line, _)| line.call == call).map(|(_, met)| met).sum();
+        self.0.as_ref().map_or(0, of)
+    }
+
+    /// The same table, as seen from a volume or a kind of connection.
+    pub(crate) fn at(&self, place: &str) -> Self {
+        let seam = |seam: &Arc<Seam>| Arc::new(Seam { table: Arc::clone(&seam.table), place: place.to_owned() });
+        Self(self.0.as_ref().map(seam))
+    }
+
+    /// The fault that meets the next call of this kind, which counts as made.
+    #[inline]
+    pub(crate) fn take(&self, call: Call) -> Option<Fault> {
+        self.0.as_ref().and_then(|seam| seam.take(call))
+    }
+
+    /// Meets a call that can only fail or be late, on a thread that may wait.
+    #[inline]
+    pub(crate) fn check(&self, call: Call) -> Result<(), Errno> {
+        match self.take(call) {
+            None => Ok(()),
+            Some(fault) => fault.meet(0).map(drop),
+        }
+    }
+
+    /// Meets a read or write of `len` bytes, on a thread that may wait; how many of them it is to move.
+    #[inline]
+    pub(crate) fn cut(&self, call: Call, len: u32) -> Result<u32, Errno> {
+        match self.take(call) {
+            None => Ok(len),
+            Some(fault) => fault.meet(len),
+        }
+    }
+}
+
+impl Fault {
+    /// What becomes of a read or write of `len` bytes: how many it is to move, late if so. Other calls have none.
+    #[cold]
+    pub(crate) fn meet(self, len: u32) -> Result<u32, Errno> {
+        match self {
+            Self::Errno(errno) => return Err(Errno::from_raw_os_error(errno)),
+            Self::Short if len < 2 * PAGE => return Ok(len.div_ceil(2)),
+            Self::Short => return Ok(len / 2 / PAGE * PAGE),
+            Self::Late(time) => std::thread::sleep(time),
+        }
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_count_their_calls_and_keep_to_their_place() {
+        let faults = Faults::table();
+        let line =
+            |place: &str, fault, skip, times| Injection { place: place.into(), call: Call::Write, fault, skip, times };
+        faults.add(line("a", Fault::Errno(libc::EIO), 1, 2));
+        faults.add(line("a", Fault::Short, 0, 1));
+        let (a, b) = (faults.at("a"), faults.at("b"));
+        assert_eq!(a.cut(Call::Write, 9), Ok(9), "the first is left alone");
+        assert_eq!(b.cut(Call::Write, 9), Ok(9), "another place");
+        assert_eq!(a.cut(Call::Read, 9), Ok(9), "another call");
+        assert_eq!(a.cut(Call::Write, 9), Err(Errno::IO));
+        assert_eq!(a.cut(Call::Write, 9), Err(Errno::IO));
+        assert_eq!(a.cut(Call::Write, 9), Ok(5), "the next line");
+        assert_eq!(Fault::Short.meet(3 * PAGE), Ok(PAGE));
+        assert_eq!(a.cut(Call::Write, 9), Ok(9), "all is used up");
+        assert_eq!((faults.met(Call::Write), faults.met(Call::Read)), (3, 0));
+        assert_eq!((faults.clear("b"), faults.clear("a")), (0, 1));
+        faults.add(line("", Fault::Errno(libc::EIO), 0, u64::MAX));
+        assert_eq!((a.check(Call::Write), b.check(Call::Write)), (Err(Errno::IO), Err(Errno::IO)), "everywhere");
+        assert_eq!(faults.clear(""), 2);
+        assert_eq!((a.check(Call::Write), Faults::NONE.check(Call::Write)), (Ok(()), Ok(())));
+    }
+}

@@ -1,0 +1,129 @@
+//! Where volumes may be: not on the server's own files, not on what another volume serves, and by command only in
+//! `data_dir` and in what `volume_dirs` names.
+//!
+//! Paths are compared after symbolic links are resolved, existing files by device and inode, devices by number.
+
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use evenkeel_policy::Config;
+use evenkeel_policy::config;
+use evenkeel_policy::units::Bytes;
+
+use crate::adopted;
+
+/// What an existing path leads to, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Target {
+    /// Device and inode.
+    File(u64, u64),
+    /// Number of a block device, which may have several nodes.
+    Device(u64),
+}
+
+impl Target {
+    /// That of `metadata`.
+    pub(crate) fn of(metadata: &Metadata) -> Self {
+        if metadata.file_type().is_block_device() {
+            Self::Device(metadata.rdev())
+        } else {
+            Self::File(metadata.dev(), metadata.ino())
+        }
+    }
+}
+
+/// A file of the server itself.
+struct Own {
+    path: PathBuf,
+    target: Option<Target>,
+    what: &'static str,
+}
+
+/// The server's own files, as they are now.
+pub(crate) struct OwnFiles(Vec<Own>);
+
+impl OwnFiles {
+    /// Those of `config`, and `more` that the program keeps.
+    pub(crate) fn of(config: &Config, more: &[PathBuf]) -> Self {
+        let server = &config.server;
+        let records = adopted::files(&server.data_dir).map(|path| (path, "a record of this server"));
+        let sockets = server.unix_paths().into_iter().chain([server.control_path()]);
+        let tls = server.tls.iter().flat_map(|tls| {
+            let files = tls.files();
+            [Some(files.certificate), Some(files.key), files.clients, files.revoked].into_iter().flatten()
+        });
+        // Where standard output and error go, if that is a file.
+        let log = [1, 2].map(|fd| (PathBuf::from(format!("/proc/self/fd/{fd}")), "the log of this server"));
+        let all = (more.iter().cloned().map(|path| (path, "the configuration or a record of this server")))
+            .chain(records)
+            .chain(sockets.map(|path| (path, "a socket of this server")))
+            .chain(tls.map(|path| (path, "a certificate or key of this server")))
+            .chain(log);
+        let own = all.map(|(path, what)| {
+            let target = std::fs::metadata(&path).ok().map(|metadata| Target::of(&metadata));
+            Own { path: resolve(&path).unwrap_or(path), target, what }
+        });
+        Self(own.collect())
+    }
+
+    /// Which of them is at `path`, if any is.
+    pub(crate) fn at(&self, path: &Path, target: Option<Target>) -> Option<&'static str> {
+        let is = |own: &&Own| own.path == path || (target.is_some() && own.target == target);
+        self.0.iter().find(is).map(|own| own.what)
+    }
+}
+
+/// The path without symbolic links; its last part need not exist.
+///
+/// # Errors
+/// When its folder does not exist, or cannot be looked into.
+pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match std::fs::canonicalize(path) {
+        // A link that leads nowhere is no place for a file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err() => {
+            let name = path.file_name().ok_or(error)?;
+            Ok(folder_of(path)?.join(name))
+        }
+        resolved => resolved,
+    }
+}
+
+/// The folder of `path`, without symbolic links.
+fn folder_of(path: &Path) -> io::Result<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::canonicalize(folder)
+}
+
+/// Whether a command may put a volume on `path`, which is in the data folder or in what the configuration names.
+pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
+    let mut places = server.volume_dirs.iter().chain([&server.data_dir]).filter_map(|place| resolve(place).ok());
+    let (resolved, folder) = (resolve(path).ok(), folder_of(path).ok());
+    // LVM and udev name devices by links, which lead to other names after the next boot.
+    let named = folder.zip(path.file_name()).map(|(folder, name): (PathBuf, &OsStr)| folder.join(name));
+    let named = named.filter(|_| std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device()));
+    places.any(|place| {
+        let inside = |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.starts_with(&place));
+        inside(&resolved) || (place.starts_with("/dev") && inside(&named))
+    })
+}
+
+/// A sentence about a file of `size` bytes at `path` that its file system has no room for; `None` if it has, or does not
+/// tell. The file need not exist, nor its folder.
+pub fn shortage(path: &Path, size: u64) -> Option<String> {
+    let allocated = std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512));
+    let absolute = std::path::absolute(path).ok()?;
+    let existing = absolute.ancestors().find(|path| path.exists())?;
+    let space = rustix::fs::statvfs(existing).ok()?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    (size.saturating_sub(allocated) > free).then(|| {
+        format!(
+            "{} is more than the {} MiB that are free on the file system of {}; writes fail when it is full. Make room, or choose a smaller size",
+            Bytes(size),
+            free >> 20,
+            path.display()
+        )
+    })
+}

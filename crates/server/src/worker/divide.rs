@@ -1,0 +1,310 @@
+//! Large requests: divided into slices in front of the scheduler, answered as one.
+//!
+//! A slice is a request of its own to pool, back end and buffers; only its connection knows what it belongs to. The slices of
+//! a write are dispatched as they arrive, so that a write that arrives slowly holds the memory of one slice. Other requests
+//! keep a few slices under way, and the end of one brings the next. The first error is the answer, and ends the handing out. A
+//! request that must be durable ends with a flush of its own.
+//!
+//! Slices end at multiples of their size, so that those of aligned requests are aligned.
+
+use std::sync::Arc;
+
+use evenkeel_control::Instant;
+use evenkeel_control::units::{Direction, Kind, Part, Work};
+use evenkeel_nbd::server::reply;
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+
+use super::Worker;
+use super::connection::{ConnKey, Connection, Output, Payload, Phase, Request};
+use crate::backend::Backend;
+use crate::budget::Charge;
+use crate::buffer::{Buffer, BufferPool};
+use crate::shared::SharedPool;
+use crate::volume::{METADATA_RATIO, Volume};
+
+/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
+const UNDER_WAY: u64 = 4 << 20;
+
+/// A request that is being carried out in slices.
+pub(crate) struct Divided {
+    command: Command,
+    flags: CommandFlags,
+    cookie: u64,
+    offset: u64,
+    length: u64,
+    /// Bytes of a slice, a power of two.
+    slice: u64,
+    /// Bytes that slices were begun for, from the front.
+    begun: u64,
+    /// Slices that are begun and not done.
+    under_way: u32,
+    /// The most of them at a time.
+    most: u32,
+    since: Instant,
+    /// For the payload of a read: what no slice under way holds.
+    charge: Charge,
+    /// What was read so far, by offset.
+    read: Vec<(u64, Buffer)>,
+    failed: Option<Errno>,
+    /// The flush at its end is under way.
+    flushing: bool,
+}
+
+/// The place of a divided request in its connection, which its slices carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Whole(u32);
+
+/// The divided requests of a connection.
+#[derive(Default)]
+pub(crate) struct DividedRequests(Vec<Option<Box<Divided>>>);
+
+impl DividedRequests {
+    fn insert(&mut self, divided: Divided) -> Whole {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if free == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[free] = Some(Box::new(divided));
+        Whole(free as u32)
+    }
+
+    fn get(&mut self, whole: Whole) -> Option<&mut Divided> {
+        self.0.get_mut(whole.0 as usize)?.as_deref_mut()
+    }
+
+    fn remove(&mut self, whole: Whole) -> Option<Box<Divided>> {
+        let divided = self.0.get_mut(whole.0 as usize)?.take();
+        while self.0.last().is_some_and(Option::is_none) {
+            self.0.pop();
+        }
+        divided
+    }
+}
+
+/// Bytes of the slices into which a request is to be divided; `None` if it stays whole.
+pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, work: &Work, length: u64) -> Option<u64> {
+    let slice = match (command, work.kind) {
+        // Sent from where they are: there is no device, and no buffer.
+        (Command::Read, _) if matches!(volume.backend, Backend::Memory(_)) => return None,
+        (_, Kind::Read) => pool.slice_bytes(Direction::Read),
+        (_, Kind::Write) => pool.slice_bytes(Direction::Write),
+        (Command::Trim | Command::WriteZeroes, Kind::Meta) => METADATA_RATIO * pool.slice_bytes(Direction::Write),
+        (_, Kind::Flush | Kind::Meta) => return None,
+    };
+    (length > slice).then_some(slice)
+}
+
+impl Divided {
+    /// The request of a header, of which nothing was done yet.
+    pub(super) fn new(request: Request, slice: u64, now: Instant) -> Self {
+        let Request { command, flags, cookie, offset, length, work, charge, .. } = request;
+        // Of what the device moves; where metadata changes, that is less.
+        let moved = if work.kind == Kind::Meta { slice / METADATA_RATIO } else { slice };
+        Self {
+            command,
+            flags,
+            cookie,
+            offset,
+            length,
+            slice,
+            begun: 0,
+            under_way: 0,
+            most: (UNDER_WAY / moved).max(1) as u32,
+            since: now,
+            charge,
+            read: Vec::new(),
+            failed: None,
+            flushing: false,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.length - self.begun
+    }
+
+    /// Begins the next slice: its offset, length and part.
+    fn begin(&mut self) -> (u64, u64, Part) {
+        let offset = self.offset + self.begun;
+        let length = self.left().min(self.slice - offset % self.slice);
+        let first = self.begun == 0;
+        self.begun += length;
+        self.under_way += 1;
+        let part = match (first, self.left()) {
+            (true, _) => Part::First,
+            (false, 0) => Part::Last,
+            (false, _) => Part::Middle,
+        };
+        (offset, length, part)
+    }
+
+    /// Whether all of it is durable when its slices are.
+    fn needs_flush(&self) -> bool {
+        let durable = self.flags.contains(CommandFlags::FUA)
+            && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);
+        durable && !self.flushing && self.failed.is_none()
+    }
+}
+
+impl Worker {
+    /// Divides a request that moves no payload towards the server, and hands out its first slices.
+    pub(super) fn divide(&mut self, connection: &mut Connection, request: Request, slice: u64, now: Instant) {
+        let whole = connection.divided.insert(Divided::new(request, slice, now));
+        self.hand_out_slices(connection, whole);
+    }
+
+    /// Divides a write; its slices are begun as they arrive.
+    pub(super) fn divide_write(connection: &mut Connection, request: Request, slice: u64, now: Instant) {
+        connection.arriving = Some(connection.divided.insert(Divided::new(request, slice, now)));
+    }
+
+    /// Takes memory for the next slice of the write that arrives, and the bytes that are there; how many, or `None` if the
+    /// connection has to wait for memory, or the system has none and the write fails.
+    pub(super) fn begin_slice(&mut self, connection: &mut Connection, whole: Whole) -> Option<Request> {
+        let Phase::Attached(attached) = &connection.phase else { return None };
+        let volume = Arc::clone(&attached.volume);
+        let divided = connection.divided.get(whole)?;
+        let length = divided.left().min(divided.slice - (divided.offset + divided.begun) % divided.slice);
+        let charge = self.charge(connection, BufferPool::capacity(length as usize) as u64)?;
+        let buffer = self.buffers.take(length as usize);
+        let divided = connection.divided.get(whole)?;
+        if buffer.is_none() {
+            divided.failed.get_or_insert(Errno::NoMem);
+            connection.charged -= charge.bytes();
+            self.lacks_memory(length);
+            return None;
+        }
+        let mut request = slice_request(divided, whole, connection.key, &volume);
+        if divided.left() == 0 {
+            connection.arriving = None;
+        }
+        request.buffer = buffer;
+        request.charge = charge;
+        Some(request)
+    }
+
+    /// What is left of an arriving write that failed already is not wanted any more: how much that is.
+    pub(super) fn give_up_arriving(connection: &mut Connection, whole: Whole) -> Option<u64> {
+        let divided = connection.divided.get(whole).filter(|divided| divided.failed.is_some())?;
+        let left = divided.left();
+        divided.begun = divided.length;
+        // Stands for the payload: the answer goes out behind it.
+        divided.under_way += 1;
+        connection.arriving = None;
+        Some(left)
+    }
+
+    fn hand_out_slices(&mut self, connection: &mut Connection, whole: Whole) {
+        let Phase::Attached(attached) = &connection.phase else { return };
+        let volume = Arc::clone(&attached.volume);
+        let in_buffers = attached.reads_need_buffers;
+        while let Some(divided) = connection.divided.get(whole)
+            && divided.under_way < divided.most
+            && divided.left() > 0
+            && divided.failed.is_none()
+        {
+            let mut request = slice_request(divided, whole, connection.key, &volume);
+            if request.command == Command::Read && in_buffers {
+                request.charge = divided.charge.split(BufferPool::capacity(request.length as usize) as u64);
+            }
+            self.enqueue(connection, request);
+        }
+    }
+
+    /// A slice is done, or the payload of a failed write has gone by.
+    pub(super) fn slice_done(
+        &mut self,
+        connection: &mut Connection,
+        whole: Whole,
+        offset: u64,
+        charge: Charge,
+        result: Result<Output, Errno>,
+    ) {
+        let arriving = connection.arriving == Some(whole);
+        let Some(divided) = connection.divided.get(whole) else { return };
+        divided.under_way -= 1;
+        match result {
+            Ok(Output::Bytes(buffer)) => {
+                connection.charged += charge.bytes();
+                divided.charge.join(charge);
+                divided.read.push((offset, buffer));
+            }
+            Ok(_) => {}
+            Err(errno) => {
+                divided.failed.get_or_insert(errno);
+            }
+        }
+        if divided.failed.is_none() && divided.left() > 0 && !arriving {
+            return self.hand_out_slices(connection, whole);
+        }
+        if divided.under_way > 0 || arriving {
+            return;
+        }
+        if divided.needs_flush() {
+            divided.flushing = true;
+            divided.under_way = 1;
+            let Phase::Attached(attached) = &connection.phase else { return };
+            let flush = Request {
+                command: Command::Flush,
+                flags: CommandFlags::NONE,
+                work: Work { part: Part::Middle, ..Work::new(Kind::Flush, 0) },
+                whole: Some(whole),
+                ..Request::of(connection.key, attached.volume.id)
+            };
+            return self.enqueue(connection, flush);
+        }
+        if let Some(divided) = connection.divided.remove(whole) {
+            self.answer_whole(connection, *divided);
+        }
+    }
+
+    /// Answers a divided request.
+    fn answer_whole(&mut self, connection: &mut Connection, divided: Divided) {
+        let Divided { command, cookie, offset, length, mut charge, mut read, failed, .. } = divided;
+        connection.charged -= charge.bytes();
+        let Phase::Attached(attached) = &connection.phase else { return };
+        let framing = attached.session.framing;
+        match failed {
+            Some(errno) => {
+                read.drain(..).for_each(|(_, buffer)| self.buffers.give(buffer));
+                connection.out.push(
+                    Some(reply::error(framing, cookie, offset, errno)),
+                    Payload::None,
+                    Charge::default(),
+                );
+            }
+            None if command == Command::Read => {
+                let mut header = Some(reply::read(framing, cookie, offset, length as u32));
+                if let Backend::Emulate(memory, _) = &attached.volume.backend {
+                    let payload = Payload::InPlace(memory.readable(offset, length), length as usize);
+                    connection.out.push(header, payload, Charge::default());
+                }
+                read.sort_unstable_by_key(|(offset, _)| *offset);
+                for (_, buffer) in read {
+                    let part = charge.split(BufferPool::capacity(buffer.len()) as u64);
+                    connection.out.push(header.take(), Payload::Buffer(buffer), part);
+                }
+            }
+            None => {
+                connection.out.push(Some(reply::ok(framing, cookie, offset)), Payload::None, Charge::default());
+            }
+        }
+        self.mark_dirty(connection);
+    }
+}
+
+/// The next slice of a request, without memory.
+fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> Request {
+    let (offset, length, part) = divided.begin();
+    let flags = divided.flags.without(CommandFlags::FUA);
+    let work = Work { part, ..volume.work(divided.command, flags, length) };
+    Request {
+        command: divided.command,
+        flags,
+        offset,
+        length,
+        work,
+        whole: Some(whole),
+        since: divided.since,
+        ..Request::of(key, volume.id)
+    }
+}

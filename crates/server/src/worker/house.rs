@@ -1,0 +1,155 @@
+//! Slow matters, once a second: deadlines, lost operations, statistics, what connections have cost.
+//!
+//! A worker with thousands of connections looks after some of them in each round, so that requests do not wait for it.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use evenkeel_control::placement::Sample;
+use evenkeel_control::{Duration, Instant};
+
+use super::Worker;
+use super::connection::Phase;
+use super::mailbox::Message;
+use super::seen::Seen;
+use crate::refusals::Reason;
+
+/// How often slow matters are looked after: deadlines, lost operations, statistics.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Connections that are looked after in one round, which takes some 100 us.
+const IN_A_ROUND: usize = 128;
+/// How long a connection may stall, within two looks, whose tenant holds more than its share of buffer memory while other
+/// tenants wait for some.
+const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
+/// The same while its own tenant's other connections wait.
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
+
+/// How far a worker has come.
+pub(super) struct House {
+    begun_at: Instant,
+    /// The slot that is next, while it is not through.
+    next: Option<usize>,
+    /// Connections as seen so far.
+    clients: Vec<Seen>,
+}
+
+impl House {
+    /// Nothing is due for a second.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { begun_at: now, next: None, clients: Vec::new() }
+    }
+
+    /// When to go on.
+    pub(super) fn due_at(&self) -> Instant {
+        if self.next.is_some() { self.begun_at } else { self.begun_at + HOUSEKEEPING }
+    }
+}
+
+impl Worker {
+    /// Begins, or goes on with the next connections.
+    pub(super) fn keep_house(&mut self, now: Instant) {
+        let first = self.house.next.unwrap_or_else(|| {
+            self.house.begun_at = now;
+            0
+        });
+        if first == 0 {
+            // For want of a wake-up that the kernel has refused.
+            self.on_mail();
+            let stats = &self.shared.stats[self.index];
+            stats.requests.store(self.requests, Ordering::Relaxed);
+            stats.heard_ns.store(now.as_nanos(), Ordering::Relaxed);
+            self.report_overdue(now);
+        }
+        let mut slots = first..self.connections.len();
+        let mut seen = 0;
+        while seen < IN_A_ROUND
+            && let Some(slot) = slots.next()
+        {
+            if self.connections[slot].is_some() {
+                seen += 1;
+                self.look_after(slot, now);
+            }
+        }
+        self.tell_costs(first..slots.start);
+        self.house.next = (slots.start < self.connections.len()).then_some(slots.start);
+        if self.house.next.is_none() {
+            let clients = std::mem::take(&mut self.house.clients);
+            *self.shared.stats[self.index].clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+            self.tell_usage(now);
+        }
+    }
+
+    /// Closes a connection that has had its time, and takes note of any other.
+    fn look_after(&mut self, slot: usize, now: Instant) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        let too_long = match &connection.phase {
+            Phase::Handshake(_) => {
+                let late = connection.ticket.as_ref().is_some_and(|ticket| ticket.is_late(now));
+                late.then_some(Reason::HandshakeTimeout.because())
+            }
+            Phase::Attached(_) => {
+                let stalled = connection.stalled(now);
+                let account = connection.account();
+                let in_the_way = stalled >= GIVES_WAY_AFTER && account.is_some_and(|account| account.is_in_the_way());
+                let stuck = stalled >= STUCK_AFTER && account.is_some_and(|account| account.waits());
+                if in_the_way {
+                    Some(
+                        "it moves next to no data, and its tenant holds more than its share of buffer memory while others wait",
+                    )
+                } else {
+                    stuck.then_some("it moves next to no data and holds buffer memory for which its tenant's other connections wait")
+                }
+            }
+        };
+        let Some(why) = too_long else {
+            self.house.clients.extend(Seen::of(connection, now));
+            return;
+        };
+        if let Some(connection) = self.connections[slot].take() {
+            if connection.volume().is_none() {
+                self.shared.refusals.count(Reason::HandshakeTimeout);
+            }
+            tracing::info!(peer = %connection.peer, why, "closing a connection");
+            self.close(connection);
+        }
+    }
+
+    /// Tells the placement what connections have cost.
+    fn tell_costs(&mut self, slots: Range<usize>) {
+        let here = self.index as u32;
+        let mut placement = self.shared.placement();
+        for connection in self.connections[slots].iter_mut().flatten() {
+            let (slot, toll) = (connection.key.slot, connection.toll.take(connection.requests));
+            let requests = connection.requests - toll.requests;
+            let cpu = Duration::from_nanos(toll.ns() + self.meter.of_requests(requests));
+            placement.observe(slot, Sample { cpu, received_bytes: toll.received });
+            // It did not come as far as was decided, or is on its way still: then its next worker says so.
+            if placement.worker(slot) != Some(here) {
+                placement.found_on(slot, here);
+            }
+        }
+    }
+
+    /// Tells the placement how busy the worker is; the first one also asks it what should move.
+    fn tell_usage(&mut self, now: Instant) {
+        let (shared, here) = (&self.shared, self.index as u32);
+        let usage = self.occupation.take(now, self.meter.take_rounds());
+        let stats = &shared.stats[self.index];
+        stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
+        stats.busy.store(usage.busy.to_bits(), Ordering::Relaxed);
+        let mut placement = shared.placement();
+        placement.tell(here, usage);
+        let decides = here == 0 && !self.draining;
+        let Some(decision) = decides.then(|| placement.tick(now)).flatten() else { return };
+        shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
+        if decision.moves > 0 {
+            let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));
+            tracing::info!(moves = decision.moves, reason, "placement: {because}");
+        }
+        for one in placement.moves() {
+            let key = shared.slots.key(one.slot);
+            shared.post(one.from as usize, Message::Move(key, one.to as usize));
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a worker listens to, in two sets of epoll: who comes in crowds does not keep those waiting who do not.
+//!
+//! The kernel reports what is ready in turn, so that one of ten thousand sockets with something to say waits for all others.
+//! Connections of tenants that have many, and those that negotiate, are therefore in a set of their own, which is one source
+//! among the others and is served little by little while there are any.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use evenkeel_control::Duration;
+use rustix::event::epoll;
+use rustix::io::{Errno, Result};
+
+use super::{CROWD_EVENT, READ};
+
+/// Events taken at once.
+pub(super) const EVENTS: usize = 256;
+/// Events of a crowd taken at once beside others: some 200 us of work.
+const CROWD_EVENTS: usize = 64;
+/// A tenant with more connections comes as a crowd: all of them at once are as much work as [`CROWD_EVENTS`].
+const CROWD: u32 = 64;
+
+/// In which set of a worker a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Set {
+    /// Served before the crowd.
+    Own,
+    /// Served in turn with many others.
+    Crowd,
+}
+
+impl Set {
+    /// Where the connections of a tenant go that has so many.
+    pub(crate) fn of(connections: u32) -> Self {
+        if connections > CROWD { Self::Crowd } else { Self::Own }
+    }
+}
+
+/// The sources of one worker.
+pub(super) struct Sources {
+    own: OwnedFd,
+    crowd: OwnedFd,
+    /// The kernel waits to the millisecond only.
+    coarse: bool,
+}
+
+impl Sources {
+    /// # Errors
+    /// Those of the system, for want of memory or descriptors.
+    pub(super) fn new() -> Result<Self> {
+        let create = || epoll::create(epoll::CreateFlags::CLOEXEC);
+        let sources = Self { own: create()?, crowd: create()?, coarse: false };
+        sources.add(sources.crowd.as_fd(), CROWD_EVENT, READ, Set::Own)?;
+        Ok(sources)
+    }
+
+    fn set(&self, set: Set) -> BorrowedFd<'_> {
+        match set {
+            Set::Own => self.own.as_fd(),
+            Set::Crowd => self.crowd.as_fd(),
+        }
+    }
+
+    /// From now on `interest` in `fd` is reported as `data`.
+    ///
+    /// # Errors
+    /// Those of the system, for want of memory or of watches (fs.epoll.max_user_watches).
+    pub(super) fn add(&self, fd: BorrowedFd<'_>, data: u64, interest: u32, set: Set) -> Result<()> {
+        epoll::add(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
+    }
+
+    /// Another `interest` in `fd`, which is in `set`.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn modify(&self, fd: BorrowedFd<'_>, data: u64, interest: u32, set: Set) -> Result<()> {
+        epoll::modify(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
+    }
+
+    /// Nothing more of `fd`, which is in `set`.
+    pub(super) fn remove(&self, fd: BorrowedFd<'_>, set: Set) {
+        let _ = epoll::delete(self.set(set), fd);
+    }
+
+    /// Waits are good to the millisecond from now on; false if they were before.
+    pub(super) fn wait_coarsely(&mut self) -> bool {
+        !std::mem::replace(&mut self.coarse, true)
+    }
+
+    /// Waits until something happens, and adds what to `events`, for which that has room. The timeout is good to the
+    /// nanosecond, because guarantees are kept by it; where the kernel (before 5.11) or a sandbox knows only milliseconds, it
+    /// is rounded up. Tells how many of the events are not of the crowd.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn wait(&self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> Result<usize> {
+        self.wait_for(self.own.as_fd(), events, EVENTS, timeout)?;
+        let crowd = events.iter().position(|event| event.u64 == CROWD_EVENT);
+        let Some(crowd) = crowd else { return Ok(events.len()) };
+        events.remove(crowd);
+        let others = events.len();
+        let most = if others == 0 { EVENTS } else { CROWD_EVENTS };
+        self.wait_for(self.crowd.as_fd(), events, most, Duration::ZERO)?;
+        Ok(others)
+    }
+
+    fn wait_for(
+        &self,
+        set: BorrowedFd<'_>,
+        events: &mut Vec<libc::epoll_event>,
+        most: usize,
+        timeout: Duration,
+    ) -> Result<()> {
+        let room = events.spare_capacity_mut();
+        let (most, into) = (most.min(room.len()) as libc::c_int, room.as_mut_ptr().cast());
+        let nanos = timeout.as_nanos();
+        let ready = if self.coarse {
+            let millis = nanos.div_ceil(1_000_000).min(libc::c_int::MAX as u64);
+            // SAFETY: there is room for as many.
+            unsafe { libc::epoll_wait(set.as_raw_fd(), into, most, millis as libc::c_int).into() }
+        } else {
+            let timeout =
+                libc::timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
+            let no_mask = std::ptr::null::<libc::sigset_t>();
+            // SAFETY: as above; the timeout outlives the call, and there is no signal mask.
+            unsafe {
+                let (call, set) = (libc::SYS_epoll_pwait2, set.as_raw_fd());
+                libc::syscall(call, set, into, most, &raw const timeout, no_mask, 0usize)
+            }
+        };
+        if ready < 0 {
+            let error = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+            return Err(Errno::from_raw_os_error(error));
+        }
+        // SAFETY: the kernel has filled in as many.
+        unsafe { events.set_len(events.len() + ready as usize) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// A socket with something to read.
+    fn ready() -> (UnixStream, UnixStream) {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        far.write_all(b"x").unwrap();
+        (far, near)
+    }
+
+    fn data(events: &[libc::epoll_event]) -> Vec<u64> {
+        events.iter().map(|event| event.u64).collect()
+    }
+
+    #[test]
+    fn a_crowd_is_served_little_by_little_beside_others_and_as_fast_as_before_alone() {
+        let mut sources = Sources::new().unwrap();
+        let mut events = Vec::with_capacity(EVENTS);
+        let crowd: Vec<_> = (0..300).map(|_| ready()).collect();
+        for (n, (_, near)) in crowd.iter().enumerate() {
+            sources.add(near.as_fd(), n as u64, READ, Set::Crowd).unwrap();
+        }
+        for coarse in [false, true] {
+            assert!(!coarse || sources.wait_coarsely());
+            events.clear();
+            assert_eq!(sources.wait(&mut events, Duration::from_secs(60)), Ok(0));
+            assert_eq!(events.len(), EVENTS, "nobody else is there");
+            let (_far, near) = ready();
+            sources.add(near.as_fd(), 1_000, READ, Set::Own).unwrap();
+            let mut seen = std::collections::BTreeSet::new();
+            for _ in 0..2 * crowd.len().div_ceil(CROWD_EVENTS) {
+                events.clear();
+                assert_eq!(sources.wait(&mut events, Duration::from_secs(60)), Ok(1));
+                assert!(data(&events).contains(&1_000), "whoever is not of the crowd is seen in every round");
+                assert_eq!(events.len(), 1 + CROWD_EVENTS);
+                seen.extend(data(&events));
+            }
+            assert_eq!(seen.len(), 1 + crowd.len(), "and the crowd in turn");
+            sources.remove(near.as_fd(), Set::Own);
+        }
+        crowd.iter().for_each(|(_, near)| sources.remove(near.as_fd(), Set::Crowd));
+        events.clear();
+        sources.wait(&mut events, Duration::ZERO).unwrap();
+        assert!(events.is_empty());
+    }
+}

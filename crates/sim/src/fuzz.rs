@@ -1,0 +1,45 @@
+//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, on stable, in the tests.
+//!
+//! Each takes arbitrary bytes and panics if a property does not hold.
+
+use evenkeel_control::units::Kind;
+
+use crate::workload::trace::{BadLines, Event, Format, Options, Reader};
+
+/// A trace: the first byte chooses format, events and what becomes of bad lines. Reading ends, no line gives more than one
+/// record, and what stops at a bad line has read until then what goes on behind it.
+pub fn trace(data: &[u8]) {
+    let [choice, text @ ..] = data else { return };
+    let format = Format::ALL.get(usize::from(choice & 7)).copied();
+    let event = if choice & 8 == 0 { Event::Queue } else { Event::Issue };
+    let lines = text.split(|&byte| byte == b'\n').count();
+    let read = |bad_lines| {
+        let mut reader = Reader::new(text, "fuzz", Options { format, event, bad_lines });
+        let mut records = Vec::new();
+        let mut failed = false;
+        for record in &mut reader {
+            assert!(!failed, "a record behind an error");
+            match record {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    failed = true;
+                }
+            }
+        }
+        assert!(records.len() <= lines, "{} records of {lines} lines", records.len());
+        assert!(reader.skipped().0 as usize <= lines);
+        (records, failed)
+    };
+    let (stopped, failed) = read(BadLines::Stop);
+    for record in &stopped {
+        let moves_data = matches!(record.kind, Kind::Read | Kind::Write);
+        assert_eq!(moves_data, record.bytes > 0, "{record:?}");
+    }
+    let (all, _) = read(BadLines::Skip);
+    // Which format it is may be found out behind the first bad line.
+    if format.is_some() {
+        assert!(all.starts_with(&stopped), "what was read before a bad line depends on what becomes of it");
+        assert!(failed || all == stopped);
+    }
+}

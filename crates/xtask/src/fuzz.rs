@@ -1,0 +1,175 @@
+//! `cargo xtask fuzz`: coverage-guided fuzzing with the stable compiler. What the inputs reach is kept in `fuzz/corpus`,
+//! and every run is a line in `docs/results/fuzzing.md`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{build, process};
+
+/// What cargo-fuzz asks of a nightly compiler, as options that the stable one has too: counters at each edge, and what
+/// is compared with what.
+const INSTRUMENTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+/// Longest input: several messages of any kind.
+const MAX_INPUT_BYTES: u64 = 4_096;
+/// One input runs for microseconds; after so many seconds it counts as a finding.
+const MAX_INPUT_S: u64 = 10;
+/// Likewise for memory.
+const MAX_MEMORY_MB: u64 = 1_024;
+/// Bytes of a target's corpus that are kept: twelve such stay below 1 MB.
+const MAX_CORPUS_BYTES: u64 = 80_000;
+/// What a build, or what follows a run, may take.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Minutes for each target; thirty make six hours of all.
+    #[arg(long, default_value_t = 30.0)]
+    minutes: f64,
+    /// Only these targets.
+    #[arg(value_name = "TARGET")]
+    targets: Vec<String>,
+}
+
+/// What came of one target.
+struct Outcome {
+    target: String,
+    /// Processor time.
+    cpu: Duration,
+    executions: u64,
+    files: usize,
+    bytes: u64,
+    findings: Vec<PathBuf>,
+}
+
+/// Runs the targets one after the other; whether nothing was found.
+///
+/// # Errors
+/// When the targets cannot be built or run.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let folder = build::workspace().join("fuzz");
+    let programs = build_targets(&folder)?;
+    let mut targets: Vec<String> = names(&folder.join("fuzz_targets"))?;
+    for wanted in &args.targets {
+        ensure!(targets.contains(wanted), "no target {wanted:?}; there are {}", targets.join(", "));
+    }
+    targets.retain(|target| args.targets.is_empty() || args.targets.contains(target));
+    let mut clean = true;
+    for target in targets {
+        let outcome = fuzz(&folder, &programs.join(&target), &target, Duration::from_secs_f64(args.minutes * 60.0))?;
+        record(&outcome)?;
+        let minutes = outcome.cpu.as_secs_f64() / 60.0;
+        println!("{target}: {} inputs in {minutes:.1} min, {} kept", outcome.executions, outcome.files);
+        for finding in &outcome.findings {
+            println!("FOUND: {}", finding.display());
+        }
+        clean &= outcome.findings.is_empty();
+    }
+    Ok(clean)
+}
+
+/// Builds all targets; where they are.
+fn build_targets(folder: &Path) -> Result<PathBuf> {
+    let version = process::output(Command::new("rustc").arg("-vV"))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
+    let mut cargo = build::cargo();
+    // With a target, so that build scripts and macros are not instrumented.
+    cargo.current_dir(folder).args(["build", "--quiet", "--release", "--target", host]);
+    cargo.env("RUSTFLAGS", INSTRUMENTED).env_remove("CARGO_TARGET_DIR");
+    let mut said = String::new();
+    let (status, _) = process::stream(&mut cargo, LIMIT, |line| said = format!("{said}{line}\n"))?;
+    ensure!(status.success(), "cannot build the targets:\n{said}");
+    Ok(folder.join("target").join(host).join("release"))
+}
+
+/// Fuzzes one target from its corpus on, and keeps the inputs that reach more.
+fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<Outcome> {
+    let (kept, found) = (folder.join("corpus").join(target), folder.join("target/corpus").join(target));
+    let artifacts = folder.join("artifacts").join(target);
+    for made in [&kept, &found, &artifacts] {
+        fs::create_dir_all(made).with_context(|| format!("cannot make {}", made.display()))?;
+    }
+    let mut command = Command::new(program);
+    command.args([
+        format!("-max_total_time={}", time.as_secs().max(1)),
+        format!("-max_len={MAX_INPUT_BYTES}"),
+        format!("-timeout={MAX_INPUT_S}"),
+        format!("-rss_limit_mb={MAX_MEMORY_MB}"),
+        format!("-artifact_prefix={}/", artifacts.display()),
+        "-print_final_stats=1".into(),
+    ]);
+    let mut executions = None;
+    let (_, cpu) = process::stream(command.arg(&found).arg(&kept), time + LIMIT, |line| {
+        let count = line.strip_prefix("stat::number_of_executed_units:");
+        executions = executions.or(count.and_then(|count| count.trim().parse().ok()));
+    })?;
+    let Some(executions) = executions else { bail!("{target} did not run") };
+    // Only what reaches something that the kept ones do not.
+    let mut merge = Command::new(program);
+    merge.args(["-merge=1".into(), format!("-max_len={MAX_INPUT_BYTES}")]).arg(&kept).arg(&found);
+    let mut said = String::new();
+    let (status, _) = process::stream(&mut merge, LIMIT, |line| said = format!("{said}{line}\n"))?;
+    ensure!(status.success(), "cannot merge the corpus of {target}:\n{said}");
+    let (files, bytes) = bound(&kept)?;
+    let findings = fs::read_dir(&artifacts)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    Ok(Outcome { target: target.to_owned(), cpu, executions, files, bytes, findings })
+}
+
+/// Removes the longest of the inputs that a fuzzer has made, which it names by their digest, until the rest is small
+/// enough; how many are left, with their bytes.
+fn bound(folder: &Path) -> Result<(usize, u64)> {
+    let mut files: Vec<(bool, u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let made = name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        files.push((made, entry.metadata()?.len(), entry.path()));
+    }
+    files.sort();
+    let mut bytes: u64 = files.iter().map(|(_, length, _)| length).sum();
+    while bytes > MAX_CORPUS_BYTES
+        && let Some((_, length, path)) = files.pop_if(|(made, ..)| *made)
+    {
+        fs::remove_file(&path)?;
+        bytes -= length;
+    }
+    Ok((files.len(), bytes))
+}
+
+/// Adds a line to the page of results.
+fn record(outcome: &Outcome) -> Result<()> {
+    const HEAD: &str = "# Fuzzing\n\n\
+        Written by `cargo xtask fuzz`, one line for each run of a target, in processor time. What was found is below the table.\n\n\
+        | date | commit | target | CPU min | inputs | corpus | bytes | findings |\n|---|---|---|---|---|---|---|---|\n";
+    let path = build::workspace().join("docs/results/fuzzing.md");
+    let mut page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
+    let date = process::output(Command::new("date").args(["--utc", "+%F"]))?;
+    let mut git = Command::new("git");
+    git.args(["rev-parse", "--short", "HEAD"]).current_dir(build::workspace());
+    let commit = process::output(&mut git)?;
+    let Outcome { target, cpu, executions, files, bytes, findings } = outcome;
+    let (date, commit, minutes, findings) = (date.trim(), commit.trim(), cpu.as_secs_f64() / 60.0, findings.len());
+    let mut line = String::new();
+    writeln!(line, "| {date} | {commit} | {target} | {minutes:.1} | {executions} | {files} | {bytes} | {findings} |")?;
+    // Behind the last line of the table.
+    let end = page.rfind("|\n").map_or(page.len(), |at| at + 2);
+    page.insert_str(end, &line);
+    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Names of the files in a folder without their endings, sorted.
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let name = |entry: std::io::Result<fs::DirEntry>| {
+        Ok(entry?.path().file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default())
+    };
+    let mut names = fs::read_dir(folder)?.map(name).collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,659 @@
+//! The attacker: a process of one thread with many connections, which does what one row of the table says.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv, send, shutdown,
+    socket_with, sockopt,
+};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
+use rustix::time::Timespec;
+
+use super::attacks::{self, Ask, At, Attack, CROWD, End, Ends, NEXT_SPAN, Opening, Place, SPAN, Sends, Target};
+use super::wire;
+
+/// Ports of the server under test at its address.
+pub(super) const NBD_PORT: u16 = 10809;
+pub(super) const STATUS_PORT: u16 = 9809;
+/// Requests that a process begins in a second at most; as for connections, [`Attack::per_s`].
+const ASKS_PER_S: u64 = 50_000;
+/// Longest sleep.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Until there may be more requests again when there were too many.
+const REFILL: Duration = Duration::from_millis(1);
+/// Between two bytes of a slow writer.
+const BYTE_EVERY: Duration = Duration::from_millis(10);
+/// Until a connection is tried again for which there was no room.
+const AGAIN: Duration = Duration::from_millis(10);
+/// Requests are made while less than this waits to be sent.
+const OUT_MOST: usize = 128 << 10;
+/// Reads in a row of one connection.
+const READS_IN_A_ROW: u32 = 4;
+/// The first user of a crowd; no real ones.
+const FIRST_USER: u32 = 20_001;
+/// Payload of all writes.
+static PAYLOAD: [u8; 64 << 10] = [0xa5; 64 << 10];
+
+/// Arguments of `guest attack`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[arg(long)]
+    pub(super) attack: String,
+    #[arg(long)]
+    pub(super) place: Place,
+    /// Address of the server.
+    #[arg(long)]
+    pub(super) host: Ipv4Addr,
+    /// Its socket for NBD.
+    #[arg(long)]
+    pub(super) unix: PathBuf,
+    /// Its socket for the operator.
+    #[arg(long)]
+    pub(super) control: PathBuf,
+    /// Number of this process, of those that the attack has.
+    #[arg(long)]
+    pub(super) process: u32,
+    /// How long.
+    #[arg(long)]
+    pub(super) milliseconds: u64,
+}
+
+/// Attacks, and says how far it came.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let attack = attacks::by_name(&options.attack).context("there is no such attack")?;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).context("cannot open more files")?;
+    let mut attacker = Attacker::new(attack, options)?;
+    attacker.attack(Instant::now() + Duration::from_millis(options.milliseconds))?;
+    let Seen { connected, refused, closed, sent, answered, bytes } = attacker.seen;
+    println!(
+        "{connected} connections, {refused} refused, {closed} closed by the server, {sent} requests, {answered} answers of {} MiB",
+        bytes >> 20
+    );
+    Ok(())
+}
+
+/// Counts of an attack.
+#[derive(Debug, Default)]
+struct Seen {
+    connected: u64,
+    refused: u64,
+    closed: u64,
+    sent: u64,
+    answered: u64,
+    bytes: u64,
+}
+
+/// Something that may happen so often in a second; what is not used is not saved up.
+#[derive(Debug)]
+struct Rate {
+    per_s: u64,
+    left: u64,
+    since: Instant,
+}
+
+impl Rate {
+    fn new(per_s: u64) -> Self {
+        Self { per_s, left: 0, since: Instant::now() }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let due = now.duration_since(self.since).as_micros() as u64 * self.per_s / 1_000_000;
+        if due > 0 {
+            (self.left, self.since) = ((self.left + due).min((self.per_s / 100).max(1)), now);
+        }
+    }
+
+    fn take(&mut self) -> bool {
+        let some = self.left > 0;
+        self.left -= u64::from(some);
+        some
+    }
+}
+
+/// Meaning of the next bytes from the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    /// Answers to options, of which so many belong to the opening.
+    Options(u32),
+    Replies,
+    /// Not looked at.
+    Anything,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    /// Counts the users of a place in the table.
+    number: u64,
+    watched: EventFlags,
+    out: Vec<u8>,
+    /// How much of `out` is sent.
+    out_at: usize,
+    /// Bytes of [`PAYLOAD`] to be sent behind it.
+    payload: u64,
+    stage: Stage,
+    head: [u8; wire::OPTION_REPLY_LEN],
+    have: usize,
+    skip: u64,
+    in_flight: u32,
+    sent: u32,
+    answered: u32,
+    next_at: u64,
+    /// Nothing more is asked for.
+    mute: bool,
+    /// It goes on at its time.
+    waits: bool,
+    ended: bool,
+}
+
+struct Attacker<'a> {
+    attack: &'a Attack,
+    options: &'a Options,
+    epoll: OwnedFd,
+    connections: Vec<Option<Connection>>,
+    /// Places without a connection.
+    empty: Vec<usize>,
+    /// Places that go on at a time.
+    waiting: VecDeque<(Instant, usize, u64)>,
+    /// Connections that end at a time.
+    deadlines: VecDeque<(Instant, usize, u64)>,
+    /// First bytes of a connection, and how many answers they have.
+    opening: (Vec<u8>, u32),
+    hello: Vec<u8>,
+    connects: Rate,
+    asks: Rate,
+    random: u64,
+    buffer: Vec<u8>,
+    /// No connection is opened before.
+    pause: Instant,
+    seen: Seen,
+}
+
+impl<'a> Attacker<'a> {
+    fn new(attack: &'a Attack, options: &'a Options) -> Result<Self> {
+        let mut bytes = Vec::new();
+        let answers = match attack.opening {
+            Opening::Bytes(given) => {
+                bytes.extend(given);
+                0
+            }
+            Opening::Options => {
+                wire::flags(&mut bytes);
+                u32::MAX
+            }
+            Opening::Simple => wire::choose(&mut bytes, false),
+            Opening::Structured => wire::choose(&mut bytes, true),
+            Opening::Tls => {
+                wire::start_tls(&mut bytes);
+                1
+            }
+        };
+        let places = (attack.connections / attack.processes) as usize;
+        Ok(Self {
+            attack,
+            options,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            connections: (0..places).map(|_| None).collect(),
+            empty: (0..places).rev().collect(),
+            waiting: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            opening: (bytes, answers),
+            hello: wire::client_hello(),
+            connects: Rate::new(attack.per_s),
+            asks: Rate::new(ASKS_PER_S),
+            random: 0x9e37_79b9_7f4a_7c15 ^ u64::from(options.process),
+            buffer: vec![0; 256 << 10],
+            pause: Instant::now(),
+            seen: Seen::default(),
+        })
+    }
+
+    fn attack(&mut self, until: Instant) -> Result<()> {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            let now = Instant::now();
+            if now >= until {
+                return Ok(());
+            }
+            self.connects.refill(now);
+            self.asks.refill(now);
+            while now >= self.pause && !self.empty.is_empty() && self.connects.take() {
+                self.open(now)?;
+            }
+            while self.deadlines.front().is_some_and(|(due, ..)| *due <= now) {
+                let (_, place, number) = self.deadlines.pop_front().context("a deadline")?;
+                if self.is_there(place, number) {
+                    self.close(place);
+                }
+            }
+            while self.waiting.front().is_some_and(|(due, ..)| *due <= now) {
+                let (_, place, number) = self.waiting.pop_front().context("a connection that waits")?;
+                if let Some(connection) = self.connections[place].as_mut().filter(|there| there.number == number) {
+                    connection.waits = false;
+                    self.go_on(place, now);
+                }
+            }
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&TICK)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in events.drain(..) {
+                let (data, flags) = (event.data, event.flags);
+                self.happened(data.u64() as usize, flags, now);
+            }
+        }
+    }
+
+    fn is_there(&self, place: usize, number: u64) -> bool {
+        self.connections[place].as_ref().is_some_and(|connection| connection.number == number)
+    }
+
+    fn open(&mut self, now: Instant) -> Result<()> {
+        let Some(place) = self.empty.pop() else { return Ok(()) };
+        let socket = match self.connect(place as u32 * self.attack.processes + self.options.process) {
+            Ok(socket) => socket,
+            // The server has no room, this host no port, or the process may open no more.
+            Err(_) => {
+                self.empty.push(place);
+                (self.pause, self.seen.refused) = (now + AGAIN, self.seen.refused + 1);
+                return Ok(());
+            }
+        };
+        let watched = if self.attack.takes { EventFlags::IN } else { EventFlags::RDHUP };
+        epoll::add(&self.epoll, &socket, EventData::new_u64(place as u64), watched)?;
+        self.seen.connected += 1;
+        let number = self.seen.connected;
+        let stage = match self.attack.opening {
+            Opening::Bytes(_) => Stage::Anything,
+            _ => Stage::Greeting,
+        };
+        self.connections[place] = Some(Connection {
+            socket,
+            number,
+            watched,
+            out: self.opening.0.clone(),
+            out_at: 0,
+            payload: 0,
+            stage,
+            head: [0; wire::OPTION_REPLY_LEN],
+            have: 0,
+            skip: 0,
+            in_flight: 0,
+            sent: 0,
+            answered: 0,
+            next_at: 0,
+            mute: false,
+            waits: false,
+            ended: false,
+        });
+        if let Ends::After(life) = self.attack.ends {
+            self.deadlines.push_back((now + life, place, number));
+        }
+        self.go_on(place, now);
+        Ok(())
+    }
+
+    /// A socket on its way to the server, from where the attack comes.
+    fn connect(&self, number: u32) -> Result<OwnedFd> {
+        let Options { place, host, unix, control, .. } = self.options;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let path = match self.attack.target {
+            Target::Control => Some(control),
+            Target::Nbd if *place == Place::Users => Some(unix),
+            _ => None,
+        };
+        if let Some(path) = path {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            let crowd = *place == Place::Users && self.attack.target == Target::Nbd;
+            become_user(if crowd { FIRST_USER + number % CROWD } else { 0 })?;
+            let connected = rustix::net::connect(&socket, &SocketAddrUnix::new(path.as_path())?);
+            become_user(0)?;
+            connected?;
+            return Ok(socket);
+        }
+        let source = match place {
+            Place::One | Place::OtherPool | Place::Users => Ipv4Addr::new(127, 0, 0, 2),
+            Place::Addresses => Ipv4Addr::new(127, 0, 0, 2 + (number % CROWD) as u8),
+            Place::Tenants => tenant_address(number % CROWD),
+        };
+        let port = if self.attack.target == Target::Status { STATUS_PORT } else { NBD_PORT };
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        leave_port_to_connect(&socket)?;
+        rustix::net::bind(&socket, &SocketAddrV4::new(source, 0))?;
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        match rustix::net::connect(&socket, &SocketAddrV4::new(*host, port)) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn close(&mut self, place: usize) {
+        self.connections[place] = None;
+        self.empty.push(place);
+    }
+
+    fn closed_by_server(&mut self, place: usize) {
+        self.seen.closed += 1;
+        self.close(place);
+    }
+
+    fn happened(&mut self, place: usize, flags: EventFlags, now: Instant) {
+        if self.connections[place].is_none() {
+            return;
+        }
+        let gone = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+        if flags.intersects(EventFlags::IN | gone) {
+            if !self.attack.takes {
+                return self.closed_by_server(place);
+            }
+            match self.receive(place) {
+                Ok(true) => {}
+                Ok(false) => return self.close(place),
+                Err(_) => return self.closed_by_server(place),
+            }
+        }
+        self.go_on(place, now);
+    }
+
+    /// Takes what is there; whether the connection goes on.
+    fn receive(&mut self, place: usize) -> Result<bool> {
+        let connection = self.connections[place].as_mut().context("a connection")?;
+        for _ in 0..READS_IN_A_ROW {
+            let read = match recv(&connection.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => anyhow::bail!("the end"),
+                Ok((read, _)) => read,
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            };
+            let answers = connection.parse(&self.buffer[..read], self.attack.opening, self.opening.1, &self.hello)?;
+            connection.answered += answers;
+            connection.in_flight = connection.in_flight.saturating_sub(answers);
+            self.seen.answered += u64::from(answers);
+            self.seen.bytes += read as u64;
+            if matches!(self.attack.ends, Ends::Answered(most) if connection.answered >= most) {
+                return Ok(false);
+            }
+            if read < self.buffer.len() {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks for what may be asked for, and sends what can be sent.
+    fn go_on(&mut self, place: usize, now: Instant) {
+        loop {
+            if self.connections[place].as_ref().is_none_or(|connection| connection.waits) {
+                return;
+            }
+            let asked = self.ask(place, now);
+            let Some(connection) = self.connections[place].as_mut() else { return };
+            match connection.send(self.attack.sends == Sends::Bytes) {
+                Ok(true) => {}
+                Ok(false) if self.attack.sends == Sends::Bytes => {
+                    connection.waits = true;
+                    return self.waiting.push_back((now + BYTE_EVERY, place, connection.number));
+                }
+                Ok(false) => return self.watch(place, true),
+                Err(_) => return self.closed_by_server(place),
+            }
+            if !asked {
+                break;
+            }
+        }
+        self.watch(place, false);
+        let Some(connection) = self.connections[place].as_mut() else { return };
+        let Ends::Sent(all, how) = self.attack.ends else { return };
+        if connection.sent < all || connection.ended {
+            return;
+        }
+        connection.ended = true;
+        match how {
+            End::Close | End::Disconnect => self.close(place),
+            End::Reset => {
+                let _ = sockopt::set_socket_linger(&connection.socket, Some(Duration::ZERO));
+                self.close(place);
+            }
+            End::Half => drop(shutdown(&connection.socket, Shutdown::Write)),
+        }
+    }
+
+    /// Makes requests; whether there are new ones to be sent.
+    fn ask(&mut self, place: usize, now: Instant) -> bool {
+        let Some(connection) = self.connections[place].as_mut() else { return false };
+        let attack = self.attack;
+        let (all, how) = match attack.ends {
+            Ends::Sent(all, how) => (all, Some(how)),
+            _ => (u32::MAX, None),
+        };
+        // An attack that does not look at answers does not wait for those to the opening either.
+        let ready = how.is_some()
+            || !attack.takes
+            || !matches!(connection.stage, Stage::Greeting) && connection.has_chosen(attack);
+        let before = connection.sent;
+        while ready
+            && !connection.mute
+            && !attack.asks.is_empty()
+            && connection.sent < all
+            && (connection.in_flight < attack.depth || how.is_some())
+            && connection.payload == 0
+            && connection.out.len() < OUT_MOST
+        {
+            if !self.asks.take() {
+                connection.waits = true;
+                self.waiting.push_back((now + REFILL, place, connection.number));
+                break;
+            }
+            let number = u64::from(connection.sent) + connection.number - 1;
+            let ask = attack.asks[(number % attack.asks.len() as u64) as usize];
+            connection.make(ask, attack.sends, &mut self.random);
+            self.seen.sent += 1;
+            if connection.sent == all && how == Some(End::Disconnect) {
+                wire::request(&mut connection.out, wire::REQUEST_MAGIC, [0, wire::DISCONNECT], 0, 0, 0);
+            }
+        }
+        connection.sent != before
+    }
+
+    /// Has the connection looked at when it can be written to, too, or no longer.
+    fn watch(&mut self, place: usize, writing: bool) {
+        let Some(connection) = self.connections[place].as_mut() else { return };
+        let base = if self.attack.takes { EventFlags::IN } else { EventFlags::RDHUP };
+        let wanted = if writing { base | EventFlags::OUT } else { base };
+        if wanted != connection.watched {
+            connection.watched = wanted;
+            let data = EventData::new_u64(place as u64);
+            if epoll::modify(&self.epoll, &connection.socket, data, wanted).is_err() {
+                self.close(place);
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn has_chosen(&self, attack: &Attack) -> bool {
+        attack.opening == Opening::Options || matches!(self.stage, Stage::Replies | Stage::Anything)
+    }
+
+    /// Appends what is asked for.
+    fn make(&mut self, ask: Ask, sends: Sends, random: &mut u64) {
+        match ask {
+            Ask::Bytes(bytes) => self.out.extend(bytes),
+            Ask::Option { code, length, data } => wire::option(&mut self.out, code, length, data),
+            Ask::Request { magic, command, flags, length, at } => {
+                *random ^= *random << 13;
+                *random ^= *random >> 7;
+                *random ^= *random << 17;
+                let length_64 = u64::from(length);
+                let room = SPAN.saturating_sub(length_64);
+                let at = match at {
+                    At::Start => 0,
+                    At::Anywhere => (*random >> 8) % (room / length_64.max(1) + 1) * length_64,
+                    At::Odd => ((*random >> 8) % room.max(1)) | 1,
+                    At::Next if self.next_at + length_64 > NEXT_SPAN => 0,
+                    At::Next => self.next_at,
+                    At::Beyond => 1 << 62,
+                };
+                self.next_at = at.saturating_add(length_64);
+                // A simple reply does not say how much data it has.
+                let data = if command == wire::READ { length_64 } else { 0 };
+                let cookie = data << 32 | u64::from(self.sent);
+                wire::request(&mut self.out, magic, [flags, command], cookie, at, length);
+                if command == wire::WRITE {
+                    self.payload = match sends {
+                        Sends::Part(bytes) => {
+                            self.mute = true;
+                            u64::from(bytes)
+                        }
+                        Sends::Whole | Sends::Bytes => length_64,
+                    };
+                }
+            }
+        }
+        // Small payloads go out together with what follows them.
+        if self.payload <= PAYLOAD.len() as u64 {
+            self.out.extend(&PAYLOAD[..self.payload as usize]);
+            self.payload = 0;
+        }
+        (self.sent, self.in_flight) = (self.sent + 1, self.in_flight + 1);
+    }
+
+    /// Sends as much as the server takes, or one byte; whether that was all.
+    fn send(&mut self, one_byte: bool) -> Result<bool> {
+        loop {
+            let from_out = self.out_at < self.out.len();
+            let piece = if from_out {
+                &self.out[self.out_at..]
+            } else {
+                &PAYLOAD[..self.payload.min(PAYLOAD.len() as u64) as usize]
+            };
+            if piece.is_empty() {
+                self.out.clear();
+                self.out_at = 0;
+                return Ok(true);
+            }
+            let most = if one_byte { 1 } else { piece.len() };
+            let sent = match send(&self.socket, &piece[..most], SendFlags::NOSIGNAL) {
+                Ok(sent) => sent,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            if from_out {
+                self.out_at += sent;
+            } else {
+                self.payload -= sent as u64;
+            }
+            if one_byte {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Takes bytes from the server; how many answers have begun with them.
+    fn parse(&mut self, mut bytes: &[u8], opening: Opening, awaited: u32, hello: &[u8]) -> Result<u32> {
+        let mut answers = 0;
+        while !bytes.is_empty() {
+            if self.skip > 0 {
+                let skipped = self.skip.min(bytes.len() as u64);
+                self.skip -= skipped;
+                bytes = &bytes[skipped as usize..];
+                continue;
+            }
+            let length = match self.stage {
+                Stage::Greeting => wire::GREETING_LEN,
+                Stage::Options(_) => wire::OPTION_REPLY_LEN,
+                Stage::Replies if opening == Opening::Structured => wire::STRUCTURED_REPLY_LEN,
+                Stage::Replies => wire::SIMPLE_REPLY_LEN,
+                Stage::Anything => return Ok(answers + u32::from(self.answered == 0)),
+            };
+            let more = (length - self.have).min(bytes.len());
+            self.head[self.have..self.have + more].copy_from_slice(&bytes[..more]);
+            (self.have, bytes) = (self.have + more, &bytes[more..]);
+            if self.have == length {
+                self.have = 0;
+                answers += u32::from(self.header(opening, awaited, hello)?);
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Takes a whole header; whether it ends an answer to something that was asked for.
+    fn header(&mut self, opening: Opening, awaited: u32, hello: &[u8]) -> Result<bool> {
+        let be32 = |at: usize| u32::from_be_bytes([0, 1, 2, 3].map(|i| self.head[at + i]));
+        match self.stage {
+            Stage::Greeting => {
+                self.stage = Stage::Options(awaited);
+                Ok(false)
+            }
+            Stage::Options(left) => {
+                let kind = be32(12);
+                self.skip = u64::from(be32(16));
+                let is_last = kind == wire::REPLY_ACK || kind & wire::REPLY_ERROR != 0;
+                if opening == Opening::Options || !is_last {
+                    return Ok(is_last);
+                }
+                self.stage = Stage::Options(left - 1);
+                if left == 1 {
+                    anyhow::ensure!(kind == wire::REPLY_ACK, "refused");
+                    self.stage = if opening == Opening::Tls { Stage::Anything } else { Stage::Replies };
+                    if opening == Opening::Tls {
+                        self.out.extend(hello);
+                    }
+                }
+                Ok(false)
+            }
+            Stage::Replies if opening == Opening::Structured => {
+                anyhow::ensure!(be32(0) == wire::STRUCTURED_REPLY_MAGIC, "not a reply");
+                self.skip = u64::from(be32(16));
+                Ok((be32(4) >> 16) as u16 & wire::DONE != 0)
+            }
+            Stage::Replies => {
+                anyhow::ensure!(be32(0) == wire::SIMPLE_REPLY_MAGIC, "not a reply");
+                self.skip = if be32(4) == 0 { u64::from(be32(8)) } else { 0 };
+                Ok(true)
+            }
+            Stage::Anything => Ok(false),
+        }
+    }
+}
+
+/// Address of a tenant of a crowd.
+pub(super) fn tenant_address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 1, 1 + number as u8)
+}
+
+/// Lets the kernel choose the port of a bound address when it knows the server's: else the ports of an address are used up after
+/// some ten thousand connections.
+fn leave_port_to_connect(socket: &OwnedFd) -> Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the option is an integer that outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            std::ptr::from_ref(&on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    anyhow::ensure!(set == 0, "IP_BIND_ADDRESS_NO_PORT: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Lets the next connection of this thread come from another user; `0` goes back to this program's.
+fn become_user(user: u32) -> Result<()> {
+    if Uid::is_root(rustix::process::getuid()) {
+        rustix::thread::set_thread_res_uid(None, Uid::from_raw(user), None).context("cannot become another user")?;
+    }
+    Ok(())
+}

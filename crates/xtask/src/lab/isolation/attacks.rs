@@ -1,0 +1,587 @@
+//! The attacks, one row each, and where each of them is tried.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::wire;
+
+/// Bytes of the attacked volume that requests go to, and of the volume but in memory.
+pub(super) const SPAN: u64 = 128 << 20;
+/// Bytes that the bulk writer writes to; beyond them, a volume with holes keeps more of them than a reply lists (1,024 extents).
+pub(super) const NEXT_SPAN: u64 = 16 << 20;
+/// Bytes of the attacked volume in memory, which stores nothing that was not written.
+pub(super) const MEMORY_BYTES: u64 = 4 << 30;
+/// Addresses, users and tenants from which a crowd comes.
+pub(super) const CROWD: u32 = 32;
+/// Connections that a process begins in a second at most: far above what a server without a defence survives, and little enough
+/// that the attacker does not take the processors that it attacks.
+const CONNECTIONS_PER_S: u64 = 5_000;
+const KIB: u32 = 1 << 10;
+const MIB: u32 = 1 << 20;
+/// How long a storm lasts before it is measured. A server may let clients save up some time for the moment when a host starts a
+/// hundred machines; a storm has used that up by then, if it takes a third of a processor.
+const STORM_RISE_MS: u64 = 4_000;
+/// As much as a request of 32 bits can ask for in whole pages.
+const ALL_4G: u32 = !0xfff;
+
+/// Storage behind the volumes of attacker and light client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backend {
+    File,
+    Memory,
+    Emulated,
+    /// An export of a second server, which has it in memory.
+    Remote,
+}
+
+impl Backend {
+    pub(super) const ALL: [Self; 4] = [Self::File, Self::Memory, Self::Emulated, Self::Remote];
+}
+
+/// How the server reaches files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Engine {
+    Uring,
+    Threads,
+}
+
+impl Engine {
+    const ALL: [Self; 2] = [Self::Uring, Self::Threads];
+}
+
+/// Origin of an attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Place {
+    /// One address, in the pool of the light client.
+    One,
+    /// Many addresses of one tenant, in the pool of the light client.
+    Addresses,
+    /// Many users of this machine and one tenant, in the pool of the light client.
+    Users,
+    /// One address, in another pool.
+    OtherPool,
+    /// As many tenants as addresses, in the pool of the light client.
+    Tenants,
+}
+
+impl Place {
+    /// Those that rotate; many tenants are an attack of their own.
+    pub(super) const ALL: [Self; 4] = [Self::One, Self::Addresses, Self::Users, Self::OtherPool];
+}
+
+/// Circumstances of an attack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) backend: Backend,
+    pub(super) engine: Engine,
+    pub(super) place: Place,
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let backend = match self.backend {
+            Backend::File => "file",
+            Backend::Memory => "memory",
+            Backend::Emulated => "emulated",
+            Backend::Remote => "remote",
+        };
+        let engine = match self.engine {
+            Engine::Uring => "io_uring",
+            Engine::Threads => "threads",
+        };
+        let place = match self.place {
+            Place::One => "one_client",
+            Place::Addresses => "many_addresses",
+            Place::Users => "many_users",
+            Place::OtherPool => "other_pool",
+            Place::Tenants => "many_tenants",
+        };
+        write!(f, "{backend}_{engine}_{place}")
+    }
+}
+
+/// Which part of the server is attacked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    Nbd,
+    /// The status page and its API.
+    Status,
+    /// The socket of the operator.
+    Control,
+}
+
+/// How a connection begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// These bytes, and then as [`Attack::asks`] say; the answer is not looked at.
+    Bytes(&'static [u8]),
+    /// The flags of the handshake; what is asked are options.
+    Options,
+    /// The attacked volume with simple replies.
+    Simple,
+    /// The attacked volume with structured replies and `base:allocation`.
+    Structured,
+    /// TLS, up to the server's certificate.
+    Tls,
+}
+
+/// Place of a request in the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum At {
+    Start,
+    /// A multiple of the request's length, by chance.
+    Anywhere,
+    /// Any byte but a page's first one.
+    Odd,
+    /// The end of the last request, within [`NEXT_SPAN`].
+    Next,
+    /// Beyond the end of every volume.
+    Beyond,
+}
+
+/// Something asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    Request {
+        magic: u32,
+        command: u16,
+        flags: u16,
+        length: u32,
+        at: At,
+    },
+    /// An option with its data, and the length that it claims to have.
+    Option {
+        code: u32,
+        length: u32,
+        data: &'static [u8],
+    },
+    /// Bytes as they are.
+    Bytes(&'static [u8]),
+}
+
+const fn ask(command: u16, length: u32, at: At) -> Ask {
+    Ask::Request { magic: wire::REQUEST_MAGIC, command, flags: 0, length, at }
+}
+
+const fn flagged(command: u16, flags: u16, length: u32, at: At) -> Ask {
+    Ask::Request { magic: wire::REQUEST_MAGIC, command, flags, length, at }
+}
+
+/// How quickly and how far what is asked is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sends {
+    Whole,
+    /// The first request with so many bytes behind its header, and then nothing more.
+    Part(u32),
+    /// A byte every 10 ms.
+    Bytes,
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Close,
+    Reset,
+    /// With NBD_CMD_DISC, and then closed.
+    Disconnect,
+    /// It is closed for sending alone, and stays so.
+    Half,
+}
+
+/// When a connection ends. Another one takes its place, also when the server has closed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    Never,
+    /// When as many requests are sent, without a look at answers.
+    Sent(u32, End),
+    /// When as many answers are here.
+    Answered(u32),
+    /// So long after its beginning.
+    After(Duration),
+}
+
+/// One attack.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attack {
+    pub(super) name: &'static str,
+    /// The only back end that it makes sense on.
+    pub(super) backend: Option<Backend>,
+    /// The only place that it comes from.
+    pub(super) place: Option<Place>,
+    pub(super) target: Target,
+    pub(super) processes: u32,
+    /// Of all processes together.
+    pub(super) connections: u32,
+    pub(super) opening: Opening,
+    /// In turn; none: a connection says nothing after its opening.
+    pub(super) asks: &'static [Ask],
+    /// Unanswered requests of a connection.
+    pub(super) depth: u32,
+    pub(super) sends: Sends,
+    /// Whether a connection reads what it gets.
+    pub(super) takes: bool,
+    pub(super) ends: Ends,
+    /// Connections that each process begins in a second.
+    pub(super) per_s: u64,
+    /// How long it takes until the attack is at its height.
+    pub(super) rise: Duration,
+    /// Whether the attacked volume has holes before: every second of [`wire::STRIDE`]'s parts.
+    pub(super) holes: bool,
+    /// Whether it leaves holes, or something else than before, in the attacked volume.
+    pub(super) punches: bool,
+    /// Whether it is one of the storms that may cost a tenth of a processor.
+    pub(super) storm: bool,
+    /// Whether `/healthz` is asked meanwhile.
+    pub(super) health: bool,
+}
+
+impl Attack {
+    /// Requests over and over.
+    const fn requests(name: &'static str, connections: u32, depth: u32, asks: &'static [Ask]) -> Self {
+        Self {
+            name,
+            backend: None,
+            place: None,
+            target: Target::Nbd,
+            processes: 1,
+            connections,
+            opening: Opening::Simple,
+            asks,
+            depth,
+            sends: Sends::Whole,
+            takes: true,
+            ends: Ends::Never,
+            per_s: CONNECTIONS_PER_S,
+            rise: Duration::from_millis(300),
+            holes: false,
+            punches: false,
+            storm: false,
+            health: false,
+        }
+    }
+
+    /// Requests of HTTP, each on a connection of its own.
+    const fn http(name: &'static str, target: Target, connections: u32, bytes: &'static [u8]) -> Self {
+        Self { target, opening: Opening::Bytes(bytes), health: true, ..Self::requests(name, connections, 0, &[]) }
+    }
+
+    const fn on(self, backend: Backend) -> Self {
+        Self { backend: Some(backend), ..self }
+    }
+
+    const fn from(self, place: Place) -> Self {
+        Self { place: Some(place), ..self }
+    }
+
+    const fn structured(self) -> Self {
+        Self { opening: Opening::Structured, ..self }
+    }
+
+    const fn sends(self, sends: Sends) -> Self {
+        Self { sends, ..self }
+    }
+
+    const fn ends(self, ends: Ends) -> Self {
+        Self { ends, ..self }
+    }
+
+    const fn deaf(self) -> Self {
+        Self { takes: false, ..self }
+    }
+
+    const fn punches(self) -> Self {
+        Self { punches: true, ..self }
+    }
+
+    const fn holes(self) -> Self {
+        Self { holes: true, punches: true, ..self }
+    }
+
+    const fn rises(self, milliseconds: u64) -> Self {
+        Self { rise: Duration::from_millis(milliseconds), ..self }
+    }
+
+    /// Connections come one after the other.
+    const fn in_line(self) -> Self {
+        Self { per_s: 40, ..self.rises(1_000) }
+    }
+
+    /// What may be saved up, a second of a processor, is used up before it is measured: see STORM_RISE_MS.
+    const fn storm(self) -> Self {
+        Self { storm: true, ..self.rises(STORM_RISE_MS) }
+    }
+}
+
+/// The ordinary neighbour of a light client, for comparison: sequential writes of 64 KiB, 64 in flight.
+pub(super) const BULK: Attack = Attack::requests("bulk", 1, 64, &[ask(wire::WRITE, 64 * KIB, At::Next)]);
+
+const READ: u16 = wire::READ;
+const WRITE: u16 = wire::WRITE;
+const MIXED: &[Ask] = &[
+    ask(READ, 512, At::Anywhere),
+    ask(WRITE, 4 * KIB, At::Anywhere),
+    ask(READ, 32 * MIB, At::Anywhere),
+    ask(WRITE, MIB, At::Anywhere),
+    ask(READ, 100_000, At::Odd),
+    ask(WRITE, 9 * MIB, At::Odd),
+    ask(WRITE, 777, At::Odd),
+    ask(READ, 64 * KIB, At::Anywhere),
+];
+const READS_AND_WRITES: &[Ask] = &[ask(READ, 64 * KIB, At::Anywhere), ask(WRITE, 64 * KIB, At::Anywhere)];
+const SMALL_READ: &[Ask] = &[ask(READ, 4 * KIB, At::Anywhere)];
+/// Each takes almost half of what those before have left of 256 MiB for payloads, or the most that a request may have; the last
+/// ones, as small as may always be taken, fill it to the last byte.
+const HALVES: &[Ask] = &{
+    let mut asks = [ask(WRITE, 64 * KIB, At::Start); 28];
+    let (mut number, mut left) = (0, 256 * MIB);
+    while left > 512 * KIB {
+        let half = (left / 2 - 64 * KIB) / (64 * KIB) * (64 * KIB);
+        let half = if half < 32 * MIB { half } else { 32 * MIB };
+        asks[number] = ask(WRITE, half, At::Start);
+        (number, left) = (number + 1, left - half);
+    }
+    asks
+};
+const STATUS_OF_ALL: &[Ask] = &[ask(wire::BLOCK_STATUS, SPAN as u32, At::Start)];
+const LIST: &[Ask] = &[Ask::Option { code: wire::LIST, length: 0, data: &[] }];
+const INFO: &[Ask] = &[Ask::Option { code: wire::INFO, length: 11, data: b"\0\0\0\x05noise\0\0" }];
+const HALF_A_REQUEST: &[u8] = b"GET /api/v1/state HTTP/1.1\r\nHost: lo";
+
+/// All of them, in the order in which they are tried.
+pub(super) const ATTACKS: &[Attack] = &[
+    // Memory for what is on its way.
+    Attack::requests("half_arrived_writes", 28, 1, HALVES)
+        .in_line()
+        .sends(Sends::Part(1_000))
+        .ends(Ends::After(Duration::from_secs(20))),
+    Attack::requests("half_sent_headers", 1_000, 1, &[Ask::Bytes(&[0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1])]),
+    Attack::requests("writes_a_byte_at_a_time", 256, 1, &[ask(WRITE, 64 * KIB, At::Anywhere)]).sends(Sends::Bytes),
+    Attack::requests("half_arrived_writes_reconnecting", 28, 1, HALVES)
+        .in_line()
+        .sends(Sends::Part(1_000))
+        .ends(Ends::After(Duration::from_millis(1_500))),
+    Attack::requests("reads_never_taken", 32, 64, &[ask(READ, MIB, At::Anywhere)]).deaf(),
+    Attack::requests("small_reads_never_taken", 256, 256, SMALL_READ).deaf(),
+    Attack::requests("replies_to_writes_never_taken", 32, 10_000, &[ask(WRITE, 512, At::Anywhere)]).deaf(),
+    // Work that moves no data.
+    Attack::requests("trims_of_4_gib_in_another_pool", 32, 256, &[ask(wire::TRIM, ALL_4G, At::Start)])
+        .on(Backend::Memory)
+        .from(Place::OtherPool),
+    Attack::requests("zeros_of_4_gib_in_another_pool", 32, 256, &[ask(wire::WRITE_ZEROES, ALL_4G, At::Start)])
+        .on(Backend::Memory)
+        .from(Place::OtherPool),
+    Attack::requests("status_of_holes_in_another_pool", 32, 256, STATUS_OF_ALL)
+        .structured()
+        .holes()
+        .on(Backend::Memory)
+        .from(Place::OtherPool),
+    Attack::requests("status_of_a_fragmented_file", 4, 64, STATUS_OF_ALL).structured().holes().on(Backend::File),
+    Attack::requests("status_never_taken", 16, 256, STATUS_OF_ALL).structured().holes().deaf().on(Backend::Memory),
+    Attack::requests("status_storm", 16, 64, &[ask(wire::BLOCK_STATUS, 64 * KIB, At::Anywhere)]).structured(),
+    Attack::requests("trim_storm", 16, 64, &[ask(wire::TRIM, MIB, At::Anywhere)]).punches(),
+    Attack::requests("zero_storm", 16, 64, &[ask(wire::WRITE_ZEROES, MIB, At::Anywhere)]).punches(),
+    Attack::requests(
+        "zeros_without_holes",
+        4,
+        16,
+        &[flagged(wire::WRITE_ZEROES, wire::NO_HOLE, 16 * MIB, At::Anywhere)],
+    ),
+    Attack::requests("cache_storm", 16, 64, &[ask(wire::CACHE, 16 * MIB, At::Anywhere)]),
+    Attack::requests("flush_storm", 16, 64, &[ask(WRITE, 4 * KIB, At::Anywhere), ask(wire::FLUSH, 0, At::Start)]),
+    Attack::requests("fua_storm", 16, 32, &[flagged(WRITE, wire::FUA, 4 * KIB, At::Anywhere)]),
+    // Large, tiny and crooked requests.
+    Attack::requests("reads_of_32_mib_one_at_a_time", 1, 1, &[ask(READ, 32 * MIB, At::Anywhere)])
+        .on(Backend::Emulated)
+        .from(Place::One),
+    Attack::requests("reads_of_32_mib_16_at_a_time", 4, 4, &[ask(READ, 32 * MIB, At::Anywhere)]).on(Backend::File),
+    Attack::requests("writes_of_32_mib", 4, 4, &[ask(WRITE, 32 * MIB, At::Anywhere)]),
+    Attack::requests("mixed_and_huge_sizes", 8, 16, MIXED),
+    Attack::requests("tiny_reads", 16, 128, &[ask(READ, 512, At::Anywhere)]),
+    Attack::requests("tiny_writes", 16, 64, &[ask(WRITE, 512, At::Anywhere)]),
+    Attack::requests("unaligned_writes", 16, 32, &[ask(WRITE, 4_097, At::Odd)]),
+    Attack::requests(
+        "unaligned_beside_aligned",
+        8,
+        32,
+        &[ask(WRITE, 5_000, At::Odd), ask(WRITE, 64 * KIB, At::Anywhere)],
+    ),
+    Attack::requests("one_connection_256_deep", 1, 256, &[ask(READ, 64 * KIB, At::Anywhere)]),
+    Attack::requests("many_tenants_write", 64, 16, &[ask(WRITE, 64 * KIB, At::Anywhere)]).from(Place::Tenants),
+    Attack::requests("many_tenants_read_much", 32, 2, &[ask(READ, 8 * MIB, At::Anywhere)]).from(Place::Tenants),
+    // Connections.
+    Attack { processes: 2, ..Attack::requests("connection_flood", 16_384, 0, &[]).rises(3_000).from(Place::One) },
+    Attack {
+        processes: 2,
+        ..Attack::requests("connection_flood_of_a_crowd", 16_384, 0, &[]).rises(3_000).from(Place::Addresses)
+    },
+    Attack::requests("connections_10000_that_read", 10_000, 1, SMALL_READ).rises(3_000),
+    Attack {
+        opening: Opening::Bytes(b"\0\0\0\x03"),
+        ..Attack::requests("frozen_in_the_handshake", 4_000, 0, &[]).rises(1_200)
+    },
+    Attack {
+        opening: Opening::Bytes(&[]),
+        ..Attack::requests("connect_and_reset", 64, 0, &[]).ends(Ends::Sent(0, End::Reset))
+    },
+    Attack::requests("reads_and_close", 64, 64, READS_AND_WRITES).ends(Ends::Sent(64, End::Close)),
+    Attack::requests("reads_and_reset", 64, 64, &[ask(READ, 64 * KIB, At::Anywhere)]).ends(Ends::Sent(64, End::Reset)),
+    Attack::requests("writes_and_disconnect", 64, 64, &[ask(WRITE, 4 * KIB, At::Anywhere)])
+        .ends(Ends::Sent(64, End::Disconnect)),
+    Attack::requests("half_closed", 256, 64, READS_AND_WRITES).deaf().ends(Ends::Sent(64, End::Half)),
+    Attack::requests("a_read_and_a_new_connection", 64, 1, SMALL_READ).ends(Ends::Answered(1)),
+    // Wrong requests.
+    Attack::requests(
+        "requests_out_of_range",
+        16,
+        128,
+        &[ask(READ, 4 * KIB, At::Beyond), ask(WRITE, 4 * KIB, At::Beyond)],
+    ),
+    Attack::requests(
+        "unknown_commands_and_flags",
+        16,
+        128,
+        &[ask(99, 4 * KIB, At::Start), flagged(READ, 0x8000, 4 * KIB, At::Start)],
+    ),
+    Attack::requests(
+        "bad_magic",
+        64,
+        1,
+        &[Ask::Request { magic: 0xdead_beef, command: READ, flags: 0, length: 4 * KIB, at: At::Start }],
+    ),
+    Attack::requests("absurd_lengths", 64, 1, &[ask(WRITE, u32::MAX, At::Start)])
+        .sends(Sends::Part(1_000))
+        .ends(Ends::After(Duration::from_millis(200))),
+    Attack::requests(
+        "misused_replies",
+        16,
+        64,
+        &[ask(wire::BLOCK_STATUS, MIB, At::Start), flagged(READ, wire::DF, MIB, At::Start)],
+    ),
+    // Before a volume is chosen, and beside the volumes.
+    Attack { opening: Opening::Options, ..Attack::requests("option_list_storm", 32, 8, LIST).storm() },
+    Attack { opening: Opening::Options, ..Attack::requests("option_info_storm", 32, 8, INFO).storm() },
+    Attack {
+        opening: Opening::Options,
+        ..Attack::requests("options_of_4_gib", 64, 1, &[Ask::Option { code: 99, length: u32::MAX, data: b"x" }])
+    },
+    Attack {
+        opening: Opening::Tls,
+        ..Attack::requests("tls_handshake_storm", 16, 0, &[]).storm().ends(Ends::Answered(1))
+    },
+    Attack::http("half_sent_http", Target::Status, 64, HALF_A_REQUEST),
+    Attack::http("many_half_sent_http", Target::Status, 1_000, HALF_A_REQUEST),
+    Attack::http(
+        "api_storm",
+        Target::Status,
+        8,
+        b"GET /api/v1/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    )
+    .storm(),
+    Attack::http(
+        "metrics_storm",
+        Target::Status,
+        8,
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    )
+    .storm(),
+    Attack::http(
+        "reload_storm",
+        Target::Control,
+        4,
+        b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    )
+    .storm(),
+];
+
+/// The row of that name.
+pub(super) fn by_name(name: &str) -> Option<&'static Attack> {
+    if name == BULK.name { Some(&BULK) } else { ATTACKS.iter().find(|attack| attack.name == name) }
+}
+
+/// Setting of the attack of that number in a short run: over 16 of them each back end meets each place, over 32 both with each
+/// engine.
+pub(super) fn once(number: usize) -> Setting {
+    pinned(number, setting(number, number + number / 4, number / 2 + number / 16))
+}
+
+/// Its settings with `--full`: each back end, engine and place, which meet each other in turn over the attacks.
+pub(super) fn everywhere(number: usize) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for backend in 0..Backend::ALL.len() {
+        let setting = pinned(number, setting(backend, number + backend, number / 4 + backend / 2));
+        if !settings.contains(&setting) {
+            settings.push(setting);
+        }
+    }
+    settings
+}
+
+fn setting(backend: usize, place: usize, engine: usize) -> Setting {
+    Setting {
+        backend: Backend::ALL[backend % Backend::ALL.len()],
+        engine: Engine::ALL[engine % Engine::ALL.len()],
+        place: Place::ALL[place % Place::ALL.len()],
+    }
+}
+
+/// With what the attack of that number insists on.
+fn pinned(number: usize, setting: Setting) -> Setting {
+    let attack = &ATTACKS[number];
+    Setting {
+        backend: attack.backend.unwrap_or(setting.backend),
+        place: attack.place.unwrap_or(setting.place),
+        ..setting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn pairs(settings: impl Iterator<Item = Setting>) -> BTreeSet<String> {
+        settings
+            .flat_map(|Setting { backend, engine, place }| {
+                [format!("{backend:?} {place:?}"), format!("{backend:?} {engine:?}"), format!("{place:?} {engine:?}")]
+            })
+            .collect()
+    }
+
+    /// 16 of back end and place, 8 of back end and engine, 8 of place and engine.
+    const ALL_PAIRS: usize = 32;
+
+    #[test]
+    fn back_ends_engines_and_places_meet_in_a_short_run() {
+        let settings = (0..ATTACKS.len()).map(once);
+        assert_eq!(pairs(settings.filter(|setting| setting.place != Place::Tenants)).len(), ALL_PAIRS);
+    }
+
+    #[test]
+    fn every_attack_meets_every_back_end_engine_and_place_in_a_full_run() {
+        let settings = (0..ATTACKS.len()).flat_map(everywhere);
+        assert_eq!(pairs(settings.filter(|setting| setting.place != Place::Tenants)).len(), ALL_PAIRS);
+        for (number, attack) in ATTACKS.iter().enumerate() {
+            let settings = everywhere(number);
+            for backend in Backend::ALL {
+                assert_eq!(
+                    settings.iter().any(|s| s.backend == backend),
+                    attack.backend.is_none_or(|only| only == backend)
+                );
+            }
+            for engine in Engine::ALL {
+                assert!(settings.iter().any(|s| s.engine == engine), "{} {engine:?}", attack.name);
+            }
+            for place in Place::ALL {
+                assert_eq!(settings.iter().any(|s| s.place == place), attack.place.is_none_or(|only| only == place));
+            }
+        }
+    }
+
+    #[test]
+    fn attacks_have_names_of_their_own() {
+        let names: BTreeSet<&str> = ATTACKS.iter().map(|attack| attack.name).collect();
+        assert_eq!(names.len(), ATTACKS.len());
+        assert!(by_name("bulk").is_some() && by_name("reload_storm").is_some() && by_name("x").is_none());
+    }
+}
