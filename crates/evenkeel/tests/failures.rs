@@ -12,6 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use server::{EVENKEEL, Folder, Server, run, succeed};
@@ -286,8 +287,9 @@ fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitSta
             return None;
         }
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
-        // Nobody else's processes count.
-        let uid = 1_000_000 + std::process::id() % 1_000_000;
+        // A limit counts all processes of a user, and tests run side by side.
+        static USERS: AtomicU32 = AtomicU32::new(0);
+        let uid = 1_000_000 + std::process::id() % 100_000 * 1_000 + USERS.fetch_add(1, Ordering::Relaxed) % 1_000;
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg("prlimit");
         command

@@ -157,6 +157,7 @@ impl Replies {
         match error {
             Some(error) => sink.done(cookie, Err(error)),
             None if expect.command == Command::Read => {
+                end(expect.offset, expect.length)?;
                 self.state = State::Data { cookie, offset: expect.offset, left: expect.length, end: End::Whole };
             }
             None => sink.done(cookie, Ok(())),
@@ -222,14 +223,14 @@ impl Replies {
     /// Holds content against its request and what came before; true if it is the only chunk of a whole reply.
     #[inline]
     fn content(&mut self, chunk: &Chunk, expect: &Expect, offset: u64, length: u64) -> Result<bool, Violation> {
+        let end = end(offset, length)?;
         let all = offset == expect.offset && length == expect.length;
         if chunk.done && all && (self.partial.is_empty() || !self.partial.contains_key(&chunk.cookie)) {
             return Ok(true);
         }
-        let end = offset.checked_add(length).filter(|&end| end <= expect.offset.saturating_add(expect.length));
-        let (Some(end), true) = (end, offset >= expect.offset) else {
+        if offset < expect.offset || end > expect.offset.saturating_add(expect.length) {
             return Err(Violation::new("content lies outside the range that was read", offset));
-        };
+        }
         if expect.unfragmented && !all {
             return Err(Violation::new("content is fragmented although the request forbids it", length));
         }
@@ -422,4 +423,10 @@ impl Replies {
 #[inline]
 fn expected<S: Sink>(sink: &S, cookie: u64) -> Result<Expect, Violation> {
     sink.expect(cookie).ok_or(Violation::new("a reply to a request that is not outstanding", cookie))
+}
+
+/// The end of content; no export reaches 2^64, whatever was asked.
+#[inline]
+fn end(offset: u64, length: u64) -> Result<u64, Violation> {
+    offset.checked_add(length).ok_or(Violation::new("content ends beyond 2^64", offset))
 }

@@ -203,6 +203,20 @@ fn every_rule_of_replies_is_enforced() {
     assert!(parse_for(BlockStatus, s, &twice).1.is_err());
 }
 
+/// No server has what lies there, however willing the client is to ask for it.
+#[test]
+fn content_beyond_the_last_offset_is_refused() {
+    let expect = |offset| Expect { command: Command::Read, offset, length: 4, unfragmented: false };
+    for (framing, input) in [
+        (Framing::Simple, simple(0)),
+        (Framing::Structured, data(Framing::Structured, 1, u64::MAX - 2, b"four")),
+        (Framing::Structured, hole(Framing::Structured, 1, u64::MAX - 2, 4)),
+    ] {
+        let (log, parsed) = parse_expecting(expect(u64::MAX - 2), framing, &input);
+        assert!(parsed.is_err() && log.done.is_empty() && log.content == [0xee; 4], "{framing:?}: {parsed:?}");
+    }
+}
+
 #[test]
 fn a_read_that_forbids_fragments_gets_none() {
     let expect = Expect { command: Command::Read, offset: AT, length: 16, unfragmented: true };
