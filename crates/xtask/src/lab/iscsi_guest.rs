@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::figures::Figures;
 use super::guest::tool;
@@ -82,7 +82,7 @@ impl Holding {
     /// Kills its sentinel, then itself. It is stopped before, because it would start another sentinel.
     fn kill_with_sentinel(self) -> Result<()> {
         signal(self.running.id(), libc::SIGSTOP);
-        signal(sentinel_pid()?, libc::SIGKILL);
+        signal(sentinel_of(self.running.id())?, libc::SIGKILL);
         self.running.kill();
         Ok(())
     }
@@ -323,17 +323,28 @@ fn uncapped(plan: &Plan) -> Result<String> {
     Ok(detail)
 }
 
-/// The sentinel: the only other process with this journal on its command line.
-fn sentinel_pid() -> Result<u32> {
+/// Sentinels that run, as process and parent.
+fn sentinels() -> Result<Vec<(u32, u32)>> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         if line.split(|&b| b == 0).any(|word| word == b"sentinel") {
-            return Ok(pid);
+            // After the name in parentheses come the state and the parent.
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+            found.extend(parent.map(|parent| (pid, parent)));
         }
     }
-    bail!("no sentinel runs")
+    Ok(found)
+}
+
+/// The sentinel of an agent.
+fn sentinel_of(agent: u32) -> Result<u32> {
+    let all = sentinels()?;
+    let own = all.iter().find(|(_, parent)| *parent == agent);
+    own.map(|(pid, _)| *pid).with_context(|| format!("agent {agent} has no sentinel; there are {all:?}"))
 }
 
 /// Kills with SIGKILL. With `both`, the sentinel goes first and the table does not belong to the process, so that
@@ -354,7 +365,14 @@ fn killed(binary: &Path, figures: &mut Figures, both: bool) -> Result<String> {
     let mut detail = String::new();
     if both {
         let still = load(1, &["--seconds", "1", "--write"])?;
-        ensure!(still.mean_ms > 3.0 * free.mean_ms, "the delay ended before its timeout: {still:?}");
+        ensure!(
+            still.mean_ms > 3.0 * free.mean_ms,
+            "the delay ended {:?} after the kill, before its timeout: {still:?}; left: {}, sentinels {:?}, rules {}",
+            killed_at.elapsed(),
+            root_qdisc()?,
+            sentinels()?,
+            tool("nft", &["list", "ruleset"]).unwrap_or_else(|error| format!("{error:#}"))
+        );
         thread::sleep((TIMEOUT + Duration::from_millis(500)).saturating_sub(killed_at.elapsed()));
         detail.push_str("with nobody left, ");
     } else {
@@ -499,11 +517,11 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
 fn sentinel_killed(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(2);
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
-    let first = sentinel_pid()?;
+    let first = sentinel_of(holding.running.id())?;
     signal(first, libc::SIGKILL);
     let killed_at = Instant::now();
     let second = loop {
-        match sentinel_pid() {
+        match sentinel_of(holding.running.id()) {
             Ok(pid) if pid != first => break pid,
             _ => ensure!(killed_at.elapsed() < LIMIT, "no other sentinel was started"),
         }

@@ -8,7 +8,9 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -127,7 +129,7 @@ fn attempt(
     let status = servers.status();
     let health = attack.health.then(|| Anew::start(move || stage::ask_health(status, ANEW_LIMIT)));
     let at_first = processors(&servers, attack.rise)?;
-    let (begin, before) = (Instant::now(), servers.waits()?);
+    let (begin, before, witness) = (Instant::now(), servers.waits()?, Witness::start());
     let busy = processors(&servers, MEASURED[long])?;
     let end = Instant::now();
     let (slowest, refused) = anew.end();
@@ -135,7 +137,7 @@ fn attempt(
     let said = attackers.end()?;
     light.settle(end, SETTLE_LIMIT);
     servers.is_alive()?;
-    let waited = longest_wait(&before, &servers.waits()?);
+    let waited = longest_wait(&before, &servers.waits()?).max(witness.end());
     let window = light.window(begin, end)?;
     drop((light, servers.is_alive()?));
     stage.clean(attack, servers)?;
@@ -162,6 +164,37 @@ fn attempt(
         slowest.as_secs_f64() * 1e3,
         waited.as_secs_f64() * 1e3,
     ))
+}
+
+/// A thread that only sleeps: it is late when the machine stands still, which no count of a thread shows.
+struct Witness {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Witness {
+    const EVERY: Duration = Duration::from_millis(5);
+
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (mut late, mut last) = (Duration::ZERO, Instant::now());
+            while !stopped.load(Ordering::Relaxed) {
+                thread::sleep(Self::EVERY);
+                late += last.elapsed().saturating_sub(2 * Self::EVERY);
+                last = Instant::now();
+            }
+            late
+        });
+        Self { stop, thread }
+    }
+
+    /// By how much it was late in all, beyond its period.
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
 }
 
 /// Of the thread that was longest without a processor between two counts.

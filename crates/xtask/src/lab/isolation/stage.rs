@@ -198,11 +198,12 @@ impl Servers {
         Ok(process::cpu_ns(self.process.id())? as f64 / 1e9)
     }
 
-    /// How long each of their threads has been ready to run without a processor so far.
+    /// How long each of their threads, and of the light client's, has been ready to run without a processor so far.
     pub(super) fn waits(&self) -> Result<BTreeMap<String, Duration>> {
         let mut waits = BTreeMap::new();
-        for process in [Some(&self.process), self.behind.as_ref()].into_iter().flatten() {
-            for thread in std::fs::read_dir(format!("/proc/{}/task", process.id()))? {
+        let servers = [Some(&self.process), self.behind.as_ref()].into_iter().flatten().map(Running::id);
+        for process in servers.chain([std::process::id()]) {
+            for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
                 let path = thread?.path().join("schedstat");
                 // A kernel may not count this, and a thread may end.
                 let Ok(text) = std::fs::read_to_string(&path) else { continue };
