@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::faults::{Call, Faults};
 
+/// Thousands of requests without data, and little enough that a hostile client gains no time of the worker by it.
+const DISCARDED: usize = 256 << 10;
+
 /// A socket, closed with its owner.
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -56,6 +59,20 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
+    /// Discards what the peer has sent and nobody will read, up to [`DISCARDED`] bytes. A TCP socket that is closed with
+    /// unread bytes is reset, and the peer loses the answers on their way.
+    pub(crate) fn discard(&self) {
+        let mut unread = [0_u8; 16 << 10];
+        for _ in 0..DISCARDED / unread.len() {
+            let iov = [libc::iovec { iov_base: unread.as_mut_ptr().cast(), iov_len: unread.len() }];
+            // SAFETY: the array is as long as it says.
+            match unsafe { self.receive(&iov) } {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
     /// Repeats a call while a signal interrupts it.
     #[inline]
     fn call(&self, which: Call, mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -74,5 +91,38 @@ impl Socket {
                 _ => return Err(error),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn answers_on_their_way_survive_a_close_with_unread_requests() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.write_all(b"a request that is never read").unwrap();
+        server.set_nonblocking(true).unwrap();
+        let socket = Socket::new(server.into());
+        // More than the client's side takes, so that the rest is on its way.
+        let answer = [0x5a_u8; 64 << 10];
+        let mut sent = 0;
+        // SAFETY: the array is as long as it says.
+        while let Ok(bytes) = unsafe {
+            socket.send(&[libc::iovec { iov_base: answer.as_ptr().cast_mut().cast(), iov_len: answer.len() }])
+        } {
+            sent += bytes;
+        }
+        assert!(sent > answer.len());
+        socket.discard();
+        drop(socket);
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), sent);
     }
 }

@@ -144,11 +144,12 @@ impl Transport {
         if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Tells the peer that nothing more comes, if there is a way to.
+    /// Tells the peer that nothing more comes, if there is a way to, and lets it have what was sent.
     pub(crate) fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.end(&self.socket);
         }
+        self.socket.discard();
     }
 
     /// The socket.
