@@ -6,15 +6,11 @@
 //!             limit, slots          bytes/s        the back end
 //! ```
 //!
-//! Requests are held back only here, before dispatch, where they can still be
-//! reordered. The type is generic over the request `R`, which it carries and never
-//! looks into. The server wraps a pool in a lock and batches; the simulator calls it
-//! directly.
+//! Requests are throttled only here, before dispatch, where they can still be reordered. The type is generic over the request
+//! `R`, which it carries and never looks into. The server wraps a pool in a lock and batches; the simulator calls it directly.
 //!
-//! Order of calls: any number of [`Pool::submit`] and [`Pool::complete`], then
-//! [`Pool::dispatch`] until it no longer answers [`Next::Run`]. An answer
-//! [`Next::Wait`] names the instant at which to call `dispatch` again if nothing
-//! else happens before.
+//! Order of calls: any number of [`Pool::submit`] and [`Pool::complete`], then [`Pool::dispatch`] until it no longer answers
+//! [`Next::Run`]. An answer [`Next::Wait`] names the instant at which to call `dispatch` again if nothing else happens before.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

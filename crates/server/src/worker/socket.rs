@@ -59,7 +59,7 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
-    /// Discards what the peer has sent and nobody will read, up to [`DISCARDED`] bytes. A TCP socket that is closed with
+    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read. A TCP socket that is closed with
     /// unread bytes is reset, and the peer loses the answers on their way.
     pub(crate) fn discard(&self) {
         let mut unread = [0_u8; 16 << 10];
