@@ -17,8 +17,9 @@ const CLASSES: usize = (MAX_POOLED / ALIGN).ilog2() as usize + 1;
 /// A page-aligned buffer of plain bytes.
 pub(crate) struct Buffer {
     ptr: NonNull<u8>,
-    capacity: usize,
-    len: usize,
+    /// Of 32 bits, because every queue on the way of a request moves it.
+    capacity: u32,
+    len: u32,
 }
 
 // SAFETY: a `Buffer` owns its memory; nothing else points to it.
@@ -31,13 +32,14 @@ impl Buffer {
 
     /// `None` if the system has no memory: a limit of the process, or of a system that promises no more than it has.
     fn allocate(capacity: usize, len: usize) -> Option<Self> {
+        let (kept, len) = (capacity.try_into().ok()?, len.try_into().ok()?);
         let layout = Self::layout(capacity);
         // SAFETY: `capacity` is at least `ALIGN`, so the layout is not empty.
         let ptr = NonNull::new(unsafe { alloc(layout) })?;
         // Uninitialised memory must never reach a client or be read as a slice.
         // SAFETY: `ptr` is valid for `capacity` bytes.
         unsafe { ptr.as_ptr().write_bytes(0, capacity) };
-        Some(Self { ptr, capacity, len })
+        Some(Self { ptr, capacity: kept, len })
     }
 
     /// Start of the bytes.
@@ -50,27 +52,27 @@ impl Buffer {
     #[inline]
     pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: `len <= capacity`, and every byte was initialised on allocation.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len()) }
     }
 
     /// The bytes, to fill in.
     #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len()) }
     }
 
     /// Number of bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `allocate` with this very layout.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity as usize)) }
     }
 }
 
@@ -105,7 +107,7 @@ impl BufferPool {
         match self.free[class(capacity)].pop() {
             Some(mut buffer) => {
                 self.kept -= capacity;
-                buffer.len = len;
+                buffer.len = len as u32;
                 Some(buffer)
             }
             None => Buffer::allocate(capacity, len),
@@ -115,7 +117,7 @@ impl BufferPool {
     /// Takes a buffer back.
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
-        let capacity = buffer.capacity;
+        let capacity = buffer.capacity as usize;
         if capacity > MAX_POOLED {
             return;
         }
@@ -124,7 +126,7 @@ impl BufferPool {
         // The largest go first: a few of them would take the place of thousands of small ones.
         while self.kept > MAX_KEPT {
             let Some(largest) = self.free.iter_mut().rev().find_map(Vec::pop) else { return };
-            self.kept -= largest.capacity;
+            self.kept -= largest.capacity as usize;
         }
     }
 }

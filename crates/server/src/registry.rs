@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::pool::Pool as PoolState;
+use evenkeel_control::units::{Kind, Work};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{self, Cache};
 
@@ -281,7 +282,10 @@ impl Registry {
                 // What the departed tenant had queued is served under the default tenant's promise.
                 for request in state.leave(*id) {
                     if let Some(default) = default {
-                        let _ = state.submit(now, default, request.work, request);
+                        // A request for a volume that is gone as well is refused when it is its turn.
+                        let volume = next.volumes.get(request.volume as usize).and_then(Option::as_ref);
+                        let work = volume.map_or(Work::new(Kind::Meta, 0), |volume| request.work(volume));
+                        let _ = state.submit(now, default, work, request);
                     }
                 }
                 false

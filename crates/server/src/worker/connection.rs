@@ -5,12 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_control::pool::TenantId;
-use evenkeel_control::units::{Kind, Work};
+use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Limits, ReplyHeader, Session};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
-use super::divide::{DividedRequests, Whole};
+use super::divide::{DividedRequests, Slice, Whole};
 use super::meter::Toll;
 use super::sources::Set;
 use super::transport::{Peer, Transport};
@@ -61,15 +61,14 @@ pub(crate) struct Request {
     pub(crate) length: u64,
     /// What a write carries.
     pub(crate) buffer: Option<Buffer>,
-    /// What it asks of the device, and is charged for.
-    pub(crate) work: Work,
     /// What it holds of the buffer budget.
     pub(crate) charge: Charge,
-    /// The divided request that it is a slice of.
-    pub(crate) whole: Option<Whole>,
-    /// When that began.
-    pub(crate) since: Instant,
+    /// If it is a slice: of what.
+    pub(crate) slice: Option<Box<Slice>>,
 }
+
+// A few bytes more, and each step through the pool calls `memcpy` for it.
+const _: () = assert!(size_of::<Request>() <= 88);
 
 impl Request {
     /// A flush, and the frame of every other request.
@@ -83,11 +82,15 @@ impl Request {
             offset: 0,
             length: 0,
             buffer: None,
-            work: Work::new(Kind::Flush, 0),
             charge: Charge::default(),
-            whole: None,
-            since: Instant::ZERO,
+            slice: None,
         }
+    }
+
+    /// What it asks of the device. Goes with it through the pool, in the ticket in the end.
+    pub(crate) fn work(&self, volume: &Volume) -> Work {
+        let work = volume.work(self.command, self.flags, self.length);
+        Work { part: self.slice.as_ref().map_or(work.part, |slice| slice.part), ..work }
     }
 
     /// Whether the result must be on stable storage before the reply.
@@ -132,8 +135,8 @@ pub(crate) struct Completion {
     pub(crate) length: u64,
     /// What it holds of the buffer budget until the reply is sent.
     pub(crate) charge: Charge,
-    /// The divided request that it is a slice of.
-    pub(crate) whole: Option<Whole>,
+    /// If it is a slice: of what.
+    pub(crate) slice: Option<Box<Slice>>,
     /// What it brought.
     pub(crate) result: Result<Output, Errno>,
 }
@@ -331,6 +334,8 @@ pub(crate) enum Phase {
 pub(crate) struct Incoming {
     /// The request, with the buffer to fill.
     pub(crate) request: Request,
+    /// What it asks of the device.
+    pub(crate) work: Work,
     /// Bytes that are there.
     pub(crate) filled: usize,
 }

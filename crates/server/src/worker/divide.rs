@@ -54,6 +54,16 @@ pub(crate) struct Divided {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole(u32);
 
+/// What a slice carries.
+pub(crate) struct Slice {
+    /// The divided request that it is a slice of.
+    pub(super) whole: Whole,
+    /// When that began.
+    pub(super) since: Instant,
+    /// Which part of it this is.
+    pub(super) part: Part,
+}
+
 /// The divided requests of a connection.
 #[derive(Default)]
 pub(crate) struct DividedRequests(Vec<Option<Box<Divided>>>);
@@ -96,8 +106,8 @@ pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, wor
 
 impl Divided {
     /// The request of a header, of which nothing was done yet.
-    pub(super) fn new(request: Request, slice: u64, now: Instant) -> Self {
-        let Request { command, flags, cookie, offset, length, work, charge, .. } = request;
+    pub(super) fn new(request: Request, work: &Work, slice: u64, now: Instant) -> Self {
+        let Request { command, flags, cookie, offset, length, charge, .. } = request;
         // Of what the device moves; where metadata changes, that is less.
         let moved = if work.kind == Kind::Meta { slice / METADATA_RATIO } else { slice };
         Self {
@@ -147,19 +157,19 @@ impl Divided {
 
 impl Worker {
     /// Divides a request that moves no payload towards the server, and hands out its first slices.
-    pub(super) fn divide(&mut self, connection: &mut Connection, request: Request, slice: u64, now: Instant) {
-        let whole = connection.divided.insert(Divided::new(request, slice, now));
+    pub(super) fn divide(&mut self, connection: &mut Connection, divided: Divided) {
+        let whole = connection.divided.insert(divided);
         self.hand_out_slices(connection, whole);
     }
 
     /// Divides a write; its slices are begun as they arrive.
-    pub(super) fn divide_write(connection: &mut Connection, request: Request, slice: u64, now: Instant) {
-        connection.arriving = Some(connection.divided.insert(Divided::new(request, slice, now)));
+    pub(super) fn divide_write(connection: &mut Connection, divided: Divided) {
+        connection.arriving = Some(connection.divided.insert(divided));
     }
 
     /// Takes memory for the next slice of the write that arrives, and the bytes that are there; how many, or `None` if the
     /// connection has to wait for memory, or the system has none and the write fails.
-    pub(super) fn begin_slice(&mut self, connection: &mut Connection, whole: Whole) -> Option<Request> {
+    pub(super) fn begin_slice(&mut self, connection: &mut Connection, whole: Whole) -> Option<(Work, Request)> {
         let Phase::Attached(attached) = &connection.phase else { return None };
         let volume = Arc::clone(&attached.volume);
         let divided = connection.divided.get(whole)?;
@@ -173,13 +183,13 @@ impl Worker {
             self.lacks_memory(length);
             return None;
         }
-        let mut request = slice_request(divided, whole, connection.key, &volume);
+        let (work, mut request) = slice_request(divided, whole, connection.key, &volume);
         if divided.left() == 0 {
             connection.arriving = None;
         }
         request.buffer = buffer;
         request.charge = charge;
-        Some(request)
+        Some((work, request))
     }
 
     /// What is left of an arriving write that failed already is not wanted any more: how much that is.
@@ -202,11 +212,11 @@ impl Worker {
             && divided.left() > 0
             && divided.failed.is_none()
         {
-            let mut request = slice_request(divided, whole, connection.key, &volume);
+            let (work, mut request) = slice_request(divided, whole, connection.key, &volume);
             if request.command == Command::Read && in_buffers {
                 request.charge = divided.charge.split(BufferPool::capacity(request.length as usize) as u64);
             }
-            self.enqueue(connection, request);
+            self.enqueue(connection, work, request);
         }
     }
 
@@ -246,11 +256,11 @@ impl Worker {
             let flush = Request {
                 command: Command::Flush,
                 flags: CommandFlags::NONE,
-                work: Work { part: Part::Middle, ..Work::new(Kind::Flush, 0) },
-                whole: Some(whole),
+                slice: Some(Box::new(Slice { whole, since: divided.since, part: Part::Middle })),
                 ..Request::of(connection.key, attached.volume.id)
             };
-            return self.enqueue(connection, flush);
+            let work = flush.work(&attached.volume);
+            return self.enqueue(connection, work, flush);
         }
         if let Some(divided) = connection.divided.remove(whole) {
             self.answer_whole(connection, *divided);
@@ -293,18 +303,10 @@ impl Worker {
 }
 
 /// The next slice of a request, without memory.
-fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> Request {
+fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
     let (offset, length, part) = divided.begin();
     let flags = divided.flags.without(CommandFlags::FUA);
-    let work = Work { part, ..volume.work(divided.command, flags, length) };
-    Request {
-        command: divided.command,
-        flags,
-        offset,
-        length,
-        work,
-        whole: Some(whole),
-        since: divided.since,
-        ..Request::of(key, volume.id)
-    }
+    let slice = Some(Box::new(Slice { whole, since: divided.since, part }));
+    let request = Request { command: divided.command, flags, offset, length, slice, ..Request::of(key, volume.id) };
+    (request.work(volume), request)
 }

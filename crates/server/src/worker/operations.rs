@@ -227,11 +227,11 @@ impl Worker {
             Verdict::Done | Verdict::Failed(_) | Verdict::Dearer => {}
         }
         let Some(operation) = self.operations.remove(token) else { return };
-        let Operation { pool, volume, mut request, ticket, buffer, .. } = operation;
+        let Operation { pool, volume, request, ticket, buffer, .. } = operation;
         if verdict == Verdict::Dearer {
-            request.work = Work { part: request.work.part, ..Volume::write_of(request.length) };
+            let work = Work { part: ticket.work().part, ..Volume::write_of(request.length) };
             self.pools[pool].completed.push((ticket, Outcome::Cancelled));
-            self.resubmit(pool, request);
+            self.resubmit(pool, work, request);
             return self.activate(pool);
         }
         if let Backend::Emulate(..) = &volume.backend {
@@ -260,7 +260,7 @@ impl Worker {
                 continue;
             }
             let (volume, request) = (&operation.volume, &operation.request);
-            let kind = kind_name(request.work.kind);
+            let kind = kind_name(operation.ticket.work().kind);
             if report.len() < MAX_REPORTED {
                 let io = overdue(&volume.name, kind, request.offset, request.length, operation.started, now);
                 report.push((operation.pool, io));
@@ -353,7 +353,7 @@ impl Operation {
                 offset: offset + moved,
                 len: len - moved,
                 punch: !request.flags.contains(CommandFlags::NO_HOLE),
-                may_write: request.work.kind == Kind::Write,
+                may_write: self.ticket.work().kind == Kind::Write,
             },
             Command::Cache => FileIo::Cache { offset, len },
             Command::BlockStatus => FileIo::Extents { offset, len, max: MAX_EXTENTS },
@@ -371,7 +371,7 @@ impl Operation {
         let durable_write = command == Command::Write && self.request.is_durable() && !self.unsynced;
         if code < 0 {
             let may_write = !self.request.flags.contains(CommandFlags::FAST_ZERO);
-            let charged = self.request.work.kind == Kind::Write;
+            let charged = self.ticket.work().kind == Kind::Write;
             if -code == libc::EOPNOTSUPP && command == Command::WriteZeroes && may_write && !charged {
                 return Verdict::Dearer;
             }
@@ -393,7 +393,7 @@ impl Operation {
             // What failed because nobody is there was told once; thousands may follow.
             if !matches!(&self.volume.backend, Backend::Remote(remote) if remote.is_away()) {
                 self.volume.has_failed(
-                    kind_name(self.request.work.kind),
+                    kind_name(self.ticket.work().kind),
                     self.request.offset,
                     self.request.length,
                     &error,
@@ -424,7 +424,7 @@ impl Operation {
                 if code == 0 {
                     let error = std::io::Error::other("the file is shorter than the volume");
                     self.volume.has_failed(
-                        kind_name(self.request.work.kind),
+                        kind_name(self.ticket.work().kind),
                         self.request.offset,
                         self.request.length,
                         &error,

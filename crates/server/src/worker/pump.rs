@@ -93,15 +93,15 @@ impl Worker {
                 }
                 for (tenant, what, request) in work.incoming.drain(..) {
                     if let Err(request) = state.submit(now, tenant, what, request) {
-                        rejected.push(request);
+                        rejected.push((what, request));
                     }
                 }
                 let mut effort = 0;
                 let wake_at = loop {
                     match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
                         Ok(Next::Run(request, mut ticket)) => {
-                            if request.work.part == Part::Last {
-                                ticket.began_at(request.since);
+                            if let (Some(slice), Part::Last) = (&request.slice, ticket.work().part) {
+                                ticket.began_at(slice.since);
                             }
                             let volume = snapshot.volume(request.volume);
                             let in_memory = volume.is_some_and(|volume| volume.backend.is_memory());
@@ -166,8 +166,8 @@ impl Worker {
                 }
             }
             work.wake_at = wake_at;
-            for request in rejected {
-                self.resubmit(index, request);
+            for (what, request) in rejected {
+                self.resubmit(index, what, request);
             }
             for request in unwanted {
                 self.discard(request);
@@ -215,7 +215,7 @@ impl Worker {
         match &volume.backend {
             Backend::Memory(_) => {}
             Backend::Emulate(_, device) => {
-                let io = Io { kind: request.work.kind, offset: request.offset, bytes: request.work.payload() };
+                let io = Io { kind: ticket.work().kind, offset: request.offset, bytes: ticket.work().payload() };
                 let device = Arc::clone(device);
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
                 device.submit(io, token, &self.mailbox);
@@ -228,7 +228,7 @@ impl Worker {
 
     /// A request goes into the queue once more: its tenant was removed after it came in, and its connection belongs to
     /// another one by now, or it turned out to be more work than was charged.
-    pub(super) fn resubmit(&mut self, pool: usize, request: Request) {
+    pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Request) {
         if self.shared.epoch() != self.epoch {
             self.refresh();
         }
@@ -242,13 +242,13 @@ impl Worker {
                 .and_then(|volume| Some(self.snapshot.tenant(volume, &Peer::default())?.1)),
         };
         match tenant {
-            Some(tenant) => self.pools[pool].incoming.push((tenant, request.work, request)),
+            Some(tenant) => self.pools[pool].incoming.push((tenant, work, request)),
             None => self.answer(request, Err(Errno::Shutdown)),
         }
     }
 
     /// Sends the result of a request to its connection, wherever that is.
-    #[inline]
+    #[inline(always)]
     pub(super) fn answer(&mut self, mut request: Request, result: Result<Output, Errno>) {
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
@@ -261,7 +261,7 @@ impl Worker {
             offset: request.offset,
             length: request.length,
             charge: request.charge,
-            whole: request.whole,
+            slice: request.slice,
             result,
         });
     }
@@ -297,8 +297,8 @@ impl Worker {
         connection.in_flight -= 1;
         connection.changes -= u32::from(is_change(completion.command));
         connection.charged -= completion.charge.bytes();
-        if let Some(whole) = completion.whole {
-            return self.deliver_slice(whole, completion);
+        if let Some(slice) = &completion.slice {
+            return self.deliver_slice(slice.whole, completion);
         }
         let Phase::Attached(attached) = &connection.phase else { return };
         let (framing, cookie, offset) = (attached.session.framing, completion.cookie, completion.offset);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use evenkeel_control::Instant;
 use evenkeel_control::duty::Turn;
+use evenkeel_control::units::Work;
 use evenkeel_nbd::server::handshake::LIST_PIECE;
 use evenkeel_nbd::server::{Access, Directory, Export, Session, Status, reply, request};
 use evenkeel_nbd::wire::{Command, Errno, TransmissionFlags};
@@ -15,7 +16,7 @@ use evenkeel_policy::access::Barred;
 use super::connection::{
     Attached, Connection, Discard, Ending, Incoming, Output, Paused, Payload, Phase, Request, is_change,
 };
-use super::divide;
+use super::divide::{self, Divided, Whole};
 use super::pump::EXTENTS_BYTES;
 use super::sources::Set;
 use super::transport::Peer;
@@ -25,7 +26,7 @@ use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::handshakes::{Ticket, may_have_another};
-use crate::paced::Work;
+use crate::paced;
 use crate::refusals::Reason;
 use crate::shared::Snapshot;
 use crate::tls;
@@ -133,7 +134,7 @@ impl Worker {
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
         let Some(client) = connection.ticket.as_ref().map(Ticket::client) else { return self.take_in(connection) };
         if self.has_turn(&mut connection) {
-            let work = Work::begin();
+            let work = paced::Work::begin();
             self.take_in(connection);
             self.shared.handshakes.charge(client, &work);
         } else {
@@ -301,7 +302,7 @@ impl Worker {
         incoming.filled += bytes;
         connection.progress.moved(bytes as u64);
         if incoming.filled as u64 == incoming.request.length {
-            self.enqueue(connection, incoming.request);
+            self.enqueue(connection, incoming.work, incoming.request);
         } else {
             connection.incoming = Some(incoming);
         }
@@ -313,8 +314,12 @@ impl Worker {
     }
 
     /// Makes room for the next slice of a divided write that arrives; false if the connection has to wait for memory.
+    #[inline]
     fn expect_payload(&mut self, connection: &mut Connection) -> bool {
-        let Some(whole) = connection.arriving else { return true };
+        connection.arriving.is_none_or(|whole| self.expect_slice(connection, whole))
+    }
+
+    fn expect_slice(&mut self, connection: &mut Connection, whole: Whole) -> bool {
         if connection.incoming.is_some() || connection.discard.is_some() {
             return true;
         }
@@ -323,11 +328,11 @@ impl Worker {
             connection.discard = Some(nothing);
             return true;
         }
-        let Some(request) = self.begin_slice(connection, whole) else {
+        let Some((work, request)) = self.begin_slice(connection, whole) else {
             // Either the connection waits for memory, or the write has failed for want of it.
             return connection.paused == Paused::No && self.expect_payload(connection);
         };
-        connection.incoming = Some(Incoming { request, filled: 0 });
+        connection.incoming = Some(Incoming { request, work, filled: 0 });
         true
     }
 
@@ -548,7 +553,6 @@ impl Worker {
             cookie: header.cookie,
             offset: header.offset,
             length: header.length,
-            work,
             ..Request::of(connection.key, attached.volume.id)
         };
         if memory > 0 {
@@ -558,16 +562,16 @@ impl Worker {
         connection.requests += 1;
         match (header.command, slice) {
             (Command::Write, Some(slice)) => {
-                Self::divide_write(connection, request, slice, clock::now());
+                Self::divide_write(connection, Divided::new(request, &work, slice, clock::now()));
                 return Ok(header_len);
             }
             (_, Some(slice)) => {
-                self.divide(connection, request, slice, clock::now());
+                self.divide(connection, Divided::new(request, &work, slice, clock::now()));
                 return Ok(header_len);
             }
             (Command::Write, None) => {}
             (_, None) => {
-                self.enqueue(connection, request);
+                self.enqueue(connection, work, request);
                 return Ok(header_len);
             }
         }
@@ -583,9 +587,9 @@ impl Worker {
         request.buffer = Some(buffer);
         connection.progress.moved(there as u64);
         if there as u64 == header.length {
-            self.enqueue(connection, request);
+            self.enqueue(connection, work, request);
         } else {
-            connection.incoming = Some(Incoming { request, filled: there });
+            connection.incoming = Some(Incoming { request, work, filled: there });
         }
         Ok(header_len + there)
     }
@@ -627,13 +631,13 @@ impl Worker {
 
     /// Hands a complete request to its pool in this round.
     #[inline]
-    pub(super) fn enqueue(&mut self, connection: &mut Connection, request: Request) {
+    pub(super) fn enqueue(&mut self, connection: &mut Connection, work: Work, request: Request) {
         let Phase::Attached(attached) = &connection.phase else { return };
         connection.in_flight += 1;
         connection.changes += u32::from(is_change(request.command));
         self.requests += 1;
         let pool = attached.volume.pool;
-        self.pools[pool].incoming.push((attached.tenant, request.work, request));
+        self.pools[pool].incoming.push((attached.tenant, work, request));
         self.activate(pool);
     }
 

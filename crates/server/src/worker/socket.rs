@@ -74,7 +74,7 @@ impl Socket {
     }
 
     /// Repeats a call while a signal interrupts it.
-    #[inline]
+    #[inline(always)]
     fn call(&self, which: Call, mut call: impl FnMut() -> isize) -> io::Result<usize> {
         loop {
             let error = match self.faults.check(which) {
@@ -84,13 +84,21 @@ impl Socket {
                 },
                 Err(errno) => errno.into(),
             };
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                // Want of memory in the kernel passes, and is nothing to lose a connection for.
-                Some(libc::ENOBUFS | libc::ENOMEM) => return Err(io::ErrorKind::WouldBlock.into()),
-                _ => return Err(error),
+            if let Some(error) = lasting(error) {
+                return Err(error);
             }
         }
+    }
+}
+
+/// What the caller is to know of an error: nothing if the call is to be repeated.
+#[cold]
+fn lasting(error: io::Error) -> Option<io::Error> {
+    match error.raw_os_error() {
+        Some(libc::EINTR) => None,
+        // Want of memory in the kernel passes, and is nothing to lose a connection for.
+        Some(libc::ENOBUFS | libc::ENOMEM) => Some(io::ErrorKind::WouldBlock.into()),
+        _ => Some(error),
     }
 }
 

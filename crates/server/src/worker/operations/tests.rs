@@ -30,12 +30,11 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         flags,
         length: 4096,
         buffer: BufferPool::default().take(4096),
-        work: Volume::write_of(4096),
         ..Request::of(ConnKey { slot: 0, generation: 0 }, 0)
     };
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
-    assert!(pool.submit(Instant::ZERO, tenant, request.work, request).is_ok());
+    assert!(pool.submit(Instant::ZERO, tenant, Volume::write_of(4096), request).is_ok());
     let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing holds it back") };
     let mut operations = Operations::default();
     let token = operations.insert(Operation::new(0, volume, request, ticket, Instant::ZERO));
