@@ -424,7 +424,7 @@ impl<R> Queue<R> {
     }
 
     /// The request to serve now, if any may be.
-    #[inline]
+    #[inline(always)]
     fn choose(&self, now: Instant) -> Option<Choice> {
         let choice = self.choose_client(now)?;
         let client = &self.clients[choice.index as usize];
@@ -434,7 +434,7 @@ impl<R> Queue<R> {
     }
 
     /// The client to serve now, if any may be.
-    #[inline]
+    #[inline(always)]
     fn choose_client(&self, now: Instant) -> Option<Choice> {
         let is_due = |due: u64| due <= now.as_nanos();
         let due = self.reserved.peek().filter(|&(due, _)| is_due(due)).map(|(_, index)| index);
@@ -481,7 +481,7 @@ impl<R> Queue<R> {
     }
 
     /// Moves the tags for a request that is served, and the client to where they now put it.
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, now: Instant, choice: &Choice, work: &Work, cost: u32) {
         let index = choice.index;
         let client = &mut self.clients[index as usize];
@@ -536,7 +536,7 @@ impl<R> Queue<R> {
 
     /// Enters a client among those who share by weight, not before the present virtual time less a
     /// small credit: time in which it did not ask, or was not let, earns it nothing more.
-    #[inline]
+    #[inline(always)]
     fn make_ready(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
         let class = client.class as usize;

@@ -73,8 +73,9 @@ impl<R> Slab<R> {
         self.len
     }
 
-    /// Appends a request, unless there are 2³² - 1 already.
-    #[inline]
+    /// Appends a request, unless there are 2³² - 1 already. Inlined, like the other steps of every request, however large `R`
+    /// is: the compiler would rather copy it from call to call.
+    #[inline(always)]
     pub(super) fn push(&mut self, fifo: &mut Fifo, request: Request, payload: R) -> Result<(), R> {
         let slot = Slot { next: NONE, request, payload: Some(payload) };
         let index = if self.free != NONE {

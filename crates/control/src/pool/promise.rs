@@ -401,7 +401,7 @@ impl<R> Pool<R> {
     }
 
     /// A request has left, or was taken out of the queue.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rest_promises(&mut self, now: Instant, index: u32) {
         if !self.tenants[index as usize].promised.is_empty() {
             self.rest_each_promise(now, index);
