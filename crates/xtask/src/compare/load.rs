@@ -41,8 +41,8 @@ impl Job {
 /// # Errors
 /// When the load generator fails, or a request does.
 pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Result<Job> {
-    let mut load = Command::new(contender.binary);
-    load.arg("load").arg(contender.address.uri()).args(["--json", "--op", "read", "--block-size", case.block_size]);
+    let mut load = Command::new(contender.client);
+    load.arg("load").arg(contender.address.uri()).args(["--json", "--op", case.op, "--block-size", case.block_size]);
     load.args(["--pattern", case.pattern, "--duration", &format!("{seconds}s")]);
     load.args(["--queue-depth", &case.queue_depth.to_string(), "--connections", &case.connections.to_string()]);
     let text = process::output(&mut load)?;

@@ -69,6 +69,9 @@ pub(crate) struct Args {
     /// Evenkeel's binary, server and client; built in release mode when not given.
     #[arg(long)]
     binary: Option<PathBuf>,
+    /// Another binary of Evenkeel, which serves in place of nbdkit and qemu-nbd: before and after a change.
+    #[arg(long)]
+    baseline: Option<PathBuf>,
     /// Directory on the file system to measure files on.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -109,43 +112,54 @@ struct Case {
     tcp: bool,
     file: bool,
     against: Against,
+    op: &'static str,
     block_size: &'static str,
     pattern: &'static str,
     queue_depth: u32,
     connections: u32,
 }
 
-const CASES: [Case; 9] = {
-    const RANDOM: Case = Case {
-        name: "",
-        tcp: false,
-        file: false,
-        against: Against::Peers,
-        block_size: "4k",
-        pattern: "random",
-        queue_depth: 32,
-        connections: 1,
-    };
-    [
-        Case { name: "unix-4k-read-qd32x1", against: Against::PeersAndNoQos, ..RANDOM },
-        Case { name: "unix-4k-read-qd32x4", connections: 4, against: Against::PeersAndNoQos, ..RANDOM },
-        Case { name: "tcp-4k-read-qd32x1", tcp: true, ..RANDOM },
-        Case { name: "tcp-4k-read-qd32x4", tcp: true, connections: 4, ..RANDOM },
-        Case { name: "unix-4k-read-qd1", queue_depth: 1, ..RANDOM },
-        Case { name: "unix-128k-sequential", block_size: "128k", pattern: "sequential", queue_depth: 8, ..RANDOM },
-        Case { name: "unix-4k-read-certificates", against: Against::Certificates, ..RANDOM },
-        Case {
-            name: "tls-128k-sequential",
-            tcp: true,
-            against: Against::Tls,
-            block_size: "128k",
-            pattern: "sequential",
-            queue_depth: 8,
-            ..RANDOM
-        },
-        Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
-    ]
+const RANDOM: Case = Case {
+    name: "",
+    tcp: false,
+    file: false,
+    against: Against::Peers,
+    op: "read",
+    block_size: "4k",
+    pattern: "random",
+    queue_depth: 32,
+    connections: 1,
 };
+
+/// The cases with a baseline: small requests alone, of many clients and in batches, and large ones.
+const BASELINE_CASES: [Case; 6] = [
+    Case { name: "read-4k-qd1", queue_depth: 1, ..RANDOM },
+    Case { name: "read-4k-qd1x32", queue_depth: 1, connections: 32, ..RANDOM },
+    Case { name: "read-4k-qd4x32", queue_depth: 4, connections: 32, ..RANDOM },
+    Case { name: "write-4k-qd1x32", op: "write", queue_depth: 1, connections: 32, ..RANDOM },
+    Case { name: "read-128k-qd8", block_size: "128k", queue_depth: 8, ..RANDOM },
+    Case { name: "write-128k-qd8", op: "write", block_size: "128k", queue_depth: 8, ..RANDOM },
+];
+
+const CASES: [Case; 9] = [
+    Case { name: "unix-4k-read-qd32x1", against: Against::PeersAndNoQos, ..RANDOM },
+    Case { name: "unix-4k-read-qd32x4", connections: 4, against: Against::PeersAndNoQos, ..RANDOM },
+    Case { name: "tcp-4k-read-qd32x1", tcp: true, ..RANDOM },
+    Case { name: "tcp-4k-read-qd32x4", tcp: true, connections: 4, ..RANDOM },
+    Case { name: "unix-4k-read-qd1", queue_depth: 1, ..RANDOM },
+    Case { name: "unix-128k-sequential", block_size: "128k", pattern: "sequential", queue_depth: 8, ..RANDOM },
+    Case { name: "unix-4k-read-certificates", against: Against::Certificates, ..RANDOM },
+    Case {
+        name: "tls-128k-sequential",
+        tcp: true,
+        against: Against::Tls,
+        block_size: "128k",
+        pattern: "sequential",
+        queue_depth: 8,
+        ..RANDOM
+    },
+    Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
+];
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize)]
@@ -190,21 +204,27 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.subject == Subject::Placement {
         return placement::run(args, &binary);
     }
-    for peer in ["nbdkit", "qemu-nbd", "fio", "nbdcopy", "openssl"] {
+    let peers: &[_] = if args.baseline.is_some() { &[] } else { &["nbdkit", "qemu-nbd", "fio", "nbdcopy", "openssl"] };
+    for peer in peers {
         ensure!(
             process::find_program(peer).is_some(),
             "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio libnbd-bin openssl"
         );
     }
-    let cases: Vec<&Case> = CASES.iter().filter(|c| c.name.contains(&args.case)).collect();
-    ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, CASES.map(|c| c.name).join(", "));
+    let all: &[Case] = if args.baseline.is_some() { &BASELINE_CASES } else { &CASES };
+    let cases: Vec<&Case> = all.iter().filter(|c| c.name.contains(&args.case)).collect();
+    let names: Vec<_> = all.iter().map(|c| c.name).collect();
+    ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, names.join(", "));
     let scratch = Scratch::new("compare")?;
     let data = DataFile::make(args.dir.as_deref().unwrap_or(scratch.path()), cases.iter().any(|c| c.file))?;
     let mut results = Results::default();
     for case in cases {
         measure_case(case, args, &binary, &data.path, &scratch, &mut results).with_context(|| case.name)?;
     }
-    let targets = targets::all(&results);
+    let targets = match &args.baseline {
+        Some(_) => targets::against_baseline(&results, &names),
+        None => targets::all(&results),
+    };
     if args.json {
         let json = serde_json::json!({
             "rounds": args.rounds, "seconds": args.seconds, "machine": machine(), "runs": results.runs,
@@ -248,8 +268,11 @@ impl Drop for DataFile {
 
 /// A server with its place, started once for a case or anew for each of its turns.
 struct Contender<'a> {
+    name: &'static str,
     server: Server,
     binary: &'a Path,
+    /// What loads it.
+    client: &'a Path,
     storage: &'a Storage,
     address: Address,
     certificates: Option<&'a Path>,
@@ -274,18 +297,24 @@ fn measure_case(
 ) -> Result<()> {
     let mut servers = case.against.servers().to_vec();
     servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
+    let mut servers: Vec<_> = servers.into_iter().map(|server| (server.name(), server, binary)).collect();
+    if let Some(baseline) = &args.baseline {
+        servers = vec![("evenkeel", Server::Evenkeel, binary), ("baseline", Server::Evenkeel, baseline)];
+    }
     let certificates = scratch.path().join("certificates");
     if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
         tls::certificates(&certificates)?;
     }
     let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
     let mut contenders = Vec::new();
-    for server in servers {
-        let dir = scratch.path().join(format!("{}-{}", case.name, server.name()));
+    for (name, server, served_by) in servers {
+        let dir = scratch.path().join(format!("{}-{name}", case.name));
         let address = if case.tcp { Address::Tcp(servers::free_port()?) } else { Address::Unix(dir.join("sock")) };
         let secure = server == Server::EvenkeelTls || case.against == Against::Tls;
         let certificates = secure.then_some(certificates.as_path());
-        let mut contender = Contender { server, binary, storage: &storage, address, certificates, dir, running: None };
+        let (storage, client, running) = (&storage, binary, None);
+        let mut contender =
+            Contender { name, server, binary: served_by, client, storage, address, certificates, dir, running };
         // Memory must be filled first and stays up; the file can have one server at a time.
         if !case.file {
             contender.running = Some(contender.start()?);
@@ -301,7 +330,7 @@ fn measure_case(
             let started = if contender.running.is_none() { Some(contender.start()?) } else { None };
             let server = contender.running.as_ref().or(started.as_ref()).context("the server runs")?;
             let run = measure(case, args.seconds, round, contender, server, &memory)
-                .with_context(|| format!("{} in round {round}", contender.server.name()))?;
+                .with_context(|| format!("{} in round {round}", contender.name))?;
             progress(&run, args.rounds);
             results.runs.push(run);
         }
@@ -346,7 +375,7 @@ fn measure(
     let memory_ns = watch.finish();
     Ok(Run {
         case: case.name.into(),
-        server: contender.server.name().into(),
+        server: contender.name.into(),
         round,
         iops: job.iops,
         bytes_per_s: job.bytes_per_s,

@@ -80,6 +80,18 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
     targets
 }
 
+/// Against a baseline: nothing lost, within one in a hundred.
+pub(crate) fn against_baseline(results: &Results, cases: &[&str]) -> Vec<Target> {
+    let figures: [(&str, fn(&super::Run) -> f64, bool, f64); 2] =
+        [("IOPS", |r| r.iops, true, 0.99), ("server CPU per I/O", |r| r.cpu_us_per_io, false, 1.01)];
+    let target = |case: &str, (name, figure, at_least, bound): (&str, fn(&super::Run) -> f64, bool, f64)| {
+        let [now, before] = ["evenkeel", "baseline"].map(|server| results.column(case, server, figure));
+        let measured = Spread::of_ratio(&now, &before);
+        Target { name: format!("{case}: {name} / baseline"), measured, bound, at_least, unit: "x" }
+    };
+    cases.iter().flat_map(|case| figures.map(|figure| target(case, figure))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Run;
@@ -116,5 +128,8 @@ mod tests {
         assert_eq!(first.measured.unwrap().min, 3.0);
         assert_eq!(find("unix-4k-read-qd32x1: server CPU per I/O / nbdkit memory").met(), Some(true));
         assert_eq!(find("unix-4k-read-qd32x1: IOPS / qemu-nbd null-co").met(), None);
+        results.runs.push(run(case, "baseline", 1, 300.0, 0.4));
+        let met: Vec<_> = against_baseline(&results, &[case]).iter().map(Target::met).collect();
+        assert_eq!(met, [Some(true), Some(false)], "as fast, for more processor time");
     }
 }
