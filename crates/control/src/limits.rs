@@ -64,6 +64,11 @@ impl LimitSet {
     }
 }
 
+/// A rate as a limit: 0 stands for none.
+pub(crate) fn rate(value: u64) -> Option<u64> {
+    (value > 0).then_some(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

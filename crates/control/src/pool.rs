@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use crate::admission::{self, Admission, Decision};
 use crate::histogram::Histogram;
-use crate::limits::{LimitSet, Owner};
-use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue};
+use crate::limits::{LimitSet, Owner, rate};
+use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue, Wish};
 use crate::response::{self, Shape, Standing};
 use crate::slices::Slices;
 use crate::throughput;
@@ -468,13 +468,17 @@ impl<R> Pool<R> {
         }
     }
 
-    /// [`Pool::dispatch`] with requests that nobody may want any more: see the errors.
+    /// [`Pool::dispatch`] with requests that may wait for all others, or that nobody may want any more: see the errors.
     ///
     /// # Errors
-    /// Gives back a request whose turn it is and that `is_wanted` disowns. No limit, share or budget is charged for it;
-    /// call again for the next.
+    /// Gives back a request whose turn it is and that `wish` disowns; `None` if it is put off. No limit, share or budget is
+    /// charged for it; call again for the next. With [`Scheduler::None`] nothing is put off.
     #[inline]
-    pub fn dispatch_wanted(&mut self, now: Instant, is_wanted: impl FnOnce(&R) -> bool) -> Result<Next<R>, R> {
+    pub fn dispatch_wanted<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        wish: impl FnOnce(&R) -> W,
+    ) -> Result<Next<R>, Option<R>> {
         if now >= self.admission.next_tick() {
             self.decided = self.admission.tick(now).or(self.decided);
         }
@@ -494,12 +498,13 @@ impl<R> Pool<R> {
             Scheduler::Mclock => {
                 let admission = &self.admission;
                 let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
-                let pulled = match self.queue.pull_wanted(now, fits, |entry| is_wanted(&entry.request)) {
+                let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
                     Ok(pulled) => pulled,
-                    Err((queued_at, unwanted)) => {
+                    Err(None) => return Err(None),
+                    Err(Some((queued_at, unwanted))) => {
                         self.tenants[unwanted.tenant.index as usize].tally.leaves(queued_at);
                         self.rest_promises(now, unwanted.tenant.index);
-                        return Err(unwanted.request);
+                        return Err(Some(unwanted.request));
                     }
                 };
                 match pulled {
@@ -515,7 +520,7 @@ impl<R> Pool<R> {
             }
             Scheduler::None => {
                 let Some((_, work, entry)) = self.fifo.front() else { return Ok(Next::Idle) };
-                let wanted = is_wanted(&entry.request);
+                let wanted = wish(&entry.request).into() != Wish::Never;
                 if wanted && !self.admission.fits(base + u64::from(work.bytes)) {
                     return Ok(Next::Wait(self.admission.next_tick()));
                 }
@@ -524,7 +529,7 @@ impl<R> Pool<R> {
                 tenant.queued_fifo -= 1;
                 if !wanted {
                     tenant.tally.leaves(queued_at);
-                    return Err(entry.request);
+                    return Err(Some(entry.request));
                 }
                 (None, work, queued_at, queued_at, entry)
             }
@@ -791,9 +796,4 @@ impl<R> Pool<R> {
             }
         }
     }
-}
-
-/// A rate as a limit: 0 stands for none.
-fn rate(value: u64) -> Option<u64> {
-    (value > 0).then_some(value)
 }

@@ -245,7 +245,7 @@ fn drain_even(pool: &mut Pool<u64>, now: Instant) -> (Vec<u64>, Vec<u64>) {
                 served.push(request);
             }
             Ok(_) => return (served, unwanted),
-            Err(request) => unwanted.push(request),
+            Err(request) => unwanted.extend(request),
         }
     }
 }

@@ -211,6 +211,21 @@ impl Registry {
 
     /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].
     fn lengthen(&self, next: &Snapshot) -> Result<(), Error> {
+        for volume in next.volumes.iter().flatten() {
+            let (name, size) = (&volume.name, volume.size());
+            if let Backend::File(file) = &volume.backend
+                && let Some(wanted) = wanted_size(next, volume).filter(|wanted| *wanted < size)
+            {
+                return Err(Error::NotOurs {
+                    volume: name.clone(),
+                    path: file.path().to_owned(),
+                    why: format!(
+                        "it is served with {size} bytes, but volumes.{name}.size says {wanted}, which would hide data; nothing was changed"
+                    ),
+                    cure: format!("Leave size out, or set it to {size}"),
+                });
+            }
+        }
         let mut lengthened: Vec<(Arc<Volume>, u64)> = Vec::new();
         for (served, size) in growing(next) {
             if let Backend::File(file) = &served.backend
@@ -297,11 +312,13 @@ impl Registry {
 
 /// The volumes that are to become longer, and how long.
 fn growing(next: &Snapshot) -> impl Iterator<Item = (&Arc<Volume>, u64)> {
-    let growing = |volume: &Arc<Volume>| {
-        let wanted = next.config.volumes.get(&volume.name)?.size?.0;
-        (wanted > volume.size()).then_some(wanted)
-    };
+    let growing = |volume: &Arc<Volume>| wanted_size(next, volume).filter(|wanted| *wanted > volume.size());
     next.volumes.iter().flatten().filter_map(move |volume| Some((volume, growing(volume)?)))
+}
+
+/// The size that the configuration asks for, if it does.
+fn wanted_size(next: &Snapshot, volume: &Volume) -> Option<u64> {
+    Some(next.config.volumes.get(&volume.name)?.size?.0)
 }
 
 fn start_device(pool: &str, emulate: &config::Emulate, seed: u64) -> Result<Device, Error> {

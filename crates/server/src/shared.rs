@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
+use evenkeel_control::mclock::Wish;
 use evenkeel_control::placement::{self, Placement};
 use evenkeel_control::pool::{Pool, TenantId};
 use evenkeel_control::response::Reason;
 use evenkeel_control::units::Direction;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::Tls;
+use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::Barred;
 use evenkeel_policy::config::Workers;
@@ -23,7 +25,7 @@ use crate::handshakes::Handshakes;
 use crate::refusals::Refusals;
 use crate::tls::Acceptor;
 use crate::volume::Volume;
-use crate::worker::connection::{ConnKey, Request};
+use crate::worker::connection::{ConnKey, Request, is_change};
 use crate::worker::mailbox::{Mailbox, Message};
 use crate::worker::transport::Peer;
 
@@ -205,6 +207,7 @@ pub(crate) struct WorkerStats {
 
 /// Names and homes of connections.
 pub(crate) struct Slots {
+    /// Of the connection that uses each slot, or used it last; one more if its client has closed its end.
     generations: Vec<AtomicU32>,
     homes: Vec<AtomicU32>,
     /// Requests that outlived their connection.
@@ -226,7 +229,7 @@ impl Slots {
 
     /// The connection that uses a slot at present, or used it last.
     pub(crate) fn key(&self, slot: u32) -> ConnKey {
-        ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) }
+        ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) & !1 }
     }
 
     /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
@@ -235,8 +238,13 @@ impl Slots {
         let slot = key.slot as usize;
         // One more than there are, so that the last of them does not free the slot before we are done.
         self.orphans[slot].store(in_flight + 1, Ordering::Release);
-        self.generations[slot].fetch_add(1, Ordering::AcqRel);
+        self.generations[slot].store(key.generation.wrapping_add(2), Ordering::Release);
         self.bury(key);
+    }
+
+    /// The client of a connection has closed its end.
+    pub(crate) fn half_close(&self, key: ConnKey) {
+        self.generations[key.slot as usize].store(key.generation | 1, Ordering::Release);
     }
 
     /// A request has ended whose connection is gone.
@@ -249,7 +257,20 @@ impl Slots {
     /// Whether the connection still exists.
     #[inline]
     pub(crate) fn is_alive(&self, key: ConnKey) -> bool {
-        self.generations[key.slot as usize].load(Ordering::Acquire) == key.generation
+        self.generations[key.slot as usize].load(Ordering::Acquire) & !1 == key.generation
+    }
+
+    /// The fate of a request of a connection, now that its turn has come.
+    #[inline]
+    pub(crate) fn wish(&self, key: ConnKey, command: Command) -> Wish {
+        let generation = self.generations[key.slot as usize].load(Ordering::Acquire);
+        if generation == key.generation {
+            Wish::Now
+        } else if generation == key.generation | 1 && is_change(command) {
+            Wish::Later
+        } else {
+            Wish::Never
+        }
     }
 
     /// The worker that serves the connection.

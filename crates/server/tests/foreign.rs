@@ -78,6 +78,27 @@ fn a_reload_lengthens_a_foreign_file_only_if_it_says_so() {
 }
 
 #[test]
+fn a_reload_that_would_cut_what_is_served_is_refused_as_a_whole() {
+    let scratch = Scratch::new("foreign-cut");
+    let path = scratch.path().join("elsewhere.img");
+    foreign(&path, b"");
+    let server = start(&with_path(&scratch, &path, "")).unwrap();
+    for more in ["", "grow = true\n"] {
+        let text = format!("size = \"512KiB\"\n{more}[volumes.m]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+        let error = server.reload(with_path(&scratch, &path, &text)).unwrap_err().to_string();
+        for words in ["elsewhere.img", "volumes.v.size", "1048576", "524288", "nothing was changed", "Leave size out"] {
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(server.state().volumes.len(), 1, "the rest of it, too");
+        assert_eq!(server.config().volumes["v"].size, None);
+    }
+    assert_eq!(server.state().volumes[0].size_bytes, 1 << 20);
+    server.reload(with_path(&scratch, &path, "size = \"1MiB\"\n")).unwrap();
+    server.shutdown().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+}
+
+#[test]
 fn an_image_of_another_format_is_refused_unless_it_is_meant() {
     let scratch = Scratch::new("foreign-image");
     let path = scratch.path().join("image");

@@ -1,4 +1,5 @@
-//! A TCP client whose host or network is gone: no packet comes from it any more, not even one that ends the connection.
+//! TCP clients that are half there. Their host or network is gone: no packet comes from them any more, not even one that ends
+//! the connection. Or they have closed their end and take replies still.
 
 use crate::support;
 
@@ -6,7 +7,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
-use evenkeel_nbd::wire::{Command, CommandFlags};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::config::Engine;
 use support::{Client, Stream, TestServer, pattern};
 
@@ -95,4 +96,46 @@ fn a_silent_client_that_is_still_there_stays() {
     // They fell silent at the same time, and the one that is left has answered every question since.
     test.wait_for("the other one given up", |state| state.connections == 1);
     assert!(silent.read(0, 512).is_ok());
+}
+
+/// Requests of each of the two clients below.
+const EACH: u64 = 100;
+
+#[test]
+fn writes_of_a_half_closed_client_go_behind_those_of_other_tenants_and_its_reads_are_dropped() {
+    let text = "[pools.main]\nlimit = { iops = 200 }\n[tenants.light]\n[tenants.other]\n\
+        [volumes.light]\ntenant = \"light\"\nbackend = \"memory\"\nsize = \"1MiB\"\n\
+        [volumes.other]\ntenant = \"other\"\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let test = TestServer::start("half-closed", Engine::Auto, text);
+    let of = |name: &str| {
+        let state = test.server.state();
+        let tenant = state.pools[0].tenants.iter().find(|tenant| tenant.name == name);
+        tenant.map(|tenant| (tenant.reads_total, tenant.writes_total)).unwrap()
+    };
+    let mut other = test.connect_tcp("other");
+    let writes: Vec<u64> =
+        (0..EACH).map(|n| other.send(Command::Write, CommandFlags::NONE, n * 512, 512, &pattern(n, 3, 512))).collect();
+    let read = other.send(Command::Read, CommandFlags::NONE, 0, 512, &[]);
+    other.stream.finish_writing();
+
+    let mut light = test.connect_tcp("light");
+    let reads: Vec<u64> = (0..EACH).map(|n| light.send(Command::Read, CommandFlags::NONE, n * 512, 512, &[])).collect();
+    let mut reads = reads.into_iter();
+    light.wait(reads.next().unwrap()).unwrap();
+    let (_, before) = of("other");
+    reads.for_each(|cookie| drop(light.wait(cookie).unwrap()));
+    let (_, after) = of("other");
+    // By weight they would be as many as the reads; in the background a 64th, and what was under way.
+    assert!(after - before < EACH / 8, "{} writes beside {EACH} reads", after - before);
+    assert!(after < EACH, "all were carried out before it counted");
+
+    // Then their turn comes, and they are answered.
+    writes.into_iter().for_each(|cookie| drop(other.wait(cookie).unwrap()));
+    assert_eq!(other.wait(read), Err(Errno::Shutdown), "a read is not carried out");
+    other.wait_for_close();
+    assert_eq!(of("other"), (0, EACH));
+    let mut again = test.connect("other");
+    for n in 0..EACH {
+        assert_eq!(again.read(n * 512, 512).unwrap(), pattern(n, 3, 512));
+    }
 }

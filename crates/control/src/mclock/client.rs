@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use crate::mclock::claim::Claim;
 use crate::mclock::lanes::{Lanes, Place, place_of};
 use crate::mclock::slab::Fifo;
 use crate::mclock::{MAX_WEIGHT, Qos};
@@ -66,11 +67,23 @@ pub(super) struct Client {
     pub(super) blocked: bool,
     pub(super) reserved: bool,
     pub(super) limited: bool,
-    pub(super) class: Class,
+    /// In which it is served now.
+    class: Class,
+    /// In which it is by its promise.
+    promised: Class,
     /// Where a direction has a limit of its own.
     pub(super) lanes: Option<Box<Lanes>>,
+    /// What was put off.
+    later: Option<Box<Later>>,
     reservation: TokenBucket,
     limit: TokenBucket,
+}
+
+/// Requests that were put off: served in the background class while nothing else of their client waits, and by a 64th of
+/// what it is served meanwhile.
+struct Later {
+    fifo: Fifo,
+    claim: Claim,
 }
 
 impl Client {
@@ -86,7 +99,9 @@ impl Client {
             reserved: !qos.reservation.is_unset(),
             limited: !qos.limit.is_unset(),
             class,
+            promised: class,
             lanes: None,
+            later: None,
             reservation: TokenBucket::new(qos.reservation, MAX_LAG),
             limit: TokenBucket::new(qos.limit, qos.burst),
         }
@@ -96,7 +111,8 @@ impl Client {
     pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));
-        let class = class(qos);
+        self.promised = class(qos);
+        let class = self.class_now();
         if old != new || class != self.class {
             // Leads are below 2^62 and inverse weights at most 2^44.
             self.weight_tag = virtual_time[class as usize] + lead * u128::from(new) / u128::from(old);
@@ -128,7 +144,55 @@ impl Client {
     /// How many requests wait.
     #[inline]
     pub(super) fn len(&self) -> u32 {
+        self.ordinary_len() + self.later.as_ref().map_or(0, |later| later.fifo.len())
+    }
+
+    /// How many of them were not put off.
+    #[inline]
+    pub(super) fn ordinary_len(&self) -> u32 {
         self.fifo.len() + self.lanes.as_ref().map_or(0, |lanes| lanes.len())
+    }
+
+    /// Where requests go that are put off.
+    pub(super) fn later_mut(&mut self) -> &mut Fifo {
+        &mut self.later.get_or_insert_with(|| Later { fifo: Fifo::EMPTY, claim: Claim::default() }.into()).fifo
+    }
+
+    /// The class in which it is served.
+    #[inline]
+    pub(super) fn class(&self) -> Class {
+        self.class
+    }
+
+    #[inline]
+    fn class_now(&self) -> Class {
+        if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.promised }
+    }
+
+    /// Goes where what waits now belongs; the class that it leaves, if it leaves one.
+    #[inline]
+    pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> Option<Class> {
+        let class = self.class_now();
+        if class == self.class {
+            return None;
+        }
+        let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
+        self.weight_tag = virtual_time[class as usize] + lead;
+        Some(core::mem::replace(&mut self.class, class))
+    }
+
+    /// A request was served: keeps the account of those that were put off.
+    #[inline]
+    pub(super) fn account(&mut self, place: Place, cost: u32) {
+        let alone = self.ordinary_len() == 0;
+        let Some(later) = &mut self.later else { return };
+        if place != Place::Later {
+            later.claim.earn(cost, true);
+        } else if later.fifo.is_empty() {
+            self.later = None;
+        } else if !alone {
+            later.claim.spend(cost);
+        }
     }
 
     /// Whether requests wait.
@@ -146,22 +210,26 @@ impl Client {
     /// The requests in one place.
     #[inline]
     pub(super) fn fifo_mut(&mut self, place: Place) -> &mut Fifo {
-        match (place, &mut self.lanes) {
-            (Place::Of(direction), Some(lanes)) => lanes.fifo_mut(direction),
+        match (place, &mut self.lanes, &mut self.later) {
+            (Place::Of(direction), Some(lanes), _) => lanes.fifo_mut(direction),
+            (Place::Later, _, Some(later)) => &mut later.fifo,
             _ => &mut self.fifo,
         }
     }
 
-    /// The places in which requests wait.
+    /// The places in which requests wait that were not put off.
     fn waiting(&self) -> impl Iterator<Item = (Place, &Fifo)> {
         let of = |place| match (place, &self.lanes) {
-            (Place::Common, _) => Some(&self.fifo),
             (Place::Of(direction), lanes) => Some(lanes.as_ref()?.fifo(direction)),
+            _ => Some(&self.fifo),
         };
-        Place::ALL.into_iter().filter_map(move |place| Some((place, of(place)?))).filter(|(_, fifo)| !fifo.is_empty())
+        Place::ORDINARY
+            .into_iter()
+            .filter_map(move |place| Some((place, of(place)?)))
+            .filter(|(_, fifo)| !fifo.is_empty())
     }
 
-    /// The place of the oldest request; `age` tells when the first of a list came.
+    /// The place of the oldest request that was not put off; `age` tells when the first of a list came.
     pub(super) fn oldest<T: Ord>(&self, age: impl Fn(&Fifo) -> T) -> Option<Place> {
         self.waiting().min_by_key(|(_, fifo)| age(fifo)).map(|(place, _)| place)
     }
@@ -170,10 +238,19 @@ impl Client {
     /// direction holds back. A reservation passes the limits that are below it, but only if nothing else is there.
     #[inline]
     pub(super) fn turn<T: Ord>(&self, now: Instant, by_reservation: bool, age: impl Fn(&Fifo) -> T) -> Place {
+        if self.later.is_some() && self.is_turn_of_later(now) {
+            return Place::Later;
+        }
         match &self.lanes {
             None => Place::Common,
             Some(lanes) => self.turn_among(lanes, now, by_reservation, age).unwrap_or(Place::Common),
         }
+    }
+
+    #[cold]
+    fn is_turn_of_later(&self, now: Instant) -> bool {
+        let owed = self.later.as_ref().is_some_and(|later| later.claim.is_owed());
+        self.ordinary_len() == 0 || owed && self.limit_due_in(Place::Later) <= now.as_nanos()
     }
 
     #[cold]
@@ -248,7 +325,7 @@ impl Client {
 
     #[cold]
     fn limit_due_among(&self, lanes: &Lanes) -> u64 {
-        self.waiting().map(|(place, _)| lanes.due(place)).min().unwrap_or(0)
+        self.waiting().map(|(place, _)| lanes.due(place)).min().unwrap_or_else(|| lanes.due(Place::Later))
     }
 
     /// Charges the limits and the weight; the reservation is left alone, so that service

@@ -17,11 +17,13 @@ pub(super) enum Place {
     /// What no limit on a direction is about; everything where there is none.
     Common,
     Of(Direction),
+    /// What was put off.
+    Later,
 }
 
 impl Place {
-    /// In the order in which they go where all else is equal.
-    pub(super) const ALL: [Self; 3] = [Self::Common, Self::Of(Direction::Read), Self::Of(Direction::Write)];
+    /// Those of what was not put off, in the order in which they go where all else is equal.
+    pub(super) const ORDINARY: [Self; 3] = [Self::Common, Self::Of(Direction::Read), Self::Of(Direction::Write)];
 }
 
 /// One direction.
@@ -98,6 +100,8 @@ impl Lanes {
         match place {
             Place::Common => 0,
             Place::Of(direction) => self.0[direction as usize].due(),
+            // Whatever it is, the limit on writes goes for it: what was put off changes something.
+            Place::Later => self.0[Direction::Write as usize].due(),
         }
     }
 

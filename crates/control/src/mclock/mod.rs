@@ -137,6 +137,24 @@ pub enum Pull<R> {
     Idle,
 }
 
+/// What is to become of a request whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// It is served.
+    Now,
+    /// It is put off: served in the background class while nothing else of its client waits, and by a 64th of what the
+    /// client is served meanwhile. Its client's limits go for it, the reservation does not.
+    Later,
+    /// It is given back.
+    Never,
+}
+
+impl From<bool> for Wish {
+    fn from(wanted: bool) -> Self {
+        if wanted { Self::Now } else { Self::Never }
+    }
+}
+
 /// A client chosen to be served, and why.
 struct Choice {
     index: u32,
@@ -210,12 +228,18 @@ impl<R> Queue<R> {
         ClientId { index, generation: 0 }
     }
 
-    /// Removes a client and hands back what it had queued, oldest first; nothing if it has
+    /// Removes a client and hands back what it had queued, oldest first, what was put off behind the rest; nothing if it has
     /// left before. O(log clients + requests handed back).
     pub fn leave(&mut self, id: ClientId) -> Vec<R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Vec::new() };
         client.live = false;
-        let payloads = take_all(&mut self.requests, client).into_iter().map(|(_, payload)| payload).collect();
+        let mut payloads: Vec<R> =
+            take_all(&mut self.requests, client).into_iter().map(|(_, payload)| payload).collect();
+        while client.is_active()
+            && let Some(payload) = self.requests.pop(client.later_mut())
+        {
+            payloads.push(payload);
+        }
         client.lanes = None;
         // The last generation is not given out again: an id must never name two clients.
         if id.generation < u32::MAX {
@@ -333,38 +357,47 @@ impl<R> Queue<R> {
         self.take(now, &choice, admit)
     }
 
-    /// [`Queue::pull`] with requests that nobody may want any more: see the errors. O(log clients), amortised as there.
+    /// [`Queue::pull`] with requests that nobody may want any more, or that may be put off: see the errors. O(log clients),
+    /// amortised as there.
     ///
     /// # Errors
-    /// Gives back a request whose turn it is and that `is_wanted` disowns, and since when it was queued. It is charged to
-    /// nobody, so that the next pull finds the same turn for the client's next request. After [`Pull::Wait`] this may be
-    /// all that there is.
+    /// Gives back a request whose turn it is and that `wish` disowns, and since when it was queued; `None` if it was put
+    /// off. It is charged to nobody, so that the next pull finds the same turn for the client's next request. After
+    /// [`Pull::Wait`] this may be all that there is.
     #[inline]
-    pub fn pull_wanted(
+    pub fn pull_wanted<W: Into<Wish>>(
         &mut self,
         now: Instant,
         admit: impl FnOnce(ClientId, &Work) -> bool,
-        is_wanted: impl FnOnce(&R) -> bool,
-    ) -> Result<Pull<R>, (Instant, R)> {
+        wish: impl FnOnce(&R) -> W,
+    ) -> Result<Pull<R>, Option<(Instant, R)>> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return Ok(self.next_due()) };
         let client = &mut self.clients[choice.index as usize];
         let fifo = client.fifo_mut(choice.place);
         let front = self.requests.front(fifo);
-        if let Some((&Request { queued_at, .. }, payload)) = front
-            && !is_wanted(payload)
-        {
-            let unwanted = self.requests.pop(fifo).map(|payload| (queued_at, payload));
-            let is_last = fifo.is_empty();
-            if !client.is_active() {
-                self.withdraw(choice.index);
-            } else if is_last {
-                // What is left may have to wait longer.
-                self.place(now, choice.index);
-            }
-            return unwanted.map_or(Ok(Pull::Idle), Err);
+        let Some((&request, payload)) = front else { return Ok(Pull::Idle) };
+        let wish = wish(payload).into();
+        if wish == Wish::Now || wish == Wish::Later && choice.place == Place::Later {
+            return Ok(self.take(now, &choice, admit));
         }
-        Ok(self.take(now, &choice, admit))
+        let Some(payload) = self.requests.pop(fifo) else { return Ok(Pull::Idle) };
+        let is_last = fifo.is_empty();
+        let unwanted = if wish == Wish::Later {
+            // There is room: it has just been taken out.
+            let _ = self.requests.push(client.later_mut(), request, payload);
+            None
+        } else {
+            Some((request.queued_at, payload))
+        };
+        client.account(choice.place, 0);
+        if !client.is_active() {
+            self.withdraw(choice.index);
+        } else if is_last {
+            // What is left may have to wait longer, or behind others.
+            self.place(now, choice.index);
+        }
+        Err(unwanted)
     }
 
     /// Serves the client's oldest request if `admit` says so.
@@ -403,12 +436,13 @@ impl<R> Queue<R> {
         client.map_or(0, |client| client.len() as usize)
     }
 
-    /// How many of them are of this direction; all if none of its directions has a limit of its own.
+    /// How many of them were not put off, and are of this direction if one of its directions has a limit of its own.
     pub fn client_len_of(&self, id: ClientId, direction: Direction) -> usize {
         let client =
             self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
         let lanes = client.and_then(|client| client.lanes.as_ref());
-        lanes.map_or_else(|| self.client_len(id), |lanes| lanes.fifo(direction).len() as usize)
+        let ordinary = || client.map_or(0, |client| client.ordinary_len() as usize);
+        lanes.map_or_else(ordinary, |lanes| lanes.fifo(direction).len() as usize)
     }
 
     /// Lets the clients back in whose limit has let go of them.
@@ -485,7 +519,8 @@ impl<R> Queue<R> {
     fn charge(&mut self, now: Instant, choice: &Choice, work: &Work, cost: u32) {
         let index = choice.index;
         let client = &mut self.clients[index as usize];
-        let class = client.class as usize;
+        let class = client.class() as usize;
+        client.account(choice.place, cost);
         let background_waits = !self.ready[Class::Background as usize].is_empty();
         match choice.phase {
             Phase::Reservation => {
@@ -502,7 +537,7 @@ impl<R> Queue<R> {
                 }
                 if choice.ahead_of_normal {
                     self.background_claim.spend(cost);
-                } else if client.class == Class::Normal {
+                } else if client.class() == Class::Normal {
                     self.background_claim.earn(cost, background_waits);
                 }
             }
@@ -517,16 +552,22 @@ impl<R> Queue<R> {
     /// Puts an active client where its tags say it belongs.
     #[inline]
     fn place(&mut self, now: Instant, index: u32) {
-        let client = &self.clients[index as usize];
+        let client = &mut self.clients[index as usize];
+        if let Some(left) = client.settle(self.virtual_time) {
+            self.ready[left as usize].remove(index);
+        }
         if client.reserved {
-            self.reserved.set(index, client.reservation_due());
+            match client.ordinary_len() {
+                0 => self.reserved.remove(index),
+                _ => self.reserved.set(index, client.reservation_due()),
+            }
         }
         if client.blocked {
             return;
         }
         let due = client.limit_due();
         if due > now.as_nanos() {
-            self.ready[client.class as usize].remove(index);
+            self.ready[client.class() as usize].remove(index);
             self.held.set(index, due);
         } else {
             self.held.remove(index);
@@ -539,7 +580,7 @@ impl<R> Queue<R> {
     #[inline(always)]
     fn make_ready(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
-        let class = client.class as usize;
+        let class = client.class() as usize;
         client.catch_up(self.virtual_time[class]);
         self.ready[class].set(index, client.weight_tag as u64);
     }

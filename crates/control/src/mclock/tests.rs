@@ -224,7 +224,7 @@ fn what_nobody_wants_lets_nothing_past_the_limit_of_a_direction() {
     assert_eq!(queue.push(now, client, WORK, 3), Ok(()));
     let mut pull = |now, wanted: fn(&i32) -> bool| queue.pull_wanted(now, |_, _| true, wanted);
     assert!(matches!(pull(now, |_| true), Ok(Pull::Ready { payload: 1, .. })), "the limit lets one pass at once");
-    assert!(matches!(pull(now, |&name| name != 3), Err((_, 3))), "the read is next, and nobody wants it");
+    assert!(matches!(pull(now, |&name| name != 3), Err(Some((_, 3)))), "the read is next, and nobody wants it");
     let due = now + Duration::from_millis(100);
     assert!(matches!(pull(now, |_| true), Ok(Pull::Wait(until)) if until.since(due) <= Duration::from_nanos(1)));
     assert!(matches!(pull(due + Duration::from_nanos(1), |_| true), Ok(Pull::Ready { payload: 2, .. })));
@@ -270,4 +270,73 @@ fn service_by_weight_is_never_beyond_a_limit_whatever_the_order_of_the_clocks() 
     // Whoever has read the clock earlier comes later.
     assert!(matches!(queue.pull(due - Duration::from_micros(5), |_, _| true), Pull::Ready { payload: 2, .. }));
     assert!(!queue.take_beyond_limit_of(client, Direction::Write));
+}
+
+/// Serves `count` requests, of which the negative ones are put off when their turn comes first.
+fn serve(queue: &mut Queue<i32>, now: Instant, count: usize) -> Vec<i32> {
+    let mut served = Vec::new();
+    while served.len() < count {
+        match queue.pull_wanted(now, |_, _| true, |&name| if name < 0 { Wish::Later } else { Wish::Now }) {
+            Ok(Pull::Ready { payload, .. }) => served.push(payload),
+            Err(None) => {}
+            other => panic!("{other:?} after {served:?}"),
+        }
+    }
+    served
+}
+
+#[test]
+fn what_is_put_off_comes_when_nothing_else_waits_but_for_a_64th() {
+    let mut queue = Queue::new(CostModel::default());
+    let now = Instant::from_nanos(1_000_000_000);
+    let reservation = Rates { iops: 1_000, bytes_per_s: 0 };
+    let [quiet, half_closed] = [Qos::default(), Qos { reservation, weight: 1_000, ..Qos::default() }];
+    let [quiet, half_closed] = [quiet, half_closed].map(|qos| queue.join(now, qos));
+    for name in 1..=8 {
+        assert_eq!(queue.push(now, half_closed, WORK, -name), Ok(()));
+    }
+    for name in 1..=256 {
+        assert_eq!(queue.push(now, quiet, WORK, name), Ok(()));
+    }
+    let served = serve(&mut queue, now, 258);
+    let put_off: Vec<i32> = served.iter().copied().filter(|name| *name < 0).collect();
+    assert!((3..=5).contains(&put_off.len()), "a 64th of the others: {put_off:?}");
+    // Its own requests go first, too, again but for a 64th, and it keeps the order of what was put off.
+    for name in 1..=128 {
+        assert_eq!(queue.push(now, half_closed, WORK, name), Ok(()));
+    }
+    let rest = queue.len();
+    let own = serve(&mut queue, now, rest);
+    let all: Vec<i32> = served.into_iter().chain(own.clone()).filter(|name| *name < 0).collect();
+    assert_eq!(all, [-1, -2, -3, -4, -5, -6, -7, -8]);
+    let ahead = own.iter().rposition(|name| *name > 0).map(|last| own[..last].iter().filter(|name| **name < 0).count());
+    assert!(ahead.is_some_and(|ahead| ahead <= 3), "{own:?}");
+    assert!(queue.is_empty() && queue.client_len(half_closed) == 0);
+}
+
+#[test]
+fn what_is_put_off_keeps_to_the_limits_of_its_client_and_leaves_with_it() {
+    let mut queue = Queue::new(CostModel::default());
+    let now = Instant::from_nanos(1_000_000_000);
+    let limit = Rates { iops: 10, bytes_per_s: 0 };
+    let client = queue.join(now, Qos { limit, ..Qos::default() });
+    let write = Work { kind: Kind::Write, ..WORK };
+    for name in [1, -1, -2, -3, 2] {
+        assert_eq!(queue.push(now, client, write, name), Ok(()));
+    }
+    let wish = |&name: &i32| if name < 0 { Wish::Later } else { Wish::Now };
+    let due = |n: u64| now + Duration::from_nanos(n * 100_000_001);
+    assert_eq!(serve(&mut queue, now, 1), [1]);
+    assert!(matches!(queue.pull_wanted(now, |_, _| true, wish), Ok(Pull::Wait(_))));
+    assert_eq!(serve(&mut queue, due(1), 1), [2]);
+    assert!(matches!(queue.pull_wanted(due(1), |_, _| true, wish), Ok(Pull::Wait(_))), "the limit goes for all");
+    assert_eq!(serve(&mut queue, due(2), 1), [-1]);
+    // A limit on writes goes for it, too. It was owed a 64th of the request before.
+    queue.set_limit_of(due(2), client, Direction::Write, Rates { iops: 1, bytes_per_s: 0 });
+    assert_eq!(queue.push(due(3), client, write, 3), Ok(()));
+    assert_eq!(serve(&mut queue, due(3), 1), [-2]);
+    assert!(matches!(queue.pull_wanted(due(4), |_, _| true, wish), Ok(Pull::Wait(_))));
+    assert_eq!((queue.client_len(client), queue.client_len_of(client, Direction::Write)), (2, 1));
+    assert_eq!(queue.leave(client), [3, -3]);
+    assert!(queue.is_empty());
 }

@@ -257,7 +257,7 @@ proptest! {
                 let wanted = |request: &u64| !disowned.contains(&waiting[request].0);
                 let (request, ticket) = match pool.dispatch_wanted(now, wanted) {
                     Ok(Next::Run(request, ticket)) => (request, Some(ticket)),
-                    Err(request) => (request, None),
+                    Err(request) => (request.expect("nothing is put off"), None),
                     // To the end: everything comes out when its time has come.
                     Ok(Next::Wait(until)) if ends => {
                         prop_assert!(until > now);

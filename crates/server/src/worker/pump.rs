@@ -98,7 +98,7 @@ impl Worker {
                 }
                 let mut effort = 0;
                 let wake_at = loop {
-                    match state.dispatch_wanted(now, |request| slots.is_alive(request.key)) {
+                    match state.dispatch_wanted(now, |request| slots.wish(request.key, request.command)) {
                         Ok(Next::Run(request, mut ticket)) => {
                             if let (Some(slice), Part::Last) = (&request.slice, ticket.work().part) {
                                 ticket.began_at(slice.since);
@@ -120,7 +120,7 @@ impl Worker {
                         Ok(Next::Wait(until)) => break until,
                         Ok(Next::Idle) => break Instant::FAR_FUTURE,
                         Err(request) => {
-                            unwanted.push(request);
+                            unwanted.extend(request);
                             effort += 1;
                         }
                     }
@@ -266,8 +266,11 @@ impl Worker {
         });
     }
 
-    /// Drops a request whose connection is gone.
+    /// Drops a request whose connection is gone, or whose client has closed its end and will hardly take what it reads.
     fn discard(&mut self, mut request: Request) {
+        if self.shared.slots.is_alive(request.key) {
+            return self.answer(request, Err(Errno::Shutdown));
+        }
         self.shared.slots.bury(request.key);
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);

@@ -253,6 +253,7 @@ impl Worker {
                 Ok(0) if connection.gone => return Err(Lost::Gone),
                 Ok(0) => {
                     connection.ending = Ending::HalfClosed;
+                    self.shared.slots.half_close(connection.key);
                     have = 0;
                     break;
                 }
