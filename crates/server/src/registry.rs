@@ -249,8 +249,9 @@ impl Registry {
         Ok(())
     }
 
-    /// Brings pools and tenants in line with the new configuration. Cannot fail; call right before publishing `next`.
-    pub(crate) fn apply(&mut self, next: &mut Snapshot) {
+    /// Brings pools and tenants in line with the new configuration. Cannot fail; call right before publishing `next` in
+    /// place of `present`.
+    pub(crate) fn apply(&mut self, present: &Snapshot, next: &mut Snapshot) {
         let config = Arc::clone(&next.config);
         for (served, size) in growing(next) {
             served.set_size(size);
@@ -297,8 +298,9 @@ impl Registry {
                 // What the departed tenant had queued is served under the default tenant's promise.
                 for request in state.leave(*id) {
                     if let Some(default) = default {
-                        // A request for a volume that is gone as well is refused when it is its turn.
-                        let volume = next.volumes.get(request.volume as usize).and_then(Option::as_ref);
+                        // A worker that has not seen the new snapshot may still carry out a request for a volume that
+                        // is removed now; one for a volume removed before is refused when it is its turn.
+                        let volume = present.volume(request.volume);
                         let work = volume.map_or(Work::new(Kind::Meta, 0), |volume| request.work(volume));
                         let _ = state.submit(now, default, work, request);
                     }

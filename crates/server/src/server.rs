@@ -144,7 +144,7 @@ impl Server {
         ));
         let mut registry = Registry::new(start.seed, start.own_files, start.faults);
         let mut snapshot = registry.plan(&Snapshot::default(), &config, true)?;
-        registry.apply(&mut snapshot);
+        registry.apply(&Snapshot::default(), &mut snapshot);
         registry.notes.clear();
         // From here on there are clients, and changes that wait behind one another.
         registry.patience = Some(DEVICE_PATIENCE);
@@ -447,8 +447,8 @@ impl Server {
         }
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
+        registry.apply(&present, &mut next);
         drop(present);
-        registry.apply(&mut next);
         self.shared.publish(next);
         if workers != before {
             let moves = self.shared.set_workers(workers);

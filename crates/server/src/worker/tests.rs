@@ -43,7 +43,7 @@ fn worker_of(volumes: &str, in_flight: usize) -> Worker {
         Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control(), Faults::NONE));
     let mut registry = Registry::new(0, Vec::new(), Faults::NONE);
     let mut snapshot = registry.plan(&Snapshot::default(), &config, true).unwrap();
-    registry.apply(&mut snapshot);
+    registry.apply(&Snapshot::default(), &mut snapshot);
     shared.publish(snapshot);
     let mut worker = Worker::new(0, shared, Vec::new()).unwrap();
     worker.refresh();
