@@ -29,6 +29,8 @@ use crate::process::{self, Running};
 use crate::scratch::Scratch;
 use crate::servers::{self, Address, EXPORT, Server, Setup, Storage};
 
+pub(crate) use tls::certificates;
+
 /// Large enough to leave the processor's caches, small enough to fill in a moment.
 const MEMORY_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 1 << 30;

@@ -25,7 +25,7 @@ const OPENSSL: &str = "\
 ///
 /// # Errors
 /// When the folder cannot be written to, or `openssl` fails.
-pub(super) fn certificates(folder: &Path) -> Result<()> {
+pub(crate) fn certificates(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join("openssl.cnf"), OPENSSL)?;
     let openssl = |words: String| {

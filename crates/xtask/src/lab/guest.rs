@@ -13,8 +13,8 @@ use super::iscsi_guest::Machine;
 use super::pattern::{self, SECTOR};
 use super::steps::Plan;
 use super::{
-    SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, isolation, nbd_client, package_guest, sync_failure,
-    systemd, writer,
+    SHARE, hybrid_guest, initiators_guest, iscsi_guest, iscsi_load, isolation, nbd_client, package_guest, suites,
+    sync_failure, systemd, writer,
 };
 use crate::client::Client;
 use crate::process::{self, Running};
@@ -28,6 +28,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) enum Guest {
     /// Attacks a server of the lab of isolation.
     Attack(isolation::AttackerOptions),
+    /// Serves what a test wants of nbdkit, in the lab of suites.
+    Nbdkit(suites::stand_in::Options),
     /// Serves every subject on a logged device and writes to it until the power is cut.
     Load {
         #[arg(long)]
@@ -98,6 +100,7 @@ pub(crate) enum Guest {
 pub(crate) fn run(command: &Guest) -> Result<()> {
     match command {
         Guest::Attack(options) => isolation::attack(options),
+        Guest::Nbdkit(options) => suites::stand_in::run(options),
         Guest::Load { binary, subjects } => load(binary, subjects),
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => check(binary, cuts),

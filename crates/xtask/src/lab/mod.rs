@@ -48,6 +48,7 @@ mod services;
 mod slots;
 pub(crate) mod soak;
 mod steps;
+mod suites;
 mod sync_failure;
 mod systemd;
 mod vm;
@@ -95,6 +96,8 @@ pub(crate) enum Name {
     Rbd,
     /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
     Slots,
+    /// Runs the tests of other projects against a server; no virtual machine.
+    Suites,
     /// Takes the device away under load and looks for flushes that hide it.
     SyncFailure,
     /// Starts, hangs, kills and stops the units under systemd.
@@ -116,6 +119,7 @@ impl Name {
             Self::Package => "package",
             Self::Rbd => "rbd",
             Self::Slots => "slots",
+            Self::Suites => "suites",
             Self::SyncFailure => "sync-failure",
             Self::Systemd => "systemd",
         }
@@ -139,7 +143,7 @@ pub(crate) struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi, isolation; ceph: tutorial, or with --full comparison, cost, recovery, disk).
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi, isolation, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
@@ -311,6 +315,7 @@ fn run_lab(args: Args) -> Result<Tally> {
         Name::Package => package::run(&mut lab, &options),
         Name::Rbd => rbd::run(&mut lab, &options),
         Name::Slots => slots::run(&mut lab, &options),
+        Name::Suites => suites::run(&mut lab, &options),
         Name::SyncFailure => sync_failure::run(&mut lab, &options),
         Name::Systemd => systemd::run(&mut lab, &options),
     };
@@ -319,7 +324,7 @@ fn run_lab(args: Args) -> Result<Tally> {
 
 /// Whether a lab boots machines.
 pub(crate) fn boots(name: Name) -> bool {
-    !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots)
+    !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
 }
 
 /// Programs without which a lab cannot run.
@@ -333,6 +338,8 @@ pub(crate) fn programs(name: Name) -> Vec<&'static str> {
         Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
         Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
         Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
+        // QEMU and nbdcopy bring the libraries that the suites are linked with.
+        Name::Suites => &["cc", "nbd-client", "nbdcopy", "openssl", "qemu-img"],
         Name::Systemd => &["systemctl", "strip"],
         Name::Durability | Name::Isolation | Name::SyncFailure => &[],
     };
@@ -350,6 +357,7 @@ pub(crate) fn missing(name: Name) -> Option<String> {
         Name::Ceph => ceph_stage::missing(),
         Name::Rbd => ceph_cluster::missing(),
         Name::Slots => slots::missing(),
+        Name::Suites => suites::missing(),
         _ if boots(name) => vm::missing(),
         _ => None,
     })

@@ -61,6 +61,8 @@ pub(crate) enum Step {
     Slots,
     /// Everything happens to one server.
     Soak,
+    /// Tests of other projects.
+    Suites,
     /// Failing disks in a virtual machine.
     SyncFailure,
     /// The units under systemd in a virtual machine.
@@ -85,7 +87,7 @@ impl Step {
 /// Labs and the soak, with the quarters of a processor that each takes beside others, in the order in which they begin: those
 /// that take longest first, so that no processor waits at the end. A lab that judges latencies takes a whole processor, though
 /// it mostly waits: beside emulated processors that never rest it is late by hundreds of milliseconds.
-const LABS: [(Step, u32); 14] = [
+const LABS: [(Step, u32); 15] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
     (Step::Ceph, 4),
@@ -98,6 +100,7 @@ const LABS: [(Step, u32); 14] = [
     (Step::Slots, 4),
     (Step::Initiators, 4),
     (Step::Soak, 3),
+    (Step::Suites, 4),
     (Step::Rbd, 2),
     (Step::Durability, 4),
     (Step::SyncFailure, 4),
