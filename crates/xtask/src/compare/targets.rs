@@ -82,9 +82,11 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
 
 /// Against a baseline: nothing lost, within one in a hundred.
 pub(crate) fn against_baseline(results: &Results, cases: &[&str]) -> Vec<Target> {
-    let figures: [(&str, fn(&super::Run) -> f64, bool, f64); 2] =
+    /// Name, figure, whether it is to be at least the bound, and the bound.
+    type Figure = (&'static str, fn(&super::Run) -> f64, bool, f64);
+    let figures: [Figure; 2] =
         [("IOPS", |r| r.iops, true, 0.99), ("server CPU per I/O", |r| r.cpu_us_per_io, false, 1.01)];
-    let target = |case: &str, (name, figure, at_least, bound): (&str, fn(&super::Run) -> f64, bool, f64)| {
+    let target = |case: &str, (name, figure, at_least, bound): Figure| {
         let [now, before] = ["evenkeel", "baseline"].map(|server| results.column(case, server, figure));
         let measured = Spread::of_ratio(&now, &before);
         Target { name: format!("{case}: {name} / baseline"), measured, bound, at_least, unit: "x" }
