@@ -15,6 +15,7 @@ mod batch;
 pub mod bufferbloat;
 mod digest;
 pub mod drg;
+pub mod harm;
 pub mod iscsi;
 pub mod messenger;
 pub mod oracle;

@@ -1,0 +1,132 @@
+//! What a method did to a case.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::experiment::Digest;
+use crate::statistics::interval_99;
+use crate::world::Setup;
+
+/// Bounds of harm, and of grave harm: of the throughput, and of light tenants' p50 and p99, as multiples of none's.
+const HARM: (f64, f64) = (0.95, 1.1);
+const GRAVE: (f64, f64) = (0.8, 2.0);
+/// Help: of the throughput, and of light tenants' p99.
+const HELP: (f64, f64) = (0.97, 0.5);
+/// A tenant is light below so much of its fair share,
+const LIGHT: f64 = 0.9;
+/// and has figures with so many requests.
+const REQUESTS: u64 = 300;
+
+/// A case with what came of it.
+pub struct Case {
+    /// Of [`draw::case`](super::draw::case).
+    pub seed: u64,
+    /// Without control.
+    pub setup: Setup,
+    effects: Vec<Effect>,
+}
+
+/// What a method did to a case: natural logarithms of ratios to none's figures, one for each seed.
+#[derive(Clone, Debug, Default)]
+pub struct Effect {
+    throughput: Vec<f64>,
+    /// p50 and p99 of each tenant that was light, by its place.
+    p50: BTreeMap<usize, Vec<f64>>,
+    p99: BTreeMap<usize, Vec<f64>>,
+    /// Of the light tenants together, in ms: p99 without control and with it.
+    light_p99_ms: [Vec<f64>; 2],
+}
+
+/// What counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// It would have been better to do nothing.
+    pub harmed: bool,
+    /// Far better.
+    pub gravely: bool,
+    /// Light tenants gain, and nothing is lost.
+    pub helped: bool,
+}
+
+impl Case {
+    pub(super) fn new(seed: u64, setup: Setup, methods: usize) -> Self {
+        Self { seed, setup, effects: vec![Effect::default(); methods] }
+    }
+
+    /// Adds a pair of runs of one seed.
+    pub(super) fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
+        let weights: Vec<f64> = self.setup.tenants.iter().map(|tenant| f64::from(tenant.qos.weight)).collect();
+        let effect = &mut self.effects[method];
+        effect.throughput.push(libm::log(with.bytes_per_s / none.bytes_per_s));
+        let requests: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
+        let all: f64 = weights.iter().sum();
+        let (mut light, mut before, mut after) = (0_usize, 0.0, 0.0);
+        for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
+            let fair = LIGHT * weights[place] / all;
+            let is_light = was.bytes_per_s < fair * none.bytes_per_s && (was.requests as f64) < fair * requests as f64;
+            if !is_light || was.requests < REQUESTS || was.response.p50_ms == 0.0 {
+                continue;
+            }
+            // Of a tenant that got nothing any more, everything takes for ever.
+            let ratio = |is: f64, was: f64| if is > 0.0 { libm::log(is / was) } else { f64::INFINITY };
+            effect.p50.entry(place).or_default().push(ratio(is.response.p50_ms, was.response.p50_ms));
+            effect.p99.entry(place).or_default().push(ratio(is.response.p99_ms, was.response.p99_ms));
+            before += libm::log(was.response.p99_ms);
+            after += libm::log(is.response.p99_ms);
+            light += 1;
+        }
+        if light > 0 {
+            effect.light_p99_ms[0].push(before / light as f64);
+            effect.light_p99_ms[1].push(after / light as f64);
+        }
+    }
+
+    /// What a method did.
+    pub fn effect(&self, method: usize) -> &Effect {
+        &self.effects[method]
+    }
+
+    /// What counts of it.
+    pub fn verdict(&self, method: usize) -> Verdict {
+        self.effects[method].verdict()
+    }
+
+    /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
+    pub(super) fn looks_harmed(&self, method: usize) -> bool {
+        self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
+    }
+}
+
+impl Effect {
+    /// Whether the throughput, or a light tenant's figure, is beyond a bound; `range` is where the mean of values lies.
+    fn beyond(&self, (throughput, latency): (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
+        range(&self.throughput).1 < libm::log(throughput)
+            || self.p50.values().chain(self.p99.values()).any(|values| range(values).0 > libm::log(latency))
+    }
+
+    fn verdict(&self) -> Verdict {
+        let gain = mean(&self.light_p99_ms[1]) - mean(&self.light_p99_ms[0]);
+        Verdict {
+            harmed: self.beyond(HARM, interval_99),
+            gravely: self.beyond(GRAVE, interval_99),
+            helped: mean(&self.throughput) >= libm::log(HELP.0) && gain <= libm::log(HELP.1),
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let worst = |all: &BTreeMap<usize, Vec<f64>>| {
+            libm::exp(all.values().map(|values| mean(values)).fold(f64::NEG_INFINITY, f64::max))
+        };
+        write!(f, "{:.2} times the throughput", libm::exp(mean(&self.throughput)))?;
+        if !self.p50.is_empty() {
+            write!(f, ", {:.2} times the p50 and {:.2} times the p99", worst(&self.p50), worst(&self.p99))?;
+        }
+        Ok(())
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

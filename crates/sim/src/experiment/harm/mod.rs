@@ -1,0 +1,182 @@
+//! First, do no harm: admission against none, on cases drawn at random.
+//!
+//! A controller is judged on devices and loads on which it was not built. Each case is run without control and with each
+//! method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
+//!
+//! | verdict | when |
+//! |---|---|
+//! | harmed | total throughput below 0.95 of none's, or p50 or p99 of a light tenant above 1.1 of none's, beyond doubt |
+//! | gravely | the same with 0.8 and 2 |
+//! | helped | light tenants' p99 at most half of none's, throughput at least 0.97 |
+//!
+//! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its share
+//! of the requests and of the bytes without control.
+
+pub mod draw;
+mod judge;
+#[cfg(test)]
+mod tests;
+
+use evenkeel_control::Duration;
+use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
+
+use super::{Better, Execute, Options, Report, Row, Section};
+use crate::scenario;
+use crate::world::Setup;
+pub use judge::{Case, Effect, Verdict};
+
+/// Cases of a whole run and of a quick one.
+const CASES: u64 = 1_000;
+const QUICK_CASES: u64 = 60;
+/// Seeds of every case, and of one that looks harmed.
+const SEEDS: u64 = 2;
+const MORE_SEEDS: u64 = 8;
+/// The pilot run that tells how long a case takes.
+const PILOT: Duration = Duration::from_secs(5);
+/// Completions that a controller may learn from before it counts, and that count; the least and the most time for each.
+const COMPLETIONS: f64 = 20_000.0;
+const LEAST_S: f64 = 10.0;
+const MOST_S: f64 = 300.0;
+
+/// A method that is judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Method {
+    /// As in results.
+    pub name: String,
+    /// What it is.
+    pub admission: Config,
+}
+
+/// The default, the published method, and constants.
+pub fn methods() -> Vec<Method> {
+    let mut methods = vec![
+        Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
+        Method { name: "slowfast".into(), admission: Config::SlowFast(SlowFastConfig::PUBLISHED) },
+    ];
+    for kib in [256, 1_024, 4_096] {
+        methods.push(Method { name: format!("fixed_{kib}k"), admission: Config::Fixed { budget_bytes: kib << 10 } });
+    }
+    methods
+}
+
+/// The setup of a drawn case, without control, whose time counts from `warmup` on.
+///
+/// # Errors
+/// What a drawn text has that no scenario may have: a mistake in [`draw`].
+pub fn setup(text: &str, warmup: Duration, duration: Duration) -> Result<Setup, String> {
+    let ms = |time: Duration| time.as_nanos() / 1_000_000;
+    let text = format!("warmup = \"{}ms\"\nduration = \"{}ms\"\n{text}", ms(warmup), ms(duration));
+    let parsed = scenario::parse(&text, "a drawn case", &[], &mut |_| Err(std::io::ErrorKind::NotFound.into()));
+    let mut setup = parsed.map_err(|problems| format!("{problems:?}"))?.scenario.setup;
+    setup.pool.admission = Config::None;
+    setup.sample_every = setup.duration;
+    Ok(setup)
+}
+
+/// Runs the cases `from..from + count` without control and with each method.
+///
+/// # Errors
+/// Those of `execute`.
+///
+/// # Panics
+/// If a drawn case is no scenario.
+pub fn cases<E>(from: u64, count: u64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Vec<Case>, E> {
+    let texts: Vec<(u64, String)> = (from..from + count).map(|seed| (seed, draw::case(seed))).collect();
+    let ready =
+        |text: &str, warmup, duration| setup(text, warmup, duration).unwrap_or_else(|why| panic!("{why}\n{text}"));
+    let pilots: Vec<(Setup, u64)> =
+        texts.iter().map(|(seed, text)| (ready(text, Duration::ZERO, PILOT), *seed)).collect();
+    let pilots = execute("pilots", &pilots)?;
+    let mut cases: Vec<Case> = Vec::new();
+    for ((seed, text), pilot) in texts.into_iter().zip(pilots) {
+        let seconds = (COMPLETIONS / pilot.requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
+        let time = Duration::from_nanos((seconds * 1e9) as u64);
+        cases.push(Case::new(seed, ready(&text, time, time), methods.len()));
+    }
+    let with = |case: &Case, method: Option<&Method>| {
+        let mut setup = case.setup.clone();
+        if let Some(method) = method {
+            setup.pool.admission = method.admission;
+        }
+        setup
+    };
+    for (name, seeds) in [("every case", 0..SEEDS), ("cases that look harmed", SEEDS..MORE_SEEDS)] {
+        let first = seeds.start == 0;
+        let (mut places, mut runs) = (Vec::new(), Vec::new());
+        for (place, case) in cases.iter().enumerate() {
+            let wanted: Vec<usize> = (0..methods.len()).filter(|&method| first || case.looks_harmed(method)).collect();
+            for seed in seeds.clone().filter(|_| !wanted.is_empty()) {
+                places.push((place, None));
+                runs.push((with(case, None), seed));
+                for &method in &wanted {
+                    places.push((place, Some(method)));
+                    runs.push((with(case, Some(&methods[method])), seed));
+                }
+            }
+        }
+        let digests = execute(name, &runs)?;
+        let mut none = None;
+        for ((place, method), digest) in places.into_iter().zip(digests) {
+            match (method, &none) {
+                (Some(method), Some(none)) => cases[place].learn(method, none, &digest),
+                _ => none = Some(digest),
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// How many cases each method harms and helps.
+///
+/// # Errors
+/// Those of `execute`.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let methods = methods();
+    let count = if options.quick { QUICK_CASES } else { CASES };
+    let cases = cases(options.seed * CASES, count, &methods, execute)?;
+    let mut rows = Vec::new();
+    type Counts = fn(Verdict) -> bool;
+    let counted: [(&str, Better, Counts); 3] = [
+        ("harmed", Better::Lower, |verdict| verdict.harmed),
+        ("harmed_gravely", Better::Lower, |verdict| verdict.gravely),
+        ("helped", Better::Higher, |verdict| verdict.helped),
+    ];
+    for (metric, better, counts) in counted {
+        let of = |method: usize| cases.iter().filter(|case| counts(case.verdict(method))).count() as f64;
+        for (place, method) in methods.iter().enumerate() {
+            let mut row = Row::new(&format!("{count} drawn cases"), metric, "cases", better);
+            match method.name.as_str() {
+                "elastic" => row.evenkeel = Some(of(place)),
+                "slowfast" => row.method = Some("slowfast".into()),
+                name => row.method = Some(name.into()),
+            }
+            if row.evenkeel.is_none() {
+                row.baseline = Some(of(place));
+            }
+            rows.push(row);
+        }
+    }
+    let mut text = vec![format!(
+        "Cases {} to {} of the generator; a case is `evenkeel reproduce harm --seed {}`'s.",
+        options.seed * CASES,
+        options.seed * CASES + count - 1,
+        options.seed
+    )];
+    for case in &cases {
+        for (place, method) in methods.iter().enumerate().filter(|(place, _)| case.verdict(*place).harmed) {
+            text.push(format!("Case {} is harmed by {}: {}", case.seed, method.name, case.effect(place)));
+        }
+    }
+    Ok(Report {
+        experiment: "harm",
+        seed: options.seed,
+        intro: vec![
+            "Admission control against none, on devices and loads drawn at random. A case is harmed if total throughput \
+             is below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped \
+             if light tenants have half of none's p99 at 0.97 of its throughput."
+                .into(),
+        ],
+        sections: vec![Section { title: "Harm and help".into(), text, rows, figures: Vec::new() }],
+        claims: Vec::new(),
+    })
+}
