@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, harm, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -34,6 +34,8 @@ enum Experiment {
     Messenger,
     /// Response-time goals of hosts that share an array: the DRG paper, four workloads and two sets of goals
     Drg,
+    /// First, do no harm: admission against none, on a thousand devices and loads drawn at random
+    Harm,
 }
 
 /// Arguments of `evenkeel reproduce`.
@@ -129,6 +131,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
+        Experiment::Harm => harm::run(&options, execute)?,
         Experiment::Iscsi => {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }

@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`harm`] | admission control against none, on cases drawn at random |
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
 //! | [`iscsi`] | the packet-delay paper: response-time goals on a shared iSCSI target |
 //! | [`messenger`] | the Ceph messenger paper: connections placed on workers |

@@ -1,4 +1,4 @@
-//! Cases drawn at random: a device that somebody sells, tenants that load it.
+//! Cases drawn at random: a device as the market has it, tenants that load it.
 //!
 //! A case is a scenario without admission, as text, so that one that fails is a file to run, to shrink and to keep.
 
@@ -56,18 +56,18 @@ impl Draw {
         out.push_str("[device]\n");
         match self.random.next_below(8) {
             0..=2 => self.store(out),
-            3..=5 => self.ssd(out, ""),
-            6 => return self.disk(out, ""),
+            3..=5 => self.ssd(out),
+            6 => return self.disk(out),
             _ => {
                 let members = 2 + self.random.next_below(7);
                 let stripe = self.power_of_two(4, 10);
                 let _ = writeln!(out, "kind = \"raid0\"\nmembers = {members}\nstripe = \"{stripe}KiB\"");
                 if self.chance(0.5) {
                     out.push_str("[device.member]\n");
-                    return self.disk(out, "");
+                    return self.disk(out);
                 }
                 out.push_str("[device.member]\n");
-                self.ssd(out, "");
+                self.ssd(out);
             }
         }
         false
@@ -96,7 +96,7 @@ impl Draw {
         }
     }
 
-    fn ssd(&mut self, out: &mut String, _: &str) {
+    fn ssd(&mut self, out: &mut String) {
         let sata = self.chance(0.5);
         let _ = writeln!(out, "kind = \"ssd\"\npreset = \"{}\"", if sata { "sata" } else { "nvme" });
         let channels = if sata { self.power_of_two(1, 3) } else { self.power_of_two(2, 4) };
@@ -115,7 +115,7 @@ impl Draw {
         let _ = writeln!(out, "slc = {slc}\njitter = {:.2}", self.uniform(0.0, 0.5));
     }
 
-    fn disk(&mut self, out: &mut String, _: &str) -> bool {
+    fn disk(&mut self, out: &mut String) -> bool {
         let preset = if self.chance(0.8) { "nearline" } else { "cheetah9lp" };
         let _ = writeln!(out, "kind = \"disk\"\npreset = \"{preset}\"");
         let _ = writeln!(out, "scheduling = \"{}\"", self.one_of(&["fcfs", "elevator", "sptf"]));
@@ -134,7 +134,7 @@ impl Draw {
                 Some(workload) => self.client(out, &format!("bulk{number}"), 1, &workload),
                 // A crowd is of one kind.
                 None => {
-                    let first = out.find("workload = ").map_or(0, |at| at);
+                    let first = out.find("workload = ").unwrap_or(0);
                     let line = out[first..].lines().next().unwrap_or_default().to_owned();
                     let _ = writeln!(out, "\n[tenants.bulk{number}]\n[[client]]\ntenant = \"bulk{number}\"\n{line}");
                 }

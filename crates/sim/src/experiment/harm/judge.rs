@@ -12,7 +12,7 @@ const HARM: (f64, f64) = (0.95, 1.1);
 const GRAVE: (f64, f64) = (0.8, 2.0);
 /// Help: of the throughput, and of light tenants' p99.
 const HELP: (f64, f64) = (0.97, 0.5);
-/// A tenant is light below so much of its fair share,
+/// A tenant is light below so much of its fair share of the device's time,
 const LIGHT: f64 = 0.9;
 /// and has figures with so many requests.
 const REQUESTS: u64 = 300;
@@ -23,6 +23,8 @@ pub struct Case {
     pub seed: u64,
     /// Without control.
     pub setup: Setup,
+    /// Requests per second that the device gives each tenant alone.
+    capacity: Vec<f64>,
     effects: Vec<Effect>,
 }
 
@@ -49,8 +51,8 @@ pub struct Verdict {
 }
 
 impl Case {
-    pub(super) fn new(seed: u64, setup: Setup, methods: usize) -> Self {
-        Self { seed, setup, effects: vec![Effect::default(); methods] }
+    pub(super) fn new(seed: u64, setup: Setup, capacity: Vec<f64>, methods: usize) -> Self {
+        Self { seed, setup, capacity, effects: vec![Effect::default(); methods] }
     }
 
     /// Adds a pair of runs of one seed.
@@ -58,12 +60,12 @@ impl Case {
         let weights: Vec<f64> = self.setup.tenants.iter().map(|tenant| f64::from(tenant.qos.weight)).collect();
         let effect = &mut self.effects[method];
         effect.throughput.push(libm::log(with.bytes_per_s / none.bytes_per_s));
-        let requests: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
+        let seconds = self.setup.duration.as_secs_f64();
         let all: f64 = weights.iter().sum();
         let (mut light, mut before, mut after) = (0_usize, 0.0, 0.0);
         for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
-            let fair = LIGHT * weights[place] / all;
-            let is_light = was.bytes_per_s < fair * none.bytes_per_s && (was.requests as f64) < fair * requests as f64;
+            let device_time = was.requests as f64 / seconds / self.capacity[place].max(1e-9);
+            let is_light = device_time < LIGHT * weights[place] / all;
             if !is_light || was.requests < REQUESTS || was.response.p50_ms == 0.0 {
                 continue;
             }

@@ -9,8 +9,9 @@
 //! | gravely | the same with 0.8 and 2 |
 //! | helped | light tenants' p99 at most half of none's, throughput at least 0.97 |
 //!
-//! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its share
-//! of the requests and of the bytes without control.
+//! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
+//! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
+//! they have it for themselves.
 
 pub mod draw;
 mod judge;
@@ -22,7 +23,8 @@ use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
 
 use super::{Better, Execute, Options, Report, Row, Section};
 use crate::scenario;
-use crate::world::Setup;
+use crate::workload::Spec;
+use crate::world::{Client, Setup};
 pub use judge::{Case, Effect, Verdict};
 
 /// Cases of a whole run and of a quick one.
@@ -31,8 +33,10 @@ const QUICK_CASES: u64 = 60;
 /// Seeds of every case, and of one that looks harmed.
 const SEEDS: u64 = 2;
 const MORE_SEEDS: u64 = 8;
-/// The pilot run that tells how long a case takes.
+/// The pilot runs that tell how long a case takes, and how fast the device is for each tenant alone.
 const PILOT: Duration = Duration::from_secs(5);
+/// Requests that a tenant alone has under way then.
+const PILOT_DEPTH: u32 = 256;
 /// Completions that a controller may learn from before it counts, and that count; the least and the most time for each.
 const COMPLETIONS: f64 = 20_000.0;
 const LEAST_S: f64 = 10.0;
@@ -73,6 +77,14 @@ pub fn setup(text: &str, warmup: Duration, duration: Duration) -> Result<Setup, 
     Ok(setup)
 }
 
+/// The same requests, as many as the device takes.
+fn saturating(spec: &Spec) -> Spec {
+    match spec {
+        Spec::Load { requests, .. } => Spec::closed(PILOT_DEPTH, requests.clone()),
+        other => other.clone(),
+    }
+}
+
 /// Runs the cases `from..from + count` without control and with each method.
 ///
 /// # Errors
@@ -84,14 +96,33 @@ pub fn cases<E>(from: u64, count: u64, methods: &[Method], execute: &mut Execute
     let texts: Vec<(u64, String)> = (from..from + count).map(|seed| (seed, draw::case(seed))).collect();
     let ready =
         |text: &str, warmup, duration| setup(text, warmup, duration).unwrap_or_else(|why| panic!("{why}\n{text}"));
-    let pilots: Vec<(Setup, u64)> =
+    let mut pilots: Vec<(Setup, u64)> =
         texts.iter().map(|(seed, text)| (ready(text, Duration::ZERO, PILOT), *seed)).collect();
+    // Behind those, each kind of request alone on its device.
+    let mut alone: Vec<Vec<usize>> = Vec::new();
+    for case in 0..texts.len() {
+        let (setup, seed) = pilots[case].clone();
+        let mut kinds: Vec<(Spec, usize)> = Vec::new();
+        alone.push(Vec::new());
+        for client in &setup.clients {
+            let spec = saturating(&client.workload);
+            let place = kinds.iter().find(|(kind, _)| *kind == spec).map(|(_, place)| *place);
+            let place = place.unwrap_or_else(|| {
+                let client = Client { workload: spec.clone(), ..client.clone() };
+                pilots.push((Setup { clients: vec![client], ..setup.clone() }, seed));
+                kinds.push((spec, pilots.len() - 1));
+                pilots.len() - 1
+            });
+            alone[case].push(place);
+        }
+    }
     let pilots = execute("pilots", &pilots)?;
     let mut cases: Vec<Case> = Vec::new();
-    for ((seed, text), pilot) in texts.into_iter().zip(pilots) {
-        let seconds = (COMPLETIONS / pilot.requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
+    for (place, (seed, text)) in texts.into_iter().enumerate() {
+        let seconds = (COMPLETIONS / pilots[place].requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
         let time = Duration::from_nanos((seconds * 1e9) as u64);
-        cases.push(Case::new(seed, ready(&text, time, time), methods.len()));
+        let capacity = alone[place].iter().map(|&pilot| pilots[pilot].requests_per_s).collect();
+        cases.push(Case::new(seed, ready(&text, time, time), capacity, methods.len()));
     }
     let with = |case: &Case, method: Option<&Method>| {
         let mut setup = case.setup.clone();
