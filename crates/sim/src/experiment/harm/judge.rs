@@ -95,7 +95,7 @@ impl Case {
 
     /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
     pub(super) fn looks_harmed(&self, method: usize) -> bool {
-        self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
+        self.effects[method].looks_harmed()
     }
 }
 
@@ -106,7 +106,25 @@ impl Effect {
             || self.p50.values().chain(self.p99.values()).any(|values| range(values).0 > libm::log(latency))
     }
 
-    fn verdict(&self) -> Verdict {
+    /// Adds the figures of a seed: the ratio of throughputs, and p50 and p99 of the light requests without control and with
+    /// it.
+    pub(super) fn add(&mut self, throughput: f64, light: Option<([f64; 2], [f64; 2])>) {
+        self.throughput.push(libm::log(throughput));
+        let Some((was, is)) = light else { return };
+        let ratio = |n: usize| if is[n] > 0.0 { libm::log(is[n] / was[n]) } else { f64::INFINITY };
+        self.p50.entry(0).or_default().push(ratio(0));
+        self.p99.entry(0).or_default().push(ratio(1));
+        self.light_p99_ms[0].push(libm::log(was[1]));
+        self.light_p99_ms[1].push(libm::log(is[1]));
+    }
+
+    /// Whether the means so far are beyond a bound of harm.
+    pub(super) fn looks_harmed(&self) -> bool {
+        self.beyond(HARM, |values| (mean(values), mean(values)))
+    }
+
+    /// The counts of a case.
+    pub(super) fn verdict(&self) -> Verdict {
         let gain = mean(&self.light_p99_ms[1]) - mean(&self.light_p99_ms[0]);
         Verdict {
             harmed: self.beyond(HARM, interval_99),

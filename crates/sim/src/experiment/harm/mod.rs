@@ -15,6 +15,7 @@
 
 pub mod draw;
 mod judge;
+pub mod placement;
 #[cfg(test)]
 mod tests;
 

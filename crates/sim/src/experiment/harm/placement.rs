@@ -1,0 +1,158 @@
+//! Placement against round robin, on workers and connections drawn at random.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`draw`] | a case: workers, and the load of each connection |
+//! | [`world`] | a case in virtual time |
+//!
+//! The judge is that of admission; light connections count together, as one tenant. A static placement that is found on
+//! another seed says what there was to gain.
+
+pub mod draw;
+pub mod world;
+
+use evenkeel_control::placement::Config;
+
+use super::judge::{Effect, Verdict};
+pub use draw::Case;
+use world::{Outcome, Who, simulate};
+
+/// Seeds of every case, and of one that looks harmed.
+const SEEDS: u64 = 2;
+const MORE_SEEDS: u64 = 8;
+/// Seed on which static placements are sought, apart from those that judge.
+const OTHER_SEED: u64 = 1_000;
+/// Throughput that a static placement keeps, and the light p99 that it reaches, to be worth having.
+const WORTH: (f64, f64) = (0.97, 0.5);
+/// Light requests that a run needs for figures.
+const REQUESTS: u64 = 300;
+
+/// A case and its results.
+pub struct Judged {
+    /// Seed of the case.
+    pub seed: u64,
+    /// Against round robin.
+    pub effect: Effect,
+    /// Connections moved in each counted second of the last run.
+    pub moves_per_s: f64,
+    /// Part of the best static gain of the light p99 that the method has; `None` where no static placement halves it.
+    pub part_of_gain: Option<f64>,
+}
+
+impl Judged {
+    /// The verdict of the judge.
+    pub fn verdict(&self) -> Verdict {
+        self.effect.verdict()
+    }
+}
+
+/// The numbers of cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Harmed.
+    pub harmed: usize,
+    /// Harmed gravely.
+    pub gravely: usize,
+    /// Helped.
+    pub helped: usize,
+    /// Cases in which a static placement is worth having,
+    pub worth: usize,
+    /// and those of them in which the method has at least half of its gain.
+    pub gained: usize,
+}
+
+impl Counts {
+    /// Counts cases.
+    pub fn of(cases: &[Judged]) -> Self {
+        let count = |counts: &dyn Fn(&Judged) -> bool| cases.iter().filter(|case| counts(case)).count();
+        Self {
+            harmed: count(&|case| case.verdict().harmed),
+            gravely: count(&|case| case.verdict().gravely),
+            helped: count(&|case| case.verdict().helped),
+            worth: count(&|case| case.part_of_gain.is_some()),
+            gained: count(&|case| case.part_of_gain.is_some_and(|part| part >= 0.5)),
+        }
+    }
+}
+
+/// Judges `config` on the cases `from..from + count`. The same seeds give the same results.
+pub fn cases(from: u64, count: u64, config: Config) -> Vec<Judged> {
+    (from..from + count).map(|seed| judge(seed, config)).collect()
+}
+
+/// Judges one case.
+pub fn judge(seed: u64, config: Config) -> Judged {
+    let case = draw::case(seed);
+    let mut judged = Judged { seed, effect: Effect::default(), moves_per_s: 0.0, part_of_gain: None };
+    let found = find_static(&case);
+    let mut gains = [0.0; 2];
+    for run in 0..MORE_SEEDS {
+        if run >= SEEDS && !judged.effect.looks_harmed() {
+            break;
+        }
+        let none = simulate(&case, &Who::Placed(Config::RoundRobin), run);
+        let ours = simulate(&case, &Who::Placed(config), run);
+        learn(&mut judged.effect, &none, &ours);
+        judged.moves_per_s = ours.moves as f64 / world::COUNTED.as_secs_f64();
+        if let Some(homes) = &found
+            && run < SEEDS
+        {
+            let best = simulate(&case, &Who::Homes(homes.clone()), run);
+            gains[0] += none.light_ms[1] - best.light_ms[1];
+            gains[1] += none.light_ms[1] - ours.light_ms[1];
+        }
+    }
+    judged.part_of_gain = (found.is_some() && gains[0] > 0.0).then(|| gains[1] / gains[0]);
+    judged
+}
+
+fn learn(effect: &mut Effect, none: &Outcome, ours: &Outcome) {
+    let light = (none.light_requests >= REQUESTS).then_some((none.light_ms, ours.light_ms));
+    effect.add(ours.bytes_per_s / none.bytes_per_s.max(1.0), light);
+}
+
+/// The best static placement by the light p99, if it is worth having: the heaviest first, each to the worker with the
+/// least load, whole and slot by slot, and with light connections on a worker of their own.
+fn find_static(case: &Case) -> Option<Vec<u32>> {
+    let none = simulate(case, &Who::Placed(Config::RoundRobin), OTHER_SEED);
+    if none.light_requests < REQUESTS || case.workers < 2 {
+        return None;
+    }
+    let kinds = [(true, case.workers), (false, case.workers), (true, case.workers - 1)];
+    let tried = kinds.map(|(by_slot, heavy)| {
+        let homes = place(case, &none.slots, by_slot, heavy);
+        (simulate(case, &Who::Homes(homes.clone()), OTHER_SEED), homes)
+    });
+    let worth = |outcome: &Outcome| {
+        outcome.bytes_per_s >= WORTH.0 * none.bytes_per_s && outcome.light_ms[1] <= WORTH.1 * none.light_ms[1]
+    };
+    let best = tried.into_iter().filter(|(outcome, _)| worth(outcome));
+    best.min_by(|(a, _), (b, _)| a.light_ms[1].total_cmp(&b.light_ms[1])).map(|(_, homes)| homes)
+}
+
+/// The heaviest connections first, each to the one of the first `heavy` workers where its load meets the least; light
+/// ones then to the worker with the least load.
+fn place(case: &Case, slots: &[Vec<f32>], by_slot: bool, heavy: usize) -> Vec<u32> {
+    let width = slots.first().map_or(0, Vec::len);
+    let mut totals = vec![vec![0.0_f32; width]; case.workers];
+    let mut homes = vec![0; case.connections.len()];
+    let sum = |of: usize| slots[of].iter().sum::<f32>();
+    let mut order: Vec<usize> = (0..homes.len()).collect();
+    let light = |of: usize| case.connections[of].light;
+    order.sort_by(|&a, &b| light(a).cmp(&light(b)).then(sum(b).total_cmp(&sum(a))));
+    for one in order {
+        let among = if case.connections[one].light { case.workers } else { heavy };
+        let meets = |worker: usize| -> f32 {
+            let total = &totals[worker];
+            if by_slot {
+                total.iter().zip(&slots[one]).map(|(total, load)| total * (load + 1e-4)).sum()
+            } else {
+                total.iter().sum()
+            }
+        };
+        let worker = (0..among).min_by(|&a, &b| meets(a).total_cmp(&meets(b))).unwrap_or(0);
+        homes[one] = worker as u32;
+        totals[worker].iter_mut().zip(&slots[one]).for_each(|(total, load)| *total += load);
+    }
+    homes
+}
