@@ -468,7 +468,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// [`Pool::dispatch`] with requests that may wait for all others, or that nobody may want any more: see the errors.
+    /// [`Pool::dispatch`] with requests that may wait for all others, or whose client may be gone: see the errors.
     ///
     /// # Errors
     /// Gives back a request whose turn it is and that `wish` disowns; `None` if it is put off. No limit, share or budget is

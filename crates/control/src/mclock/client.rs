@@ -69,8 +69,8 @@ pub(super) struct Client {
     pub(super) limited: bool,
     /// In which it is served now.
     class: Class,
-    /// In which it is by its promise.
-    promised: Class,
+    /// The class of its QoS policy.
+    policy: Class,
     /// Where a direction has a limit of its own.
     pub(super) lanes: Option<Box<Lanes>>,
     /// What was put off.
@@ -99,7 +99,7 @@ impl Client {
             reserved: !qos.reservation.is_unset(),
             limited: !qos.limit.is_unset(),
             class,
-            promised: class,
+            policy: class,
             lanes: None,
             later: None,
             reservation: TokenBucket::new(qos.reservation, MAX_LAG),
@@ -111,7 +111,7 @@ impl Client {
     pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));
-        self.promised = class(qos);
+        self.policy = class(qos);
         let class = self.class_now();
         if old != new || class != self.class {
             // Leads are below 2^62 and inverse weights at most 2^44.
@@ -166,7 +166,7 @@ impl Client {
 
     #[inline]
     fn class_now(&self) -> Class {
-        if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.promised }
+        if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.policy }
     }
 
     /// Goes where what waits now belongs; the class that it leaves, if it leaves one.

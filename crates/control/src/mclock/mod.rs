@@ -357,12 +357,12 @@ impl<R> Queue<R> {
         self.take(now, &choice, admit)
     }
 
-    /// [`Queue::pull`] with requests that nobody may want any more, or that may be put off: see the errors. O(log clients),
+    /// [`Queue::pull`] with requests whose client may be gone, or that may be put off: see the errors. O(log clients),
     /// amortised as there.
     ///
     /// # Errors
     /// Gives back a request whose turn it is and that `wish` disowns, and since when it was queued; `None` if it was put
-    /// off. It is charged to nobody, so that the next pull finds the same turn for the client's next request. After
+    /// off. It is not charged, so that the next pull finds the same turn for the client's next request. After
     /// [`Pull::Wait`] this may be all that there is.
     #[inline]
     pub fn pull_wanted<W: Into<Wish>>(

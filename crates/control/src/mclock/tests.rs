@@ -224,7 +224,7 @@ fn what_nobody_wants_lets_nothing_past_the_limit_of_a_direction() {
     assert_eq!(queue.push(now, client, WORK, 3), Ok(()));
     let mut pull = |now, wanted: fn(&i32) -> bool| queue.pull_wanted(now, |_, _| true, wanted);
     assert!(matches!(pull(now, |_| true), Ok(Pull::Ready { payload: 1, .. })), "the limit lets one pass at once");
-    assert!(matches!(pull(now, |&name| name != 3), Err(Some((_, 3)))), "the read is next, and nobody wants it");
+    assert!(matches!(pull(now, |&name| name != 3), Err(Some((_, 3)))), "the read is next, and its client is gone");
     let due = now + Duration::from_millis(100);
     assert!(matches!(pull(now, |_| true), Ok(Pull::Wait(until)) if until.since(due) <= Duration::from_nanos(1)));
     assert!(matches!(pull(due + Duration::from_nanos(1), |_| true), Ok(Pull::Ready { payload: 2, .. })));

@@ -63,7 +63,7 @@ impl Bench<'_> {
                 return;
             }
         }
-        // A skipped test ends well; whoever reads the log takes it out.
+        // A skipped test ends well; the reader of the log takes it out.
         println!("test lab::{}::{name} ... ok", self.lab.name);
     }
 
