@@ -78,10 +78,12 @@ impl<C: Ord + Copy> Paced<C> {
         done
     }
 
-    /// Something was done for a client, on this thread and since `work` was begun.
-    pub fn charge(&self, client: C, work: &Work) {
-        let took = clock::thread_cpu_ns().saturating_sub(work.begun_ns);
+    /// Something was done for a client, on this thread and since `work` was begun. What comes next begins where it ended.
+    pub fn charge(&self, client: C, work: &Work) -> Work {
+        let next = Work::begin();
+        let took = next.begun_ns.saturating_sub(work.begun_ns);
         self.duty().spent(clock::now(), client, evenkeel_control::Duration::from_nanos(took));
+        next
     }
 
     fn duty(&self) -> MutexGuard<'_, Duty<C>> {

@@ -15,6 +15,7 @@ use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::serving::elsewhere;
 use crate::serve::{Caller, Consent, Manager, Refusal};
 
 type Shared = State<Arc<Manager>>;
@@ -185,6 +186,6 @@ fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Rejected> {
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
-    let changes = tokio::task::spawn_blocking(make).await.map_err(failed).and_then(|made| made).map_err(Rejected)?;
+    let changes = elsewhere(make).await.map_err(failed).and_then(|made| made).map_err(Rejected)?;
     Ok(Json(Changed { changes }))
 }

@@ -1,5 +1,6 @@
 //! HTTP connections: how many, from whom, for how long, and encrypted where that is asked for.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -20,6 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, Semaphore};
+use tokio::task::JoinError;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -119,16 +121,44 @@ async fn turn(pace: &Paced<Origin>, origin: Origin) {
     }
 }
 
-/// Charges the processor time of `work` to a client.
+thread_local! {
+    /// Up to where the processor time of this thread is charged. It serves HTTP and nothing else.
+    static CHARGED: Cell<Option<Work>> = const { Cell::new(None) };
+}
+
+/// Charges the processor time of `work` to a client, and what this thread has taken to come to it: that is as much again
+/// when requests are short.
 async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let step = |context: &mut Context<'_>| {
-        let begun = Work::begin();
+        let begun = CHARGED.take().unwrap_or_else(Work::begin);
         let polled = work.as_mut().poll(context);
-        pace.charge(origin, &begun);
+        CHARGED.set(Some(pace.charge(origin, &begun)));
         polled
     };
     poll_fn(step).await
+}
+
+tokio::task_local! {
+    /// Who pays for what a request does on other threads.
+    static PAYS: (Pace, Origin);
+}
+
+/// Does what a request asks for on a thread that may take its time, and charges it like the rest of the request.
+///
+/// # Errors
+/// When `work` panics.
+pub(super) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    let pays = PAYS.try_with(Clone::clone).ok();
+    let work = move || {
+        let begun = Work::begin();
+        let done = work();
+        if let Some((pace, origin)) = pays {
+            pace.charge(origin, &begun);
+        }
+        done
+    };
+    tokio::task::spawn_blocking(work).await
 }
 
 /// Serves a listener for as long as the process lives. `from` tells who is at the other end of a connection, which
@@ -235,7 +265,7 @@ async fn converse(
         async move {
             turn(&pace, origin).await;
             progress.enter(Stage::Answering);
-            let answer = answer.await;
+            let answer = PAYS.scope((pace, origin), answer).await;
             progress.enter(Stage::Idle);
             answer
         }
