@@ -38,7 +38,12 @@ fn main() {
 fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
     let Ok(mut controller) = Controller::new(config) else { return f64::INFINITY };
     let mut samples: Vec<ClientSample> = (0..clients)
-        .map(|id| ClientSample { client: ClientId(id), standing: Standing::Ordinary, bytes_per_s: 1e6 })
+        .map(|id| ClientSample {
+            client: ClientId(id),
+            standing: Standing::Ordinary,
+            bytes_per_s: 1e6,
+            all_bytes_per_s: 1e6,
+        })
         .collect();
     let begin = WallClock::now();
     for tick in 0..ticks {

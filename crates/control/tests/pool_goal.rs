@@ -3,8 +3,9 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal, promise};
 use evenkeel_control::response::{self, Reason, Standing};
+use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 
@@ -37,6 +38,8 @@ struct Bench {
     reader: TenantId,
     writer: TenantId,
     now_ms: u64,
+    /// Requests that the writer keeps in the pool.
+    depth: u64,
     /// When each request inside leaves, in order of arrival.
     inside: Vec<(u64, TenantId, Ticket)>,
 }
@@ -49,7 +52,7 @@ impl Bench {
     fn new(config: Config, writer: Qos) -> Self {
         let mut pool = Pool::new(config, at(0), 1);
         let (reader, writer) = (pool.join(at(0), Qos::default()), pool.join(at(0), writer));
-        Self { pool, reader, writer, now_ms: 0, inside: Vec::new() }
+        Self { pool, reader, writer, now_ms: 0, depth: 8, inside: Vec::new() }
     }
 
     /// Hands over what may go; each request takes `takes_ms`.
@@ -72,13 +75,13 @@ impl Bench {
         }
     }
 
-    /// Millisecond by millisecond: the writer keeps 8 requests in the pool, the reader sends one every 10 ms.
+    /// Millisecond by millisecond: the writer keeps its requests in the pool, the reader sends one every 10 ms.
     fn run(&mut self, for_ms: u64, takes_ms: u64) {
         for _ in 0..for_ms {
             self.now_ms += 1;
             self.complete();
             let view = self.pool.tenant(self.writer).unwrap();
-            for _ in view.queued as u64 + view.in_flight..8 {
+            for _ in view.queued as u64 + view.in_flight..self.depth {
                 self.pool.submit(at(self.now_ms), self.writer, WRITE, self.writer).unwrap();
             }
             if self.now_ms.is_multiple_of(10) {
@@ -194,7 +197,56 @@ fn a_reservation_wins_over_a_hold() {
     bench.run(4_000, 40);
     let view = bench.pool.tenant(bench.writer).unwrap();
     let served = view.stats.writes - before;
-    assert!((590..=640).contains(&served), "{served} of 600 promised, {:?}", view.hold);
+    assert!((590..=660).contains(&served), "{served} of 600 promised, {:?}", view.hold);
+}
+
+#[test]
+fn a_guarantee_wins_over_a_hold() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    let guaranteed = promise::Goals::of_all(Rate::RequestsPerS(150));
+    bench.pool.set_promises(at(0), bench.writer, &guaranteed);
+    bench.run(2_000, 40);
+    let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
+    bench.run(4_000, 40);
+    let served = bench.pool.tenant(bench.writer).unwrap().stats.writes - before;
+    assert_eq!(bench.hold_of(bench.writer), None);
+    assert!((590..=640).contains(&served), "{served} of 600 guaranteed");
+    assert!(matches!(bench.reason(), Reason::NoOffenders { .. }), "{:?}", bench.reason());
+}
+
+#[test]
+fn a_throttled_request_waits_a_second_longer_at_most() {
+    for (first, then) in [(8, 8), (64, 64), (2, 64), (1, 200)] {
+        let mut bench = Bench::new(config(20), Qos::default());
+        bench.depth = first;
+        bench.run(3_000, 40);
+        assert!(bench.hold_of(bench.writer).is_some());
+        bench.depth = then;
+        bench.run(20_000, 40);
+        let longest = bench.pool.tenant(bench.writer).unwrap().stats.response_time.max();
+        // A queue that grows is noticed at the next decision.
+        assert!(longest <= Duration::from_millis(1_000 + 2 * 40 + 2 * INTERVAL_MS), "{first} to {then}: {longest:?}");
+    }
+}
+
+#[test]
+fn four_hundred_small_writers_are_noisy_together() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.depth = 0;
+    let crowd: Vec<TenantId> = (0..400).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    let small = Work::new(Kind::Write, 4096);
+    // Each has one request at a time, 25 a second.
+    for _ in 0..3_000 {
+        for &tenant in &crowd {
+            let view = bench.pool.tenant(tenant).unwrap();
+            if view.queued as u64 + view.in_flight == 0 {
+                bench.pool.submit(at(bench.now_ms), tenant, small, tenant).unwrap();
+            }
+        }
+        bench.run(1, 40);
+    }
+    let held = crowd.iter().filter(|&&tenant| bench.hold_of(tenant).is_some()).count();
+    assert!(held == 400 && bench.hold_of(bench.reader).is_none(), "{held}: {:?}", bench.reason());
 }
 
 #[test]

@@ -10,8 +10,8 @@ use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{Exchange, Files, Http, Status, Terms};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::exchange::MAX_POOLS;
+use evenkeel_policy::goal::default_offenders_above;
 pub use evenkeel_policy::goal::{Method, Statistic};
-use evenkeel_policy::goal::{default_at_least, default_offenders_above};
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -162,12 +162,9 @@ pub struct ResourceConfig {
     /// Devices that belong to it, by path or name; default: those that stand on what has this name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// Bytes per second above which a client counts as an offender.
+    /// Bytes per second above which a client counts as an offender for `method = "pid"`; "adaptive" goes by shares of the load.
     #[serde(default = "default_offenders_above")]
     pub offenders_above: Bytes,
-    /// Bytes per second that are left to every client.
-    #[serde(default = "default_at_least")]
-    pub at_least: Bytes,
     /// As for the whole agent, for this resource alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub never: Vec<Who>,
@@ -296,7 +293,6 @@ impl Config {
             step: self.guard.step.into(),
             max_delay: self.guard.max_delay.into(),
             offender_bytes_per_s: resource.offenders_above.0,
-            min_bytes_per_s: resource.at_least.0,
             ..published
         }
     }
@@ -351,11 +347,10 @@ impl Config {
             if let Err(invalid) = self.controller(resource).validate() {
                 let (table, key): (&[&str], _) = match invalid.setting {
                     "goal" => (&["resources", name], "read_response_time"),
-                    "min_bytes_per_s" => (&["resources", name], "at_least"),
                     other => (&["guard"], other),
                 };
                 let path: Vec<&str> = table.iter().copied().chain([key]).collect();
-                fault(&path, format!("must be {}", invalid.must_be.replace("offender_bytes_per_s", "offenders_above")));
+                fault(&path, format!("must be {}", invalid.must_be));
             }
         }
         if self.hybrids.len() > MAX_RESOURCES {

@@ -54,10 +54,6 @@ fn faults_name_file_line_key_and_cure() {
         ("[resources.a]\n", "the key `read_response_time` is missing"),
         ("[resources.a]\nread_response_time = 15\n", "guard.toml:2:"),
         ("[resources.a]\nread_response_time = \"0\"\n", "resources.a.read_response_time: must be from 10 us"),
-        (
-            "[resources.a]\nread_response_time = \"15ms\"\nat_least = \"1MiB\"\n",
-            "resources.a.at_least: must be at most offenders_above",
-        ),
         ("[guard]\nports = []\n", "guard.toml:2:1: guard.ports: is empty"),
         ("[guard]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
         ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),

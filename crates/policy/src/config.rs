@@ -280,10 +280,10 @@ pub struct Pool {
     pub method: Method,
     /// By what a tenant becomes an offender.
     pub offenders: Offenders,
-    /// Bytes per second above which it is one.
+    /// Bytes per second above which it is one for `method = "pid"`; "adaptive" goes by shares of the load.
     pub offenders_above: Bytes,
-    /// Bytes per second that the goal leaves to every tenant that wants them; at most `offenders_above`.
-    pub at_least: Bytes,
+    /// The longest that a throttled request waits more than it would otherwise.
+    pub max_delay: Duration,
     /// How many requests tenants may have inside the device, so that their goals for response times are kept; together
     /// with other hosts where there is an exchange.
     pub slots: Slots,
@@ -555,7 +555,7 @@ impl Default for Pool {
             method: Method::Adaptive,
             offenders: Offenders::Writers,
             offenders_above: goal::default_offenders_above(),
-            at_least: goal::default_at_least(),
+            max_delay: goal::default_max_delay(),
             slots: Slots::None,
             slots_latency: None,
             slots_most: 4_096,

@@ -9,14 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Pool;
-use crate::units::Bytes;
+use crate::units::{Bytes, Duration};
 
 /// How often a pool's goal is measured and decided, at most.
 const SHORTEST_INTERVAL: ControlDuration = ControlDuration::from_millis(100);
 /// An interval in goals: what is measured in one should have begun in it.
 const INTERVAL_GOALS: u64 = 2;
-/// The longest that a place of a tenant rests: a decision takes as long to show.
-const LONGEST_REST: ControlDuration = ControlDuration::from_secs(1);
 
 /// How a delay is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -173,9 +171,9 @@ pub const fn default_offenders_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// Load that every tenant or client is left, unless configured otherwise.
-pub const fn default_at_least() -> Bytes {
-    Bytes(128 << 10)
+/// The longest that a throttled request of a pool waits more than it would otherwise, unless configured otherwise.
+pub const fn default_max_delay() -> Duration {
+    Duration::from_secs(2)
 }
 
 /// The goal of a pool, if it has one.
@@ -191,9 +189,8 @@ pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
             interval: interval.clamp(SHORTEST_INTERVAL, ControlDuration::from_secs(10)),
             // The published method is in classes; otherwise any delay will do.
             step: if pool.method == Method::Pid { published.step } else { ControlDuration::ZERO },
-            max_delay: LONGEST_REST,
+            max_delay: pool.max_delay.into(),
             offender_bytes_per_s: pool.offenders_above.0,
-            min_bytes_per_s: pool.at_least.0,
             ..published
         },
         statistic: pool.statistic.into(),
@@ -246,7 +243,7 @@ pub fn sentence(reason: &Reason) -> String {
             format!("these offenders are known: the rest that held before, {}, is in force again", ms(held))
         }
         Reason::Infeasible { measured, target } => format!(
-            "reads take {}, above {}, although every offender is held back as far as allowed: lower at_least, raise the goal, or move load away",
+            "reads take {}, above {}, although every offender is held back as far as allowed, or that does not help: raise the goal or max_delay, or move load away",
             ms(measured),
             ms(target)
         ),
@@ -266,7 +263,7 @@ pub fn client_sentence(reason: &ClientReason) -> String {
     match reason {
         ClientReason::SameForAll => "all offenders are held back alike".into(),
         ClientReason::ShareOfLoad { share } => format!("{:.0} % of the offenders' load is its own", 100.0 * share),
-        ClientReason::LeastLoad => "more would leave it less than everyone is left".into(),
+        ClientReason::LongestWait => "with more its requests would wait longer than max_delay".into(),
         ClientReason::LargestDelay => "more is not allowed".into(),
     }
 }

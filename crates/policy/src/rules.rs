@@ -302,7 +302,6 @@ fn goal(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     if let Err(invalid) = goal.validate() {
         let (key, must_be) = match invalid.setting {
             "goal" => ("read_response_time", invalid.must_be),
-            "min_bytes_per_s" => ("at_least", "at most offenders_above"),
             other => (other, invalid.must_be),
         };
         out.error(&at(key), format!("must be {must_be}"));

@@ -159,9 +159,9 @@ fn rules_beyond_types_are_checked_in_place() {
             &["from 10 us to 100 s"],
         ),
         (
-            "[pools.main]\nread_response_time = \"1ms\"\nat_least = \"1MiB\"\n".into(),
-            "3:1: pools.main.at_least",
-            &["offenders_above"],
+            "[pools.main]\nread_response_time = \"1ms\"\nmax_delay = \"11s\"\n".into(),
+            "3:1: pools.main.max_delay",
+            &["at most 10 s"],
         ),
         (
             "[pools.main]\nread_response_time = \"1ms\"\nscheduler = \"none\"\n".into(),

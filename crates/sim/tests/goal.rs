@@ -97,3 +97,63 @@ fn reservations_and_standing_win() {
     let spared = run(&["tenants.backup.standing=\"never\""], 1);
     assert!(mean(&reads_in_bursts(&spared)) > 2.0 * GOAL_MS);
 }
+
+/// A run of a scenario that stands here, and a metric of it.
+fn measured(text: &str, tenants: &[&str], metrics: &[&str]) -> Vec<f64> {
+    let mut open = |name: &str| Err(std::io::Error::other(format!("no trace {name}")));
+    let parsed = scenario::parse(text, "test", &[], &mut open).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    let run = run_quietly(&parsed.scenario.setup, 1).unwrap();
+    metrics.iter().map(|metric| Metric::parse(metric, tenants).unwrap().measure(&run, None)).collect()
+}
+
+#[test]
+fn four_hundred_tenants_of_sixty_kib_a_second_are_noisy_together() {
+    let text = |target: &str| {
+        let mut text = format!(
+            "duration = \"10s\"\nwarmup = \"5s\"\n[device]\nkind = \"store\"\npreset = \"ssd\"\niops = 6000\n\
+             [pool]\nadmission = \"none\"\nread_response_time = \"{target}\"\n[tenants.database]\n[[client]]\n\
+             tenant = \"database\"\nworkload = {{ op = \"read\", rate = 64, block_size = \"4k\", size = \"20GiB\" }}\n"
+        );
+        for n in 0..400 {
+            text += &format!(
+                "[tenants.t{n}]\n[[client]]\ntenant = \"t{n}\"\n\
+                 workload = {{ op = \"write\", queue_depth = 1, block_size = \"4k\", size = \"20GiB\" }}\n"
+            );
+        }
+        text
+    };
+    let tenants: Vec<String> = std::iter::once("database".into()).chain((0..400).map(|n| format!("t{n}"))).collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    let metrics = ["database.mean_ms", "bytes_per_s"];
+    let (none, with) = (measured(&text("100s"), &tenants, &metrics), measured(&text("15ms"), &tenants, &metrics));
+    println!(
+        "reads {:.1} ms without a target, {:.1} ms with; {:.3e} and {:.3e} bytes/s",
+        none[0], with[0], none[1], with[1]
+    );
+    assert!(none[0] > 45.0 && with[0] <= 15.0, "{none:?} {with:?}");
+    assert!(with[1] > 0.95 * none[1], "{none:?} {with:?}");
+}
+
+/// Precedence: a latency target breaks no reservation, and a throttled request waits a bounded time.
+#[test]
+fn a_reservation_of_500_iops_is_kept_beside_a_target() {
+    let text = |target: &str| {
+        format!(
+            "duration = \"20s\"\nwarmup = \"5s\"\n[device]\nkind = \"store\"\npreset = \"ssd\"\niops = 1500\n\
+             [pool]\nadmission = {{ kind = \"fixed\", budget = \"1MiB\" }}\nread_response_time = \"{target}\"\n\
+             statistic = \"p99\"\n[tenants.database]\n[tenants.reserved]\nreservation = {{ iops = 500 }}\n\
+             [tenants.background]\n[[client]]\ntenant = \"database\"\n\
+             workload = {{ op = \"read\", rate = 64, block_size = \"4k\", size = \"20GiB\" }}\n\
+             [[client]]\ntenant = \"reserved\"\n\
+             workload = {{ op = \"write\", queue_depth = 32, block_size = \"16k\", size = \"20GiB\" }}\n\
+             [[client]]\ntenant = \"background\"\n\
+             workload = {{ op = \"write\", queue_depth = 256, block_size = \"64k\", size = \"20GiB\" }}\n"
+        )
+    };
+    let tenants = ["database", "reserved", "background"];
+    let metrics = ["reserved.iops", "background.p999_ms", "database.p99_ms"];
+    let (none, with) = (measured(&text("100s"), &tenants, &metrics), measured(&text("15ms"), &tenants, &metrics));
+    println!("reserved, IOPS; background p999, ms; database p99, ms: {none:.0?} without a target, {with:.0?} with");
+    assert!(none[0] >= 500.0 && with[0] >= 499.0, "{none:?} {with:?}");
+    assert!(with[1] <= none[1] + 2_300.0, "{none:?} {with:?}");
+}

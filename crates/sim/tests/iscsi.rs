@@ -185,6 +185,36 @@ fn hosts_that_return_one_by_one_are_met_in_time() {
     }
 }
 
+/// Windows of 1 s above the target, in per cent, with a reader of another pace and bursts of other lengths; seeds 900 to 904.
+fn above_percent(pace: Duration, bursts_s: &[(u64, u64)], control: &Control) -> f64 {
+    let active: Vec<_> = bursts_s.iter().map(|&(begin, end)| (at(begin), at(end))).collect();
+    let (mut above, mut windows) = (0, 0);
+    for seed in 900..905 {
+        let mut setup = bursts(LinkParams::shared(), &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
+        setup.hosts[0].pace = pace;
+        setup.hosts.iter_mut().skip(1).for_each(|host| host.active.clone_from(&active));
+        setup.control = control.clone();
+        let verdict = judge(&simulate(&setup, seed).unwrap(), &active, 15.0);
+        (above, windows) = (above + verdict.above, windows + verdict.windows);
+    }
+    100.0 * above as f64 / windows as f64
+}
+
+#[test]
+fn a_target_is_held_for_a_reader_of_two_reads_a_second_and_beside_short_bursts() {
+    let ours = Control::Controller(Config::adaptive(Duration::from_millis(15)));
+    let constant = Control::Schedule((2..5).map(|host| (at(0), host, Duration::from_micros(6_500))).collect());
+    let short: Vec<(u64, u64)> = (0..16).map(|n| (5 + 4 * n, 7 + 4 * n)).collect();
+    let every = Duration::from_micros(15_625);
+    for (name, pace, bursts_s) in
+        [("two reads a second", Duration::from_millis(500), &BURSTS[..]), ("bursts of 2 s", every, &short[..])]
+    {
+        let (ours, constant) = (above_percent(pace, bursts_s, &ours), above_percent(pace, bursts_s, &constant));
+        println!("{name}: {ours:.1} % of windows above the target, with a constant delay {constant:.1} %");
+        assert!(ours <= 2.0 + constant, "{name}: {ours} and {constant}");
+    }
+}
+
 /// Where the longest delay cannot keep the goal the throttle is tried, and a modelled target gives the right verdict whatever
 /// the seed.
 #[test]

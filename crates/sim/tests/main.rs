@@ -6,6 +6,7 @@ mod elastic;
 mod engine;
 mod fuzz_smoke;
 mod goal;
+mod harm_response;
 mod iscsi;
 mod messenger;
 mod oracle;

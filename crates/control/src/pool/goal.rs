@@ -108,6 +108,7 @@ pub(super) struct Goal {
     shape: Shape,
     measured: Option<Duration>,
     samples: Vec<ClientSample>,
+    loads: Vec<f64>,
     delays: Vec<ClientDelay>,
     records: VecDeque<Record>,
 }
@@ -124,6 +125,7 @@ impl Goal {
             shape: Shape::new(now),
             measured: None,
             samples: Vec::new(),
+            loads: Vec::new(),
             delays: Vec::new(),
             records: VecDeque::new(),
         })
@@ -177,9 +179,9 @@ impl Goal {
         Some(length)
     }
 
-    /// Where the caller puts what each tenant did in the interval that was closed.
-    pub(super) fn samples(&mut self) -> &mut Vec<ClientSample> {
-        &mut self.samples
+    /// Where the caller puts what each tenant did in the interval that was closed, and its load were it not throttled.
+    pub(super) fn samples(&mut self) -> (&mut Vec<ClientSample>, &mut Vec<f64>) {
+        (&mut self.samples, &mut self.loads)
     }
 
     /// Takes what is in [`Self::samples`], and empties it, and `reads` that counted and took `sum` together.
@@ -226,9 +228,9 @@ impl Goal {
         self.delays.get(place)
     }
 
-    /// Whether a tenant's reads count: it is no offender.
+    /// Whether a tenant's reads count: it is not noisy.
     pub(super) fn counts(&self, client: ClientId) -> bool {
-        !self.controller.offends(client)
+        !self.controller.is_noisy(client)
     }
 
     pub(super) fn view(&self) -> View<'_> {

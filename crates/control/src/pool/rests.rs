@@ -13,10 +13,10 @@ use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-use super::goal::Goal;
+use super::goal::{self, Goal};
 use super::{Pool, Scheduler, Tenant};
 use crate::limits::Owner;
-use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing};
+use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing, loud_from};
 use crate::time::{Duration, Instant};
 
 /// How a tenant is held back.
@@ -78,10 +78,16 @@ impl Rests {
 /// What the goal saw of a tenant at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Payload bytes that count as load, in all.
+    /// Payload bytes since the pool began: those that count as load, and all.
     moved: u64,
+    all: u64,
+    /// Bytes per second in the interval, were the tenant not throttled; 0 if it did nothing that a throttle slows.
+    freed: f64,
     /// Time that requests spent inside the back end, together.
     inside: Duration,
+    /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
+    served: u64,
+    latency: Duration,
     /// Requests inside the back end in the interval, on average.
     requests: u64,
     /// Reads in the interval: how many, and their response times together.
@@ -116,7 +122,9 @@ impl<R> Pool<R> {
             let tenant = &mut self.tenants[index as usize];
             tenant.counts = true;
             tenant.seen.moved = wanted.map_or(0, |config| tenant.moved(config.load));
+            tenant.seen.all = tenant.moved(goal::Load::All);
             tenant.seen.inside = tenant.stats.device_latency.sum();
+            tenant.seen.served = tenant.stats.device_latency.count();
         }
         self.rests = Rests::default();
     }
@@ -146,20 +154,40 @@ impl<R> Pool<R> {
     fn decide_goal(&mut self, now: Instant) {
         let Some(mut goal) = self.goal.take() else { return };
         if let Some(length) = goal.close_interval(now, self.in_flight) {
-            let (load, threshold) = (goal.config().load, goal.config().response.offender_bytes_per_s);
-            let (mut reads, mut sum) = (0, Duration::ZERO);
+            let load = goal.config().load;
+            let (samples, loads) = goal.samples();
+            loads.clear();
             for (index, tenant) in (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
-                let (moved, inside) = (tenant.moved(load), tenant.stats.device_latency.sum());
-                let bytes = moved.saturating_sub(tenant.seen.moved);
+                let per_s = |bytes: u64| bytes as f64 / length.as_secs_f64();
+                let (moved, all) = (tenant.moved(load), tenant.moved(goal::Load::All));
+                let inside = tenant.stats.device_latency.sum();
                 let spent = inside.as_nanos().saturating_sub(tenant.seen.inside.as_nanos());
-                let bytes_per_s = bytes as f64 / length.as_secs_f64();
-                // Who became an offender in this interval is not known as one yet.
-                if tenant.standing == Standing::Never || bytes_per_s <= threshold as f64 {
-                    (reads, sum) = (reads + tenant.seen.reads, sum + tenant.seen.sum);
-                }
-                tenant.seen = Seen { moved, inside, requests: spent.div_ceil(length.as_nanos()), ..Seen::default() };
+                let all_bytes_per_s = per_s(all.saturating_sub(tenant.seen.all));
+                // A tenant with all its slots in the device all the time would have so many times the load.
+                let slots = tenant.hold.map_or(0, |hold| hold.slots.saturating_mul(length.as_nanos()));
+                let freed = all_bytes_per_s * (slots as f64 / spent.max(1) as f64).max(1.0);
+                loads.push(freed);
+                tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
+                // A guarantee is the tenant's limit as well, so that every throttle would break it.
+                let standing = if tenant.promised.is_empty() { tenant.standing } else { Standing::Never };
+                let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
-                goal.samples().push(ClientSample { client, standing: tenant.standing, bytes_per_s });
+                samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s });
+                let served = tenant.stats.device_latency.count();
+                if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
+                    tenant.seen.latency = Duration::from_nanos(latency);
+                }
+                let requests = spent.div_ceil(length.as_nanos());
+                tenant.seen = Seen { moved, all, inside, served, requests, ..tenant.seen };
+            }
+            let loud = loud_from(loads);
+            let (mut reads, mut sum) = (0, Duration::ZERO);
+            for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
+                let (own, own_sum) = (core::mem::take(&mut tenant.seen.reads), core::mem::take(&mut tenant.seen.sum));
+                // A tenant that became loud in this interval is not known as such yet.
+                if tenant.standing == Standing::Never || tenant.seen.freed < loud {
+                    (reads, sum) = (reads + own, sum + own_sum);
+                }
             }
             goal.observe(now, reads, sum);
         }
@@ -167,6 +195,7 @@ impl<R> Pool<R> {
         if is_new {
             self.goal_decided = Some(reason);
         }
+        let max_delay = goal.config().response.max_delay;
         let mut changed = false;
         for index in 0..self.tenants.len() as u32 {
             let tenant = &mut self.tenants[index as usize];
@@ -175,10 +204,16 @@ impl<R> Pool<R> {
             }
             let client = client(index, tenant.generation);
             tenant.counts = goal.counts(client);
-            let hold = goal.delay(client).map(|delay| Hold {
-                slots: tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.slots),
-                rest: delay.delay,
-                reason: delay.reason,
+            let queued = self.queue.client_len(tenant.client) as u64;
+            let hold = goal.delay(client).map(|delay| {
+                let slots = tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.slots);
+                // The last of the queue waits for as many requests and rests as there are requests for each slot.
+                let (latency, most) = (tenant.seen.latency.as_nanos(), max_delay.as_nanos());
+                let slots = slots.max(latency.saturating_mul(queued).div_ceil(most));
+                let most = (most.saturating_mul(slots) / queued.max(slots)).saturating_sub(latency.min(most / 2));
+                let rest = delay.delay.min(Duration::from_nanos(most));
+                let reason = if rest < delay.delay { ClientReason::LongestWait } else { delay.reason };
+                Hold { slots, rest, reason }
             });
             if hold != tenant.hold {
                 changed = true;

@@ -16,16 +16,12 @@
 //! forgetting. It depends on the size of requests and of windows: for a request of one window k is 1, more windows in
 //! turn make it larger.
 
-/// Where estimation begins, and how uncertain that is (standard deviation).
+use super::adaptive::{NEWEST, PATIENCE};
+
+/// Where estimation begins, and how uncertain that is (standard deviation): packet delays were measured to be met 1, 2, 4
+/// and 5 times by a request, the rest of a slot once.
 const PRIOR: (f64, f64) = (4.0, 2.5);
-/// k is kept within these bounds.
-const RANGE: (f64, f64) = (0.05, 50.0);
-/// Standard deviation of one comparison, as a part of the response time.
-const NOISE: f64 = 0.15;
-/// What an older comparison counts when a new one comes.
-const FORGETTING: f64 = 0.95;
-/// k is known when its standard deviation is less than this part of it.
-const KNOWN: f64 = 0.3;
+
 /// A moment, or the mean of several: load X in bytes per second, response time R in ms, Σx·d in bytes per second times ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
@@ -48,22 +44,23 @@ impl Default for Gain {
 }
 
 impl Gain {
-    /// Learns from two moments between which nothing but the delay changed.
-    pub(super) fn learn(&mut self, before: &Point, after: &Point) {
+    /// Learns from two moments between which nothing but the delay changed, with response times that are good to
+    /// `deviation_ms`.
+    pub(super) fn learn(&mut self, before: &Point, after: &Point, deviation_ms: f64) {
         let scale = 0.5 * (before.load + after.load);
         if scale <= 0.0 {
             return;
         }
         let moved_ms = (after.load_delay - before.load_delay) / scale;
         let effect_ms = (before.load * before.response_ms - after.load * after.response_ms) / scale;
-        let noise_ms = NOISE * before.response_ms.max(after.response_ms);
-        let noise = noise_ms * noise_ms;
+        // Of a difference.
+        let noise = 2.0 * deviation_ms * deviation_ms;
         if !(noise > 0.0 && noise.is_finite() && moved_ms.is_finite() && effect_ms.is_finite()) {
             return;
         }
-        let prior = (self.variance / FORGETTING).min(PRIOR.1 * PRIOR.1);
+        let prior = (self.variance / (1.0 - NEWEST)).min(PRIOR.1 * PRIOR.1);
         let weight = prior * moved_ms / (noise + moved_ms * prior * moved_ms);
-        self.k = (self.k + weight * (effect_ms - self.k * moved_ms)).clamp(RANGE.0, RANGE.1);
+        self.k = (self.k + weight * (effect_ms - self.k * moved_ms)).clamp(PRIOR.0 / PATIENCE, PRIOR.0 * PATIENCE);
         self.variance = (1.0 - weight * moved_ms) * prior;
     }
 
@@ -74,23 +71,12 @@ impl Gain {
 
     /// The least it may well be: for a step that must suffice.
     pub(super) fn low(&self) -> f64 {
-        (self.k - libm::sqrt(self.variance)).max(0.5 * self.k).max(0.5)
+        (self.k - libm::sqrt(self.variance)).max(0.5 * self.k)
     }
 
     /// The most it may well be: for a step that must not be too much.
     pub(super) fn high(&self) -> f64 {
-        self.k.max(0.5) + libm::sqrt(self.variance)
-    }
-
-    /// Whether k is known well enough to calculate with.
-    pub(super) fn is_known(&self) -> bool {
-        libm::sqrt(self.variance) < KNOWN * self.k
-    }
-
-    /// Takes over what a trial measured, with its standard error.
-    pub(super) fn measured(&mut self, k: f64, error: f64) {
-        self.k = k.clamp(RANGE.0, RANGE.1);
-        self.variance = (error * error).min(PRIOR.1 * PRIOR.1);
+        self.k + libm::sqrt(self.variance)
     }
 }
 
@@ -117,7 +103,7 @@ mod tests {
             ] {
                 let mut gain = Gain::default();
                 for pair in delays.windows(2) {
-                    gain.learn(&storage(k, pair[0]), &storage(k, pair[1]));
+                    gain.learn(&storage(k, pair[0]), &storage(k, pair[1]), 0.5);
                 }
                 let sd = gain.high() - gain.k();
                 assert!((gain.k() - k).abs() <= 2.0 * sd.max(0.05), "{k} {delays:?}: {gain:?}");
@@ -136,8 +122,8 @@ mod tests {
             Point { load: f64::INFINITY, ..good },
             Point { load_delay: f64::INFINITY, ..good },
         ] {
-            gain.learn(&bad, &bad);
-            gain.learn(&Point::default(), &bad);
+            gain.learn(&bad, &bad, 1.0);
+            gain.learn(&Point::default(), &bad, 1.0);
         }
         assert_eq!(gain.k(), PRIOR.0);
     }

@@ -25,13 +25,13 @@ use crate::time::{Duration, Instant};
 mod adaptive;
 mod clients;
 mod gain;
-mod memory;
 mod pid;
 mod shape;
 mod split;
 mod trial;
 
 use adaptive::Adaptive;
+pub(crate) use clients::loud_from;
 use pid::Pid;
 pub use pid::PidConfig;
 pub use shape::Shape;
@@ -64,8 +64,10 @@ pub struct ClientSample {
     pub client: ClientId,
     /// On which list.
     pub standing: Standing,
-    /// Load in bytes per second, 0 or more; what is not a number counts as 0.
+    /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
     pub bytes_per_s: f64,
+    /// All load of the client, at least that.
+    pub all_bytes_per_s: f64,
 }
 
 /// What happened at a resource since the last sample.
@@ -101,11 +103,9 @@ pub struct Config {
     pub step: Duration,
     /// Largest delay (above zero, at most 10 s, at least one step).
     pub max_delay: Duration,
-    /// Load above which an ordinary client is an offender, in bytes per second.
+    /// Load above which [`Method::Pid`] takes an ordinary client for a noisy one, in bytes per second. [`Method::Adaptive`]
+    /// goes by shares.
     pub offender_bytes_per_s: u64,
-    /// Load that the controller leaves to every client that wants it, in bytes per second. [`Method::Pid`] knows no such
-    /// bound.
-    pub min_bytes_per_s: u64,
 }
 
 impl Config {
@@ -118,7 +118,6 @@ impl Config {
             step: Duration::from_micros(500),
             max_delay: Duration::from_millis(20),
             offender_bytes_per_s: 256 << 10,
-            min_bytes_per_s: 128 << 10,
         }
     }
 
@@ -142,7 +141,6 @@ impl Config {
                 "above 0 and at most 10 s",
             ),
             (self.step <= self.max_delay, "step", "at most max_delay"),
-            (self.min_bytes_per_s <= self.offender_bytes_per_s, "min_bytes_per_s", "at most offender_bytes_per_s"),
         ];
         if let Some(&(_, setting, must_be)) = rules.iter().find(|(holds, ..)| !holds) {
             return Err(InvalidConfig { setting, must_be });
@@ -280,8 +278,8 @@ pub enum ClientReason {
         /// From 0 to 1.
         share: f32,
     },
-    /// More would take it below the least load that is left to everyone.
-    LeastLoad,
+    /// With more a request would wait longer than allowed, or a higher row of the policy would be broken.
+    LongestWait,
     /// More is not allowed.
     LargestDelay,
 }
@@ -310,7 +308,10 @@ pub struct Decision<'a> {
 
 /// Working memory of controllers, empty between their decisions.
 #[derive(Debug, Default)]
-pub struct Scratch(Vec<split::Part>);
+pub struct Scratch {
+    parts: Vec<split::Part>,
+    loads: Vec<f64>,
+}
 
 /// The controller of one resource.
 pub struct Controller {
@@ -347,7 +348,7 @@ impl Controller {
         let length = self.sampled_at.map_or(self.interval, |before| now.since(before));
         match &mut self.inner {
             Inner::Pid(pid) => pid.observe(now, sample),
-            Inner::Adaptive(adaptive) => adaptive.observe(now, length, sample),
+            Inner::Adaptive(adaptive) => adaptive.observe(length, sample),
         }
         self.sampled_at = Some(now);
         self.fresh = true;
@@ -369,7 +370,7 @@ impl Controller {
 
     fn exchange(&mut self, scratch: &mut Scratch) {
         if let Inner::Adaptive(adaptive) = &mut self.inner {
-            adaptive.exchange(&mut scratch.0);
+            adaptive.exchange(scratch);
         }
     }
 
@@ -419,11 +420,11 @@ impl Controller {
         }
     }
 
-    /// Whether a client counted as an offender at the last decision.
-    pub fn offends(&self, client: ClientId) -> bool {
+    /// Whether a client was noisy at the last decision: its reads wait behind its own requests.
+    pub fn is_noisy(&self, client: ClientId) -> bool {
         match &self.inner {
-            Inner::Pid(pid) => pid.offends(client),
-            Inner::Adaptive(adaptive) => adaptive.offends(client),
+            Inner::Pid(pid) => pid.is_noisy(client),
+            Inner::Adaptive(adaptive) => adaptive.is_noisy(client),
         }
     }
 

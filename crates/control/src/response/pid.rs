@@ -117,8 +117,8 @@ impl Pid {
         }
     }
 
-    pub(super) fn offends(&self, client: ClientId) -> bool {
-        self.clients.offends(client)
+    pub(super) fn is_noisy(&self, client: ClientId) -> bool {
+        self.clients.is_noisy(client)
     }
 
     pub(super) fn set_goal(&mut self, goal: Duration) {
@@ -135,8 +135,7 @@ impl Pid {
         self.clients.observe(length, sample.clients);
         self.since_set = self.since_set + length;
         if self.since_set >= self.config.set_interval {
-            let load = |client: &Client| client.bytes_per_s;
-            self.clients.converge(self.since_set, self.threshold, Duration::ZERO, load, load);
+            self.clients.converge(self.since_set, self.threshold, Duration::ZERO);
             self.since_set = Duration::ZERO;
         }
         // Only what has read activity counts: without reads the average stays.
@@ -164,7 +163,7 @@ impl Pid {
         if delay > Duration::ZERO {
             // The published method knows no important clients; never to throttle them comes nearest.
             let throttled = |client: &&Client| client.standing != Standing::Important;
-            let all = self.clients.offenders().filter(throttled);
+            let all = self.clients.noisy().filter(throttled);
             self.delays.extend(all.map(|client| ClientDelay {
                 client: client.id,
                 delay,

@@ -243,7 +243,7 @@ impl fmt::Display for Sentence<'_> {
             }
             Reason::Infeasible { measured, target } => write!(
                 f,
-                "reads take {}, above {}, although every offender is held back as far as allowed: raise max_delay or the goal, or move load away",
+                "reads take {}, above {}, although every offender is held back as far as allowed, or that does not help: raise max_delay or the goal, or move load away",
                 ms(measured),
                 ms(target)
             ),
@@ -266,7 +266,7 @@ pub(super) fn client_sentence(reason: &ClientReason) -> String {
     match reason {
         ClientReason::SameForAll => "all offenders wait alike".into(),
         ClientReason::ShareOfLoad { share } => format!("{:.0} % of the offenders' load is its own", 100.0 * share),
-        ClientReason::LeastLoad => "more would leave it less than everyone is left".into(),
+        ClientReason::LongestWait => "with more its requests would wait longer than allowed".into(),
         ClientReason::LargestDelay => "more is not allowed".into(),
     }
 }

@@ -202,8 +202,12 @@ impl Guarded {
             let client = *places.get(&link.client?)?;
             (shared_by[device] > 1).then_some((client, device as u32))
         });
-        let sample =
-            |client: &GuardedClient| ClientSample { client: client.id, standing: client.standing, bytes_per_s: 0.0 };
+        let sample = |client: &GuardedClient| ClientSample {
+            client: client.id,
+            standing: client.standing,
+            bytes_per_s: 0.0,
+            all_bytes_per_s: 0.0,
+        };
         self.samples = self.clients.iter().map(sample).collect();
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
@@ -284,7 +288,7 @@ impl Guarded {
             self.arrangement = Some(tracker.arrangement());
         }
         let mut sum = Sum::default();
-        self.samples.iter_mut().for_each(|sample| sample.bytes_per_s = 0.0);
+        self.samples.iter_mut().for_each(|sample| (sample.bytes_per_s, sample.all_bytes_per_s) = (0.0, 0.0));
         self.shared_loads.fill(0.0);
         // Devices are read together, so that nearly always their intervals are the same.
         let (mut interval_us, mut per_s) = (0, 0.0);
@@ -303,6 +307,7 @@ impl Guarded {
             let load = bytes as f64 * per_s;
             if let Some(sample) = self.samples.get_mut(device.client as usize) {
                 sample.bytes_per_s += load;
+                sample.all_bytes_per_s += (moved.read_bytes() + moved.written_bytes()) as f64 * per_s;
             } else if let Some(part) = self.shared_loads.get_mut(number) {
                 *part = load / f64::from(self.shared_by[number].max(1));
             }

@@ -16,6 +16,7 @@
 pub mod draw;
 mod judge;
 pub mod placement;
+pub mod response;
 #[cfg(test)]
 mod tests;
 

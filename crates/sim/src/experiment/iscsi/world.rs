@@ -239,12 +239,14 @@ impl Run<'_> {
         }
         let seconds = TICK.as_secs_f64();
         if let Some(controller) = &mut self.controller {
-            let load = |(host, bytes): (&Host, &u64)| ClientSample {
+            let load = |((host, written), read): ((&Host, &u64), &u64)| ClientSample {
                 client: ClientId(host.id),
                 standing: Standing::Ordinary,
-                bytes_per_s: *bytes as f64 / seconds,
+                bytes_per_s: *written as f64 / seconds,
+                all_bytes_per_s: (*written + *read) as f64 / seconds,
             };
-            let clients: Vec<ClientSample> = self.setup.hosts.iter().zip(&tick.written_bytes).map(load).collect();
+            let moved = self.setup.hosts.iter().zip(&tick.written_bytes).zip(&tick.read_bytes);
+            let clients: Vec<ClientSample> = moved.map(load).collect();
             let mean_ns = |reads: u64| (tick.read_ms * 1e6 / reads as f64) as u64;
             let read_response = (tick.reads > 0).then(|| Duration::from_nanos(mean_ns(tick.reads)));
             controller.observe(now, &Sample { read_response, reads: tick.reads, clients: &clients });

@@ -1,0 +1,349 @@
+//! The latency target against none, on cases drawn at random.
+//!
+//! Devices and loads are those of [`draw`](super::draw); the target is drawn around what light tenants get without one, and
+//! half of the cases carry a reservation of a bulk tenant. Both runs of a pair have the same seed.
+//!
+//! | verdict | when, beyond doubt |
+//! |---|---|
+//! | harmed | a light tenant's p50 or p99 is above 1.1 of none's |
+//! | | throughput is below 0.95 of none's although none meets the target, or although no light tenant gains a tenth |
+//! | | a tenant gets less than 0.95 of its reservation, which it gets without the target |
+//! | | a request waits 1.1 times as long as without the target and `max_delay` (p999) |
+//! | gravely | the same with 0.8 and 2 |
+//! | helped | none misses the target; with the target light tenants meet it, or have half of none's figure |
+
+use evenkeel_control::Duration;
+use evenkeel_control::pool::goal::{self, Load, Statistic};
+use evenkeel_control::response::Config;
+use evenkeel_control::rng::SplitMix64;
+
+use super::{COMPLETIONS, LEAST_S, MORE_SEEDS, MOST_S, PILOT, SEEDS, draw, setup};
+use crate::experiment::{Better, Digest, Execute, Options, Report, Row, Section, TenantDigest};
+use crate::statistics::interval_99;
+use crate::world::Setup;
+
+/// Cases of a whole run and of a quick one.
+const CASES: u64 = 1_000;
+const QUICK_CASES: u64 = 60;
+/// Bounds of harm and of grave harm: of throughput, and of latencies.
+const HARM: (f64, f64) = (0.95, 1.1);
+const GRAVE: (f64, f64) = (0.8, 2.0);
+/// A tenant is light below so much of its fair share, and has figures with so many requests.
+const LIGHT: f64 = 0.9;
+const REQUESTS: u64 = 300;
+/// The longest that a throttle makes a request wait.
+const MAX_DELAY: Duration = Duration::from_secs(2);
+
+/// A controller that is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Ours.
+    Adaptive,
+    /// The published one.
+    Pid,
+}
+
+/// A case with the evidence for and against each method.
+pub struct Case {
+    /// Of the generator.
+    pub seed: u64,
+    /// Without a target.
+    pub setup: Setup,
+    /// The target.
+    pub target: Duration,
+    /// The figure that it bounds.
+    pub statistic: Statistic,
+    /// The load that makes a tenant noisy.
+    pub load: Load,
+    effects: Vec<Effect>,
+}
+
+/// Logarithms of ratios, one for each pair; what is above 0 exceeds a bound of 1.
+#[derive(Clone, Debug, Default)]
+pub struct Effect {
+    throughput: Vec<f64>,
+    /// p50 and p99 of each light tenant against none's.
+    light: Vec<Vec<f64>>,
+    /// Their figures against none's, the least of all; none's against the target, and with the target, the largest.
+    gained: Vec<f64>,
+    none_of_target: Vec<f64>,
+    with_of_target: Vec<f64>,
+    /// Of each reservation, and of the longest waits.
+    reserved: Vec<Vec<f64>>,
+    waits: Vec<Vec<f64>>,
+}
+
+/// The judgement of a method on a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Doing nothing would have been better.
+    pub harmed: bool,
+    /// Far better.
+    pub gravely: bool,
+    /// Light tenants gain.
+    pub helped: bool,
+}
+
+/// Collects the value of a pair for the tenant or figure of this place.
+fn add(to: &mut Vec<Vec<f64>>, place: usize, value: f64) {
+    if to.len() <= place {
+        to.resize(place + 1, Vec::new());
+    }
+    to[place].push(value);
+}
+
+fn ratio(is: f64, was: f64) -> f64 {
+    // A tenant that got nothing any more waits for ever.
+    if is > 0.0 { libm::log(is / was) } else { f64::INFINITY }
+}
+
+impl Case {
+    fn with(&self, method: Method) -> Setup {
+        let target = self.target.max(Duration::from_micros(10));
+        let published = match method {
+            Method::Adaptive => Config::adaptive(target),
+            Method::Pid => Config::pid(target),
+        };
+        let interval = Duration::from_nanos(2 * target.as_nanos());
+        let mut setup = self.setup.clone();
+        setup.pool.goal = Some(goal::Config {
+            response: Config {
+                interval: interval.clamp(published.interval, Duration::from_secs(10)),
+                step: if method == Method::Pid { published.step } else { Duration::ZERO },
+                max_delay: MAX_DELAY,
+                ..published
+            },
+            statistic: self.statistic,
+            load: self.load,
+        });
+        setup
+    }
+
+    fn figure(&self, tenant: &TenantDigest) -> f64 {
+        if self.statistic == Statistic::Mean { tenant.response.mean_ms } else { tenant.response.p99_ms }
+    }
+
+    /// Adds a pair of runs of one seed.
+    fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
+        let mut effect = core::mem::take(&mut self.effects[method]);
+        effect.throughput.push(-ratio(with.bytes_per_s, none.bytes_per_s));
+        let seconds = self.setup.duration.as_secs_f64();
+        let (mut gained, mut before, mut after) = (f64::INFINITY, f64::NEG_INFINITY, f64::NEG_INFINITY);
+        for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
+            let reserved = self.setup.tenants[place].qos.reservation.iops as f64;
+            let due = reserved.min(was.requests as f64 / seconds);
+            if due * seconds >= REQUESTS as f64 {
+                add(&mut effect.reserved, place, (-ratio(is.requests as f64 / seconds, due)).max(-1.0));
+            }
+            if was.requests >= REQUESTS && is.requests >= REQUESTS {
+                add(
+                    &mut effect.waits,
+                    place,
+                    ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64()),
+                );
+            }
+            if !is_light(&self.setup, none, place) {
+                continue;
+            }
+            add(&mut effect.light, 2 * place, ratio(is.response.p50_ms, was.response.p50_ms));
+            add(&mut effect.light, 2 * place + 1, ratio(is.response.p99_ms, was.response.p99_ms));
+            let target_ms = self.target.as_millis_f64();
+            gained = gained.min(ratio(self.figure(is), self.figure(was)));
+            before = before.max(ratio(self.figure(was), target_ms));
+            after = after.max(ratio(self.figure(is), target_ms));
+        }
+        if before > f64::NEG_INFINITY {
+            effect.gained.push(gained);
+            effect.none_of_target.push(before);
+            effect.with_of_target.push(after);
+        }
+        self.effects[method] = effect;
+    }
+
+    /// The evidence on a method.
+    pub fn effect(&self, method: usize) -> &Effect {
+        &self.effects[method]
+    }
+
+    /// The judgement of a method.
+    pub fn verdict(&self, method: usize) -> Verdict {
+        let effect = &self.effects[method];
+        let missed = mean(&effect.none_of_target) > 0.0;
+        Verdict {
+            harmed: effect.beyond(HARM, interval_99),
+            gravely: effect.beyond(GRAVE, interval_99),
+            helped: missed
+                && (mean(&effect.with_of_target) <= 0.0 || mean(&effect.gained) <= libm::log(0.5))
+                && !effect.beyond(HARM, interval_99),
+        }
+    }
+}
+
+impl Effect {
+    /// Whether something is beyond a bound of harm; `range` is where the mean of values lies.
+    fn beyond(&self, (throughput, latency): (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
+        let least = |values: &[f64]| if values.is_empty() { f64::NEG_INFINITY } else { range(values).0 };
+        let (lost, late) = (-libm::log(throughput), libm::log(latency));
+        // A light tenant that gains pays for throughput, unless nothing was to be gained.
+        let for_nothing = self.none_of_target.is_empty()
+            || mean(&self.none_of_target) <= 0.0
+            || mean(&self.gained) > -libm::log(HARM.1);
+        least(&self.throughput) > lost && for_nothing
+            || self.light.iter().any(|values| least(values) > late)
+            || self.waits.iter().any(|values| least(values) > late)
+            || self.reserved.iter().any(|values| least(values) > lost)
+    }
+}
+
+impl std::fmt::Display for Effect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let worst = |all: &[Vec<f64>]| {
+            libm::exp(all.iter().filter(|v| !v.is_empty()).map(|v| mean(v)).fold(f64::NEG_INFINITY, f64::max))
+        };
+        write!(
+            f,
+            "{:.2} times the throughput; light tenants: {:.2} times none's latency at worst, {:.2} times the target \
+             without and {:.2} with it; reservations {:.2}; waits {:.2} of the bound",
+            libm::exp(-mean(&self.throughput)),
+            worst(&self.light),
+            libm::exp(mean(&self.none_of_target)),
+            libm::exp(mean(&self.with_of_target)),
+            1.0 / worst(&self.reserved).max(1e-9),
+            worst(&self.waits),
+        )
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Whether a tenant takes less than its share of requests and of bytes without a target, and reads enough to have figures.
+fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
+    let weight = |place: usize| f64::from(setup.tenants[place].qos.weight);
+    let fair = LIGHT * weight(place) / (0..setup.tenants.len()).map(weight).sum::<f64>();
+    let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
+    let tenant = &none.tenants[place];
+    tenant.bytes_per_s < fair * none.bytes_per_s
+        && (tenant.requests as f64) < fair * all as f64
+        && tenant.requests >= REQUESTS
+        && tenant.response.p50_ms > 0.0
+}
+
+/// Runs the cases `from..from + count` without a target and with each method. Cases with more than `most` requests a second
+/// are left out: they take long to run.
+///
+/// # Errors
+/// Those of `execute`.
+///
+/// # Panics
+/// If a drawn case is no scenario.
+pub fn cases<E>(
+    from: u64,
+    count: u64,
+    most: f64,
+    methods: &[Method],
+    execute: &mut Execute<'_, E>,
+) -> Result<Vec<Case>, E> {
+    let ready = |seed, warmup, duration| {
+        setup(&draw::case(seed), warmup, duration).unwrap_or_else(|why| panic!("case {seed}: {why}"))
+    };
+    let pilots: Vec<(Setup, u64)> =
+        (from..from + count).map(|seed| (ready(seed, Duration::ZERO, PILOT), seed)).collect();
+    let digests = execute("pilots", &pilots)?;
+    let mut cases: Vec<Case> = Vec::new();
+    for ((_, seed), pilot) in pilots.iter().zip(digests).filter(|(_, pilot)| pilot.requests_per_s <= most) {
+        let seconds = (COMPLETIONS / pilot.requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
+        let time = Duration::from_nanos((seconds * 1e9) as u64);
+        let mut setup = ready(*seed, time, time);
+        // Not the numbers of which the case was drawn.
+        let mut random = SplitMix64::new(!seed);
+        let mut draw = || random.next_f64();
+        let statistic = if draw() < 0.5 { Statistic::Mean } else { Statistic::Percentile(99.0) };
+        let load = [Load::Writes, Load::Reads, Load::All][(draw() * 3.0) as usize];
+        let (factor, reserved) = (draw(), draw());
+        if reserved < 0.5 {
+            let rate = pilot.tenants[0].requests as f64 / PILOT.as_secs_f64();
+            setup.tenants[0].qos.reservation.iops = (reserved * rate) as u64;
+        }
+        let mut case = Case {
+            seed: *seed,
+            setup,
+            target: PILOT,
+            statistic,
+            load,
+            effects: vec![Effect::default(); methods.len()],
+        };
+        // Light tenants come last.
+        let usual_ms = pilot.tenants.last().map_or(0.0, |tenant| case.figure(tenant));
+        let target_ms = usual_ms * libm::exp(libm::log(0.05) + factor * libm::log(2.0 / 0.05));
+        case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
+        cases.push(case);
+    }
+    for (name, seeds) in [("every case", 0..SEEDS), ("cases that look harmed", SEEDS..MORE_SEEDS)] {
+        let (mut places, mut runs) = (Vec::new(), Vec::new());
+        for (place, case) in cases.iter().enumerate() {
+            let harmed = |method: &usize| case.effects[*method].beyond(HARM, |values| (mean(values), mean(values)));
+            let wanted: Vec<usize> = (0..methods.len()).filter(|method| seeds.start == 0 || harmed(method)).collect();
+            for seed in seeds.clone().filter(|_| !wanted.is_empty()) {
+                places.push((place, None));
+                runs.push((case.setup.clone(), seed));
+                for &method in &wanted {
+                    places.push((place, Some(method)));
+                    runs.push((case.with(methods[method]), seed));
+                }
+            }
+        }
+        let mut none = None;
+        for ((place, method), digest) in places.into_iter().zip(execute(name, &runs)?) {
+            match (method, &none) {
+                (Some(method), Some(none)) => cases[place].learn(method, none, &digest),
+                _ => none = Some(digest),
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// How many cases each method harms and helps.
+///
+/// # Errors
+/// Those of `execute`.
+pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
+    let methods = [Method::Adaptive, Method::Pid];
+    let count = if options.quick { QUICK_CASES } else { CASES };
+    let cases = cases(options.seed * CASES, count, f64::INFINITY, &methods, execute)?;
+    let mut rows = Vec::new();
+    type Counts = fn(Verdict) -> bool;
+    let counted: [(&str, Better, Counts); 3] = [
+        ("harmed", Better::Lower, |verdict| verdict.harmed),
+        ("harmed_gravely", Better::Lower, |verdict| verdict.gravely),
+        ("helped", Better::Higher, |verdict| verdict.helped),
+    ];
+    for (metric, better, counts) in counted {
+        let of = |method: usize| Some(cases.iter().filter(|case| counts(case.verdict(method))).count() as f64);
+        rows.push(Row {
+            evenkeel: of(0),
+            faithful: of(1),
+            ..Row::new(&format!("{count} drawn cases"), metric, "cases", better)
+        });
+    }
+    let mut text = Vec::new();
+    for case in &cases {
+        for (place, method) in methods.iter().enumerate().filter(|(place, _)| case.verdict(*place).harmed) {
+            text.push(format!("Case {} is harmed by {method:?}: {}", case.seed, case.effect(place)));
+        }
+    }
+    Ok(Report {
+        experiment: "harm-response",
+        seed: options.seed,
+        intro: vec![
+            "Latency targets against none, on devices, loads and targets drawn at random. A case is harmed if a light \
+             tenant's p50 or p99 is above 1.1 of none's, if throughput is below 0.95 of none's for nothing, if a \
+             reservation is broken, or if a request waits longer than max_delay allows, beyond doubt (99 %)."
+                .into(),
+        ],
+        sections: vec![Section { title: "Harm and help".into(), text, rows, figures: Vec::new() }],
+        claims: Vec::new(),
+    })
+}

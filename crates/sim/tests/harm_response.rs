@@ -1,0 +1,68 @@
+//! First, do no harm: the latency target on cases drawn at random. More of them: `evenkeel reproduce harm`.
+
+use evenkeel_sim::experiment::Digest;
+use evenkeel_sim::experiment::harm::response::{self, Case, Method};
+use evenkeel_sim::world::{Setup, run_quietly};
+
+/// Cases with more requests a second take too long here.
+const MOST_REQUESTS_PER_S: f64 = 3_000.0;
+
+/// Runs on all processors.
+fn execute(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, String> {
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(8);
+    let mut made: Vec<Option<Result<Digest, String>>> = runs.iter().map(|_| None).collect();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|first| {
+                let run = move |place: usize| {
+                    let (setup, seed) = &runs[place];
+                    (place, run_quietly(setup, *seed).map(Digest::of).map_err(|failure| failure.to_string()))
+                };
+                scope.spawn(move || (first..runs.len()).step_by(threads).map(run).collect::<Vec<_>>())
+            })
+            .collect();
+        for worker in workers {
+            for (place, digest) in worker.join().map_err(|_| "a worker panicked").unwrap_or_default() {
+                made[place] = Some(digest);
+            }
+        }
+    });
+    made.into_iter().map(|digest| digest.unwrap_or_else(|| Err("not run".into()))).collect()
+}
+
+fn listed(cases: &[Case], which: impl Fn(&Case) -> bool) -> Vec<String> {
+    let line = |case: &Case| {
+        let target_ms = case.target.as_millis_f64();
+        format!(
+            "case {}, target {target_ms:.3} ms, {:?}, {:?}: {}",
+            case.seed,
+            case.statistic,
+            case.load,
+            case.effect(0)
+        )
+    };
+    cases.iter().filter(|case| which(case)).map(line).collect()
+}
+
+/// HARM_FROM and HARM_CASES name other cases.
+#[test]
+fn a_latency_target_harms_one_case_in_a_hundred_at_most_and_helps_many() {
+    let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+    let (from, count) = (number("HARM_FROM", 1_000_000), number("HARM_CASES", 60));
+    let cases = response::cases(from, count, MOST_REQUESTS_PER_S, &[Method::Adaptive], &mut execute).unwrap();
+    let harmed = listed(&cases, |case| case.verdict(0).harmed);
+    let helped = listed(&cases, |case| case.verdict(0).helped);
+    println!("{} cases; harmed: {harmed:#?}; helped: {}", cases.len(), helped.len());
+    assert!(listed(&cases, |case| case.verdict(0).gravely).is_empty(), "{harmed:#?}");
+    assert!(harmed.len() * 100 <= cases.len().max(100), "{harmed:#?}");
+    assert!(helped.len() * 10 >= cases.len(), "a controller that never acts harms nobody: {helped:#?}");
+}
+
+#[test]
+fn the_same_seed_draws_the_same_case() {
+    let draw = || response::cases(5, 2, f64::INFINITY, &[], &mut execute).unwrap();
+    let (one, other) = (draw(), draw());
+    for (one, other) in one.iter().zip(&other) {
+        assert_eq!((one.target, one.load, one.seed), (other.target, other.load, other.seed));
+    }
+}
