@@ -99,11 +99,12 @@ fn reservations_and_standing_win() {
 }
 
 /// A run of a scenario that stands here, and a metric of it.
-fn measured(text: &str, tenants: &[&str], metrics: &[&str]) -> Vec<f64> {
+fn measured(text: &str, tenants: &[String], metrics: &[&str]) -> Vec<f64> {
+    let names: Vec<&String> = tenants.iter().collect();
     let mut open = |name: &str| Err(std::io::Error::other(format!("no trace {name}")));
     let parsed = scenario::parse(text, "test", &[], &mut open).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
     let run = run_quietly(&parsed.scenario.setup, 1).unwrap();
-    metrics.iter().map(|metric| Metric::parse(metric, tenants).unwrap().measure(&run, None)).collect()
+    metrics.iter().map(|metric| Metric::parse(metric, &names).unwrap().measure(&run, None)).collect()
 }
 
 #[test]
@@ -123,7 +124,6 @@ fn four_hundred_tenants_of_sixty_kib_a_second_are_noisy_together() {
         text
     };
     let tenants: Vec<String> = std::iter::once("database".into()).chain((0..400).map(|n| format!("t{n}"))).collect();
-    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
     let metrics = ["database.mean_ms", "bytes_per_s"];
     let (none, with) = (measured(&text("100s"), &tenants, &metrics), measured(&text("15ms"), &tenants, &metrics));
     println!(
@@ -150,7 +150,7 @@ fn a_reservation_of_500_iops_is_kept_beside_a_target() {
              workload = {{ op = \"write\", queue_depth = 256, block_size = \"64k\", size = \"20GiB\" }}\n"
         )
     };
-    let tenants = ["database", "reserved", "background"];
+    let tenants = ["database", "reserved", "background"].map(str::to_owned);
     let metrics = ["reserved.iops", "background.p999_ms", "database.p99_ms"];
     let (none, with) = (measured(&text("100s"), &tenants, &metrics), measured(&text("15ms"), &tenants, &metrics));
     println!("reserved, IOPS; background p999, ms; database p99, ms: {none:.0?} without a target, {with:.0?} with");

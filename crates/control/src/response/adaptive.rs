@@ -5,7 +5,8 @@
 //! [gain](super::gain), and the controller waits until the measurements are the effect; afterwards D moves by a tenth of
 //! that in each interval. D never leaves what is allowed, so that nothing winds up. No derivative.
 //!
-//! The set point lies three standard deviations of 1 s means below the target, so that such means stay below it.
+//! The set point lies three standard deviations of means over ten intervals (1 s) below the target, so that such means stay
+//! below it.
 //!
 //! A delay at its bound has to prove that it helps ([`super::trial`]); one that does not is released.
 
@@ -23,52 +24,19 @@ use crate::time::{Duration, Instant};
 const SIGMAS: f64 = 3.0;
 /// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
 pub(super) const NEWEST: f64 = 0.1;
-/// What has been missing for so many of its intervals is gone; a tenth of the usual load is none.
+/// What has been missing for so many of its intervals is gone; a tenth of the usual load is none; means over so many are to
+/// stay below the target.
 pub(super) const PATIENCE: f64 = 10.0;
 /// By which part of the target the set point lies below it at first, and at most.
 const MARGIN: (f64, f64) = (0.15, 0.5);
 /// Part of a delay that a step takes off while reads do not wait at all.
 const RELEASE: f64 = 0.25;
-/// Length over which means are to stay below the target: the paper's.
-const WINDOW: Duration = Duration::from_secs(1);
-
-/// Sums over intervals in which nothing but chance changed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    point: Point,
-    intervals: f64,
-}
-
-impl Sums {
-    fn add(&mut self, point: &Point) {
-        self.point.load += point.load;
-        self.point.response_ms += point.response_ms;
-        self.point.load_delay += point.load_delay;
-        self.intervals += 1.0;
-    }
-
-    fn mean(&self) -> Option<Point> {
-        (self.intervals > 0.0).then(|| Point {
-            load: self.point.load / self.intervals,
-            response_ms: self.point.response_ms / self.intervals,
-            load_delay: self.point.load_delay / self.intervals,
-        })
-    }
-}
-
-/// A 1 s mean in the making.
-#[derive(Clone, Copy, Debug, Default)]
-struct Window {
-    response_ms: f64,
-    reads: f64,
-    length_s: f64,
-}
 
 /// Our controller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Adaptive {
     target_ms: f64,
-    interval: Duration,
+    interval_s: f64,
     step_ms: f64,
     largest_ms: f64,
 
@@ -88,18 +56,18 @@ pub(super) struct Adaptive {
     gain: Gain,
     /// Intervals whose samples are not the effect of the present delay yet.
     skip: u32,
-    /// Mean response time since the last large step, of so many samples.
-    response_ms: f64,
+    /// Means since the last large step, of so many samples.
+    mean: Point,
     samples: f64,
     /// On which side the last sample was far off, if it was.
     outlier: Option<bool>,
-    sums: Sums,
     /// How it was before the last large step.
     before: Option<Point>,
     /// Of 1 s means around the set point, and over how many of them.
     variance: f64,
     windows: f64,
-    window: Window,
+    /// The present one: sum of response times in ms, reads, length in s.
+    window: [f64; 3],
     /// The delay that held, for noisy clients that return, and whether they are away.
     held_ms: f64,
     released: bool,
@@ -125,38 +93,14 @@ impl Adaptive {
         let target_ms = config.goal.as_millis_f64();
         Self {
             target_ms,
-            interval: config.interval,
+            interval_s: config.interval.as_secs_f64(),
             step_ms: config.step.as_millis_f64(),
             largest_ms: config.largest_delay().as_millis_f64(),
-            clients: Clients::default(),
-            sampled: None,
-            length_s: 0.0,
-            without_reads_s: 0.0,
-            gap_s: 0.0,
-            without_load_s: 0.0,
-            demand_ms: 0.0,
-            applied_ms: 0.0,
-            gain: Gain::default(),
-            skip: 0,
-            response_ms: 0.0,
-            samples: 0.0,
-            outlier: None,
-            sums: Sums::default(),
-            before: None,
             variance: square(MARGIN.0 * target_ms / SIGMAS),
             windows: 1.0,
-            window: Window::default(),
-            held_ms: 0.0,
             released: true,
-            joined: false,
-            stuck: 0.0,
-            trial: None,
-            tried_until: Instant::ZERO,
             verdict_holds: PATIENCE,
-            useless: None,
-            reason: Reason::NotEnoughData,
-            delays: Vec::new(),
-            scratch: Scratch::default(),
+            ..Self::default()
         }
     }
 
@@ -200,10 +144,10 @@ impl Adaptive {
 
     /// Takes the sample into account.
     pub(super) fn decide(&mut self, now: Instant) {
-        let response_ms = self.sampled.map_or(self.response_ms, |(measured_ms, _)| measured_ms);
+        let response_ms = self.sampled.map_or(self.mean.response_ms, |(measured_ms, _)| measured_ms);
         self.joined |= self.clients.find_noisy(self.gain.k() / response_ms.max(1e-2), &mut self.scratch.loads);
         self.without_reads_s += self.length_s;
-        if self.length_s >= PATIENCE * self.interval.as_secs_f64() {
+        if self.length_s >= PATIENCE * self.interval_s {
             // For so long nothing was going on.
             self.let_go(Reason::Idle);
             self.publish();
@@ -216,7 +160,7 @@ impl Adaptive {
                 self.without_reads_s = 0.0;
             }
             None => {
-                let gone_s = PATIENCE * self.gap_s.max(self.interval.as_secs_f64());
+                let gone_s = PATIENCE * self.gap_s.max(self.interval_s);
                 if self.reason != Reason::NotEnoughData && self.without_reads_s >= gone_s - 1e-9 {
                     self.let_go(Reason::Idle);
                 }
@@ -240,7 +184,7 @@ impl Adaptive {
 
     /// Standard deviation of the mean response time since the last step, in ms, as if intervals were independent.
     fn deviation_ms(&self) -> f64 {
-        let in_a_window = (WINDOW.as_secs_f64() / self.gap_s.max(self.interval.as_secs_f64())).max(1.0);
+        let in_a_window = (PATIENCE * self.interval_s / self.gap_s.max(self.interval_s)).max(1.0);
         libm::sqrt(self.variance * in_a_window * NEWEST.max(1.0 / self.samples.max(1.0)))
     }
 
@@ -254,7 +198,7 @@ impl Adaptive {
     /// Samples so far say nothing about what comes after the next `skip` intervals.
     fn begin_anew(&mut self, skip: u32) {
         (self.skip, self.samples, self.stuck, self.trial, self.outlier) = (skip, 0.0, 0.0, None, None);
-        (self.sums, self.before, self.window) = (Sums::default(), None, Window::default());
+        (self.before, self.window) = (None, [0.0; 3]);
     }
 
     fn control(&mut self, at: Instant, measured_ms: f64, reads: f64) {
@@ -268,13 +212,13 @@ impl Adaptive {
         let pause = now.load * PATIENCE <= usual;
         self.without_load_s = if pause { self.without_load_s + self.length_s } else { 0.0 };
         // A long delay makes pauses of its own.
-        let patience_s = PATIENCE * self.interval.as_secs_f64() + 1e-3 * self.gain.k() * self.demand_ms;
+        let patience_s = PATIENCE * self.interval_s + 1e-3 * self.gain.k() * self.demand_ms;
         if self.without_load_s >= patience_s - 1e-9 || pause && self.released {
             if !self.released {
                 self.let_go(Reason::NotEnoughData);
             }
-            let measured = from_ms(self.smooth(measured_ms));
-            self.reason = match self.response_ms > self.target_ms {
+            let measured = from_ms(self.smooth(&now));
+            self.reason = match self.mean.response_ms > self.target_ms {
                 true => Reason::NoOffenders { measured, target: set_point },
                 false => Reason::UnderTarget { measured, target: set_point },
             };
@@ -291,8 +235,8 @@ impl Adaptive {
             }
         }
         if let Some(reason) = self.useless.filter(|_| at < self.tried_until) {
-            let measured = from_ms(self.smooth(measured_ms));
-            let fast = self.response_ms <= self.target_ms;
+            let measured = from_ms(self.smooth(&now));
+            let fast = self.mean.response_ms <= self.target_ms;
             self.reason = if fast { Reason::UnderTarget { measured, target: set_point } } else { reason };
             return;
         }
@@ -306,17 +250,16 @@ impl Adaptive {
         }
         if pause {
             // Noisy clients that do nothing say nothing about the delay.
-            self.smooth(measured_ms);
+            self.smooth(&now);
             return;
         }
         if self.trial.is_some() {
             self.go_on_trying(at, &now);
             return;
         }
-        self.smooth(measured_ms);
-        self.sums.add(&now);
-        if let (Some(before), Some(after)) = (self.before.take(), self.sums.mean()) {
-            self.gain.learn(&before, &after, self.deviation_ms());
+        self.smooth(&now);
+        if let Some(before) = self.before.take() {
+            self.gain.learn(&before, &self.mean, self.deviation_ms());
         }
         self.adjust(at);
         self.watch_scatter(measured_ms, reads);
@@ -332,7 +275,7 @@ impl Adaptive {
             Verdict::InVain => Some(Reason::Infeasible { measured, target }),
         };
         // Trials with the same end come ever more rarely.
-        let holds_s = self.verdict_holds * f64::from(intervals) * self.interval.as_secs_f64();
+        let holds_s = self.verdict_holds * f64::from(intervals) * self.interval_s;
         self.tried_until = now + from_ms(1e3 * holds_s);
         self.verdict_holds *= 2.0;
         self.begin_anew(1);
@@ -342,49 +285,50 @@ impl Adaptive {
         }
     }
 
-    /// The mean response time; two samples in a row far off on the same side begin it anew.
-    fn smooth(&mut self, measured_ms: f64) -> f64 {
+    /// Takes a sample into the means; two in a row far off on the same side begin them anew. Answers the response time.
+    fn smooth(&mut self, now: &Point) -> f64 {
         let one_ms = self.deviation_ms() / libm::sqrt(NEWEST.max(1.0 / self.samples.max(1.0)));
-        let off = measured_ms - self.response_ms;
+        let off = now.response_ms - self.mean.response_ms;
         let side = (self.samples > 0.0 && libm::fabs(off) > SIGMAS * one_ms).then_some(off > 0.0);
         if side.is_some() && side == self.outlier {
             self.samples = 0.0;
         }
         self.outlier = side;
         self.samples += 1.0;
-        self.response_ms += NEWEST.max(1.0 / self.samples) * (measured_ms - self.response_ms);
-        self.response_ms
+        self.mean.approach(now, NEWEST.max(1.0 / self.samples));
+        self.mean.response_ms
     }
 
     /// Follows the scatter of 1 s means around the set point, while a delay keeps them there.
     fn watch_scatter(&mut self, measured_ms: f64, reads: f64) {
         // At either end of its range the delay does not keep them anywhere.
         if self.demand_ms <= 0.0 || self.demand_ms >= self.largest_ms || self.skip > 0 {
-            self.window = Window::default();
+            self.window = [0.0; 3];
             return;
         }
-        self.window.response_ms += measured_ms * reads;
-        self.window.reads += reads;
-        self.window.length_s += self.without_reads_s;
-        if self.window.length_s >= WINDOW.as_secs_f64() - 1e-9 {
-            let off = self.window.response_ms / self.window.reads - self.set_point_ms();
+        let [sum_ms, count, length_s] = self.window;
+        self.window = [sum_ms + measured_ms * reads, count + reads, length_s + self.without_reads_s];
+        if self.window[2] >= PATIENCE * self.interval_s - 1e-9 {
+            let off = self.window[0] / self.window[1] - self.set_point_ms();
             self.windows += 1.0;
             // One far off (a change of load) is no scatter.
             let most = square(SIGMAS) * self.variance;
             self.variance += NEWEST.max(1.0 / self.windows) * (square(off).min(most) - self.variance);
-            self.window = Window::default();
+            self.window = [0.0; 3];
         }
     }
 
     fn adjust(&mut self, now: Instant) {
-        let (response_ms, set_point_ms, before_ms) = (self.response_ms, self.set_point_ms(), self.demand_ms);
+        let (response_ms, set_point_ms, before_ms) = (self.mean.response_ms, self.set_point_ms(), self.demand_ms);
         let (measured, target) = (from_ms(response_ms), from_ms(set_point_ms));
         let error = response_ms - set_point_ms;
         let band = SIGMAS * self.deviation_ms();
         let large = libm::fabs(error) > band;
-        let at_most = before_ms > 0.0 && before_ms >= self.largest_ms;
+        // Of a hundredth of the load hardly anything is left to take.
+        let nothing_left = self.gain.k() * before_ms >= square(PATIENCE) * response_ms;
+        let at_most = before_ms > 0.0 && (before_ms >= self.largest_ms || nothing_left);
         self.stuck = if at_most && large && error > 0.0 { self.stuck + 1.0 } else { (self.stuck - 1.0).max(0.0) };
-        if !at_most {
+        if error < 0.0 {
             self.verdict_holds = PATIENCE;
         }
         if self.stuck >= PATIENCE && now >= self.tried_until {
@@ -417,10 +361,9 @@ impl Adaptive {
         } else if moved_ms >= self.step_ms.max(1e-6) {
             // Requests in flight meet the new delay after the response that they wait for, then k times.
             let lag_ms = response_ms + self.gain.k() * moved_ms;
-            let skip = libm::ceil(lag_ms / self.interval.as_millis_f64()).clamp(1.0, SIGMAS);
-            let before = self.sums.mean();
+            let skip = libm::ceil(lag_ms / (1e3 * self.interval_s)).clamp(1.0, SIGMAS);
             self.begin_anew(skip as u32);
-            self.before = before;
+            self.before = Some(self.mean);
         }
     }
 

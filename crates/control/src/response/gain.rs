@@ -30,6 +30,15 @@ pub(super) struct Point {
     pub(super) load_delay: f64,
 }
 
+impl Point {
+    /// Moves towards another moment by this part of the way.
+    pub(super) fn approach(&mut self, to: &Self, weight: f64) {
+        self.load += weight * (to.load - self.load);
+        self.response_ms += weight * (to.response_ms - self.response_ms);
+        self.load_delay += weight * (to.load_delay - self.load_delay);
+    }
+}
+
 /// The estimate of k.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gain {

@@ -161,9 +161,10 @@ impl Config {
 }
 
 /// Why the delays are what they are.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
     /// No read has been seen yet: nobody is known to wait.
+    #[default]
     NotEnoughData,
     /// No reads for a while: nobody waits, nobody is held back. What held before is remembered.
     Idle,

@@ -18,33 +18,25 @@ pub(super) struct Part {
     pub(super) delay_ms: f64,
 }
 
-/// Gives each part its delay so that their mean, weighted by share, is `mean_ms`, or as near as `most_ms` allows.
-/// O(n) for each round in which a part reaches the largest; there are few, because each leaves only little to others.
+/// Gives each part its delay so that their mean, weighted by share, is `mean_ms`, or as near as `most_ms` allows. O(n) for
+/// each of 60 halvings.
 pub(super) fn split(parts: &mut [Part], mean_ms: f64, most_ms: f64) {
     let mut left = mean_ms;
     for spared in [false, true] {
-        let group = || move |part: &&mut Part| part.spared == spared && part.share > 0.0;
-        parts.iter_mut().filter(group()).for_each(|part| part.delay_ms = 0.0);
-        // With delay = slope · share, a part at the largest at one slope is at it with any higher one.
-        loop {
-            let free = parts.iter_mut().filter(group()).filter(|part| part.delay_ms < most_ms);
-            let squares: f64 = free.map(|part| part.share * part.share).sum();
-            let slope = if squares > 0.0 { left.max(0.0) / squares } else { 0.0 };
-            let mut capped = false;
-            let free = parts.iter_mut().filter(group()).filter(|part| part.delay_ms < most_ms);
-            for part in free.filter(|part| slope * part.share >= most_ms) {
-                part.delay_ms = most_ms;
-                left -= part.share * most_ms;
-                capped = true;
-            }
-            if !capped {
-                let free = parts.iter_mut().filter(group()).filter(|part| part.delay_ms < most_ms);
-                for part in free {
-                    part.delay_ms = slope * part.share;
-                    left -= part.share * part.delay_ms;
-                }
-                break;
-            }
+        let group = |part: &&Part| part.spared == spared && part.share > 0.0;
+        let mean = |slope: f64| -> f64 {
+            parts.iter().filter(group).map(|part| part.share * most_ms.min(slope * part.share)).sum()
+        };
+        // At the highest slope all have the largest delay.
+        let least = parts.iter().filter(group).map(|part| part.share).fold(1.0, f64::min).max(1e-9);
+        let (mut low, mut high) = (0.0, most_ms / least);
+        for _ in 0..60 {
+            let middle = 0.5 * (low + high);
+            (low, high) = if mean(middle) > left { (low, middle) } else { (middle, high) };
+        }
+        left -= mean(high);
+        for part in parts.iter_mut().filter(|part| part.spared == spared) {
+            part.delay_ms = most_ms.min(high * part.share);
         }
     }
 }

@@ -39,20 +39,13 @@ pub(super) struct Trial {
     /// Intervals so far.
     intervals: u32,
     /// Sums in the pair under way, with the delay in force and lifted.
-    held: Sums,
-    lifted: Sums,
+    held: Point,
+    lifted: Point,
     pairs: f64,
     /// Over pairs: S(0) and S(1); gains of reads and their squares.
     errors: [f64; 2],
     gain: f64,
     gains: f64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    product: f64,
-    load_delay: f64,
-    response_ms: f64,
 }
 
 impl Trial {
@@ -70,7 +63,8 @@ impl Trial {
     pub(super) fn take(&mut self, point: &Point) -> Option<(Verdict, u32)> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {
-            sums.product += point.load * point.response_ms;
+            // Of X·R, not of X.
+            sums.load += point.load * point.response_ms;
             sums.load_delay += point.load_delay;
             sums.response_ms += point.response_ms;
         }
@@ -79,7 +73,7 @@ impl Trial {
             return None;
         }
         let (held, lifted) = (core::mem::take(&mut self.held), core::mem::take(&mut self.lifted));
-        let (y, q) = (lifted.product - held.product, held.load_delay - lifted.load_delay);
+        let (y, q) = (lifted.load - held.load, held.load_delay - lifted.load_delay);
         let gain = libm::log(lifted.response_ms / held.response_ms);
         self.pairs += 1.0;
         (self.errors[0], self.errors[1]) = (self.errors[0] + y * y, self.errors[1] + (y - q) * (y - q));
