@@ -49,11 +49,11 @@ fn the_goal_is_held_and_costs_no_throughput() {
 }
 
 #[test]
-fn a_burst_that_is_known_is_met_sooner() {
+fn a_burst_is_met_within_its_first_second() {
     for seed in 1..=5 {
         let run = run(&[], seed);
         let (first, again) = (seconds(&run, "database.mean_ms", 5, 6)[0], seconds(&run, "database.mean_ms", 30, 31)[0]);
-        assert!(again < first && again < 1.5 * GOAL_MS, "seed {seed}: {first:.1} ms, then {again:.1} ms");
+        assert!(first < 1.5 * GOAL_MS && again < 1.5 * GOAL_MS, "seed {seed}: {first:.1} ms, then {again:.1} ms");
     }
 }
 
@@ -150,7 +150,7 @@ fn a_reservation_of_500_iops_is_kept_beside_a_target() {
              workload = {{ op = \"write\", queue_depth = 256, block_size = \"64k\", size = \"20GiB\" }}\n"
         )
     };
-    let tenants = ["database", "reserved", "background"].map(str::to_owned);
+    let tenants = ["background", "database", "reserved"].map(str::to_owned);
     let metrics = ["reserved.iops", "background.p999_ms", "database.p99_ms"];
     let (none, with) = (measured(&text("100s"), &tenants, &metrics), measured(&text("15ms"), &tenants, &metrics));
     println!("reserved, IOPS; background p999, ms; database p99, ms: {none:.0?} without a target, {with:.0?} with");

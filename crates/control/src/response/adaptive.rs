@@ -55,7 +55,7 @@ pub(super) struct Adaptive {
     applied_ms: f64,
     gain: Gain,
     /// Intervals whose samples are not the effect of the present delay yet.
-    skip: u32,
+    skip: f64,
     /// Means since the last large step, of so many samples.
     mean: Point,
     samples: f64,
@@ -63,9 +63,8 @@ pub(super) struct Adaptive {
     outlier: Option<bool>,
     /// How it was before the last large step.
     before: Option<Point>,
-    /// Of 1 s means around the set point, and over how many of them.
+    /// Of 1 s means around the set point.
     variance: f64,
-    windows: f64,
     /// The present one: sum of response times in ms, reads, length in s.
     window: [f64; 3],
     /// The delay that held, for noisy clients that return, and whether they are away.
@@ -97,7 +96,6 @@ impl Adaptive {
             step_ms: config.step.as_millis_f64(),
             largest_ms: config.largest_delay().as_millis_f64(),
             variance: square(MARGIN.0 * target_ms / SIGMAS),
-            windows: 1.0,
             released: true,
             verdict_holds: PATIENCE,
             ..Self::default()
@@ -128,7 +126,7 @@ impl Adaptive {
     pub(super) fn throttle_changed(&mut self) {
         (self.tried_until, self.verdict_holds, self.useless) = (Instant::ZERO, PATIENCE, None);
         (self.gain, self.held_ms) = (Gain::default(), 0.0);
-        self.begin_anew(1);
+        self.begin_anew(1.0);
     }
 
     /// Gives or takes working memory.
@@ -145,7 +143,8 @@ impl Adaptive {
     /// Takes the sample into account.
     pub(super) fn decide(&mut self, now: Instant) {
         let response_ms = self.sampled.map_or(self.mean.response_ms, |(measured_ms, _)| measured_ms);
-        self.joined |= self.clients.find_noisy(self.gain.k() / response_ms.max(1e-2), &mut self.scratch.loads);
+        self.joined |=
+            self.clients.find_noisy(self.gain.k() / response_ms.max(1e-2), PATIENCE, &mut self.scratch.loads);
         self.without_reads_s += self.length_s;
         if self.length_s >= PATIENCE * self.interval_s {
             // For so long nothing was going on.
@@ -191,12 +190,12 @@ impl Adaptive {
     /// Nobody is throttled any longer; the delay that held is remembered.
     fn let_go(&mut self, reason: Reason) {
         (self.demand_ms, self.released) = (0.0, true);
-        self.begin_anew(0);
+        self.begin_anew(0.0);
         self.reason = reason;
     }
 
     /// Samples so far say nothing about what comes after the next `skip` intervals.
-    fn begin_anew(&mut self, skip: u32) {
+    fn begin_anew(&mut self, skip: f64) {
         (self.skip, self.samples, self.stuck, self.trial, self.outlier) = (skip, 0.0, 0.0, None, None);
         (self.before, self.window) = (None, [0.0; 3]);
     }
@@ -229,7 +228,7 @@ impl Adaptive {
             (self.samples, self.stuck, self.trial) = (0.0, 0.0, None);
             if self.held_ms > self.demand_ms {
                 self.demand_ms = self.held_ms.min(self.largest_ms);
-                self.begin_anew(1);
+                self.begin_anew(1.0);
                 self.reason = Reason::KnownBurst { held: from_ms(self.demand_ms) };
                 return;
             }
@@ -241,13 +240,15 @@ impl Adaptive {
             return;
         }
         self.useless = None;
-        if self.skip > 0 {
-            self.skip -= 1;
+        let passed = (self.without_reads_s / self.interval_s).max(1.0);
+        if self.skip >= passed {
+            self.skip -= passed;
             if !matches!(self.reason, Reason::KnownBurst { .. }) {
                 self.reason = Reason::AwaitingEffect { target: set_point };
             }
             return;
         }
+        self.skip = 0.0;
         if pause {
             // Noisy clients that do nothing say nothing about the delay.
             self.smooth(&now);
@@ -278,7 +279,7 @@ impl Adaptive {
         let holds_s = self.verdict_holds * f64::from(intervals) * self.interval_s;
         self.tried_until = now + from_ms(1e3 * holds_s);
         self.verdict_holds *= 2.0;
-        self.begin_anew(1);
+        self.begin_anew(1.0);
         self.reason = self.useless.unwrap_or(Reason::AwaitingEffect { target });
         if self.useless.is_some() {
             (self.demand_ms, self.held_ms) = (0.0, 0.0);
@@ -302,7 +303,7 @@ impl Adaptive {
     /// Follows the scatter of 1 s means around the set point, while a delay keeps them there.
     fn watch_scatter(&mut self, measured_ms: f64, reads: f64) {
         // At either end of its range the delay does not keep them anywhere.
-        if self.demand_ms <= 0.0 || self.demand_ms >= self.largest_ms || self.skip > 0 {
+        if self.demand_ms <= 0.0 || self.demand_ms >= self.largest_ms || self.skip > 0.0 {
             self.window = [0.0; 3];
             return;
         }
@@ -310,10 +311,9 @@ impl Adaptive {
         self.window = [sum_ms + measured_ms * reads, count + reads, length_s + self.without_reads_s];
         if self.window[2] >= PATIENCE * self.interval_s - 1e-9 {
             let off = self.window[0] / self.window[1] - self.set_point_ms();
-            self.windows += 1.0;
             // One far off (a change of load) is no scatter.
             let most = square(SIGMAS) * self.variance;
-            self.variance += NEWEST.max(1.0 / self.windows) * (square(off).min(most) - self.variance);
+            self.variance += NEWEST * (square(off).min(most) - self.variance);
             self.window = [0.0; 3];
         }
     }
@@ -332,7 +332,7 @@ impl Adaptive {
             self.verdict_holds = PATIENCE;
         }
         if self.stuck >= PATIENCE && now >= self.tried_until {
-            self.begin_anew(0);
+            self.begin_anew(0.0);
             self.trial = Some(Trial::default());
             self.reason = Reason::TestingEffect { delay: from_ms(before_ms) };
             return;
@@ -362,7 +362,7 @@ impl Adaptive {
             // Requests in flight meet the new delay after the response that they wait for, then k times.
             let lag_ms = response_ms + self.gain.k() * moved_ms;
             let skip = libm::ceil(lag_ms / (1e3 * self.interval_s)).clamp(1.0, SIGMAS);
-            self.begin_anew(skip as u32);
+            self.begin_anew(skip);
             self.before = Some(self.mean);
         }
     }
@@ -375,9 +375,9 @@ impl Adaptive {
         if self.demand_ms <= 0.0 || self.trial.as_ref().is_some_and(|trial| !trial.holds()) {
             return;
         }
-        let total: f64 = self.clients.noisy().map(Client::load).sum();
+        let total: f64 = self.clients.noisy().map(|client| client.bytes_per_s).sum();
         let part = |client: &Client| Part {
-            share: if total > 0.0 { client.load() / total } else { 0.0 },
+            share: if total > 0.0 { client.bytes_per_s / total } else { 0.0 },
             spared: client.standing == Standing::Important,
             delay_ms: 0.0,
         };

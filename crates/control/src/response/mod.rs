@@ -8,7 +8,7 @@
 //! | answer | delay |
 //! |---|---|
 //! | [`Method::Pid`] | one for all offenders, by a one-sided PID controller (Bjørgeengen and Haugerud) |
-//! | [`Method::Adaptive`] | by each offender's share of the load; gain, margin and known bursts learned |
+//! | [`Method::Adaptive`] | by each noisy client's share of the load; gain and margin learned |
 //!
 //! The control interval is the caller's: call [`Controller::observe`] with what happened since the last call, then
 //! [`Controller::tick`]. Ticks without a new sample repeat the decision until the signal counts as lost.
@@ -209,7 +209,8 @@ pub enum Reason {
         /// The delay that held, a mean weighted by load.
         held: Duration,
     },
-    /// Every offender is held back as far as allowed, and reads still take too long: the goal cannot be kept.
+    /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach. Without
+    /// a delay: a trial showed that reads do not profit from one.
     Infeasible {
         /// Mean response time of reads, smoothed.
         measured: Duration,
@@ -224,7 +225,7 @@ pub enum Reason {
     },
     /// A trial showed that the delay changes neither load nor response time: the throttle does not bite (acknowledgements
     /// that travel on data, an uncapped receive window). Delay everything that is sent to these clients, or cap the
-    /// window. At most 6 in 10,000 trials say so wrongly.
+    /// window. The delay is released. At most 1 in 1,000 trials says so wrongly.
     DoesNotBite {
         /// The delay that does nothing, a mean weighted by load.
         delay: Duration,
