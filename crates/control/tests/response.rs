@@ -287,7 +287,7 @@ fn the_loudest_bears_most_and_the_others_little() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(9));
     let mut clients = vec![client(1, 10.0 * 65536.0), client(2, 65536.0), client(3, 65536.0)];
     l.run(&mut clients, 200);
-    assert!(clients[0].delay_ms > 3.0 * clients[1].delay_ms.max(0.5), "{clients:?}");
+    assert!(clients[0].delay_ms > 2.5 * clients[1].delay_ms.max(0.5), "{clients:?}");
     assert!(clients[0].load > clients[1].load, "the order stays: {clients:?}");
 }
 

@@ -143,8 +143,7 @@ impl Adaptive {
     /// Takes the sample into account.
     pub(super) fn decide(&mut self, now: Instant) {
         let response_ms = self.sampled.map_or(self.mean.response_ms, |(measured_ms, _)| measured_ms);
-        self.joined |=
-            self.clients.find_noisy(self.gain.k() / response_ms.max(1e-2), PATIENCE, &mut self.scratch.loads);
+        self.joined |= self.clients.find_noisy(self.gain.k() / response_ms.max(1e-2), &mut self.scratch.loads);
         self.without_reads_s += self.length_s;
         if self.length_s >= PATIENCE * self.interval_s {
             // For so long nothing was going on.
@@ -375,9 +374,9 @@ impl Adaptive {
         if self.demand_ms <= 0.0 || self.trial.as_ref().is_some_and(|trial| !trial.holds()) {
             return;
         }
-        let total: f64 = self.clients.noisy().map(|client| client.bytes_per_s).sum();
+        let total: f64 = self.clients.noisy().map(Client::load).sum();
         let part = |client: &Client| Part {
-            share: if total > 0.0 { client.bytes_per_s / total } else { 0.0 },
+            share: if total > 0.0 { client.load() / total } else { 0.0 },
             spared: client.standing == Standing::Important,
             delay_ms: 0.0,
         };

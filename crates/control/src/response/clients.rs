@@ -54,6 +54,11 @@ impl Client {
         new
     }
 
+    /// Its usual load, or the present one if it has begun to move more.
+    pub(super) fn load(&self) -> f64 {
+        self.bytes_per_s.max(self.now_bytes_per_s)
+    }
+
     /// Takes the load of an interval, with this weight in the smoothed one.
     fn take(&mut self, sample: &ClientSample, weight: f64) {
         let valid = |load: f64| if load.is_nan() { 0.0 } else { load.clamp(0.0, MOST_BYTES_PER_S) };
@@ -132,9 +137,8 @@ impl Clients {
 
     /// Decides anew who is noisy: the loud clients that the throttle slows. What counts is the load that a client would have
     /// without its delay, of which a millisecond takes `effect` times the load, so that a delay makes no client look
-    /// harmless. A client that moves more than `begins` times its usual load has begun. Tells whether a client has become
-    /// noisy. O(clients · log clients).
-    pub(super) fn find_noisy(&mut self, effect: f64, begins: f64, loads: &mut Vec<f64>) -> bool {
+    /// harmless. Tells whether a client has become noisy. O(clients · log clients).
+    pub(super) fn find_noisy(&mut self, effect: f64, loads: &mut Vec<f64>) -> bool {
         let freed =
             |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s) * (1.0 + effect * client.delay_ms);
         loads.clear();
@@ -146,7 +150,7 @@ impl Clients {
             let noisy = match client.standing {
                 Standing::Never => false,
                 Standing::Always => true,
-                Standing::Ordinary | Standing::Important => client.loud && client.bytes_per_s > 0.0,
+                Standing::Ordinary | Standing::Important => client.loud && client.load() > 0.0,
             };
             joined |= noisy && !client.noisy;
             client.noisy = noisy;

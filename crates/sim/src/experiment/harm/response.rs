@@ -31,6 +31,8 @@ const GRAVE: (f64, f64) = (0.8, 2.0);
 /// A tenant is light below so much of its fair share, and has figures with so many requests.
 const LIGHT: f64 = 0.9;
 const REQUESTS: u64 = 300;
+/// Requests with which a tenant that was drawn as light shows what it gains.
+const PROTECTED_REQUESTS: u64 = 30;
 /// The longest that a throttle makes a request wait.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -142,11 +144,15 @@ impl Case {
                     ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64()),
                 );
             }
-            if !is_light(&self.setup, none, place) {
+            if is_light(&self.setup, none, place) {
+                add(&mut effect.light, 2 * place, ratio(is.response.p50_ms, was.response.p50_ms));
+                add(&mut effect.light, 2 * place + 1, ratio(is.response.p99_ms, was.response.p99_ms));
+            }
+            // The target is for those that were drawn as light, also where they are many or slow.
+            let drawn_light = self.setup.tenants[place].name.starts_with("light");
+            if !drawn_light || was.requests < PROTECTED_REQUESTS {
                 continue;
             }
-            add(&mut effect.light, 2 * place, ratio(is.response.p50_ms, was.response.p50_ms));
-            add(&mut effect.light, 2 * place + 1, ratio(is.response.p99_ms, was.response.p99_ms));
             let target_ms = self.target.as_millis_f64();
             gained = gained.min(ratio(self.figure(is), self.figure(was)));
             before = before.max(ratio(self.figure(was), target_ms));
