@@ -85,7 +85,7 @@ fn on_a_disk_behind_elastic_admission_as_well() {
         };
         let late = |ms: &str| goal(ms).iter().filter(|&&ms| ms > 20.0).count();
         let (without, with) = (late("10s"), late("20ms"));
-        assert!(without >= 15 && with <= 3, "seed {seed}: of 38 seconds {without} late without, {with} with");
+        assert!(without >= 15 && with <= 4, "seed {seed}: of 38 seconds {without} late without, {with} with");
     }
 }
 
