@@ -48,7 +48,7 @@ fn listed(cases: &[Case], which: impl Fn(&Case) -> bool) -> Vec<String> {
 #[test]
 fn a_latency_target_harms_few_cases_and_helps_many() {
     let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
-    let (from, count) = (number("HARM_FROM", 1_000_000), number("HARM_CASES", 60));
+    let (from, count) = (number("HARM_FROM", 1_000_000), number("HARM_CASES", 40));
     let cases = response::cases(from, count, MOST_REQUESTS_PER_S, &[Method::Adaptive], &mut execute).unwrap();
     let harmed = listed(&cases, |case| case.verdict(0).harmed);
     let helped = listed(&cases, |case| case.verdict(0).helped);

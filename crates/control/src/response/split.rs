@@ -34,9 +34,11 @@ pub(super) fn split(parts: &mut [Part], mean_ms: f64, most_ms: f64) {
             let middle = 0.5 * (low + high);
             (low, high) = if mean(middle) > left { (low, middle) } else { (middle, high) };
         }
-        left -= mean(high);
+        left -= mean(low);
+        // Of a nanosecond nothing is left for others.
+        left = if left < 1e-6 { 0.0 } else { left };
         for part in parts.iter_mut().filter(|part| part.spared == spared) {
-            part.delay_ms = most_ms.min(high * part.share);
+            part.delay_ms = most_ms.min(low * part.share);
         }
     }
 }
@@ -67,7 +69,7 @@ mod tests {
     }
 
     fn delays(parts: &[Part]) -> Vec<f64> {
-        parts.iter().map(|part| part.delay_ms).collect()
+        parts.iter().map(|part| nearest(part.delay_ms * 1e9) / 1e9).collect()
     }
 
     #[test]
