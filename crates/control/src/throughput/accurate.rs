@@ -5,7 +5,7 @@
 //! at which the controller counts:
 //!
 //! ```text
-//! A = (T + (1 - interval / window)·debt / interval) / (1 - κ)
+//! A = T / (1 - (interval / window)·κ) + (1 - interval / window)·debt / interval
 //! ```
 //!
 //! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which the
@@ -140,7 +140,7 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     let memory = stream.memory;
     let most = AT_ONCE * promised * length;
     let due = promised + memory.window.repaid / length;
-    let limit = (due + within * memory.debt.clamp(-most, most) / seen.seconds) / (1.0 - memory.lost);
+    let limit = due / (1.0 - (1.0 - within) * memory.lost) + within * memory.debt.clamp(-most, most) / seen.seconds;
     let limit = limit.max(LEAST * promised);
     let reason = reason(stream, seen, limit);
     stream.assign(limit, reason);

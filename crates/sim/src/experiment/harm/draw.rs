@@ -21,6 +21,41 @@ pub fn case(seed: u64) -> String {
     text
 }
 
+/// The scenario of a seed with hosts in mind: up to four tenants that load the device, some of them whatever it does, and
+/// up to three light ones, with requests that are not so large that a host would divide them.
+pub fn shared(seed: u64) -> String {
+    let mut draw = Draw { random: SplitMix64::new(seed) };
+    draw.random.next_u64();
+    let mut text = format!("title = \"shared case {seed}\"\n\n");
+    let rotational = draw.device(&mut text);
+    for number in 0..1 + draw.random.next_below(4) {
+        let size = draw.power_of_two(9, 17);
+        let mut workload = format!("{}, block_size = \"{size}\", size = \"16GiB\"", draw.kind());
+        if draw.chance(0.3) {
+            // From a part of what such a device does to more than that.
+            let rate = if rotational { draw.log(20.0, 300.0) } else { draw.log(200.0, 5_000.0) };
+            let _ = write!(workload, ", rate = {rate:.1}, arrivals = \"poisson\"");
+        } else {
+            let _ = write!(workload, ", queue_depth = {}", draw.power_of_two(2, 8));
+        }
+        if draw.chance(0.3) {
+            let _ = write!(workload, ", burst = \"{}ms:{}ms\"", draw.whole(100.0, 10e3), draw.whole(100.0, 10e3));
+        }
+        let weight = if draw.chance(0.3) { 4 } else { 1 };
+        draw.client(&mut text, &format!("heavy{number}"), weight, &workload);
+    }
+    for number in 0..1 + draw.random.next_below(3) {
+        let rate = if rotational { draw.log(2.0, 20.0) } else { draw.log(10.0, 300.0) };
+        let size = draw.power_of_two(9, 14);
+        let workload = format!(
+            "{}, block_size = \"{size}\", rate = {rate:.1}, arrivals = \"poisson\", size = \"16GiB\"",
+            draw.kind()
+        );
+        draw.client(&mut text, &format!("light{number}"), 1, &workload);
+    }
+    text
+}
+
 struct Draw {
     random: SplitMix64,
 }

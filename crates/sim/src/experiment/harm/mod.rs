@@ -14,11 +14,15 @@
 //! they have it for themselves.
 
 pub mod draw;
+pub mod hosts;
 mod judge;
 pub mod placement;
 pub mod response;
+pub mod shared;
+pub mod slots;
 #[cfg(test)]
 mod tests;
+pub mod throughput;
 
 use evenkeel_control::Duration;
 use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};

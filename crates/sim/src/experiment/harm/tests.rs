@@ -61,3 +61,36 @@ fn placement_harms_no_more_cases_than_it_did() {
     assert!(counts.harmed <= 25 && counts.gravely <= 11, "{counts:?}");
     assert!(counts.worth >= 20 && counts.gained >= 4, "{counts:?}");
 }
+
+/// Cases that are known to be harmed, and are not mended yet.
+const SLOTS_HARM: [u64; 7] = [2, 8, 10, 13, 19, 21, 23];
+const THROUGHPUT_HARM: [u64; 4] = [2, 16, 33, 42];
+
+/// Judges 24 cases on two threads.
+fn harmed(judge: impl Fn(u64) -> shared::Verdict + Sync) -> Vec<(u64, bool)> {
+    let half = |from: u64| (0..12).map(|case| from + 2 * case).collect::<Vec<u64>>();
+    let judged = |seeds: Vec<u64>| seeds.into_iter().map(|seed| (seed, judge(seed))).collect::<Vec<_>>();
+    let mut all = std::thread::scope(|scope| {
+        let first = scope.spawn(|| judged(half(0)));
+        let mut second = judged(half(1));
+        second.extend(first.join().expect("no panic"));
+        second
+    });
+    all.retain(|(_, verdict)| verdict.harmed);
+    all.sort_by_key(|(seed, _)| *seed);
+    all.into_iter().map(|(seed, verdict)| (seed, verdict.gravely)).collect()
+}
+
+#[test]
+fn slots_do_no_harm_but_to_the_cases_that_are_listed() {
+    let harmed = harmed(|seed| slots::judged(seed, evenkeel_control::slots::Config::NEEDS).verdict());
+    let new: Vec<_> = harmed.iter().filter(|(seed, _)| !SLOTS_HARM.contains(seed)).collect();
+    assert!(new.is_empty(), "{new:?} of {harmed:?}");
+}
+
+#[test]
+fn guarantees_do_no_harm_but_to_the_cases_that_are_listed() {
+    let harmed = harmed(|seed| throughput::judged(seed).verdict());
+    let new: Vec<_> = harmed.iter().filter(|(seed, _)| !THROUGHPUT_HARM.contains(seed)).collect();
+    assert!(new.is_empty(), "{new:?} of {harmed:?}");
+}

@@ -1,0 +1,193 @@
+//! First, do no harm: slots against doing nothing, on hosts that share a device.
+//!
+//! A case has the device and the tenants of [`draw`], on one to three hosts that exchange figures, and in a quarter of the
+//! cases tenants on one more host, which has no control. Half of the cases have latency targets, for means and 99th
+//! percentiles, from a quarter to ten times what the tenant has without control, so that some are met without control and
+//! some cannot be met. Cases with targets are compared with the better of no control and fixed totals by weight: whichever
+//! meets most targets, then whichever has most throughput.
+
+use evenkeel_control::pool::goal::Statistic;
+use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::slots::{Config, Method};
+use evenkeel_control::{Duration, Instant};
+
+use super::draw;
+use super::hosts::{self, Figures, MOST_HOSTS};
+use super::shared::{Light, Verdict, length, mean, verdict};
+use crate::world::Setup;
+
+/// Totals of the fixed methods.
+const FIXED: [f64; 2] = [16.0, 128.0];
+/// The pilot run.
+pub(super) const PILOT: Duration = Duration::from_secs(2);
+/// Seeds of every case, and of one that looks harmed.
+pub(super) const SEEDS: u64 = 1;
+pub(super) const MORE_SEEDS: u64 = 6;
+
+/// A drawn case.
+#[derive(Clone)]
+pub struct Case {
+    /// Of the generator.
+    pub seed: u64,
+    /// Device and tenants with their targets.
+    pub setup: Setup,
+    /// Where each tenant is.
+    pub host_of: Vec<usize>,
+    /// The host without control, if there is one.
+    pub unmanaged: Option<usize>,
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Effect {
+    /// Ratios to what it is compared with.
+    pub light: Light,
+    /// Natural logarithms of each tenant's figure to its target, for targets that doing nothing meets.
+    pub missed: Vec<Vec<f64>>,
+    /// Targets met without control, and with it.
+    pub met: [f64; 2],
+}
+
+impl Case {
+    /// The case of a seed.
+    pub fn draw(seed: u64) -> Self {
+        // A device that falls ever further behind makes all latencies a question of when the run ends.
+        (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
+    }
+
+    fn drawn(seed: u64, drawn: u64) -> Option<Self> {
+        let (time, text) = (PILOT, draw::shared(drawn));
+        let setup = super::setup(&text, Duration::ZERO, time).unwrap_or_else(|why| panic!("{why}\n{text}"));
+        let mut random = SplitMix64::new(drawn ^ 0x510);
+        let mut below = |n: usize| random.next_below(n as u64) as usize;
+        let managed = 1 + below(MOST_HOSTS - 1);
+        let unmanaged = (below(4) == 0).then_some(managed);
+        let count = managed + usize::from(unmanaged.is_some());
+        let mut host_of: Vec<usize> = setup.tenants.iter().map(|_| below(count)).collect();
+        // A host without control alone is no case.
+        host_of[0] = 0;
+        let mut case = Self { seed, setup, host_of, unmanaged };
+        let pilot = case.run(None, seed);
+        if pilot.iter().any(|figures| figures.response.mean().as_secs_f64() > 0.25 * time.as_secs_f64()) {
+            return None;
+        }
+        let time = length(&pilot, time);
+        (case.setup.warmup, case.setup.duration) = (time, time);
+        for client in &mut case.setup.clients {
+            client.until = client.until.max(Instant::ZERO + time + time);
+        }
+        if random.next_below(2) == 0 {
+            for (place, tenant) in case.setup.tenants.iter_mut().enumerate() {
+                let wanted = place == 0 || random.next_below(2) == 0;
+                let (factor, is_mean) = (0.25 * libm::pow(40.0, random.next_f64()), random.next_below(2) == 0);
+                if !wanted || Some(case.host_of[place]) == unmanaged || pilot[place].response.count() == 0 {
+                    continue;
+                }
+                let statistic = if is_mean { Statistic::Mean } else { Statistic::Percentile(99.0) };
+                let ns = figure(&pilot[place], statistic) * 1e9 * factor;
+                let time = Duration::from_nanos((ns as u64).max(1_000));
+                tenant.response_goal = Some(ResponseGoal { time, statistic });
+            }
+        }
+        Some(case)
+    }
+
+    /// Whether any tenant has a target.
+    pub fn has_targets(&self) -> bool {
+        self.setup.tenants.iter().any(|tenant| tenant.response_goal.is_some())
+    }
+
+    /// Runs it.
+    pub fn run(&self, slots: Option<Config>, seed: u64) -> Vec<Figures> {
+        hosts::run(&self.setup, &self.host_of, self.unmanaged, slots, seed)
+    }
+
+    /// Each tenant's figure over its target; `None` without a target.
+    fn over(&self, figures: &[Figures]) -> Vec<Option<f64>> {
+        let of = |(place, figures): (usize, &Figures)| {
+            let goal = self.setup.tenants[place].response_goal?;
+            let is = figure(figures, goal.statistic);
+            Some(if is > 0.0 { libm::log(is / goal.time.as_secs_f64()) } else { 0.0 })
+        };
+        figures.iter().enumerate().map(of).collect()
+    }
+
+    /// What `slots` do to it, over these seeds.
+    pub fn effect(&self, slots: Config, seeds: core::ops::Range<u64>) -> Effect {
+        let mut effect = Effect { missed: vec![Vec::new(); self.setup.tenants.len()], ..Effect::default() };
+        for seed in seeds {
+            let none = self.run(None, seed);
+            let with = self.run(Some(slots), seed);
+            let met = |over: &[Option<f64>]| over.iter().flatten().filter(|over| **over <= 0.0).count() as f64;
+            let (over_none, over_with) = (self.over(&none), self.over(&with));
+            for (missed, (none, with)) in effect.missed.iter_mut().zip(over_none.iter().zip(&over_with)) {
+                if let (Some(none), Some(with)) = (none, with)
+                    && *none <= 0.0
+                {
+                    missed.push(*with);
+                }
+            }
+            effect.met[0] += met(&over_none);
+            effect.met[1] += met(&over_with);
+            let mut best = none;
+            // Where all targets are met without control there is nothing to gain.
+            if over_none.iter().flatten().any(|over| *over > 0.0) {
+                let value = |figures: &[Figures]| (met(&self.over(figures)), hosts::bytes(figures));
+                for total in FIXED {
+                    let fixed = self.run(Some(Config { most: total, method: Method::Rwd, ..Config::NEEDS }), seed);
+                    let (was, is) = (value(&best), value(&fixed));
+                    // Throughput that is the same within what harm is stays with no control.
+                    if is.0 > was.0 || (is.0 == was.0 && is.1 > 1.05 * was.1) {
+                        best = fixed;
+                    }
+                }
+                // Who meets more targets than the best constant may pay for it.
+                if met(&over_with) > met(&self.over(&best)) {
+                    continue;
+                }
+            }
+            effect.light.learn(&self.setup, &best, &with);
+        }
+        effect
+    }
+}
+
+/// In seconds.
+fn figure(figures: &Figures, statistic: Statistic) -> f64 {
+    let time = match statistic {
+        Statistic::Mean => figures.response.mean(),
+        Statistic::Percentile(percentile) => figures.response.quantile(percentile / 100.0),
+    };
+    time.as_secs_f64()
+}
+
+impl Effect {
+    /// What counts of it.
+    pub fn verdict(&self) -> Verdict {
+        let mut verdict = verdict(&self.light);
+        for missed in self.missed.iter().filter(|missed| missed.len() > 1) {
+            let low = crate::statistics::interval_99(missed).0;
+            verdict.harmed |= low > 0.0;
+            verdict.gravely |= low > libm::log(2.0);
+        }
+        verdict
+    }
+
+    /// Whether the means so far are beyond a bound.
+    pub fn looks_harmed(&self) -> bool {
+        self.light.looks_harmed() || self.missed.iter().any(|missed| !missed.is_empty() && mean(missed) > 0.0)
+    }
+}
+
+/// The cases `from..from + count` that are harmed, or gravely, by what.
+pub fn cases(from: u64, count: u64, slots: Config) -> Vec<(u64, Effect)> {
+    (from..from + count).map(|seed| (seed, judged(seed, slots))).collect()
+}
+
+/// A case, with more seeds where two say that it may be harmed.
+pub fn judged(seed: u64, slots: Config) -> Effect {
+    let case = Case::draw(seed);
+    let effect = case.effect(slots, 0..SEEDS);
+    if effect.looks_harmed() { case.effect(slots, 0..MORE_SEEDS) } else { effect }
+}

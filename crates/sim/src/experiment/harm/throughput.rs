@@ -1,0 +1,140 @@
+//! First, do no harm: throughput guarantees against a plain limit of the same rate.
+//!
+//! A case has the device and the tenants of [`draw::shared`] on one host; one tenant has a guarantee of a twentieth to one
+//! and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
+
+use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::rng::SplitMix64;
+use evenkeel_control::throughput::Rate;
+use evenkeel_control::units::Rates;
+use evenkeel_control::{Duration, Instant};
+
+use super::hosts::{self, Figures};
+use super::shared::{Light, Verdict, length, mean, verdict};
+use super::{draw, slots};
+use crate::statistics::interval_99;
+use crate::world::Setup;
+
+/// A deviation from the guarantee, as a part of it, that counts for nothing.
+const NOTHING: f64 = 0.01;
+/// Tenths of a second in a window.
+const WINDOW: usize = 10;
+
+/// A drawn case.
+#[derive(Clone)]
+pub struct Case {
+    /// Of the generator.
+    pub seed: u64,
+    /// Device and tenants, of which the first has a guarantee.
+    pub setup: Setup,
+    /// In bytes a second.
+    pub guarantee: u64,
+}
+
+/// What came of a case, one figure for each seed.
+#[derive(Clone, Debug, Default)]
+pub struct Effect {
+    /// Ratios to the plain limit's.
+    pub light: Light,
+    /// Natural logarithms of how far the mean is from the guarantee, to the same of the limit.
+    pub missed: Vec<f64>,
+    /// The same of all windows of a second, wherever they begin.
+    pub jitter: Vec<f64>,
+    /// How much more than the guarantee the tenant got, as a part of it.
+    pub above: Vec<f64>,
+}
+
+impl Case {
+    /// The case of a seed.
+    pub fn draw(seed: u64) -> Self {
+        (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
+    }
+
+    fn drawn(seed: u64, drawn: u64) -> Option<Self> {
+        let (time, text) = (slots::PILOT, draw::shared(drawn));
+        let setup = super::setup(&text, Duration::ZERO, time).unwrap_or_else(|why| panic!("{why}\n{text}"));
+        let mut random = SplitMix64::new(drawn ^ 0x5aa7);
+        let mut case = Self { seed, setup, guarantee: 0 };
+        let pilot = case.run(Duration::ZERO, true, seed);
+        let behind = |figures: &Figures| figures.response.mean().as_secs_f64() > 0.25 * time.as_secs_f64();
+        let rate = pilot[0].bytes as f64 / time.as_secs_f64();
+        // A window is to hold some requests.
+        let guarantee = rate * 0.05 * libm::pow(30.0, random.next_f64());
+        let size = pilot[0].bytes as f64 / pilot[0].response.count().max(1) as f64;
+        if pilot.iter().any(behind) || guarantee < 50.0 * size {
+            return None;
+        }
+        let counts = length(&pilot, time);
+        (case.setup.warmup, case.setup.duration) = (counts, counts);
+        for client in &mut case.setup.clients {
+            client.until = client.until.max(Instant::ZERO + counts + counts);
+        }
+        case.guarantee = guarantee as u64;
+        Some(case)
+    }
+
+    fn run(&self, warmup: Duration, limit: bool, seed: u64) -> Vec<Figures> {
+        let mut setup = self.setup.clone();
+        setup.duration = setup.duration + (setup.warmup - warmup);
+        setup.warmup = warmup;
+        let first = &mut setup.tenants[0];
+        match limit {
+            true => first.qos.limit = Rates { bytes_per_s: self.guarantee, ..Rates::UNSET },
+            false if self.guarantee > 0 => first.promise = Goals::of_all(Rate::BytesPerS(self.guarantee)),
+            false => {}
+        }
+        hosts::run(&setup, &vec![0; setup.tenants.len()], None, None, seed)
+    }
+
+    /// What the guarantee does, over these seeds, beside the limit.
+    pub fn effect(&self, seeds: core::ops::Range<u64>) -> Effect {
+        let mut effect = Effect::default();
+        let guarantee = self.guarantee as f64;
+        for seed in seeds {
+            let [limit, with] = [true, false].map(|limit| self.run(self.setup.warmup, limit, seed));
+            let off = |rate: f64| (rate / guarantee - 1.0).abs();
+            let rate = |figures: &[Figures]| figures[0].bytes as f64 / self.setup.duration.as_secs_f64();
+            let jitter = |figures: &[Figures]| {
+                let windows = figures[0].tenths.windows(WINDOW);
+                mean(&windows.map(|window| off(window.iter().flatten().sum::<u64>() as f64)).collect::<Vec<_>>())
+            };
+            let ratio = |is: f64, was: f64| libm::log((is + NOTHING) / (was + NOTHING));
+            effect.missed.push(ratio(off(rate(&with)), off(rate(&limit))));
+            effect.jitter.push(ratio(jitter(&with), jitter(&limit)));
+            effect.above.push(rate(&with) / guarantee - 1.0);
+            effect.light.learn(&self.setup, &limit, &with);
+        }
+        effect
+    }
+}
+
+impl Effect {
+    fn beyond(&self, bound: f64, above: f64, range: impl Fn(&[f64]) -> f64) -> bool {
+        [&self.missed, &self.jitter].iter().any(|values| range(values) > libm::log(bound)) || range(&self.above) > above
+    }
+
+    /// What counts of it.
+    pub fn verdict(&self) -> Verdict {
+        let low = |values: &[f64]| interval_99(values).0;
+        let others = verdict(&self.light);
+        let harmed = others.harmed || self.beyond(1.1, NOTHING, low);
+        Verdict { harmed, gravely: others.gravely || self.beyond(2.0, 20.0 * NOTHING, low) }
+    }
+
+    /// Whether the means so far are beyond a bound.
+    pub fn looks_harmed(&self) -> bool {
+        self.light.looks_harmed() || self.beyond(1.1, NOTHING, mean)
+    }
+}
+
+/// The cases `from..from + count`.
+pub fn cases(from: u64, count: u64) -> Vec<(u64, Effect)> {
+    (from..from + count).map(|seed| (seed, judged(seed))).collect()
+}
+
+/// A case, with more seeds where one says that it may be harmed.
+pub fn judged(seed: u64) -> Effect {
+    let case = Case::draw(seed);
+    let effect = case.effect(0..slots::SEEDS);
+    if effect.looks_harmed() { case.effect(0..slots::MORE_SEEDS) } else { effect }
+}
