@@ -106,7 +106,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
 
     let uris = manager.server().listening().to_vec();
-    output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
+    output::announce(banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);
     if let Some(watchdog) = Watchdog::of_this_process() {
         watch(watchdog, Arc::clone(&manager))?;
