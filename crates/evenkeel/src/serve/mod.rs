@@ -32,6 +32,7 @@ pub(crate) mod systemd;
 
 pub(crate) use audit::Caller;
 pub(crate) use manager::{Consent, Manager, Refusal};
+pub(crate) use source::own_files;
 use source::{Flags, Source};
 use systemd::{Condition, Watchdog};
 
