@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
@@ -20,13 +21,18 @@ pub(crate) fn print(text: &str) {
 /// The lines then come when the reader does.
 pub(crate) fn announce(text: String) {
     // Not by `io::stdout`, whose lock would be held by a write that never returns.
-    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return };
+    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return print(&text) };
+    let text = Arc::new(text);
     let (done, written) = channel();
-    let write = move || {
-        let _ = File::from(out).write_all(text.as_bytes());
-        let _ = done.send(());
+    let write = {
+        let text = Arc::clone(&text);
+        move || {
+            let _ = File::from(out).write_all(text.as_bytes());
+            let _ = done.send(());
+        }
     };
-    if thread::Builder::new().name("evenkeel-out".into()).spawn(write).is_ok() {
-        let _ = written.recv_timeout(PATIENCE);
+    match thread::Builder::new().name("evenkeel-out".into()).spawn(write) {
+        Ok(_) => drop(written.recv_timeout(PATIENCE)),
+        Err(_) => print(&text),
     }
 }

@@ -557,8 +557,7 @@ fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
         command.current_dir(folder.path()).args(arguments).env("NOTIFY_SOCKET", &manager);
         let out = || writer.try_clone().expect("another end");
         let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
-        let mut said = [0; 256];
-        let ready = notified.recv(&mut said).is_ok_and(|length| said[..length].starts_with(b"READY=1"));
+        let ready = received(&notified).is_ok_and(|said| said.starts_with("READY=1"));
         if !ready {
             child.kill().and_then(|()| child.wait()).expect("it ends");
         }
@@ -615,6 +614,17 @@ fn read_only_holds_for_every_volume() {
     server.stop();
 }
 
+/// The next message to a service manager.
+fn received(notified: &UnixDatagram) -> std::io::Result<String> {
+    let mut buffer = [0; 256];
+    loop {
+        match notified.recv(&mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => return received.map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()),
+        }
+    }
+}
+
 #[test]
 fn a_service_manager_is_told_and_its_sockets_are_used() {
     let folder = Folder::new();
@@ -632,16 +642,7 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
     let mut server = Server::spawn(&mut command);
     assert!(server.uri().contains(&address), "{}", server.banner);
     succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "5"]);
-    let any = || {
-        let mut buffer = [0; 256];
-        let length = loop {
-            match notified.recv(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                received => break received.expect("a message"),
-            }
-        };
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
-    };
+    let any = || received(&notified).expect("a message");
     let message = || std::iter::repeat_with(any).find(|message| message != "WATCHDOG=1\n").expect("endless");
     assert_eq!(message(), "READY=1\n");
     // A manager that would wait for 4 s is told at once, and then every second.
