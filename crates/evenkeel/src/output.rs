@@ -1,9 +1,38 @@
-//! Standard output that may be a closed pipe.
+//! Standard output that may be a closed pipe, or one that nobody reads.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// How long a server or an agent waits for whoever reads what it says at its start.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Prints `text`. A reader that has seen enough (`| head`) is no error.
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints `text`, which fits a pipe, from a program that lasts: a reader that has stopped does not keep it from going on.
+/// The lines then come when the reader does.
+pub(crate) fn announce(text: String) {
+    // Not by `io::stdout`, whose lock would be held by a write that never returns.
+    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return print(&text) };
+    let text = Arc::new(text);
+    let (done, written) = channel();
+    let write = {
+        let text = Arc::clone(&text);
+        move || {
+            let _ = File::from(out).write_all(text.as_bytes());
+            let _ = done.send(());
+        }
+    };
+    match thread::Builder::new().name("evenkeel-out".into()).spawn(write) {
+        Ok(_) => drop(written.recv_timeout(PATIENCE)),
+        Err(_) => print(&text),
+    }
 }

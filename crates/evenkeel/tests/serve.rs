@@ -89,6 +89,13 @@ fn tcp_shows_and_changes_nothing() {
         assert_eq!(http(address, "GET", "/api/v1/state", &[host], "").status, 421, "{host}");
     }
     assert_eq!(http(address, "GET", "/healthz", &["Host: localhost"], "").status, 200);
+    let two_hosts = ["Host: localhost", "Host: localhost"];
+    let socket = folder.join("evenkeel-data/control.sock");
+    for answer in
+        [http(address, "GET", "/healthz", &two_hosts, ""), control(&socket, "GET", "/healthz", &two_hosts, "")]
+    {
+        assert!(answer.status == 400 && answer.body.contains("two_hosts"), "{}", answer.body);
+    }
     assert_eq!(server.state()["volumes"], before);
     server.stop();
 }
@@ -522,6 +529,44 @@ fn a_log_without_a_reader_stops_nothing() {
     assert!(server.end_unread().success());
 }
 
+/// A pipe that is full, whose reader has stopped.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use std::io::Write;
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("set");
+    while (&writer).write(&[b'x'; 512]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("set");
+    (reader, writer)
+}
+
+#[test]
+fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
+    let folder = Folder::new();
+    let guard = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+    fs::write(folder.join("guard.toml"), guard).expect("written");
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0", "--status", "off"][..],
+        &["guard", "run", "--dry-run", "--config", "guard.toml"],
+    ] {
+        let (_reader, writer) = full_pipe();
+        let (manager, at) = (folder.join("notify"), Instant::now());
+        let _ = fs::remove_file(&manager);
+        let notified = UnixDatagram::bind(&manager).expect("a socket");
+        notified.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        let mut command = Command::new(EVENKEEL);
+        command.current_dir(folder.path()).args(arguments).env("NOTIFY_SOCKET", &manager);
+        let out = || writer.try_clone().expect("another end");
+        let mut child = command.stdout(out()).stderr(out()).spawn().expect("it starts");
+        let ready = received(&notified).is_ok_and(|said| said.starts_with("READY=1"));
+        if !ready {
+            child.kill().and_then(|()| child.wait()).expect("it ends");
+        }
+        assert!(ready, "{arguments:?} was not ready after {:?}", at.elapsed());
+        assert!(Command::new("kill").arg(child.id().to_string()).status().expect("kill runs").success());
+        assert!(child.wait().expect("it ends").success(), "{arguments:?}");
+    }
+}
+
 #[test]
 fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     let folder = Folder::new();
@@ -569,6 +614,17 @@ fn read_only_holds_for_every_volume() {
     server.stop();
 }
 
+/// The next message to a service manager.
+fn received(notified: &UnixDatagram) -> std::io::Result<String> {
+    let mut buffer = [0; 256];
+    loop {
+        match notified.recv(&mut buffer) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => return received.map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned()),
+        }
+    }
+}
+
 #[test]
 fn a_service_manager_is_told_and_its_sockets_are_used() {
     let folder = Folder::new();
@@ -586,16 +642,7 @@ fn a_service_manager_is_told_and_its_sockets_are_used() {
     let mut server = Server::spawn(&mut command);
     assert!(server.uri().contains(&address), "{}", server.banner);
     succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "5"]);
-    let any = || {
-        let mut buffer = [0; 256];
-        let length = loop {
-            match notified.recv(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                received => break received.expect("a message"),
-            }
-        };
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
-    };
+    let any = || received(&notified).expect("a message");
     let message = || std::iter::repeat_with(any).find(|message| message != "WATCHDOG=1\n").expect("endless");
     assert_eq!(message(), "READY=1\n");
     // A manager that would wait for 4 s is told at once, and then every second.

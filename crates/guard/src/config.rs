@@ -13,6 +13,7 @@ use evenkeel_policy::exchange::MAX_POOLS;
 use evenkeel_policy::goal::default_offenders_above;
 pub use evenkeel_policy::goal::{Method, Statistic};
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
+use evenkeel_policy::{budget_that_hangs, rate_that_hangs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -299,9 +300,31 @@ impl Config {
 
     /// What is doubtful, and does not keep an agent from running.
     fn doubts(&self, document: &Document<'_>) -> Vec<Problem> {
-        let Status::At(address) = self.guard.status else { return Vec::new() };
-        let danger = self.guard.terms().danger(address);
-        danger.into_iter().map(|danger| document.complain(&["guard", "status"], danger)).collect()
+        let mut doubts = Vec::new();
+        let mut doubt = |path: &[&str], message: String| doubts.push(document.complain(path, message));
+        if let Status::At(address) = self.guard.status
+            && let Some(danger) = self.guard.terms().danger(address)
+        {
+            doubt(&["guard", "status"], danger);
+        }
+        // Values with which whoever is limited by them would seem to hang.
+        for (hybrid, settings) in &self.hybrids {
+            for (tenant, promise) in &settings.tenants {
+                for (direction, goal) in [("read", promise.read), ("write", promise.write)] {
+                    let Some(goal) = goal.filter(|goal| goal.bytes_per_s.is_some()) else { continue };
+                    for (key, rate) in [("bytes_per_s", goal.bytes_per_s), ("ceiling", goal.ceiling)] {
+                        if let Some(hang) = rate.and_then(rate_that_hangs) {
+                            doubt(&["hybrids", hybrid, "tenants", tenant, direction, key], hang);
+                        }
+                    }
+                }
+            }
+        }
+        // What a request costs an OSD beside its bytes, only the OSD knows.
+        if let Some((key, hang)) = self.ceph.as_ref().and_then(|ceph| budget_that_hangs(&ceph.admission, Bytes(0))) {
+            doubt(&["ceph", "admission", key], hang);
+        }
+        doubts
     }
 
     fn faults(&self, document: &Document<'_>, abilities: Abilities) -> Vec<Problem> {

@@ -123,6 +123,39 @@ fn whoever_shows_names_and_loads_to_others_is_told() {
 }
 
 #[test]
+fn values_that_hang_are_told() {
+    let tenant = "[hybrids.h]\ndevice = \"/dev/vdb\"\n[hybrids.h.tenants.a]\ngroup = \"a.slice\"\n";
+    for (text, place, words) in [
+        (format!("{tenant}read = {{ bytes_per_s = 10 }}\n"), "5:10: hybrids.h.tenants.a.read.bytes_per_s", "\"10MB\""),
+        (
+            format!("{tenant}write = {{ bytes_per_s = 1, ceiling = \"1GB\" }}\n"),
+            "5:11: hybrids.h.tenants.a.write.bytes_per_s",
+            "less than one request",
+        ),
+        (
+            "[ceph]\nadmission = { kind = \"fixed\", budget = 64 }\n".into(),
+            "2:31: ceph.admission.budget",
+            "64 is below",
+        ),
+        (
+            "[ceph]\nadmission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 64 }\n"
+                .into(),
+            "ceph.admission.budget_max",
+            "64 is below",
+        ),
+    ] {
+        let (_, doubts) = Config::check(&text, "guard.toml", NONE).expect("valid");
+        let [doubt] = &doubts[..] else { panic!("{text}: {doubts:?}") };
+        let doubt = doubt.to_string();
+        assert!(doubt.contains(place) && doubt.contains(words), "{doubt}");
+    }
+    let fine = format!(
+        "{tenant}read = {{ bytes_per_s = 4096 }}\nwrite = {{ iops = 1, ceiling = 1 }}\n[ceph]\nadmission = \"elastic\"\n"
+    );
+    assert_eq!(Config::check(&fine, "guard.toml", NONE).expect("valid").1, []);
+}
+
+#[test]
 fn promises_that_make_no_sense_are_refused() {
     let cases = [
         ("group = \"a\"", "read: is missing, and so is write"),

@@ -359,25 +359,22 @@ fn one_line(message: &str) -> String {
 }
 
 /// Adds to what serde says what would be right.
-fn explain(message: &str) -> String {
+pub fn explain(message: &str) -> String {
     let message = one_line(message);
-    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let Some((&wrong, known)) = words.split_first() else {
-        return match message.as_str() {
-            "invalid socket address syntax" => {
-                "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into()
-            }
-            _ => message,
-        };
+    if message == "invalid socket address syntax" {
+        return "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into();
+    }
+    let known_as = [("unknown field `", "unknown key"), ("unknown variant `", "unknown value")];
+    let Some((begin, what)) = known_as.into_iter().find_map(|(says, what)| Some((message.find(says)?, what))) else {
+        return message;
     };
-    let what = match message.split('`').next().map(str::trim) {
-        Some("unknown field") => "unknown key",
-        Some("unknown variant") => "unknown value",
-        _ => return message,
-    };
+    // In front of it may stand where that is.
+    let (place, says) = message.split_at(begin);
+    let words: Vec<&str> = says.split('`').skip(1).step_by(2).collect();
+    let Some((&wrong, known)) = words.split_first() else { return message };
     let list = known.join(", ");
     match closest(wrong, known) {
-        Some(close) => format!("{what} {wrong:?}; did you mean {close:?}? (known: {list})"),
-        None => format!("{what} {wrong:?}; known: {list}"),
+        Some(close) => format!("{place}{what} {wrong:?}; did you mean {close:?}? (known: {list})"),
+        None => format!("{place}{what} {wrong:?}; known: {list}"),
     }
 }

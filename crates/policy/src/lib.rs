@@ -45,7 +45,8 @@ pub mod uri;
 pub mod workload;
 
 pub use config::Config;
-pub use rules::{Finding, Severity, findings, is_name, unknown};
+pub use document::explain;
+pub use rules::{Finding, Severity, budget_that_hangs, findings, is_name, rate_that_hangs, unknown};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../example.toml");

@@ -2,6 +2,7 @@
 
 mod access;
 mod hangs;
+mod idle;
 pub(crate) mod tls;
 
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use crate::config::{
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
+
+pub use hangs::{budget_that_hangs, rate_that_hangs};
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
 const MAX_NAME: usize = 64;
@@ -108,6 +111,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
         volume(config, name, settings, &mut out);
     }
     shared_paths(config, &mut out);
+    idle::names(config, &mut out);
     config.exchange.faults().into_iter().for_each(|(key, message)| out.error(&["exchange", key], message));
     out.0
 }

@@ -500,6 +500,13 @@ fn values_that_hang_are_warnings_and_known_as_such() {
         ("[tenants.a]\npromise.write = { bytes_per_s = 1 }\n", "tenants.a.promise.write.bytes_per_s", "\"1MB\""),
         ("[pools.main]\nlimit = { bytes_per_s = 500 }\n", "pools.main.limit.bytes_per_s", "\"500MB\""),
         ("[pools.main.emulate]\nbandwidth = 50\n", "pools.main.emulate.bandwidth", "\"50MB\""),
+        ("[pools.main.emulate]\nread_latency = \"2s\"\n", "pools.main.emulate.read_latency", "at most \"1s\""),
+        (
+            "[pools.main.emulate]\nwrite_latency = \"1h\"\n",
+            "pools.main.emulate.write_latency",
+            "less than one a second",
+        ),
+        ("[pools.main.emulate]\ncommit_latency = \"1001ms\"\n", "pools.main.emulate.commit_latency", "at most \"1s\""),
         ("[pools.main]\nadmission = { kind = \"fixed\", budget = 64 }\n", "pools.main.admission.budget", "8096"),
         (
             "[pools.main]\nadmission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 4096 }\n",
@@ -517,7 +524,8 @@ fn values_that_hang_are_warnings_and_known_as_such() {
     }
     // Small, and meant; and other warnings.
     let text = "[server]\nstatus = \"0.0.0.0:9809\"\n[tenants.a]\nlimit = { iops = 1, bytes_per_s = 4096 }\n\
-                [pools.main]\nadmission = { kind = \"fixed\", budget = 8096 }\nlimit = { bytes_per_s = 0 }\n";
+                [pools.main]\nadmission = { kind = \"fixed\", budget = 8096 }\nlimit = { bytes_per_s = 0 }\n\
+                [pools.main.emulate]\nread_latency = \"1s\"\n";
     let report = check(text, "test");
     assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
     assert_eq!(report.config.hangs("test"), []);
@@ -535,4 +543,41 @@ fn format_and_grow_belong_to_files() {
         &["memory"],
     );
     assert_error("[volumes.a]\nsize = 4096\nformat = \"qcow2\"\n", "3:10: volumes.a.format", &["raw"]);
+}
+
+#[test]
+fn names_that_nothing_belongs_to_are_warnings_with_the_one_that_was_meant() {
+    let volume = "[volumes.database]\nsize = 4096\n";
+    for (text, place, meant) in [
+        (format!("[tenants.databse]\nweight = 2\n{volume}"), "tenants.databse", "\"database\""),
+        (format!("[tenants.defualt]\nweight = 2\n{volume}"), "tenants.defualt", "\"default\""),
+        (format!("[pools.mian]\nlimit = {{ iops = 5 }}\n{volume}"), "pools.mian", "\"main\""),
+    ] {
+        let report = check(&text, "test");
+        assert!(report.errors.is_empty(), "{text}: {:?}", report.errors);
+        let [warning] = &report.warnings[..] else { panic!("{text}: {:?}", report.warnings) };
+        assert!(warning.key == place && warning.position.is_some_and(|(line, _)| line == 1), "{warning}");
+        assert!(warning.message.contains("did you mean") && warning.message.contains(meant), "{warning}");
+        assert_eq!(report.config.hangs("test"), [], "a command may make it");
+    }
+    for text in [
+        // Something belongs to it.
+        format!("[tenants.databse]\nclients = [\"192.0.2.0/24\"]\n{volume}"),
+        format!("[tenants.databse]\n[volumes.other]\nsize = 4096\ntenant = \"databse\"\n{volume}"),
+        // The one that could have been meant is there.
+        format!("[tenants.databse]\n[tenants.database]\n[tenants.default]\nweight = 2\n{volume}"),
+        format!("[pools.mian]\n[pools.main]\nlimit = {{ iops = 5 }}\n{volume}"),
+        // Others come by command.
+        format!("[tenants.backup]\n[tenants.disk1]\n[pools.spare]\n{volume}"),
+        "[tenants.disk1]\n[tenants.database]\n".to_owned(),
+    ] {
+        assert_eq!(check(&text, "test").warnings, [], "{text}");
+    }
+    // As many as there may be are compared in no time.
+    let many: String =
+        (0..10_000).map(|n| format!("[tenants.tenant-{n}]\n[volumes.volume-{n}]\nsize = 4096\n")).collect();
+    let config = parse(&many);
+    let begun = std::time::Instant::now();
+    config.validate("test").unwrap();
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }

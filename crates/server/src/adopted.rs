@@ -131,8 +131,8 @@ impl Adopted {
         Ok(adopted)
     }
 
-    /// Takes note of which files have come to be that a process expected and did not see.
-    fn settle(&mut self) {
+    /// Takes note of which of the expected files have come to be; the others are forgotten.
+    pub(crate) fn settle(&mut self) {
         let (data_dir, before) = (&self.data_dir, self.files.len());
         self.files.retain(|key, known| {
             if known.is_expected() {

@@ -38,6 +38,7 @@ pub use error::Error;
 pub use listen::is_stale;
 pub use paced::{Paced, Work};
 pub use places::shortage;
+pub use registry::{Inspected, inspect};
 pub use server::{Applied, Server, Start};
 pub use spin::Spin;
 pub use tls::Acceptor;

@@ -64,7 +64,7 @@ impl OwnFiles {
             .chain(log);
         let own = all.map(|(path, what)| {
             let target = std::fs::metadata(&path).ok().map(|metadata| Target::of(&metadata));
-            Own { path: resolve(&path).unwrap_or(path), target, what }
+            Own { path: resolved(&path), target, what }
         });
         Self(own.collect())
     }
@@ -89,6 +89,11 @@ pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
         }
         resolved => resolved,
     }
+}
+
+/// The same as far as that is known, for comparing.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    resolve(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The folder of `path`, without symbolic links.

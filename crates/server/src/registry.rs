@@ -1,6 +1,8 @@
 //! Pools, volumes and tenants as configured, and how they change while the server runs.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +15,7 @@ use evenkeel_policy::config::{self, Cache};
 
 use crate::adopted::{Adopted, Name};
 use crate::backend::Backend;
-use crate::backend::contents::Verdict;
+use crate::backend::contents::{self, Verdict};
 use crate::backend::emulate::Device;
 use crate::backend::file::{File, LOCK_PATIENCE, Open};
 use crate::backend::memory::Memory;
@@ -22,7 +24,7 @@ use crate::backend::remote::Remote;
 use crate::clock;
 use crate::error::Error;
 use crate::faults::Faults;
-use crate::places::{OwnFiles, Target, shortage};
+use crate::places::{OwnFiles, Target, resolved, shortage};
 use crate::settle::{side_by_side, within};
 use crate::shared::{SharedPool, Snapshot};
 use crate::tls::Acceptor;
@@ -104,9 +106,13 @@ impl Registry {
         }
         let files = self.files(&next)?;
         let opened = self.open(present, &mut next, &places, files.as_ref());
-        // What was created is known as such although something else failed.
+        // What was created is known as such although something else failed; what was not may become anybody's.
         if let Some(files) = files {
-            within(self.patience, "data_dir", move || files.adopted().save())?;
+            within(self.patience, "data_dir", move || {
+                let mut adopted = files.adopted();
+                adopted.settle();
+                adopted.save()
+            })?;
         }
         opened?;
         self.lengthen(&next)?;
@@ -210,7 +216,7 @@ impl Registry {
     }
 
     /// Lengthens the files of volumes that are to be longer. Clients see nothing of it before [`Self::apply`].
-    fn lengthen(&self, next: &Snapshot) -> Result<(), Error> {
+    fn lengthen(&mut self, next: &Snapshot) -> Result<(), Error> {
         for volume in next.volumes.iter().flatten() {
             let (name, size) = (&volume.name, volume.size());
             if let Backend::File(file) = &volume.backend
@@ -237,8 +243,18 @@ impl Registry {
         }
         for (served, size) in growing(next) {
             let volume = Arc::clone(served);
-            match within(self.patience, &served.name, move || volume.lengthen(size)) {
-                Ok(before) => lengthened.push((Arc::clone(served), before)),
+            let lengthen = move || {
+                let lack = match &volume.backend {
+                    Backend::File(file) => shortage(file.path(), size),
+                    _ => None,
+                };
+                Ok((volume.lengthen(size)?, lack))
+            };
+            match within(self.patience, &served.name, lengthen) {
+                Ok((before, lack)) => {
+                    lengthened.push((Arc::clone(served), before));
+                    self.notes.extend(lack.map(|lack| lacks(&served.name, &lack)));
+                }
                 Err(error) => {
                     // A file longer than configured could not be served the next time.
                     lengthened.iter().for_each(|(volume, before)| volume.shorten(*before));
@@ -442,8 +458,7 @@ impl Opening {
         files.taken().insert(file.target(), name.clone());
         // A file that had its length before is not news.
         if let Some(lack) = lack.filter(|_| file.is_new() || size > actual) {
-            tracing::warn!(volume = name, "{lack}");
-            notes.push(format!("warning: volume {name}: {lack}"));
+            notes.push(lacks(name, &lack));
         }
         Ok((file, size))
     }
@@ -455,8 +470,7 @@ impl Opening {
             let cure = "Give the volume a file or device of its own".to_owned();
             Err(Error::NotOurs { volume: self.name.clone(), path: path.to_owned(), why, cure })
         };
-        let resolved = crate::places::resolve(path).unwrap_or_else(|_| path.to_owned());
-        if let Some(what) = files.own.at(&resolved, target) {
+        if let Some(what) = files.own.at(&resolved(path), target) {
             return refuse(format!("it is {what}, which clients would destroy"));
         }
         match target.and_then(|target| files.taken().get(&target).cloned()) {
@@ -467,8 +481,16 @@ impl Opening {
 
     /// Examines a file or device that is not known; tells what it holds.
     fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
-        let (name, path) = (&self.name, file.path());
-        let found = file.examine(size);
+        let note = self.judge(file.path(), file.examine(size))?;
+        if let Some(note) = &note {
+            tracing::info!("{note}");
+        }
+        Ok(note)
+    }
+
+    /// A sentence about what was found in a file or device; an image of another format is refused unless it is meant.
+    fn judge(&self, path: &Path, found: io::Result<Option<(&'static str, Verdict)>>) -> Result<Option<String>, Error> {
+        let name = &self.name;
         let found = found.map_err(|cause| Error::Volume { path: path.to_owned(), action: "examine", cause })?;
         let Some((what, verdict)) = found else { return Ok(None) };
         if verdict == Verdict::Refuse && self.volume.format != Some(config::Format::Raw) {
@@ -484,15 +506,24 @@ impl Opening {
                 ),
             });
         }
-        let note = format!("volume {name}: {} already holds {what}; clients see it as it is", path.display());
-        tracing::info!("{note}");
-        Ok(Some(note))
+        Ok(Some(format!("volume {name}: {} already holds {what}; clients see it as it is", path.display())))
     }
 
     /// The size to serve: what was asked for, growing a file that is shorter if it is ours or that was asked for, too,
     /// never cutting data off.
     fn fit(&self, file: &File, actual: u64, read_only: bool) -> Result<u64, Error> {
-        let (name, path) = (&self.name, file.path());
+        let block = self.volume.backend == config::Backend::Block;
+        let size = self.size(file.path(), actual, block || read_only, file.is_foreign())?;
+        if size > actual {
+            let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
+            file.grow(size).map_err(fail)?;
+        }
+        Ok(size)
+    }
+
+    /// The size that a file or device of `actual` bytes is to have; `fixed`: it cannot be lengthened.
+    fn size(&self, path: &Path, actual: u64, fixed: bool, foreign: bool) -> Result<u64, Error> {
+        let name = &self.name;
         let block = self.volume.backend == config::Backend::Block;
         let refuse = |why: String| Err(Error::Refused(format!("volume \"{name}\" ({}): {why}", path.display())));
         match self.volume.size.map(|size| size.0) {
@@ -501,21 +532,87 @@ impl Opening {
             Some(wanted) if wanted < actual && !block => refuse(format!(
                 "it has {actual} bytes, but size says {wanted}; serving less would hide data. Leave size out, or set it to {actual}"
             )),
-            Some(wanted) if wanted > actual && (block || read_only) => {
+            Some(wanted) if wanted > actual && fixed => {
                 refuse(format!("it has only {actual} bytes, but size says {wanted}"))
             }
-            Some(wanted) if wanted > actual && file.is_foreign() && !self.volume.grow => {
+            Some(wanted) if wanted > actual && foreign && !self.volume.grow => {
                 Err(foreign_size(name, path, actual, wanted))
             }
-            Some(wanted) => {
-                if wanted > actual {
-                    let grown = file.grow(wanted);
-                    grown.map_err(|cause| Error::Volume { path: path.to_owned(), action: "grow", cause })?;
-                }
-                Ok(wanted)
-            }
+            Some(wanted) => Ok(wanted),
         }
     }
+
+    /// What opening would say of a regular file that exists: what it holds, or why the server would refuse it, and the key that
+    /// is about. Nothing is said of what this process may not read.
+    fn inspect(&self) -> Result<Option<String>, (&'static str, Error)> {
+        let refused = |error| ("path", error);
+        let (volume, server) = (&self.volume, &self.config.server);
+        let on_disk = matches!(volume.backend, config::Backend::File | config::Backend::Block);
+        let path = self.config.path_of(&self.name, volume).filter(|_| on_disk);
+        let (Some(path), Some(files)) = (path, &self.files) else { return Ok(None) };
+        self.must_be_free(files, &path).map_err(refused)?;
+        let Ok(metadata) = std::fs::metadata(&path) else { return Ok(None) };
+        files.taken().insert(Target::of(&metadata), self.name.clone());
+        let Some(file) = metadata.is_file().then(|| std::fs::File::open(&path).ok()).flatten() else {
+            return Ok(None);
+        };
+        let known = files.adopted().find(&Name::of(&server.data_dir, &path, &metadata));
+        let note = match known {
+            Some(_) => None,
+            None => {
+                let found = contents::examine(metadata.len(), |bytes, at| file.read_at(bytes, at));
+                self.judge(&path, found).map_err(refused)?
+            }
+        };
+        let read_only = volume.read_only || server.read_only;
+        self.size(&path, metadata.len(), read_only, known != Some(true)).map_err(|error| ("size", error))?;
+        Ok(note)
+    }
+}
+
+/// What a server would say about the file of a volume.
+#[derive(Debug)]
+pub struct Inspected {
+    /// The volume.
+    pub volume: String,
+    /// The key in its table that this is about.
+    pub key: &'static str,
+    /// What the file holds already, or why the server would refuse it.
+    pub said: Result<String, Error>,
+}
+
+/// Looks at the files that volumes are to be on, as far as they are there and this process may read them. `own_files`: those
+/// that the program keeps. Changes nothing.
+///
+/// # Errors
+/// When the record of known files cannot be read: what clients have written would be taken for foreign.
+pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Result<Vec<Inspected>, Error> {
+    let adopted = Arc::new(Mutex::new(Adopted::load(&config.server.data_dir)?));
+    let files = Files { own: Arc::new(OwnFiles::of(config, own_files)), adopted, taken: Arc::default() };
+    let found = config.volumes.iter().filter_map(|(name, volume)| {
+        let opening = Opening {
+            config: Arc::clone(config),
+            id: 0,
+            name: name.clone(),
+            volume: volume.clone(),
+            pool: 0,
+            device: None,
+            files: Some(files.clone()),
+            patience: StdDuration::ZERO,
+        };
+        let (key, said) = match opening.inspect() {
+            Ok(note) => ("path", Ok(note?)),
+            Err((key, error)) => (key, Err(error)),
+        };
+        Some(Inspected { volume: name.clone(), key, said })
+    });
+    Ok(found.collect())
+}
+
+/// Logs that there is no room for a volume's file, for which this is the reason; a line for whoever asked for it.
+fn lacks(volume: &str, lack: &str) -> String {
+    tracing::warn!(volume, "{lack}");
+    format!("warning: volume {volume}: {lack}")
 }
 
 /// Refuses to lengthen a file that Evenkeel did not create.

@@ -302,11 +302,11 @@ impl Server {
         Ok(std::mem::take(&mut registry.notes))
     }
 
-    /// Makes a volume longer. Clients see the new size when they reconnect.
+    /// Makes a volume longer; tells what was noticed about its file. Clients see the new size when they reconnect.
     ///
     /// # Errors
     /// When there is no such volume, it is that long already, or its back end cannot grow.
-    pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<(), Error> {
+    pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
         let volume = self.shared.snapshot().find(name).cloned().ok_or_else(|| unknown("volume", name))?;
         if size.0 <= volume.size() {
@@ -330,7 +330,8 @@ impl Server {
             }
             None => {}
         }
-        self.switch(&mut registry, &config, false).map(drop)
+        self.switch(&mut registry, &config, false)?;
+        Ok(std::mem::take(&mut registry.notes))
     }
 
     /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.

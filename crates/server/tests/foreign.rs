@@ -149,6 +149,20 @@ fn what_a_foreign_file_holds_is_told_once() {
 }
 
 #[test]
+fn a_file_that_was_not_created_after_all_is_not_the_servers_later() {
+    let scratch = Scratch::new("foreign-later");
+    let (image, later) = (scratch.path().join("image"), scratch.path().join("later.img"));
+    foreign(&image, QCOW2);
+    // The first is refused before the second is created.
+    let text = format!("[volumes.a]\npath = {:?}\n[volumes.later]\nsize = \"1MiB\"\n", image.display().to_string());
+    assert!(refused(&config(&scratch, Engine::Auto, &text)).contains("qcow2"));
+    assert!(!later.exists());
+    foreign(&later, QCOW2);
+    let why = refused(&config(&scratch, Engine::Auto, "[volumes.later]\n"));
+    assert!(why.contains("later.img") && why.contains("qcow2"), "{why}");
+}
+
+#[test]
 fn by_command_volumes_are_where_the_configuration_allows() {
     let scratch = Scratch::new("foreign-places");
     let (data, allowed, outside) =
@@ -252,4 +266,9 @@ fn a_size_above_the_free_space_is_told() {
     assert!(!sparse.exists() || fs::metadata(&sparse).unwrap().blocks() < 1 << 11);
     let notes = test.server.create_volume("small", Volume { size: Some(Bytes(4096)), ..Volume::default() }).unwrap();
     assert_eq!(notes, [""; 0]);
+    assert_eq!(test.server.grow_volume("small", Bytes(8192)).unwrap(), [""; 0]);
+    match test.server.grow_volume("small", size) {
+        Ok(notes) => assert!(notes.len() == 1 && notes[0].contains("are free on the file system"), "{notes:?}"),
+        Err(error) => assert!(matches!(error, Error::Volume { .. }), "{error}"),
+    }
 }

@@ -4,6 +4,7 @@
 use crate::support;
 
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicBool;
 
 use evenkeel_nbd::wire::{Command, CommandFlags};
@@ -47,6 +48,105 @@ fn work_on_memory_of_another_pool_is_shared_out_in_turns() {
         println!("{command:?}: {noise} requests of the attacker beside {LIGHT} of the light client");
         assert!(noise <= AT_MOST * LIGHT, "{command:?}: {noise} requests beside {LIGHT}");
     }
+}
+
+/// Pieces of data in the fragmented file, each of one block of its file system, with a hole behind it of many times that.
+const PIECES: u64 = 4096;
+const PIECE: u64 = 4 << 10;
+const APART: u64 = 256 << 10;
+/// Extents in one answer of a file at most.
+const MOST_EXTENTS: usize = 1024;
+
+/// A file with holes as the volume `noise`, and a light volume whose reads wait for no disk.
+fn fragmented(test: &str, engine: Engine, pools: &str) -> TestServer {
+    let scratch = support::Scratch::new(test);
+    let text = format!(
+        "[server]\nworkers = 1\n{pools}[tenants.light]\n[tenants.noise]\n\
+         [volumes.light]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.noise]\npool = \"noise\"\nsize = {}\n",
+        PIECES * APART
+    );
+    let config = support::config(&scratch, engine, &text);
+    let test = TestServer::with_config(scratch, config);
+    let file = std::fs::OpenOptions::new().write(true).open(test.scratch.path().join("noise.img")).unwrap();
+    (0..PIECES).for_each(|n| file.write_all_at(&[1; PIECE as usize], n * APART).unwrap());
+    test
+}
+
+#[test]
+fn a_fragmented_file_is_described_piece_by_piece_in_short_answers() {
+    for engine in support::ENGINES {
+        let test = fragmented("fragments", engine, "[pools.noise]\n");
+        let mut client = test.connect("noise");
+        let (size, mut at, mut pieces, mut answers) = (PIECES * APART, 0, 0, 0);
+        while at < size {
+            let cookie = client.send(Command::BlockStatus, CommandFlags::NONE, at, size - at, &[]);
+            client.wait(cookie).unwrap();
+            let extents = std::mem::take(&mut client.answers.extents);
+            assert!((1..=MOST_EXTENTS).contains(&extents.len()), "{} extents at {at}", extents.len());
+            for (length, status) in extents {
+                // A piece may be cut in two where one answer ends and the next begins, not change its place.
+                let is_data = at % APART < PIECE;
+                assert_eq!(status == 0, is_data, "{engine:?}: {length} bytes at {at}");
+                let end = at / APART * APART + if is_data { PIECE } else { APART };
+                assert!(at + length <= end, "{engine:?}: {length} bytes at {at}");
+                pieces += u64::from(is_data && at + length == end);
+                at += length;
+            }
+            answers += 1;
+        }
+        assert_eq!((at, pieces), (size, PIECES));
+        assert!(answers as usize >= 2 * PIECES as usize / MOST_EXTENTS, "{answers} answers");
+        test.wait_for("all of them counted", |state| carried_out(state) == answers);
+    }
+}
+
+#[test]
+fn searches_of_a_fragmented_file_keep_no_other_pool_waiting() {
+    for engine in support::ENGINES {
+        let test = fragmented("searches", engine, "[pools.noise]\n");
+        let stop = AtomicBool::new(false);
+        let noise: u64 = std::thread::scope(|scope| {
+            let stops = support::Stop(&stop);
+            let attack = || test.connect("noise").keep_asking(Command::BlockStatus, PIECES * APART, DEPTH, &stop);
+            let attackers: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(attack)).collect();
+            test.wait_for("the attack", |state| carried_out(state) > DEPTH as u64);
+            let mut light = test.connect("light");
+            let before = carried_out(&test.server.state());
+            (0..LIGHT).for_each(|_| drop(light.read(0, 4096).unwrap()));
+            let noise = carried_out(&test.server.state()) - before;
+            drop(stops);
+            assert!(attackers.into_iter().all(|attacker| attacker.join().is_ok()));
+            noise
+        });
+        println!("{engine:?}: {noise} searches beside {LIGHT} requests of the light client");
+        assert!(noise <= AT_MOST * LIGHT, "{engine:?}: {noise} searches beside {LIGHT}");
+    }
+}
+
+#[test]
+fn searches_of_a_fragmented_file_are_paid_for_by_weight() {
+    // The pool's limit makes both wait, whatever the machine can do. A search costs 16 KiB and `base_cost`, a read 4 KiB and
+    // that: two and a half times as many reads. If searches cost nothing but `base_cost`, it would be half as many.
+    let text = "[pools.noise]\nlimit = { iops = 100 }\n[volumes.reads]\ntenant = \"light\"\npool = \"noise\"\nsize = \"1MiB\"\n";
+    let test = fragmented("weights", Engine::Auto, text);
+    let stop = AtomicBool::new(false);
+    let (reads, searches) = std::thread::scope(|scope| {
+        let _stops = support::Stop(&stop);
+        scope.spawn(|| test.connect("reads").keep_asking(Command::Read, 4096, DEPTH, &stop));
+        scope.spawn(|| test.connect("noise").keep_asking(Command::BlockStatus, PIECES * APART, DEPTH, &stop));
+        let done = |state: &State| {
+            let pool = state.pools.iter().find(|pool| pool.name == "noise").unwrap();
+            let of = |name| pool.tenants.iter().find(|tenant| tenant.name == name).unwrap();
+            (of("light").reads_total, of("noise").metas_total)
+        };
+        test.wait_for("both of them", |state| done(state).0.min(done(state).1) > 0);
+        let (first_reads, first_searches) = done(&test.server.state());
+        test.wait_for("300 requests", |state| done(state).0 + done(state).1 >= first_reads + first_searches + 300);
+        let (reads, searches) = done(&test.server.state());
+        (reads - first_reads, searches - first_searches)
+    });
+    println!("{reads} reads beside {searches} searches");
+    assert!(reads >= searches, "{reads} reads beside {searches} searches");
 }
 
 /// Tenants, and volumes of files, because those need buffers.

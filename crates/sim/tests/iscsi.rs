@@ -197,7 +197,7 @@ fn above_percent(pace: Duration, bursts_s: &[(u64, u64)], control: &Control) -> 
         let verdict = judge(&simulate(&setup, seed).unwrap(), &active, 15.0);
         (above, windows) = (above + verdict.above, windows + verdict.windows);
     }
-    100.0 * above as f64 / windows as f64
+    100.0 * f64::from(above) / f64::from(windows)
 }
 
 #[test]

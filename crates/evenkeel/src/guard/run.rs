@@ -240,11 +240,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .spawn(move || discover(&configured, every, &found, &ended))?;
     }
 
-    output::print(&format!("guarding {}: {}\n", guarded.join(", "), actor.explain()));
+    let mut lines = format!("guarding {}: {}\n", guarded.join(", "), actor.explain());
     if let Some(address) = address {
         let scheme = if terms.is_https(address) { "https" } else { "http" };
-        output::print(&format!("{scheme}://{address}/api/v1/state\n"));
+        lines += &format!("{scheme}://{address}/api/v1/state\n");
     }
+    output::announce(lines);
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: diskstats.as_mut(), read_times: read_times.as_mut() };
     let interval = if watches { config.guard.interval.into() } else { IDLE_EVERY };

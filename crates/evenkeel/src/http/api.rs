@@ -140,7 +140,11 @@ async fn grow_volume(
     body: Result<Json<NewSize>, JsonRejection>,
 ) -> Answer {
     let NewSize { size } = content(body)?;
-    change(move || manager.grow_volume(&by, &name, size).map(|()| vec![format!("volume {name} grown to {size}")])).await
+    change(move || {
+        let notes = manager.grow_volume(&by, &name, size)?;
+        Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())
+    })
+    .await
 }
 
 async fn remove_volume(State(manager): Shared, Extension(by): By, Path(name): Path<String>) -> Answer {
@@ -178,7 +182,8 @@ async fn set_pool(
 fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Rejected> {
     body.map(|Json(content)| content).map_err(|rejection| {
         let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
-        Rejected(Refusal::new(rejection.status().as_u16(), "invalid_request", rejection.body_text(), cure))
+        let message = evenkeel_policy::explain(&rejection.body_text());
+        Rejected(Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure))
     })
 }
 

@@ -11,7 +11,7 @@ use super::api::Rejected;
 use crate::serve::Refusal;
 
 /// Larger than any request that makes sense.
-const MAX_BODY_BYTES: usize = 64 << 10;
+pub(super) const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// Nothing from elsewhere, nothing inline, not in a frame of another page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -25,7 +25,8 @@ pub(super) fn read_only(router: Router, loopback: bool) -> Router {
 
 /// Bounds requests on the control socket.
 pub(super) fn control(router: Router) -> Router {
-    finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(map_response(add_headers))
+    let router = finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
 
 fn finish(router: Router) -> Router {

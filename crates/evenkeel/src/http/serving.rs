@@ -11,10 +11,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::serve::Listener;
 use evenkeel_server::{Paced, Work};
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -26,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
+use super::guard::MAX_BODY_BYTES;
 use crate::serve::Caller;
 
 /// How often connections look whether others begin otherwise by now.
@@ -42,7 +44,8 @@ pub(super) struct Bounds {
     pub(super) of_address: usize,
     /// Until TLS stands.
     pub(super) handshake: Duration,
-    /// Until the head of a request is there, from its first byte, the first one of a connection from its beginning.
+    /// Until the head of a request is there, from its first byte, the first one of a connection from its beginning; and
+    /// then until its body is.
     pub(super) head: Duration,
     /// Until the next request begins. Not one of the periods that are usual for scrapers, whose next request would meet
     /// the end.
@@ -191,7 +194,7 @@ pub(super) async fn serve<L: Listener>(
             let of = |wanted: fn(&Stage) -> bool| {
                 open.iter().filter_map(Weak::upgrade).find(|progress| wanted(&progress.stage()))
             };
-            let oldest = of(|stage| matches!(stage, Stage::Head(_)))
+            let oldest = of(|stage| matches!(stage, Stage::Part(_)))
                 .or_else(|| of(|stage| matches!(stage, Stage::Idle)))
                 .or_else(|| of(|stage| matches!(stage, Stage::Turn)));
             if let Some(oldest) = oldest {
@@ -258,22 +261,26 @@ async fn converse(
     over: impl Future<Output = ()>,
 ) {
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(caller);
-        let (answer, progress, pace) = (router.call(request), Arc::clone(progress), Arc::clone(pace));
-        progress.enter(Stage::Turn);
+    let service = service_fn(|request: Request<Incoming>| {
+        let (router, progress, pace) = (router.clone(), Arc::clone(progress), Arc::clone(pace));
+        progress.enter(if request.body().is_end_stream() { Stage::Turn } else { Stage::Part(Instant::now()) });
         async move {
+            let (mut head, body) = request.into_parts();
+            head.extensions.insert(caller);
+            let body = whole(body).await?;
+            progress.enter(Stage::Turn);
             turn(&pace, origin).await;
             progress.enter(Stage::Answering);
-            let answer = PAYS.scope((pace, origin), answer).await;
+            let answer = router.call(Request::from_parts(head, Body::from(body)));
+            let Ok(answer) = PAYS.scope((pace, origin), answer).await;
             progress.enter(Stage::Idle);
-            answer
+            Ok::<_, hyper::Error>(answer)
         }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(bounds.idle);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    progress.enter(Stage::Head(Instant::now()));
+    progress.enter(Stage::Part(Instant::now()));
     tokio::select! {
         _ = connection.as_mut() => return,
         () = progress.until_late(bounds.head) => return,
@@ -281,6 +288,18 @@ async fn converse(
     }
     connection.as_mut().graceful_shutdown();
     let _ = timeout(bounds.last_answer, connection).await;
+}
+
+/// All of a body, so that one that does not arrive keeps its connection from counting as one that is being answered. What is
+/// more than is ever taken is left, and refused by its length.
+async fn whole(mut body: Incoming) -> hyper::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while bytes.len() <= MAX_BODY_BYTES
+        && let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+    {
+        bytes.extend_from_slice(&frame?.into_data().unwrap_or_default());
+    }
+    Ok(bytes)
 }
 
 /// Connections by where they come from.
@@ -322,8 +341,8 @@ impl Drop for Share {
 /// What a connection is at.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// The head of a request, or what comes before the first one, since then.
-    Head(Instant),
+    /// The head or the body of a request, or what comes before the first one, since then.
+    Part(Instant),
     /// A request waits for the client's turn: silence is not the client's then.
     Turn,
     /// It is being answered, likewise.
@@ -341,7 +360,7 @@ struct Progress {
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { stage: Mutex::new(Stage::Head(Instant::now())), gives_way: Notify::new() }
+        Self { stage: Mutex::new(Stage::Part(Instant::now())), gives_way: Notify::new() }
     }
 }
 
@@ -362,17 +381,17 @@ impl Progress {
     fn receive(&self) {
         let mut stage = self.stage();
         if matches!(*stage, Stage::Idle) {
-            *stage = Stage::Head(Instant::now());
+            *stage = Stage::Part(Instant::now());
         }
     }
 
-    /// Waits until the head of a request has been incomplete for so long.
+    /// Waits until the head or the body of a request has been incomplete for so long.
     async fn until_late(&self, patience: Duration) {
         loop {
             let stage = *self.stage();
             match stage {
-                Stage::Head(since) if since.elapsed() >= patience => return,
-                Stage::Head(since) => sleep_until(since + patience).await,
+                Stage::Part(since) if since.elapsed() >= patience => return,
+                Stage::Part(since) => sleep_until(since + patience).await,
                 Stage::Turn | Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
             }
         }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use axum::routing::get;
+use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::rustls::crypto::ring::default_provider;
@@ -45,7 +45,9 @@ async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening +
         sleep(2 * FOR_AN_ANSWER).await;
         "here"
     };
+    let echo = post(async |said: String| said);
     let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow)).route("/work", get(work));
+    let router = router.route("/echo", echo);
     tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
 }
@@ -67,9 +69,10 @@ async fn is_answered(stream: &mut TcpStream) -> bool {
 
 async fn is_answered_at(stream: &mut TcpStream, path: &str) -> bool {
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    if stream.write_all(request.as_bytes()).await.is_err() {
-        return false;
-    }
+    stream.write_all(request.as_bytes()).await.is_ok() && is_here(stream).await
+}
+
+async fn is_here(stream: &mut TcpStream) -> bool {
     let (mut said, mut more) = (Vec::new(), [0; 1024]);
     while !said.ends_with(b"here") {
         match timeout(PATIENCE, stream.read(&mut more)).await.expect("an answer or an end") {
@@ -144,6 +147,32 @@ async fn the_oldest_incomplete_request_gives_way() {
         assert!(is_answered(&mut stream).await, "{}", idle.len());
         idle.push(stream);
     }
+}
+
+/// A request of which the last byte of the body is missing.
+const HALF_A_BODY: &[u8] = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nher";
+
+#[tokio::test]
+async fn a_request_whose_body_does_not_arrive_gives_way() {
+    let address = start(Bounds { connections: 3, ..LONG }).await;
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(HALF_A_BODY).await.unwrap();
+        halves.push(half);
+        assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await, "{}", halves.len());
+    }
+    let ended = timeout(PATIENCE, halves[0].read(&mut [0; 1])).await.expect("ended in time");
+    assert!(matches!(ended, Ok(0) | Err(_)));
+    let mut last = halves.pop().unwrap();
+    last.write_all(b"e").await.unwrap();
+    assert!(is_here(&mut last).await, "one that goes on is answered");
+
+    let address = start(Bounds { head: SHORT, ..LONG }).await;
+    let mut half = TcpStream::connect(address).await.unwrap();
+    half.write_all(HALF_A_BODY).await.unwrap();
+    let ended = timeout(PATIENCE, half.read(&mut [0; 1])).await.expect("ended in time");
+    assert!(matches!(ended, Ok(0) | Err(_)));
 }
 
 #[tokio::test]

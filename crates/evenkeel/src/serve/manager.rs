@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
-use evenkeel_policy::check::Errors;
+use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
@@ -160,13 +160,16 @@ impl Manager {
             tracing::warn!("{warning}");
         }
         let before = self.config();
+        let warnings = new_warnings(&before, &loaded.config)?;
         let applied = self.server.reload(loaded.config)?;
         audit::log(by, "configuration", &*before, &*self.config());
         if let Some(exchange) = self.exchange.get() {
             exchange.resize(self.config().exchange.sizes());
         }
         *fixed_volumes = loaded.fixed_volumes;
-        Ok(told(applied))
+        // All of them are in the log already.
+        let answered = warnings.iter().filter(|_| !matches!(by, Caller::Signal)).map(in_answer);
+        Ok(told(applied).into_iter().chain(answered).collect())
     }
 
     /// Serves a new volume, now and after a restart; tells what was noticed about its file.
@@ -181,15 +184,15 @@ impl Manager {
                 "choose another name",
             ));
         }
-        self.check(&change, &config)?;
+        let warnings = self.check(&change, &config)?;
         let notes = self.server.create_volume(name, volume.clone())?;
         audit::log(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
         self.record(&change)?;
-        Ok(notes)
+        Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Makes a volume longer, now and after a restart.
-    pub(crate) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<(), Refusal> {
+    /// Makes a volume longer, now and after a restart; tells what was noticed about its file.
+    pub(crate) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
         let before = self.server.state().volumes.into_iter().find(|volume| volume.name == name);
@@ -202,11 +205,12 @@ impl Manager {
             }
             None => return Err(unknown("volume", name, config.volumes.keys())),
         }
-        self.check(&change, &config)?;
-        self.server.grow_volume(name, size)?;
+        let warnings = self.check(&change, &config)?;
+        let notes = self.server.grow_volume(name, size)?;
         let before = before.map(|volume| Bytes(volume.size_bytes));
         audit::log(by, &format!("volume {name}"), &json!({ "size": before }), &json!({ "size": size }));
-        self.record(&change)
+        self.record(&change)?;
+        Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
     /// Serves a volume no longer; its file stays. Tells what came of it.
@@ -282,8 +286,8 @@ impl Manager {
         consent: Consent,
         part: impl Fn(&Config) -> Option<&T>,
     ) -> Result<Vec<String>, Refusal> {
-        config.validate("request")?;
         let before = self.config();
+        let warnings = new_warnings(&before, &config)?;
         if !consent.force {
             let known = before.hangs("request");
             let hangs: Vec<String> =
@@ -295,13 +299,13 @@ impl Manager {
         }
         let applied = self.server.reload(config)?;
         audit::log(by, what, &part(&before), &part(&self.config()));
-        Ok(told(applied))
+        Ok(told(applied).into_iter().chain(warned(warnings)).collect())
     }
 
     /// Refuses what could not be served now or after a restart: that reads the file, the command line and the record,
-    /// and knows nothing of the tenants and pools that were changed by command.
-    fn check(&self, fixed_volumes: &BTreeSet<String>, next: &Config) -> Result<(), Refusal> {
-        next.validate("request")?;
+    /// and knows nothing of the tenants and pools that were changed by command. Tells what is doubtful.
+    fn check(&self, fixed_volumes: &BTreeSet<String>, next: &Config) -> Result<Vec<Problem>, Refusal> {
+        let warnings = new_warnings(&self.config(), next)?;
         let recorded = next.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name));
         self.source.load_with(recorded.map(|(name, volume)| (name.clone(), volume.clone())).collect()).map_err(
             |errors| {
@@ -313,7 +317,7 @@ impl Manager {
                 )
             },
         )?;
-        Ok(())
+        Ok(warnings)
     }
 
     fn begin(&self) -> Change<'_> {
@@ -392,6 +396,24 @@ fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a S
     Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
 }
 
+/// What is doubtful about a configuration, and was not so before.
+fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
+    let known = before.validate("request").unwrap_or_default();
+    Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
+}
+
+fn in_answer(warning: &Problem) -> String {
+    format!("warning: {}: {}", warning.key, warning.message)
+}
+
+/// What is doubtful about a change, for whoever asked for it and for the log.
+fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
+    warnings.into_iter().map(|warning| {
+        tracing::warn!("after a change: {}: {}", warning.key, warning.message);
+        in_answer(&warning)
+    })
+}
+
 /// What came of a change, for whoever asked for it. It is in force even where there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
@@ -414,7 +436,9 @@ fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<
             cure,
         ));
     }
-    let invalid = |error: serde_json::Error| Refusal::new(422, "invalid_request", error, cure);
+    let invalid = |error: serde_json::Error| {
+        Refusal::new(422, "invalid_request", evenkeel_policy::explain(&error.to_string()), cure)
+    };
     let mut value = serde_json::to_value(current).map_err(invalid)?;
     merge(&mut value, patch);
     serde_json::from_value(value).map_err(invalid)

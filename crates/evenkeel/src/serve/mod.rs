@@ -32,6 +32,7 @@ pub(crate) mod systemd;
 
 pub(crate) use audit::Caller;
 pub(crate) use manager::{Consent, Manager, Refusal};
+pub(crate) use source::own_files;
 use source::{Flags, Source};
 use systemd::{Condition, Watchdog};
 
@@ -106,7 +107,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
 
     let uris = manager.server().listening().to_vec();
-    output::print(&banner::lines(&manager.config(), &uris, status_address, &control_path));
+    output::announce(banner::lines(&manager.config(), &uris, status_address, &control_path));
     systemd::notify(Condition::Ready);
     if let Some(watchdog) = Watchdog::of_this_process() {
         watch(watchdog, Arc::clone(&manager))?;

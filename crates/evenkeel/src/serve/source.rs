@@ -57,6 +57,13 @@ fn parse_engine(text: &str) -> Result<Engine, String> {
     found.ok_or_else(|| "use auto, io_uring or epoll".to_owned())
 }
 
+/// The files that the program keeps beside a configuration.
+pub(crate) fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
+    let record = data_dir.join(RECORD);
+    let next = record.with_extension("toml.new");
+    config.map(Path::to_owned).into_iter().chain([record, next]).collect()
+}
+
 impl Flags {
     fn apply(&self, config: &mut Config) {
         let server = &mut config.server;
@@ -144,9 +151,7 @@ impl Source {
 
     /// The files that the program itself keeps, existing or not.
     pub(crate) fn own_files(&self, data_dir: &Path) -> Vec<PathBuf> {
-        let record = data_dir.join(RECORD);
-        let next = record.with_extension("toml.new");
-        self.file.clone().into_iter().chain([record, next]).collect()
+        own_files(self.file.as_deref(), data_dir)
     }
 
     /// What to call the source in messages.

@@ -99,6 +99,10 @@ fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
         (&["pool", "set", "mian", "--limit-iops", "5"], "did you mean \"main\""),
         (&["volume", "grow", "disc", "2MiB"], "did you mean \"disk\""),
         (&["volume", "remove", "disc"], "did you mean \"disk\""),
+        (&["volume", "create", "v", "--size", "1MiB", "--tenant", "databse"], "did you mean \"database\""),
+        (&["volume", "create", "v", "--size", "1MiB", "--pool", "mian"], "did you mean \"main\""),
+        (&["volume", "create", "v", "--size", "1MiB", "--backend", "memry"], "did you mean \"memory\""),
+        (&["pool", "set", "main", "--admission", "elastc"], "did you mean \"elastic\""),
     ] {
         let complaint = fail(&folder, arguments);
         assert!(complaint.contains(words), "{arguments:?}: {complaint}");
@@ -119,25 +123,28 @@ fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
 #[test]
 fn values_that_hang_are_refused_unless_forced() {
     let folder = Folder::new();
-    fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n").expect("written");
+    let text = "[pools.slow]\nemulate = { preset = \"ssd\" }\n[volumes.disk]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    fs::write(folder.join("e.toml"), text).expect("written");
     let server = Server::start(&folder, &["--config", "e.toml"]);
     for arguments in [
         &["tenant", "set", "default", "--limit-bytes-per-s", "10"][..],
         &["tenant", "set", "default", "--promise-read-bytes-per-s", "9"],
         &["pool", "set", "main", "--limit-bytes-per-s", "100"],
         &["pool", "set", "main", "--admission", "fixed:64"],
+        &["pool", "set", "slow", "--emulate", "read_latency=1h"],
     ] {
         let before = server.state()["pools"].clone();
         let complaint = fail(&folder, arguments);
         assert!(
-            complaint.contains("less than one request") || complaint.contains("below the cost of one request"),
+            complaint.contains("less than one") || complaint.contains("below the cost of one request"),
             "{complaint}"
         );
         assert!(complaint.contains("--force"), "{complaint}");
         let after = server.state()["pools"].clone();
         let kept = |pools: &serde_json::Value| (pools[0]["limit"].clone(), pools[0]["admission"]["kind"].clone());
         assert_eq!(kept(&after), kept(&before), "{arguments:?}");
-        succeed(&folder, &[arguments, &["--force"]].concat());
+        let said = succeed(&folder, &[arguments, &["--force"]].concat());
+        assert!(said.contains("warning: "), "{said}");
     }
     assert_eq!(server.state()["pools"][0]["limit"]["bytes_per_s"], 100);
     // What hangs already does not keep other changes from being made.
@@ -159,6 +166,83 @@ fn values_that_hang_are_refused_unless_forced() {
         warning.contains("warning: slow.toml:2:11: tenants.default.limit.bytes_per_s") && warning.contains("\"10MB\""),
         "{warning}"
     );
+}
+
+#[test]
+fn what_is_doubtful_about_a_change_is_told_once_in_the_answer_and_in_the_log() {
+    let folder = Folder::new();
+    let text = "[pools.main]\nlimit = { iops = 500 }\n[tenants.database]\n[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    fs::write(folder.join("e.toml"), text).expect("written");
+    let mut server = Server::start(&folder, &["--config", "e.toml"]);
+    let doubt = "warning: pools.main.limit: the tenants database are promised 900 IOPS";
+    let said = succeed(&folder, &["tenant", "set", "database", "--reservation-iops", "900"]);
+    assert!(said.contains(doubt), "{said}");
+    assert!(server.log_until("WARN").contains("are promised 900 IOPS"));
+    let said = succeed(&folder, &["tenant", "set", "database", "--weight", "2"]);
+    assert!(!said.contains("warning"), "{said}");
+    let said = succeed(&folder, &["volume", "create", "v", "--backend", "memory", "--size", "1000"]);
+    assert!(said.contains("warning: volumes.v.size: 1kB is no multiple of 512"), "{said}");
+    fs::write(folder.join("e.toml"), text.replace("[tenants.database]", "[tenants.databse]")).expect("written");
+    let said = succeed(&folder, &["reload"]);
+    assert!(said.contains("warning: tenants.databse: ") && said.contains("did you mean \"database\"?"), "{said}");
+    assert!(!said.contains("900 IOPS"), "{said}");
+    server.stop();
+}
+
+#[test]
+fn a_check_tells_of_files_what_a_server_would() {
+    let (folder, (elsewhere, foreign)) = (Folder::new(), elsewhere());
+    let check = |text: &str| {
+        fs::write(folder.join("e.toml"), text).expect("written");
+        let output = run(&folder, &["config", "check", "e.toml"]);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let at = |path: &std::path::Path, more: &str| format!("[volumes.v]\npath = {path:?}\n{more}");
+    let fine = (true, String::new());
+    assert_eq!(check(&at(&foreign, "")), fine);
+    // Where no server has been, the one that is meant may be elsewhere.
+    let (usable, said) = check(&at(&foreign, "size = \"10TiB\"\n"));
+    assert!(
+        usable && said.contains("warning: e.toml:3:1: volumes.v.size: ") && said.contains("did not create"),
+        "{said}"
+    );
+    let image = elsewhere.join("image");
+    fs::write(&image, [b"QFI\xfb\0\0\0\x03", &[0; 4088][..]].concat()).expect("written");
+    let (usable, said) = check(&at(&image, ""));
+    assert!(
+        !usable && said.contains("error: e.toml:2:1: volumes.v.path: ") && said.contains("a qcow2 image"),
+        "{said}"
+    );
+    let disk = elsewhere.join("disk");
+    fs::write(&disk, [&[0; 510][..], &[0x55, 0xaa], &[0; 3584]].concat()).expect("written");
+    let (usable, said) = check(&at(&disk, ""));
+    assert!(usable && said.contains("warning: e.toml:2:1: volumes.v.path: ") && said.contains("an MBR"), "{said}");
+    for own in [folder.join("e.toml"), folder.join("evenkeel-data/volumes.toml")] {
+        let (usable, said) = check(&at(&own, "size = \"1MiB\"\n"));
+        assert!(!usable && said.contains("volumes.v.path: ") && said.contains("clients would destroy"), "{said}");
+    }
+    let link = elsewhere.join("link");
+    std::os::unix::fs::symlink(&foreign, &link).expect("a link");
+    let (usable, said) = check(&format!("{}[volumes.w]\npath = {link:?}\n", at(&foreign, "")));
+    assert!(!usable && said.contains("volumes.w.path: ") && said.contains("already holds volume \"v\""), "{said}");
+
+    // What a server has served is known, and what clients have written there means nothing.
+    fs::write(folder.join("e.toml"), "[volumes.ours]\nsize = \"1MiB\"\n").expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    server.stop();
+    let ours = fs::OpenOptions::new().write(true).open(folder.join("evenkeel-data/ours.img")).expect("the volume");
+    std::os::unix::fs::FileExt::write_all_at(&ours, b"QFI\xfb\0\0\0\x03", 0).expect("written");
+    assert_eq!(check("[volumes.ours]\nsize = \"2MiB\"\n"), fine);
+    let record = fs::read(folder.join("evenkeel-data/files.toml")).expect("the record");
+    let (usable, said) = check(&at(&foreign, "size = \"10TiB\"\n"));
+    assert!(
+        !usable && said.contains("error: e.toml:3:1: volumes.v.size: ") && said.contains("did not create"),
+        "{said}"
+    );
+    assert_eq!(check(&at(&foreign, "size = \"2MiB\"\ngrow = true\n")), fine);
+    assert!(!check(&at(&foreign, "size = \"4KiB\"\n")).0);
+    assert!(fs::metadata(&foreign).expect("it is there").len() == 1 << 20, "it was touched");
+    assert_eq!(fs::read(folder.join("evenkeel-data/files.toml")).expect("the record"), record, "it was touched");
 }
 
 #[test]

@@ -1,29 +1,29 @@
 //! Values with which clients would seem to hang: right in syntax, and hardly ever meant.
 
 use super::Findings;
-use crate::config::{Admission, Pool, Tenant};
-use crate::units::Bytes;
+use crate::admission::Admission;
+use crate::config::{Pool, Tenant};
+use crate::units::{Bytes, Duration};
 
 /// The request that most clients send, in bytes: the page of a file system. What lets less than one of them through in a
 /// second keeps every client waiting for seconds.
 const USUAL_REQUEST: Bytes = Bytes(4096);
 
-/// Rates and budgets of a pool.
+/// Rates, times and budgets of a pool.
 pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     rate(pool.limit.bytes_per_s, &["pools", name, "limit", "bytes_per_s"], out);
-    if let Some(bandwidth) = pool.emulate.as_ref().and_then(|emulate| emulate.bandwidth) {
-        rate(bandwidth, &["pools", name, "emulate", "bandwidth"], out);
+    if let Some(emulate) = &pool.emulate {
+        let at = |key| ["pools", name, "emulate", key];
+        rate(emulate.bandwidth.unwrap_or_default(), &at("bandwidth"), out);
+        for (key, time) in [
+            ("read_latency", emulate.read_latency),
+            ("write_latency", emulate.write_latency),
+            ("commit_latency", emulate.commit_latency),
+        ] {
+            latency(time.unwrap_or_default(), &at(key), out);
+        }
     }
-    let budget = match &pool.admission {
-        Admission::Fixed { budget } => Some(("budget", *budget)),
-        Admission::SlowFast(settings) => Some(("budget_max", settings.budget_max)),
-        _ => None,
-    };
-    let request = Bytes(USUAL_REQUEST.0.saturating_add(pool.base_cost.0));
-    if let Some((key, budget)) = budget.filter(|(_, budget)| *budget < request) {
-        let message = format!(
-            "{budget} is below the cost of one request, {USUAL_REQUEST} and base_cost ({request} in all), so that only one is in flight at a time; use at least {request}, for example \"512KiB\""
-        );
+    if let Some((key, message)) = budget_that_hangs(&pool.admission, pool.base_cost) {
         out.hangs(&["pools", name, "admission", key], message);
     }
 }
@@ -38,13 +38,47 @@ pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
 }
 
 fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {
-    if rate.0 > 0 && rate < USUAL_REQUEST {
-        // Whoever writes 2KiB or 1kB has thought of the unit.
-        let written = rate.0.is_multiple_of(1_000) || rate.0.is_multiple_of(1 << 10);
-        let unit = if written { String::new() } else { format!("; is a unit missing, as in \"{}MB\"?", rate.0) };
+    if let Some(message) = rate_that_hangs(rate) {
+        out.hangs(path, message);
+    }
+}
+
+/// What is wrong with a limit in bytes a second that keeps clients waiting for seconds; 0 is no limit.
+pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
+    if rate.0 == 0 || rate >= USUAL_REQUEST {
+        return None;
+    }
+    // Whoever writes 2KiB or 1kB has thought of the unit.
+    let written = rate.0.is_multiple_of(1_000) || rate.0.is_multiple_of(1 << 10);
+    let unit = if written { String::new() } else { format!("; is a unit missing, as in \"{}MB\"?", rate.0) };
+    Some(format!(
+        "{rate} a second is less than one request of {USUAL_REQUEST} a second, so that clients would wait for seconds; use at least {USUAL_REQUEST}{unit}"
+    ))
+}
+
+/// The same of a time that a device takes for each request.
+fn latency(time: Duration, path: &[&str], out: &mut Findings) {
+    let second = Duration::from_secs(1);
+    if time > second {
         let message = format!(
-            "{rate} a second is less than one request of {USUAL_REQUEST} a second, so that clients would wait for seconds; use at least {USUAL_REQUEST}{unit}"
+            "with {time} for a request, a client that sends one after the other gets less than one a second; use at most \"{second}\""
         );
         out.hangs(path, message);
     }
+}
+
+/// The key and what is wrong with a budget that is smaller than one request, which costs `base_cost` beside its bytes.
+pub fn budget_that_hangs(admission: &Admission, base_cost: Bytes) -> Option<(&'static str, String)> {
+    let (key, budget) = match admission {
+        Admission::Fixed { budget } => ("budget", *budget),
+        Admission::SlowFast(settings) => ("budget_max", settings.budget_max),
+        _ => return None,
+    };
+    let request = Bytes(USUAL_REQUEST.0.saturating_add(base_cost.0));
+    (budget < request).then(|| {
+        let message = format!(
+            "{budget} is below the cost of one request, {USUAL_REQUEST} and base_cost ({request} in all), so that only one is in flight at a time; use at least {request}, for example \"512KiB\""
+        );
+        (key, message)
+    })
 }
