@@ -27,6 +27,9 @@ pub struct Figures {
     pub requests: Vec<u64>,
 }
 
+/// Which client sent which request, and when.
+type Sent = (usize, Io, Instant);
+
 enum Event {
     Client(usize),
     Period,
@@ -48,7 +51,7 @@ struct World<'a> {
     setup: &'a Setup,
     host_of: &'a [usize],
     device: Device,
-    hosts: Vec<(Pool<(usize, Io, Instant)>, bool)>,
+    hosts: Vec<(Pool<Sent>, bool)>,
     tenants: Vec<TenantId>,
     clients: Vec<Client>,
     queue: Queue<Event, ALARMS>,
