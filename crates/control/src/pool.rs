@@ -6,6 +6,8 @@
 //!             limit, slots          bytes/s        the back end
 //! ```
 //!
+//! A request may pass beside a budget that is used up: see `shares.rs`.
+//!
 //! Requests are throttled only here, before dispatch, where they can still be reordered. The type is generic over the request
 //! `R`, which it carries and never looks into. The server wraps a pool in a lock and batches; the simulator calls it directly.
 //!
@@ -30,12 +32,14 @@ use crate::units::{Direction, Kind, Rates, Work};
 pub mod goal;
 pub mod promise;
 mod rests;
+mod shares;
 pub mod slots;
 
 use goal::Goal;
 use promise::{Promised, Promises, Scope};
 pub use rests::Hold;
 use rests::{Rests, Seen};
+use shares::Shares;
 use slots::{Granted, Slots, Tally};
 
 /// Who decides which request goes next.
@@ -215,6 +219,11 @@ struct Tenant {
     in_flight: u64,
     /// Of them, by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
+    /// What they cost the admission budget.
+    in_flight_cost: u64,
+    /// Whether it has a share of the admission budget, and whether it asks for a look at it.
+    sharing: bool,
+    asking: bool,
     stats: TenantStats,
     standing: Standing,
     /// Whether its reads count for the pool's goal.
@@ -272,6 +281,7 @@ pub struct Pool<R> {
     limit_iops: LimitSet,
     limit_bytes_per_s: LimitSet,
     admission: Admission,
+    shares: Shares,
     /// What admission decided since [`Pool::take_decision`].
     decided: Option<Decision>,
     tenants: Vec<Tenant>,
@@ -298,6 +308,7 @@ impl<R> Pool<R> {
             limit_iops: LimitSet::NONE,
             limit_bytes_per_s: LimitSet::NONE,
             admission: Admission::new(config.admission, now, seed),
+            shares: Shares::default(),
             decided: None,
             tenants: Vec::new(),
             free: Vec::new(),
@@ -333,6 +344,9 @@ impl<R> Pool<R> {
             queued_fifo: 0,
             in_flight: 0,
             inside_of: [0; 2],
+            in_flight_cost: 0,
+            sharing: false,
+            asking: false,
             stats: TenantStats::default(),
             standing: Standing::Ordinary,
             counts: true,
@@ -372,16 +386,25 @@ impl<R> Pool<R> {
         self.fifo = kept;
         let gone: VecDeque<_> = gone;
         requests.extend(gone.into_iter().map(|(_, _, entry)| entry.request));
+        self.leave_shares(id.index);
         self.free.push(id.index);
         requests
     }
 
     /// Changes what the operator promised a tenant.
     pub fn set_qos(&mut self, now: Instant, id: TenantId, qos: Qos) {
-        let Some(tenant) = self.live_mut(id) else { return };
+        if self.live_mut(id).is_none() {
+            return;
+        }
+        self.end_share(id.index);
+        let tenant = &mut self.tenants[id.index as usize];
         tenant.qos = qos;
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
+        if tenant.in_flight > 0 {
+            self.ask_for_share(id.index);
+        }
+        self.keep_share(id.index);
         self.apply_qos(now, id);
         self.renew_promises(now, id);
     }
@@ -448,10 +471,12 @@ impl<R> Pool<R> {
         match scheduler {
             Scheduler::Mclock => {
                 let client = tenant.client;
+                self.ask_for_share(id.index);
                 self.queue.push(now, client, work, entry).map_err(|entry| entry.request)
             }
             Scheduler::None => {
                 tenant.queued_fifo += 1;
+                self.ask_for_share(id.index);
                 self.fifo.push_back((now, work, entry));
                 Ok(())
             }
@@ -477,7 +502,7 @@ impl<R> Pool<R> {
     pub fn dispatch_wanted<W: Into<Wish>>(
         &mut self,
         now: Instant,
-        wish: impl FnOnce(&R) -> W,
+        wish: impl Fn(&R) -> W,
     ) -> Result<Next<R>, Option<R>> {
         if now >= self.admission.next_tick() {
             self.decided = self.admission.tick(now).or(self.decided);
@@ -496,13 +521,26 @@ impl<R> Pool<R> {
         let base = u64::from(self.config.base_cost_bytes);
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
-                let admission = &self.admission;
-                let fits = |_, work: &Work| admission.fits(base + u64::from(work.bytes));
-                let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
+                let (admission, tenants) = (&self.admission, &self.tenants);
+                let mut weight_in_turn = 0;
+                let fits = |entry: &Entry<R>, work: &Work| {
+                    weight_in_turn = tenants[entry.tenant.index as usize].qos.weight;
+                    admission.fits(base + u64::from(work.bytes))
+                };
+                let pulled = self.queue.pull_wanted(now, fits, |entry| wish(&entry.request));
+                let pulled = match pulled {
+                    // A reservation goes before shares.
+                    Ok(Pull::Refused(_)) if !self.queue.is_reservation_due(now) => {
+                        self.pull_within_share(now, weight_in_turn, &wish).unwrap_or(pulled)
+                    }
+                    _ => pulled,
+                };
+                let pulled = match pulled {
                     Ok(pulled) => pulled,
                     Err(None) => return Err(None),
                     Err(Some((queued_at, unwanted))) => {
                         self.tenants[unwanted.tenant.index as usize].tally.leaves(queued_at);
+                        self.keep_share(unwanted.tenant.index);
                         self.rest_promises(now, unwanted.tenant.index);
                         return Err(Some(unwanted.request));
                     }
@@ -529,6 +567,7 @@ impl<R> Pool<R> {
                 tenant.queued_fifo -= 1;
                 if !wanted {
                     tenant.tally.leaves(queued_at);
+                    self.keep_share(entry.tenant.index);
                     return Err(Some(entry.request));
                 }
                 (None, work, queued_at, queued_at, entry)
@@ -542,6 +581,7 @@ impl<R> Pool<R> {
         let index = entry.tenant.index;
         let tenant = &mut self.tenants[index as usize];
         tenant.in_flight += 1;
+        tenant.in_flight_cost += cost;
         tenant.tally.leaves(queued_at);
         tenant.tally.enters(now);
         if let Some(direction) = work.kind.direction() {
@@ -585,6 +625,7 @@ impl<R> Pool<R> {
             return;
         }
         tenant.in_flight -= 1;
+        tenant.in_flight_cost -= ticket.cost;
         tenant.tally.exits(ticket.admitted_at, latency);
         if let Some(direction) = ticket.work.kind.direction() {
             tenant.inside_of[direction as usize] -= 1;
@@ -631,6 +672,7 @@ impl<R> Pool<R> {
             Outcome::Cancelled => {}
         }
         let blocked = tenant.blocked;
+        self.keep_share(ticket.tenant.index);
         self.rest_promises(now, ticket.tenant.index);
         if blocked {
             self.apply_slots(now, ticket.tenant.index);
@@ -643,6 +685,10 @@ impl<R> Pool<R> {
     pub fn exempt(&mut self, ticket: &mut Ticket) {
         if !ticket.is_exempt() {
             self.admission.forget(ticket.cost);
+            let tenant = &mut self.tenants[ticket.tenant.index as usize];
+            if tenant.generation == ticket.tenant.generation {
+                tenant.in_flight_cost -= ticket.cost;
+            }
             ticket.cost = 0;
         }
     }
@@ -751,6 +797,7 @@ impl<R> Pool<R> {
             self.queue.block(now, tenant.client);
         } else {
             self.queue.unblock(now, tenant.client);
+            self.keep_share(index);
         }
     }
 

@@ -17,6 +17,7 @@ mod placement;
 mod pool;
 mod pool_goal;
 mod pool_promise;
+mod pool_shares;
 mod pool_slots;
 mod response;
 mod slots;

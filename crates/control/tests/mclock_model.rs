@@ -382,7 +382,7 @@ impl Pair {
     fn pull(&mut self, admit: bool) -> Option<Instant> {
         let candidates = self.model.candidates(Fine::from(self.now));
         let mut asked = None;
-        let answer = self.queue.pull(self.now(), |id, work| {
+        let answer = self.queue.pull(self.now(), |&(id, _), work| {
             asked = Some((id, *work));
             admit
         });
@@ -401,7 +401,7 @@ impl Pair {
                 // Whoever was refused is next until then: nobody needs to ask before.
                 let last = until.as_nanos().saturating_sub(1).min(self.now + 1_000_000_000_000);
                 let mut asked_last = None;
-                let answer = self.queue.pull(Instant::from_nanos(last), |id, work| {
+                let answer = self.queue.pull(Instant::from_nanos(last), |&(id, _), work| {
                     asked_last = Some((id, *work));
                     false
                 });

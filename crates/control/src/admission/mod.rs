@@ -383,6 +383,12 @@ impl Admission {
         fits
     }
 
+    /// The budget in force, in bytes; `u64::MAX` = unbounded.
+    #[inline]
+    pub fn budget_bytes(&self) -> u64 {
+        self.throttle.budget
+    }
+
     /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
     #[inline]
     pub fn hold_back(&self, waiting: bool) {

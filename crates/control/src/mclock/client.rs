@@ -352,9 +352,15 @@ impl Client {
         // A slice takes the device like a request of its size.
         let bytes = if work.bytes == 0 { EMPTY_REQUEST_BYTES } else { work.bytes };
         self.reservation.charge(now, 1, bytes);
+        self.bound_lead(cost, virtual_time);
+        self.charge(now, work, cost, true);
+    }
+
+    /// Before a charge for service beside the share by weight: the lead over others stays bounded.
+    #[inline]
+    pub(super) fn bound_lead(&mut self, cost: u32, virtual_time: VirtualTime) {
         let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
         self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
-        self.charge(now, work, cost, true);
     }
 
     /// Leaves behind what lies further back than the credit.

@@ -165,6 +165,8 @@ struct Choice {
     ahead_of_reservations: bool,
     /// A background client although a normal one could be served.
     ahead_of_normal: bool,
+    /// Ahead of its turn.
+    beside: bool,
 }
 
 /// The scheduler: requests in, in any order of clients; out, in the order of the promises.
@@ -347,11 +349,11 @@ impl<R> Queue<R> {
 
     /// The next request to serve. O(log clients), amortised over the clients whose limit lets them in again.
     ///
-    /// `admit` is asked about the one chosen; if it says no, no tag moves and the answer
+    /// `admit` is asked about the one chosen, by payload and work; if it says no, no tag moves and the answer
     /// is [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an
     /// earlier one does not, unless something else is called in between.
     #[inline]
-    pub fn pull(&mut self, now: Instant, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
+    pub fn pull(&mut self, now: Instant, admit: impl FnOnce(&R, &Work) -> bool) -> Pull<R> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return self.next_due() };
         self.take(now, &choice, admit)
@@ -368,11 +370,46 @@ impl<R> Queue<R> {
     pub fn pull_wanted<W: Into<Wish>>(
         &mut self,
         now: Instant,
-        admit: impl FnOnce(ClientId, &Work) -> bool,
+        admit: impl FnOnce(&R, &Work) -> bool,
         wish: impl FnOnce(&R) -> W,
     ) -> Result<Pull<R>, Option<(Instant, R)>> {
         self.release(now);
         let Some(choice) = self.choose(now) else { return Ok(self.next_due()) };
+        self.serve(now, choice, admit, wish)
+    }
+
+    /// [`Queue::pull_wanted`] for one client, ahead of its turn; for after a refusal, when the caller has room for this client
+    /// alone. Limits go for it, and background clients keep behind normal ones: [`Pull::Idle`] if it may not be served. It
+    /// counts against the share by weight, but however long it goes on the client is then ahead by no more than
+    /// a reservation takes it.
+    ///
+    /// # Errors
+    /// As [`Queue::pull_wanted`].
+    #[inline]
+    pub fn pull_beside<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        id: ClientId,
+        admit: impl FnOnce(&R, &Work) -> bool,
+        wish: impl FnOnce(&R) -> W,
+    ) -> Result<Pull<R>, Option<(Instant, R)>> {
+        let is_live = live_mut(&mut self.clients, id).is_some();
+        if !is_live || self.ready[Class::Normal as usize].key_of(id.index).is_none() {
+            return Ok(Pull::Idle);
+        }
+        let choice = self.with_place(now, Choice { beside: true, ..Choice::weight(id.index) });
+        self.serve(now, choice, admit, wish)
+    }
+
+    /// Serves the request of a choice, gives it back or puts it off.
+    #[inline(always)]
+    fn serve<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        choice: Choice,
+        admit: impl FnOnce(&R, &Work) -> bool,
+        wish: impl FnOnce(&R) -> W,
+    ) -> Result<Pull<R>, Option<(Instant, R)>> {
         let client = &mut self.clients[choice.index as usize];
         let fifo = client.fifo_mut(choice.place);
         let front = self.requests.front(fifo);
@@ -402,12 +439,12 @@ impl<R> Queue<R> {
 
     /// Serves the client's oldest request if `admit` says so.
     #[inline]
-    fn take(&mut self, now: Instant, choice: &Choice, admit: impl FnOnce(ClientId, &Work) -> bool) -> Pull<R> {
+    fn take(&mut self, now: Instant, choice: &Choice, admit: impl FnOnce(&R, &Work) -> bool) -> Pull<R> {
         let client = &mut self.clients[choice.index as usize];
         let id = ClientId { index: choice.index, generation: client.generation };
         let fifo = client.fifo_mut(choice.place);
-        let Some((&Request { queued_at, work, cost }, _)) = self.requests.front(fifo) else { return Pull::Idle };
-        if !admit(id, &work) {
+        let Some((&Request { queued_at, work, cost }, payload)) = self.requests.front(fifo) else { return Pull::Idle };
+        if !admit(payload, &work) {
             return Pull::Refused(self.next_change(now, choice.index));
         }
         let Some(payload) = self.requests.pop(fifo) else { return Pull::Idle };
@@ -415,6 +452,12 @@ impl<R> Queue<R> {
         let free_at = Instant::from_nanos(client.limit_due_in(choice.place)).min(now).max(queued_at);
         self.charge(now, choice, &work, cost);
         Pull::Ready { client: id, phase: choice.phase, work, queued_at, free_at, payload }
+    }
+
+    /// Whether a client with requests waiting is behind its reservation.
+    #[inline]
+    pub fn is_reservation_due(&self, now: Instant) -> bool {
+        self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
     /// Requests queued.
@@ -460,11 +503,16 @@ impl<R> Queue<R> {
     /// The request to serve now, if any may be.
     #[inline(always)]
     fn choose(&self, now: Instant) -> Option<Choice> {
-        let choice = self.choose_client(now)?;
+        Some(self.with_place(now, self.choose_client(now)?))
+    }
+
+    /// The same choice with the list that its client's next request is in.
+    #[inline(always)]
+    fn with_place(&self, now: Instant, choice: Choice) -> Choice {
         let client = &self.clients[choice.index as usize];
         let age = |fifo: &Fifo| self.requests.front(fifo).map(|(request, _)| request.queued_at);
         let place = client.turn(now, choice.phase == Phase::Reservation, age);
-        Some(Choice { place, ..choice })
+        Choice { place, ..choice }
     }
 
     /// The client to serve now, if any may be.
@@ -529,8 +577,12 @@ impl<R> Queue<R> {
                 self.weight_claim.earn(cost, weight_waits);
             }
             Phase::Weight => {
-                // Not backwards for one who returned with a credit.
-                self.virtual_time[class] = self.virtual_time[class].max(client.weight_tag);
+                if choice.beside {
+                    client.bound_lead(cost, self.virtual_time[class]);
+                } else {
+                    // Not backwards for one who returned with a credit.
+                    self.virtual_time[class] = self.virtual_time[class].max(client.weight_tag);
+                }
                 client.charge_weight(now, work, cost);
                 if choice.ahead_of_reservations {
                     self.weight_claim.spend(cost);
@@ -603,7 +655,7 @@ impl Choice {
     #[inline]
     fn weight(index: u32) -> Self {
         let (phase, place) = (Phase::Weight, Place::Common);
-        Self { index, phase, place, ahead_of_reservations: false, ahead_of_normal: false }
+        Self { index, phase, place, ahead_of_reservations: false, ahead_of_normal: false, beside: false }
     }
 }
 

@@ -23,8 +23,8 @@ fn the_judge_knows_harm_from_nothing() {
     let mut execute = |_: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Failure> {
         runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
     };
-    // A bulk writer on an NVMe drive.
-    let cases = cases(2, 1, &methods, &mut execute).expect("models work");
+    // Three bulk clients on a drive with many dies.
+    let cases = cases(5, 1, &methods, &mut execute).expect("models work");
     let [nothing, least] = [0, 1].map(|method| cases[0].verdict(method));
     assert_eq!(nothing, Verdict { harmed: false, gravely: false, helped: false });
     assert!(least.harmed && least.gravely, "{}", cases[0].effect(1));

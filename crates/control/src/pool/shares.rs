@@ -1,0 +1,111 @@
+//! Shares of the admission budget: which request passes although the budget is used up?
+//!
+//! The budget bounds what is in flight, and the scheduler says whose turn it is. Alone the two would divide bytes by weight:
+//! a tenant whose requests take the device little time would wait for those whose requests take it long. A device without
+//! admission control divides its time otherwise: it serves each tenant in proportion to what the tenant has in flight. So the
+//! budget is divided by weight among the tenants that have anything queued or in flight,
+//!
+//! ```text
+//! share = budget × weight / sum of weights
+//! ```
+//!
+//! and a request passes beside a budget that is used up while it and what its tenant has in flight are no more than the
+//! tenant's share. Where shares are smaller than requests, one that is smaller than the mean of those in flight passes if its
+//! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a
+//! reservation is due. See `docs/mclock.md`.
+//!
+//! A tenant is looked at when it submits a request, and when one of its own has completed: O(1).
+
+use alloc::collections::VecDeque;
+
+use super::{Entry, Pool};
+use crate::mclock::{Pull, Wish};
+use crate::time::Instant;
+use crate::units::Work;
+
+/// What a pull answers: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
+pub(super) type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
+
+/// Who shares the budget, and who may have room in its share.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// Sum of the weights of the tenants that have anything queued or in flight.
+    weights: u64,
+    /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
+    asking: VecDeque<u32>,
+}
+
+impl Shares {
+    /// What a tenant of this weight may have in flight beside a budget that is used up.
+    fn of(&self, weight: u32, budget_bytes: u64) -> u64 {
+        let share = u128::from(budget_bytes) * u128::from(weight) / u128::from(self.weights.max(1));
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+impl<R> Pool<R> {
+    /// A tenant has submitted a request, or one of its own has completed.
+    #[inline]
+    pub(super) fn ask_for_share(&mut self, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        if !core::mem::replace(&mut tenant.sharing, true) {
+            self.shares.weights += u64::from(tenant.qos.weight.max(1));
+        }
+        if !core::mem::replace(&mut tenant.asking, true) {
+            self.shares.asking.push_back(index);
+        }
+    }
+
+    /// A tenant has one request less. It shares no longer if that was the last one.
+    #[inline]
+    pub(super) fn keep_share(&mut self, index: u32) {
+        let tenant = &self.tenants[index as usize];
+        if tenant.queued_fifo > 0 || self.queue.client_len(tenant.client) > 0 {
+            self.ask_for_share(index);
+        } else if tenant.in_flight == 0 {
+            self.end_share(index);
+        }
+    }
+
+    /// A tenant shares no longer.
+    pub(super) fn end_share(&mut self, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        if core::mem::replace(&mut tenant.sharing, false) {
+            self.shares.weights -= u64::from(tenant.qos.weight.max(1));
+        }
+    }
+
+    /// A tenant has left.
+    pub(super) fn leave_shares(&mut self, index: u32) {
+        self.end_share(index);
+        if core::mem::replace(&mut self.tenants[index as usize].asking, false) {
+            self.shares.asking.retain(|&asking| asking != index);
+        }
+    }
+
+    /// The next request that passes beside the budget, while it is the turn of a tenant with this weight. Each tenant that was looked at in vain is looked at again when it asks.
+    #[inline]
+    pub(super) fn pull_within_share<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        weight_in_turn: u32,
+        wish: impl Fn(&R) -> W,
+    ) -> Option<Pulled<R>> {
+        let (base, budget) = (u64::from(self.config.base_cost_bytes), self.admission.budget_bytes());
+        let small = (self.admission.inside_bytes() / self.in_flight.max(1)).saturating_sub(1);
+        while let Some(index) = self.shares.asking.pop_front() {
+            let tenant = &mut self.tenants[index as usize];
+            tenant.asking = false;
+            let room = self.shares.of(tenant.qos.weight.max(1), budget).saturating_sub(tenant.in_flight_cost);
+            let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= weight_in_turn;
+            let room = if may_begin { room.max(small) } else { room };
+            let fits = |_: &Entry<R>, work: &Work| base + u64::from(work.bytes) <= room;
+            let pulled = self.queue.pull_beside(now, tenant.client, fits, |entry| wish(&entry.request));
+            if !matches!(pulled, Ok(Pull::Idle | Pull::Wait(_) | Pull::Refused(_))) {
+                self.ask_for_share(index);
+                return Some(pulled);
+            }
+        }
+        None
+    }
+}

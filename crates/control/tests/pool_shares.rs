@@ -1,0 +1,350 @@
+//! Shares of the admission budget: who passes beside a budget that is used up, and who does not.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_control::mclock::{CostModel, Pull, Qos, Queue, Wish};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+use proptest::prelude::*;
+
+const BASE: u64 = 4_000;
+const SMALL: Work = Work::new(Kind::Read, 4_096);
+
+fn config(budget_bytes: u64) -> Config {
+    Config {
+        scheduler: Scheduler::Mclock,
+        admission: Admission::Fixed { budget_bytes },
+        base_cost_bytes: BASE as u32,
+        cost: CostModel { base_bytes: BASE as u32, write_percent: 100 },
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+        goal: None,
+        slots: None,
+    }
+}
+
+fn weight(weight: u32) -> Qos {
+    Qos { weight, ..Qos::default() }
+}
+
+fn at(us: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(us)
+}
+
+fn cost(work: &Work) -> u64 {
+    BASE + u64::from(work.bytes)
+}
+
+/// What a dispatch gives, by tenant.
+fn drain(pool: &mut Pool<usize>, now: Instant) -> Vec<(usize, Ticket)> {
+    let mut out = Vec::new();
+    while let Next::Run(tenant, ticket) = pool.dispatch(now) {
+        out.push((tenant, ticket));
+    }
+    out
+}
+
+fn count(run: &[(usize, Ticket)], tenant: usize) -> usize {
+    run.iter().filter(|(of, _)| *of == tenant).count()
+}
+
+/// A light tenant that is far ahead of a slow one by bytes still has its part of what is in flight, and no more.
+#[test]
+fn a_tenant_passes_beside_a_full_budget_up_to_its_share() {
+    let mut pool = Pool::new(config(64_000), Instant::ZERO, 1);
+    let bulk = pool.join(at(0), weight(1));
+    let light = pool.join(at(0), weight(1));
+    // The light one alone, until it is ahead by as much as it may be.
+    for _ in 0..1_000 {
+        pool.submit(at(0), light, SMALL, 1).expect("live");
+        let run = drain(&mut pool, at(0));
+        run.into_iter().for_each(|(_, ticket)| pool.complete(at(0), ticket, Outcome::Done));
+    }
+    (0..50).for_each(|_| pool.submit(at(0), bulk, SMALL, 0).expect("live"));
+    assert_eq!(count(&drain(&mut pool, at(0)), 0), 7, "7 x 8,096 of 64,000");
+    (0..50).for_each(|_| pool.submit(at(0), light, SMALL, 1).expect("live"));
+    let run = drain(&mut pool, at(0));
+    assert_eq!((count(&run, 0), count(&run, 1)), (0, 3), "3 x 8,096 of half of it");
+}
+
+/// In a crowd no share holds a request. A small one passes all the same, unless it is the turn of a tenant with a greater
+/// weight; one that is no smaller than the others waits for its turn.
+#[test]
+fn a_tenant_in_a_crowd_has_a_small_request_in_flight() {
+    for (weight_of_crowd, bytes, passes) in [(1, 16_384, 1), (2, 16_384, 0), (1, 65_536, 0)] {
+        let work = Work::new(Kind::Read, bytes);
+        let mut pool = Pool::new(config(200_000), Instant::ZERO, 1);
+        let light = pool.join(at(0), weight(1));
+        // It is ahead of everybody by bytes.
+        for _ in 0..100 {
+            pool.submit(at(0), light, work, 1).expect("live");
+            let run = drain(&mut pool, at(0));
+            run.into_iter().for_each(|(_, ticket)| pool.complete(at(0), ticket, Outcome::Done));
+        }
+        let crowd: Vec<TenantId> = (0..50).map(|_| pool.join(at(0), weight(weight_of_crowd))).collect();
+        for &tenant in &crowd {
+            (0..8).for_each(|_| pool.submit(at(0), tenant, Work::new(Kind::Read, 65_536), 0).expect("live"));
+        }
+        assert_eq!(count(&drain(&mut pool, at(0)), 0), 2, "as many as the budget holds");
+        (0..2).for_each(|_| pool.submit(at(0), light, work, 1).expect("live"));
+        let run = drain(&mut pool, at(0));
+        assert_eq!((count(&run, 0), count(&run, 1)), (0, passes), "{bytes} beside weight {weight_of_crowd}");
+    }
+}
+
+/// Closed loops of `depth` on a device with a queue for each kind, whose requests take so long each; served in `seconds`.
+fn closed(budget: u64, tenants: &[(u32, Kind, usize)], read_us: u64, write_us: u64, seconds: u64) -> Vec<u64> {
+    let qos = [0, 1].map(|tenant| weight(tenants.get(tenant).map_or(1, |&(weight, ..)| weight)));
+    closed_with(budget, tenants, qos, read_us, write_us, seconds)
+}
+
+fn closed_with(
+    budget: u64,
+    tenants: &[(u32, Kind, usize)],
+    qos: [Qos; 2],
+    read_us: u64,
+    write_us: u64,
+    seconds: u64,
+) -> Vec<u64> {
+    let mut pool = Pool::new(config(budget), Instant::ZERO, 1);
+    let ids: Vec<TenantId> = (0..tenants.len()).map(|tenant| pool.join(at(0), qos[tenant])).collect();
+    let work = |tenant: usize| Work::new(tenants[tenant].1, 4_096);
+    for (place, &(_, _, depth)) in tenants.iter().enumerate() {
+        (0..depth).for_each(|_| pool.submit(at(0), ids[place], work(place), place).expect("live"));
+    }
+    let mut queues: [VecDeque<(usize, Ticket)>; 2] = Default::default();
+    let mut done = vec![0; tenants.len()];
+    let (mut due, mut now) = ([u64::MAX; 2], 0);
+    let took = [read_us, write_us];
+    while now < seconds * 1_000_000 {
+        for (tenant, ticket) in drain(&mut pool, at(now)) {
+            queues[usize::from(tenants[tenant].1 == Kind::Write)].push_back((tenant, ticket));
+        }
+        for kind in 0..2 {
+            if due[kind] == u64::MAX && !queues[kind].is_empty() {
+                due[kind] = now + took[kind];
+            }
+        }
+        let kind = usize::from(due[1] < due[0]);
+        now = due[kind];
+        due[kind] = u64::MAX;
+        let (tenant, ticket) = queues[kind].pop_front().expect("one is served");
+        pool.complete(at(now), ticket, Outcome::Done);
+        done[tenant] += 1;
+        pool.submit(at(now), ids[tenant], work(tenant), tenant).expect("live");
+    }
+    done
+}
+
+#[test]
+fn weights_divide_a_device_whatever_its_budget() {
+    for budget in [8_096, 20_000, 64_000, 512_000] {
+        let done = closed(budget, &[(1, Kind::Read, 256), (3, Kind::Read, 256)], 100, 100, 20);
+        let ratio = done[1] as f64 / done[0] as f64;
+        assert!((2.6..3.6).contains(&ratio), "{ratio} with a budget of {budget}");
+    }
+}
+
+/// Reads and writes do not wait for each other in this device. The slow writer does not slow down the reader.
+#[test]
+fn a_slow_writer_does_not_slow_down_a_fast_reader() {
+    let both = [(1, Kind::Read, 64), (1, Kind::Write, 64)];
+    let done = closed(256_000, &both, 100, 10_000, 10);
+    let alone = closed(256_000, &both[..1], 100, 10_000, 10);
+    assert!(done[0] * 20 > alone[0] * 19, "{done:?} beside {alone:?} alone");
+}
+
+/// The device does 10,000 of these a second; half of it would be less than what is reserved.
+#[test]
+fn shares_take_nothing_from_a_reservation() {
+    let reservation = Rates { iops: 7_000, bytes_per_s: 0 };
+    let tenants = [(1, Kind::Read, 64), (1, Kind::Read, 64)];
+    let done = closed_with(64_000, &tenants, [Qos::default(), Qos { reservation, ..Qos::default() }], 100, 100, 10);
+    assert!(done[1] >= 69_000, "{done:?}");
+}
+
+fn queue(qos: [Qos; 2]) -> (Queue<usize>, [evenkeel_control::mclock::ClientId; 2]) {
+    let mut queue = Queue::new(CostModel { base_bytes: 0, write_percent: 100 });
+    let ids = qos.map(|qos| queue.join(Instant::ZERO, qos));
+    (queue, ids)
+}
+
+/// However much a client was served beside the shares by weight, it is not kept waiting for it.
+#[test]
+fn what_passes_beside_is_no_lasting_debt() {
+    let (mut queue, [bulk, light]) = queue([Qos::default(), Qos::default()]);
+    for _ in 0..100_000 {
+        assert_eq!(queue.push(at(0), light, SMALL, 1), Ok(()));
+        let pulled = queue.pull_beside(at(0), light, |_, _| true, |_| true);
+        assert!(matches!(pulled, Ok(Pull::Ready { payload: 1, .. })));
+    }
+    assert_eq!(queue.push(at(0), light, SMALL, 1), Ok(()));
+    for served in 0.. {
+        assert_eq!(queue.push(at(0), bulk, SMALL, 0), Ok(()));
+        let Pull::Ready { payload, .. } = queue.pull(at(0), |_, _| true) else { panic!("both wait") };
+        if payload == 1 {
+            // It is behind by no more than what a reservation may be ahead by, 1 MiB, and the last request.
+            assert!((200..=258).contains(&served), "after {served} requests of the other");
+            break;
+        }
+    }
+}
+
+#[test]
+fn nobody_passes_a_limit_a_block_or_a_normal_client() {
+    let limit = Rates { iops: 1, bytes_per_s: 0 };
+    let (mut queue, [limited, background]) =
+        queue([Qos { limit, ..Qos::default() }, Qos { background: true, ..Qos::default() }]);
+    let beside = |queue: &mut Queue<usize>, id| queue.pull_beside(at(0), id, |_, _| true, |_| true);
+    (0..4).for_each(|n| queue.push(at(0), limited, SMALL, n).expect("live"));
+    queue.push(at(0), background, SMALL, 9).expect("live");
+    assert!(matches!(beside(&mut queue, background), Ok(Pull::Idle)), "behind a normal one");
+    assert!(matches!(queue.pull_beside(at(0), limited, |_, _| false, |_| true), Ok(Pull::Refused(_))));
+    let put_off = queue.pull_beside(at(0), limited, |_, _| true, |_| Wish::Later);
+    assert!(matches!(put_off, Err(None)), "the first is put off");
+    let unwanted = queue.pull_beside(at(0), limited, |_, _| true, |_| Wish::Never);
+    assert!(matches!(unwanted, Err(Some((_, 1)))));
+    assert!(matches!(beside(&mut queue, limited), Ok(Pull::Ready { payload: 2, .. })), "the limit lets one pass");
+    assert!(matches!(beside(&mut queue, limited), Ok(Pull::Idle)), "and no second one");
+    let (mut queue, [blocked, left]) = self::queue([Qos::default(), Qos::default()]);
+    for id in [blocked, left] {
+        queue.push(at(0), id, SMALL, 1).expect("live");
+    }
+    queue.block(at(0), blocked);
+    queue.leave(left);
+    for id in [blocked, left] {
+        assert!(matches!(beside(&mut queue, id), Ok(Pull::Idle)));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Submit(usize, u32),
+    Complete(usize),
+    Exempt(usize),
+    Weight(usize, u32),
+    Budget(u64),
+    Leave(usize),
+    Switch,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (0..5usize, prop_oneof![0..10_000u32, 0..300_000u32]).prop_map(|(t, b)| Step::Submit(t, b)),
+        8 => (0..64usize).prop_map(Step::Complete),
+        1 => (0..64usize).prop_map(Step::Exempt),
+        1 => (0..5usize, 0..20u32).prop_map(|(t, w)| Step::Weight(t, w)),
+        1 => (1..500_000u64).prop_map(Step::Budget),
+        1 => (0..5usize).prop_map(Step::Leave),
+        1 => Just(Step::Switch),
+    ]
+}
+
+/// A tenant as the rule sees it.
+struct Seen {
+    id: TenantId,
+    weight: u64,
+    queued: VecDeque<u64>,
+    in_flight: usize,
+    cost: u64,
+}
+
+impl Seen {
+    fn new(pool: &mut Pool<usize>) -> Self {
+        Self { id: pool.join(at(0), weight(1)), weight: 1, queued: VecDeque::new(), in_flight: 0, cost: 0 }
+    }
+}
+
+fn share(seen: &[Seen], budget: u64, of: usize) -> u64 {
+    let sharing = |one: &&Seen| one.in_flight > 0 || !one.queued.is_empty();
+    let weights: u64 = seen.iter().filter(sharing).map(|one| one.weight).sum();
+    budget * seen[of].weight / weights.max(1)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Every request passes by the rule, and after a submission or a completion of its own no tenant is left waiting that has
+    /// room in its share.
+    #[test]
+    fn the_rule_holds_whatever_happens(steps in proptest::collection::vec(step(), 1..400)) {
+        let (mut budget, mut inside) = (100_000, 0);
+        let mut settings = config(budget);
+        let mut pool = Pool::new(settings, Instant::ZERO, 1);
+        let mut seen: Vec<Seen> = (0..5).map(|_| Seen::new(&mut pool)).collect();
+        let mut running: Vec<(usize, TenantId, u64, Ticket)> = Vec::new();
+        for step in steps {
+            let mut asks = None;
+            match step {
+                Step::Submit(t, bytes) => {
+                    let work = Work::new(Kind::Read, bytes);
+                    pool.submit(at(0), seen[t].id, work, t).expect("live");
+                    seen[t].queued.push_back(cost(&work));
+                    asks = Some(t);
+                }
+                Step::Complete(n) if !running.is_empty() => {
+                    let n = n % running.len();
+                    let (t, id, cost, ticket) = running.swap_remove(n);
+                    pool.complete(at(0), ticket, Outcome::Done);
+                    inside -= cost;
+                    if seen[t].id == id {
+                        seen[t].in_flight -= 1;
+                        seen[t].cost -= cost;
+                        asks = Some(t);
+                    }
+                }
+                Step::Exempt(n) if !running.is_empty() => {
+                    let n = n % running.len();
+                    let (t, id, cost, ticket) = &mut running[n];
+                    pool.exempt(ticket);
+                    inside -= *cost;
+                    if seen[*t].id == *id {
+                        seen[*t].cost -= *cost;
+                    }
+                    *cost = 0;
+                }
+                Step::Complete(_) | Step::Exempt(_) => {}
+                Step::Weight(t, to) => {
+                    pool.set_qos(at(0), seen[t].id, weight(to));
+                    seen[t].weight = u64::from(to.max(1));
+                }
+                Step::Budget(to) => {
+                    (budget, settings.admission) = (to, Admission::Fixed { budget_bytes: to });
+                    pool.reconfigure(at(0), settings);
+                }
+                Step::Leave(t) => {
+                    pool.leave(seen[t].id);
+                    seen[t] = Seen::new(&mut pool);
+                }
+                Step::Switch => {
+                    settings.scheduler = match settings.scheduler {
+                        Scheduler::Mclock => Scheduler::None,
+                        Scheduler::None => Scheduler::Mclock,
+                    };
+                    pool.reconfigure(at(0), settings);
+                }
+            }
+            while let Next::Run(t, ticket) = pool.dispatch(at(0)) {
+                let cost = seen[t].queued.front().copied().expect("it was queued");
+                let fits = inside + cost <= budget || cost > budget && inside <= budget;
+                let shares = settings.scheduler == Scheduler::Mclock
+                    && (seen[t].cost + cost <= share(&seen, budget, t)
+                        || seen[t].in_flight == 0 && cost * (running.len() as u64) < inside);
+                prop_assert!(fits || shares, "{cost} beside {inside} of {budget}");
+                seen[t].queued.pop_front();
+                inside += cost;
+                seen[t].in_flight += 1;
+                seen[t].cost += cost;
+                running.push((t, seen[t].id, cost, ticket));
+            }
+            prop_assert_eq!(pool.admission().inside_bytes(), inside);
+            if let Some(t) = asks.filter(|_| settings.scheduler == Scheduler::Mclock)
+                && let Some(next) = seen[t].queued.front()
+            {
+                prop_assert!(seen[t].cost + next > share(&seen, budget, t), "{t} has room");
+            }
+        }
+    }
+}
