@@ -296,7 +296,7 @@ impl Ledger {
         let limit = limit.clamp(0.1, Config::DEFAULT.max_raise);
         let got_s = limit * (interval_s - missing_s) + limit.min(bursts.slow) * missing_s;
         // A slow device that seems busy all the time says nothing about the limit.
-        if missing_s < 0.95 * interval_s * bursts.figure.unwrap_or(1.0) {
+        if missing_s < 0.97 * interval_s * bursts.figure.unwrap_or(1.0) {
             self.lost += 0.05 * (1.0 - got_s / (limit * interval_s) - self.lost);
         }
         self.rest_s -= got_s;

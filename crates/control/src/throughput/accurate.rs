@@ -1,52 +1,59 @@
-//! Ours: a token bucket that carries debt.
+//! Ours: hold the promise in every window, remember what is owed, repay it slowly, learn only from what binds.
 //!
-//! A stream is due T a second. What it is due and did not get is its *debt*, below zero what it got too much. Each interval
-//! the limit is what pays the debt of the last moments back at once, so that any second holds what it is due, not only those
-//! at which the controller counts:
+//! Time is divided into windows (1 s). In each a stream is due T·window, plus a part of what it is owed of earlier ones.
+//! The limit spreads what is left of that over what is left of the window, less the time that misses usually take:
 //!
 //! ```text
-//! A = T / (1 - (interval / window)·κ) + (1 - interval / window)·debt / interval
+//! A = (due − got) / ((1 − κ)·time left)
 //! ```
 //!
-//! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which the
-//! limit did bind. With one interval to a window this is A = T / (1 − κ): what a limit yields is learned, and no noise of one
-//! window goes into the next. A stream without misses has κ = 0, no debt and an even limit. Where the bandwidth of the slow
-//! device is needed at all it is its utilisation that is used, so that a wrong estimate does no harm.
+//! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which
+//! the limit did bind. With one interval to a window this is A = due/(1 − κ): what a limit yields has been learned, once.
+//! With several, what a burst of misses cost is had back in the rest of the same window, and κ makes the stream run ahead
+//! a little so that a burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an even
+//! limit. Where the bandwidth of the slow device is needed at all it is its utilisation that is used, so that a wrong
+//! estimate does no harm.
 //!
-//! At most a third of what a window is due is paid back at once, so that a long shortage is no burst for others afterwards. What
-//! exceeds that is *owed*: it is bounded, and a window repays a twentieth of it.
-//!
-//! At the end of a window: a stream that got less than it was due and had no misses to show for it was limited by itself;
-//! nothing is owed and nothing learned. While the slow device is saturated for long and a stream is short of its guarantee,
-//! nothing is learned or owed by those who miss; see `share`.
+//! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
+//! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
+//! for long and somebody is short of its promise, nothing is learned or owed by those who miss; see `share`.
 
 use alloc::vec::Vec;
 
 use super::stream::{Device, Interval, Seen, Stream};
 use super::{Config, Demand, Reason, share};
 
-/// Weight of the newest window in what is learned, and the part of what is owed that a window repays.
-pub(super) const SLOWLY: f64 = 0.05;
-/// The part of what a window is due that is paid back at once.
-const AT_ONCE: f64 = 1.0 / 3.0;
-/// What is owed is remembered up to the guarantee of this many seconds; more is forgotten.
+/// Weight of the newest window in what is learned.
+const NEWEST_WEIGHT: f64 = 0.05;
+/// A window repays this part of what is owed ...
+const REPAY: f64 = 0.05;
+/// ... and at most this part of the promise.
+const REPAY_MOST: f64 = 0.25;
+/// What is owed is remembered up to the promise of this many seconds; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
-/// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
-pub(super) const LEAST: f64 = 0.1;
-/// So much of something is all of it: of what a stream could get, or of the time of the slow device.
-pub(super) const ENOUGH: f64 = 0.95;
-/// A shortage is put down to misses up to this multiple of the part of the time in which the slow device was busy: what
-/// waits behind a miss comes late too.
-const EXPLAINED: f64 = 2.0;
+/// A limit is at least this part of the promise, however far ahead a stream is: nobody is stopped.
+const LEAST: f64 = 0.1;
+/// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
+/// next window may well hold twice as much ...
+const AHEAD: f64 = 2.5;
+/// ... and at most for this part of a window.
+const AHEAD_MOST: f64 = 0.65;
+/// A stream that got this part of what it could is not short.
+const NOT_SHORT: f64 = 0.97;
+/// A slow device this busy over a whole window leaves a limit nothing to say.
+const SATURATED: f64 = 0.97;
+/// A shortage is put down to misses up to this multiple of the part of the time in which the slow device was busy, and
+/// this much more: what is waiting behind a miss comes late too.
+const EXPLAINED: (f64, f64) = (1.5, 0.1);
+/// Owed more than the promise of this many seconds is worth a reason of its own.
+const MUCH_OWED_S: f64 = 0.5;
 
 /// What is remembered of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     /// Part of the time during which the limit could not be used, over the last windows.
     lost: f64,
-    /// What it was due lately and did not get, in units; below zero what it got too much.
-    pub(super) debt: f64,
-    /// The same of longer ago.
+    /// What is owed, in units; below zero what was given too much.
     pub(super) owed: f64,
     window: Window,
     /// Rate and bytes per second at the slow device over the last windows, for what is short.
@@ -73,11 +80,8 @@ enum Standing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     elapsed: f64,
+    due: f64,
     got: f64,
-    /// The debt when it began.
-    debt: f64,
-    /// What is repaid in it of what is owed.
-    repaid: f64,
     slow_bytes: f64,
     /// Seconds during which the limit could not be used.
     lost: f64,
@@ -92,7 +96,7 @@ struct Window {
 
 impl Memory {
     pub(super) fn without_debt(&self) -> Self {
-        Self { debt: 0.0, owed: 0.0, window: Window::default(), ..*self }
+        Self { owed: 0.0, window: Window::default(), ..*self }
     }
 }
 
@@ -117,6 +121,9 @@ pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Str
 fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f64) {
     let promised = stream.promised;
     let memory = &mut stream.memory;
+    if memory.window.elapsed == 0.0 && memory.window.due == 0.0 {
+        memory.window.due = promised * length;
+    }
     let window = &mut memory.window;
     window.elapsed += seen.seconds;
     window.got += seen.rate * seen.seconds;
@@ -124,24 +131,22 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     window.assigned += stream.assigned * seen.seconds;
     window.lost += (1.0 - seen.rate / stream.assigned).max(0.0) * seen.seconds;
     window.busy += busy(seen, device) * seen.seconds;
-    window.app_limited |= seen.demand == Demand::AppLimited && seen.rate < ENOUGH * stream.assigned;
+    window.app_limited |= seen.demand == Demand::AppLimited && seen.rate < NOT_SHORT * stream.assigned;
     window.void |= seen.other_limit.is_some();
-    // Nothing is owed for what the tenant did not ask, and for what another limit took or gave.
-    let asked_less = seen.demand == Demand::AppLimited && seen.rate < promised;
-    if seen.other_limit.is_none() && !asked_less {
-        memory.debt += (promised + window.repaid / length - seen.rate) * seen.seconds;
-    }
-    // With one interval to a window there is nothing to pay back within it.
-    let within = (1.0 - seen.seconds / length).max(0.0);
     let backlogged = seen.demand == Demand::Backlogged;
     if window.elapsed >= ends {
-        close(memory, promised, length, within * AT_ONCE, backlogged, seen.slow_bytes_per_s.is_some());
+        close(memory, promised, length, backlogged, seen.slow_bytes_per_s.is_some());
     }
     let memory = stream.memory;
-    let most = AT_ONCE * promised * length;
-    let due = promised + memory.window.repaid / length;
-    let limit = due / (1.0 - (1.0 - within) * memory.lost) + within * memory.debt.clamp(-most, most) / seen.seconds;
-    let limit = limit.max(LEAST * promised);
+    let left = (length - memory.window.elapsed).max(length - ends);
+    let rest = memory.window.due - memory.window.got;
+    // The last interval of a window is the only one from which nothing can be put off.
+    let time = if ends > seen.seconds {
+        left - (AHEAD * memory.lost).min(AHEAD_MOST) * (left - seen.seconds).max(0.0)
+    } else {
+        left * (1.0 - memory.lost)
+    };
+    let limit = (rest / time).max(LEAST * promised);
     let reason = reason(stream, seen, limit);
     stream.assign(limit, reason);
 }
@@ -156,15 +161,14 @@ fn busy(seen: &Seen, device: &Device) -> f64 {
     device.utilisation.or_else(estimated).unwrap_or(1.0)
 }
 
-/// A window is over: what is owed of it, what is learned from it, and what the next one repays. Of the debt `at_once`
-/// windows stay.
-fn close(memory: &mut Memory, promised: f64, length: f64, at_once: f64, backlogged: bool, misses_known: bool) {
+/// A window is over: what is owed of it, what is learned from it, and what the next one owes.
+fn close(memory: &mut Memory, promised: f64, length: f64, backlogged: bool, misses_known: bool) {
     let window = memory.window;
     let share = |part: f64| part / window.elapsed;
     let could = (promised * window.elapsed).min(window.assigned).max(f64::MIN_POSITIVE);
     let shortage = 1.0 - window.got / could;
-    let explained = misses_known && shortage <= EXPLAINED * share(window.busy);
-    let short = window.got < ENOUGH * could;
+    let explained = misses_known && shortage <= EXPLAINED.0 * share(window.busy) + EXPLAINED.1 && window.busy > 0.0;
+    let short = window.got < NOT_SHORT * could;
     memory.standing = match () {
         () if window.got <= 0.0 => Standing::Idle,
         () if window.app_limited || (short && !backlogged && !explained) => {
@@ -173,28 +177,28 @@ fn close(memory: &mut Memory, promised: f64, length: f64, at_once: f64, backlogg
         () => Standing::Backlogged,
     };
     if memory.standing == Standing::Backlogged && !window.void {
-        if share(window.busy) < ENOUGH {
-            memory.lost += SLOWLY * (share(window.lost).min(0.75) - memory.lost);
+        // Measured, not planned: windows are not all equally long.
+        let rest = window.due + promised * (window.elapsed - length) - window.got;
+        let bound = promised * REMEMBERED_S;
+        memory.owed = (memory.owed + rest).clamp(-bound, bound);
+        if share(window.busy) < SATURATED {
+            memory.lost += NEWEST_WEIGHT * (share(window.lost).min(0.75) - memory.lost);
         }
-        memory.usual_rate += 2.0 * SLOWLY * (share(window.got) - memory.usual_rate);
-        memory.usual_slow += 2.0 * SLOWLY * (share(window.slow_bytes) - memory.usual_slow);
+        memory.usual_rate += NEWEST_WEIGHT * 2.0 * (share(window.got) - memory.usual_rate);
+        memory.usual_slow += NEWEST_WEIGHT * 2.0 * (share(window.slow_bytes) - memory.usual_slow);
     } else {
-        // Nothing is owed for it, and what it was to repay is owed again.
-        memory.debt = memory.debt.min(window.debt);
-        memory.owed += window.repaid;
+        // What this window was to repay is owed again.
+        memory.owed += (window.due - promised * length).max(-promised * length);
     }
-    let most = at_once * promised * length;
-    let bound = promised * REMEMBERED_S;
-    let stays = memory.debt.clamp(-most, most);
-    memory.owed = (memory.owed + memory.debt - stays).clamp(-bound, bound);
-    let repaid = SLOWLY * memory.owed;
+    let most = REPAY_MOST * promised * length;
+    let repaid = (REPAY * memory.owed).clamp(-most, most);
     memory.owed -= repaid;
-    memory.debt = stays;
-    memory.window = Window { debt: stays, repaid, ..Window::default() };
+    memory.window = Window { due: promised * length + repaid, ..Window::default() };
 }
 
 fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
     let (measured, promised, memory) = (seen.rate, stream.promised, &stream.memory);
+    let behind = promised * memory.window.elapsed - memory.window.got;
     if let Some(in_force) = seen.other_limit {
         return Reason::OtherLimit { in_force };
     }
@@ -204,8 +208,8 @@ fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
         _ if measured <= 0.0 && seen.demand == Demand::AppLimited => Reason::Idle,
         Standing::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
         _ if limit >= stream.most && measured < promised => Reason::AtCeiling { measured, promised },
-        _ if limit < 0.98 * promised => Reason::GivingBack { measured, promised, ahead: -memory.debt - memory.owed },
-        _ if memory.owed > 0.1 * REMEMBERED_S * promised => Reason::Repaying { measured, promised, owed: memory.owed },
+        _ if limit < 0.98 * promised => Reason::GivingBack { measured, promised, ahead: -behind - memory.owed },
+        _ if memory.owed > MUCH_OWED_S * promised => Reason::Repaying { measured, promised, owed: memory.owed },
         _ if limit <= 1.001 * promised => Reason::AsPromised,
         _ => Reason::Compensating { measured, promised, miss_rate: seen.miss_rate().unwrap_or(0.0) },
     }

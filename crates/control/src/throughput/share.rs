@@ -9,17 +9,27 @@
 use alloc::vec::Vec;
 
 use super::Reason;
-use super::accurate::{ENOUGH, LEAST};
 use super::stream::{Device, Stream};
+
+/// A slow device this busy over the last seconds is saturated.
+const SATURATED: f64 = 0.95;
+/// A stream that got this part of its promise over the last seconds is not short.
+const NOT_SHORT: f64 = 0.95;
+/// Shares are dealt out of this much more than was seen, so that the device stays busy and more is found when there is more.
+const PROBE: f64 = 1.05;
+/// A stream that gets this part of its share is not robbed of it.
+const NOT_ROBBED: f64 = 0.9;
+/// Nobody is limited to less than this part of its promise.
+const LEAST: f64 = 0.05;
 
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
     // Once cut, cut until nothing is short: or who is cut would be let go as soon as it helps.
     let was_cut = streams.iter_mut().fold(false, |any, stream| any | core::mem::take(&mut stream.memory.cut));
-    if device.usual_utilisation.is_none_or(|busy| busy < ENOUGH) {
+    if device.usual_utilisation.is_none_or(|busy| busy < SATURATED) {
         return;
     }
     let misses = |stream: &Stream| stream.memory.usual_slow > 0.0 && stream.memory.usual_rate > 0.0;
-    let short = |stream: &Stream| misses(stream) && stream.memory.usual_rate < ENOUGH * stream.promised;
+    let short = |stream: &Stream| misses(stream) && stream.memory.usual_rate < NOT_SHORT * stream.promised;
     if !streams.iter().any(|stream| short(stream)) {
         return;
     }
@@ -32,9 +42,9 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         })
         .collect();
     let had: f64 = streams.iter().map(|stream| stream.memory.usual_slow).sum();
-    // Of a little more than was seen, so that the device stays busy and more is found when there is more.
-    let shares = deal(had / ENOUGH, &needs);
-    let robbed = |(stream, &share): (&&mut Stream, &f64)| short(stream) && stream.memory.usual_slow < ENOUGH * share;
+    let shares = deal(PROBE * had, &needs);
+    let robbed =
+        |(stream, &share): (&&mut Stream, &f64)| short(stream) && stream.memory.usual_slow < NOT_ROBBED * share;
     let cut = was_cut || streams.iter().zip(&shares).any(robbed);
     for ((stream, share), (need, _)) in streams.iter_mut().zip(shares).zip(needs) {
         if !short(stream) && share >= need {

@@ -18,13 +18,16 @@ pub(super) struct Device {
     pub(super) usual_utilisation: Option<f64>,
 }
 
+/// Over how long the utilisation of the slow device is averaged, in seconds: long enough that one burst of misses is not
+/// taken for a lasting shortage.
+const USUAL_S: f64 = 10.0;
+
 impl Device {
     /// Takes what the slow device did (bytes per second, part of the time busy) and what of it was the tenants'.
     pub(super) fn observe(&mut self, slow: Option<(f64, f64)>, tenants_bytes_per_s: f64, since: Duration) {
         self.background_bytes_per_s = slow.map_or(0.0, |(all, _)| (all - tenants_bytes_per_s).max(0.0));
         self.utilisation = slow.map(|(_, busy)| busy);
-        // Long enough that one burst of misses is not taken for a lasting shortage.
-        let weight = (2.0 * accurate::SLOWLY * since.as_secs_f64()).clamp(0.0, 1.0);
+        let weight = (since.as_secs_f64() / USUAL_S).clamp(0.0, 1.0);
         self.usual_utilisation = self.utilisation.map(|now| {
             let usual = self.usual_utilisation.unwrap_or(0.0);
             usual + weight * (now - usual)
@@ -126,7 +129,7 @@ impl Stream {
 
     /// Nothing is owed, either way.
     pub(super) fn forgive(&mut self) {
-        (self.memory.debt, self.memory.owed) = (0.0, 0.0);
+        self.memory.owed = 0.0;
     }
 
     pub(super) fn limit(&self) -> Limit {

@@ -140,8 +140,7 @@ pub(super) fn report(
     let of = |arm: Arm| &means[arm as usize];
     let all = "mean of 14 groups";
     rows(&mut section, all, Some((6.56, 1.94)), &of);
-    // Of seconds wherever they begin.
-    let jitter = |arm: Arm| of(arm).estimate(|figures| figures.jitter.max(figures.shifted)).mean;
+    let jitter = |arm: Arm| of(arm).estimate(|figures| figures.jitter).mean;
     section.rows.push(Row {
         evenkeel: Some(jitter(Arm::Accurate) / JITTER_BAR.max(ORACLE_FACTOR * jitter(Arm::Oracle))),
         bar: Some(1.0),
