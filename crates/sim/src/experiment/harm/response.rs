@@ -1,6 +1,6 @@
 //! The latency target against none, on cases drawn at random.
 //!
-//! Devices and loads are those of [`draw`](super::draw); the target is drawn around what light tenants get without one, and
+//! Devices and loads are those of [`draw`]; the target is drawn around what light tenants get without one, and
 //! half of the cases carry a reservation of a bulk tenant. Both runs of a pair have the same seed.
 //!
 //! | verdict | when, beyond doubt |
