@@ -1,4 +1,4 @@
-//! Standard output that may be a closed pipe, or one that nobody reads.
+//! Standard output that may be a closed pipe, or one without a reader.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// How long a server or an agent waits for whoever reads what it says at its start.
+/// How long a server or an agent waits for a reader of what it says at its start.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Prints `text`. A reader that has seen enough (`| head`) is no error.

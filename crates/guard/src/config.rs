@@ -163,7 +163,7 @@ pub struct ResourceConfig {
     /// Devices that belong to it, by path or name; default: those that stand on what has this name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// Bytes per second above which a client counts as an offender for `method = "pid"`; "adaptive" goes by shares of the load.
+    /// Bytes per second above which a client counts as noisy for `method = "pid"`; "adaptive" goes by shares of the load.
     #[serde(default = "default_offenders_above")]
     pub offenders_above: Bytes,
     /// As for the whole agent, for this resource alone.
@@ -307,7 +307,7 @@ impl Config {
         {
             doubt(&["guard", "status"], danger);
         }
-        // Values with which whoever is limited by them would seem to hang.
+        // Limits so small that clients would seem to hang.
         for (hybrid, settings) in &self.hybrids {
             for (tenant, promise) in &settings.tenants {
                 for (direction, goal) in [("read", promise.read), ("write", promise.write)] {

@@ -609,7 +609,7 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Result<Vec<Inspec
     Ok(found.collect())
 }
 
-/// Logs that there is no room for a volume's file, for which this is the reason; a line for whoever asked for it.
+/// Logs that there is no room for a volume's file, for which this is the reason; a line for the caller.
 fn lacks(volume: &str, lack: &str) -> String {
     tracing::warn!(volume, "{lack}");
     format!("warning: volume {volume}: {lack}")

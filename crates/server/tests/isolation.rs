@@ -24,6 +24,24 @@ const SIZE: u64 = 4 << 30;
 /// that there is comes to `CONNECTIONS` times `DEPTH`.
 const AT_MOST: u64 = 64;
 
+/// Requests of attackers that are carried out, after so many others, while the light client has its reads answered.
+fn noise_beside_light(test: &TestServer, command: Command, length: u64, after: u64) -> u64 {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stops = support::Stop(&stop);
+        let attack = || test.connect("noise").keep_asking(command, length, DEPTH, &stop);
+        let attackers: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(attack)).collect();
+        test.wait_for("the attack", |state| carried_out(state) > after);
+        let mut light = test.connect("light");
+        let before = carried_out(&test.server.state());
+        (0..LIGHT).for_each(|_| drop(light.read(0, 4096).unwrap()));
+        let noise = carried_out(&test.server.state()) - before;
+        drop(stops);
+        assert!(attackers.into_iter().all(|attacker| attacker.join().is_ok()));
+        noise
+    })
+}
+
 #[test]
 fn work_on_memory_of_another_pool_is_shared_out_in_turns() {
     let text = "[server]\nworkers = 1\n[pools.noise]\n\
@@ -31,20 +49,7 @@ fn work_on_memory_of_another_pool_is_shared_out_in_turns() {
                 [volumes.noise]\nbackend = \"memory\"\npool = \"noise\"\nsize = \"4GiB\"\n";
     for command in [Command::Trim, Command::WriteZeroes] {
         let test = TestServer::start(&format!("isolation-{command:?}"), Engine::Auto, text);
-        let stop = AtomicBool::new(false);
-        let noise: u64 = std::thread::scope(|scope| {
-            let stops = support::Stop(&stop);
-            let attack = || test.connect("noise").keep_asking(command, SIZE, DEPTH, &stop);
-            let attackers: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(attack)).collect();
-            test.wait_for("the attack", |state| carried_out(state) > (CONNECTIONS * DEPTH) as u64);
-            let mut light = test.connect("light");
-            let before = carried_out(&test.server.state());
-            (0..LIGHT).for_each(|_| drop(light.read(0, 4096).unwrap()));
-            let noise = carried_out(&test.server.state()) - before;
-            drop(stops);
-            assert!(attackers.into_iter().all(|attacker| attacker.join().is_ok()));
-            noise
-        });
+        let noise = noise_beside_light(&test, command, SIZE, (CONNECTIONS * DEPTH) as u64);
         println!("{command:?}: {noise} requests of the attacker beside {LIGHT} of the light client");
         assert!(noise <= AT_MOST * LIGHT, "{command:?}: {noise} requests beside {LIGHT}");
     }
@@ -104,20 +109,7 @@ fn a_fragmented_file_is_described_piece_by_piece_in_short_answers() {
 fn searches_of_a_fragmented_file_keep_no_other_pool_waiting() {
     for engine in support::ENGINES {
         let test = fragmented("searches", engine, "[pools.noise]\n");
-        let stop = AtomicBool::new(false);
-        let noise: u64 = std::thread::scope(|scope| {
-            let stops = support::Stop(&stop);
-            let attack = || test.connect("noise").keep_asking(Command::BlockStatus, PIECES * APART, DEPTH, &stop);
-            let attackers: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(attack)).collect();
-            test.wait_for("the attack", |state| carried_out(state) > DEPTH as u64);
-            let mut light = test.connect("light");
-            let before = carried_out(&test.server.state());
-            (0..LIGHT).for_each(|_| drop(light.read(0, 4096).unwrap()));
-            let noise = carried_out(&test.server.state()) - before;
-            drop(stops);
-            assert!(attackers.into_iter().all(|attacker| attacker.join().is_ok()));
-            noise
-        });
+        let noise = noise_beside_light(&test, Command::BlockStatus, PIECES * APART, DEPTH as u64);
         println!("{engine:?}: {noise} searches beside {LIGHT} requests of the light client");
         assert!(noise <= AT_MOST * LIGHT, "{engine:?}: {noise} searches beside {LIGHT}");
     }

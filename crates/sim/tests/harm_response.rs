@@ -55,7 +55,7 @@ fn a_latency_target_harms_few_cases_and_helps_many() {
     println!("{} cases; harmed: {harmed:#?}; helped: {}", cases.len(), helped.len());
     // The aim is one in a hundred; this keeps what is reached.
     assert!(harmed.len() * 8 <= cases.len(), "{harmed:#?}");
-    assert!(helped.len() * 10 >= cases.len(), "a controller that never acts harms nobody: {helped:#?}");
+    assert!(helped.len() * 10 >= cases.len(), "a controller that never acts harms none: {helped:#?}");
 }
 
 #[test]

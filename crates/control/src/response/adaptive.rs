@@ -186,7 +186,7 @@ impl Adaptive {
         libm::sqrt(self.variance * in_a_window * NEWEST.max(1.0 / self.samples.max(1.0)))
     }
 
-    /// Nobody is throttled any longer; the delay that held is remembered.
+    /// No client is throttled any longer; the delay that held is remembered.
     fn let_go(&mut self, reason: Reason) {
         (self.demand_ms, self.released) = (0.0, true);
         self.begin_anew(0.0);

@@ -217,7 +217,7 @@ pub enum Reason {
         /// What the controller aims at.
         target: Duration,
     },
-    /// Reads are slow although everyone is held back as far as allowed, and what that does is not known: for some seconds
+    /// Reads are slow although all are throttled as far as allowed, and what that does is not known: for some seconds
     /// the delay is lifted and put back in force in turn.
     TestingEffect {
         /// The delay that is tried, a mean weighted by load.

@@ -11,7 +11,7 @@
 //! likelihood ratio of k = 0 against k = 1, which every request that meets the delay once has, is (S(1)/S(0))^(n/2); it
 //! exceeds 1/[`ERROR`] at any time with a probability of at most [`ERROR`] where k = 1.
 //!
-//! - *Does not bite*: that ratio exceeds 1/[`ERROR`].
+//! - *No effect* (`does_not_bite`): that ratio exceeds 1/[`ERROR`].
 //! - *Helps*: let g be the logarithm of the ratio of read response times without and with the delay. The likelihood ratio of
 //!   its mean, if that is positive, against 0, (Σg²/Σ(g − mean)²)^((n − 1)/2), exceeds 1/[`ERROR`].
 //! - *In vain*: neither, after twenty pairs. A throttle that cannot be seen to help is released.

@@ -45,7 +45,7 @@ const RESOURCE: &[Metric<ResourceState>] = &[
     }),
     gauge(
         "goal_infeasible",
-        "1 while the goal is missed with every offender held back as far as allowed.",
+        "1 while the goal is missed with every noisy client throttled as far as allowed.",
         None,
         |r| whether(r.reason == "infeasible"),
     ),

@@ -91,7 +91,7 @@ const GOAL: &[Metric<GoalState>] = &[
     }),
     gauge(
         "pool_goal_infeasible",
-        "1 while the goal is missed with every offender held back as far as allowed.",
+        "1 while the goal is missed with every noisy tenant throttled as far as allowed.",
         None,
         |g| whether(reason(g) == "infeasible"),
     ),

@@ -406,7 +406,7 @@ fn in_answer(warning: &Problem) -> String {
     format!("warning: {}: {}", warning.key, warning.message)
 }
 
-/// What is doubtful about a change, for whoever asked for it and for the log.
+/// What is doubtful about a change, for its caller and for the log.
 fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     warnings.into_iter().map(|warning| {
         tracing::warn!("after a change: {}: {}", warning.key, warning.message);
@@ -414,7 +414,7 @@ fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     })
 }
 
-/// What came of a change, for whoever asked for it. It is in force even where there are warnings.
+/// What came of a change, for its caller. It is in force even where there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
         tracing::error!("after a change: {warning}");

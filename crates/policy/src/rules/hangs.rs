@@ -48,7 +48,7 @@ pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     if rate.0 == 0 || rate >= USUAL_REQUEST {
         return None;
     }
-    // Whoever writes 2KiB or 1kB has thought of the unit.
+    // A value of 2KiB or 1kB has its unit.
     let written = rate.0.is_multiple_of(1_000) || rate.0.is_multiple_of(1 << 10);
     let unit = if written { String::new() } else { format!("; is a unit missing, as in \"{}MB\"?", rate.0) };
     Some(format!(

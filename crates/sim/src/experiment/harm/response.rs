@@ -18,13 +18,10 @@ use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
 
 use super::{COMPLETIONS, LEAST_S, MORE_SEEDS, MOST_S, PILOT, SEEDS, draw, setup};
-use crate::experiment::{Better, Digest, Execute, Options, Report, Row, Section, TenantDigest};
+use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Cases of a whole run and of a quick one.
-const CASES: u64 = 1_000;
-const QUICK_CASES: u64 = 60;
 /// Bounds of harm and of grave harm: of throughput, and of latencies.
 const HARM: (f64, f64) = (0.95, 1.1);
 const GRAVE: (f64, f64) = (0.8, 2.0);
@@ -309,47 +306,4 @@ pub fn cases<E>(
         }
     }
     Ok(cases)
-}
-
-/// How many cases each method harms and helps.
-///
-/// # Errors
-/// Those of `execute`.
-pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
-    let methods = [Method::Adaptive, Method::Pid];
-    let count = if options.quick { QUICK_CASES } else { CASES };
-    let cases = cases(options.seed * CASES, count, f64::INFINITY, &methods, execute)?;
-    let mut rows = Vec::new();
-    type Counts = fn(Verdict) -> bool;
-    let counted: [(&str, Better, Counts); 3] = [
-        ("harmed", Better::Lower, |verdict| verdict.harmed),
-        ("harmed_gravely", Better::Lower, |verdict| verdict.gravely),
-        ("helped", Better::Higher, |verdict| verdict.helped),
-    ];
-    for (metric, better, counts) in counted {
-        let of = |method: usize| Some(cases.iter().filter(|case| counts(case.verdict(method))).count() as f64);
-        rows.push(Row {
-            evenkeel: of(0),
-            faithful: of(1),
-            ..Row::new(&format!("{count} drawn cases"), metric, "cases", better)
-        });
-    }
-    let mut text = Vec::new();
-    for case in &cases {
-        for (place, method) in methods.iter().enumerate().filter(|(place, _)| case.verdict(*place).harmed) {
-            text.push(format!("Case {} is harmed by {method:?}: {}", case.seed, case.effect(place)));
-        }
-    }
-    Ok(Report {
-        experiment: "harm-response",
-        seed: options.seed,
-        intro: vec![
-            "Latency targets against none, on devices, loads and targets drawn at random. A case is harmed if a light \
-             tenant's p50 or p99 is above 1.1 of none's, if throughput is below 0.95 of none's for nothing, if a \
-             reservation is broken, or if a request waits longer than max_delay allows, beyond doubt (99 %)."
-                .into(),
-        ],
-        sections: vec![Section { title: "Harm and help".into(), text, rows, figures: Vec::new() }],
-        claims: Vec::new(),
-    })
 }

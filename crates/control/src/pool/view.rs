@@ -1,0 +1,95 @@
+//! What a tenant has, and what it received.
+
+use super::promise::{self, Promised, Scope};
+use super::slots::Granted;
+use super::{Hold, Pool, TenantId};
+use crate::histogram::Histogram;
+use crate::limits::LimitSet;
+use crate::mclock::Qos;
+use crate::response::Standing;
+
+/// What a tenant received since the pool began.
+#[derive(Clone, Default)]
+pub struct TenantStats {
+    /// Reads completed.
+    pub reads: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// Flushes completed.
+    pub flushes: u64,
+    /// Trims, zeroings and the like completed.
+    pub metas: u64,
+    /// Payload bytes read.
+    pub read_bytes: u64,
+    /// Payload bytes written.
+    pub write_bytes: u64,
+    /// Requests, or slices of them, that the back end failed.
+    pub errors: u64,
+    /// Requests dispatched to meet the reservation.
+    pub by_reservation: u64,
+    /// Requests dispatched by weight.
+    pub by_weight: u64,
+    /// From submission to admission; of a divided request that of its first slice.
+    pub queue_wait: Histogram,
+    /// From admission to completion; of each slice.
+    pub device_latency: Histogram,
+    /// From submission to completion.
+    pub response_time: Histogram,
+}
+
+/// A look at one tenant.
+pub struct TenantView<'a> {
+    /// The promise as configured.
+    pub qos: &'a Qos,
+    /// Who limits the tenant's IOPS.
+    pub limit_iops: &'a LimitSet,
+    /// Who limits the tenant's bytes per second.
+    pub limit_bytes_per_s: &'a LimitSet,
+    /// Who limits its requests inside the back end.
+    pub slots: &'a LimitSet,
+    /// Requests waiting.
+    pub queued: usize,
+    /// Requests inside the back end.
+    pub in_flight: u64,
+    /// What it received.
+    pub stats: &'a TenantStats,
+    /// What the pool's goal may do to it.
+    pub standing: Standing,
+    /// How it is held back for the pool's goal, if it is.
+    pub hold: Option<Hold>,
+    /// Its response-time goal and what the slot controller makes of it.
+    pub granted: &'a Granted,
+    promised: &'a [Promised],
+}
+
+impl<'a> TenantView<'a> {
+    /// The throughputs that it was promised, at most one of each scope.
+    pub fn promises(&self) -> impl Iterator<Item = promise::View<'a>> {
+        self.promised.iter().map(Promised::view)
+    }
+
+    /// The throughput of this that it was promised, if one was.
+    pub fn promise(&self, scope: Scope) -> Option<promise::View<'a>> {
+        self.promises().find(|promise| promise.scope == scope)
+    }
+}
+
+impl<R> Pool<R> {
+    /// A look at one tenant; `None` when it has left.
+    pub fn tenant(&self, id: TenantId) -> Option<TenantView<'_>> {
+        let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;
+        Some(TenantView {
+            qos: &tenant.qos,
+            limit_iops: &tenant.limit_iops,
+            limit_bytes_per_s: &tenant.limit_bytes_per_s,
+            slots: &tenant.slots,
+            queued: self.queue.client_len(tenant.client) + tenant.queued_fifo,
+            in_flight: tenant.in_flight,
+            stats: &tenant.stats,
+            standing: tenant.standing,
+            hold: tenant.hold,
+            granted: &tenant.granted,
+            promised: &tenant.promised,
+        })
+    }
+}
