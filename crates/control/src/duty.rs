@@ -17,7 +17,7 @@
 //! known only afterwards: accounts go below zero, and the debt is paid off before the next turn.
 //!
 //! **Bounds.** In any window of time `t` the activity takes at most `t / one_in + burst`, plus what was under way in
-//! parallel. A client within its account never waits while no more than some ten others storm.
+//! parallel and what could not wait ([`Duty::spent_anyway`]). A client within its account never waits while no more than some ten others storm.
 
 use alloc::collections::BTreeMap;
 
@@ -38,15 +38,17 @@ const SWEEP: Duration = Duration::from_secs(1);
 pub struct Config {
     /// The share of one processor, as its inverse: 10 for a tenth. At least 1.
     pub one_in: u32,
-    /// Processor time that may be used at once.
+    /// Processor time that may be used at once. At least 1 us.
     pub burst: Duration,
 }
+
+/// Shorter bursts have no parts.
+const SHORTEST_BURST: Duration = Duration::from_micros(1);
 
 impl Config {
     /// What a storm may take of a storage server: a tenth of a processor, of which a third is for what no clock of a thread
     /// shows as its own (waking threads, interrupts, caches that others find cold): a third to a half of what is shown, with
-    /// options of NBD one by one. At once, what a host asks for that starts a hundred machines, or a client that describes
-    /// ten thousand exports.
+    /// options of NBD one by one. At once, what a host asks for that starts a hundred machines.
     pub const STORM: Self = Self { one_in: 15, burst: Duration::from_secs(1) };
 }
 
@@ -89,6 +91,14 @@ impl Account {
         self.at + Duration::from_nanos(missing.saturating_mul(one_in))
     }
 
+    /// What is left grows as the bound does.
+    fn scale(&mut self, burst: Duration, before: Duration) {
+        if self.left_ns > 0 {
+            let left = i128::from(self.left_ns) * i128::from(burst.as_nanos()) / i128::from(before.as_nanos());
+            self.left_ns = i64::try_from(left).unwrap_or(i64::MAX);
+        }
+    }
+
     fn spend(&mut self, time: Duration) {
         self.left_ns = self.left_ns.saturating_sub_unsigned(time.as_nanos());
     }
@@ -106,9 +116,28 @@ pub struct Duty<C> {
 impl<C: Ord + Copy> Duty<C> {
     /// All accounts are full.
     pub fn new(config: Config) -> Self {
-        let config = Config { one_in: config.one_in.max(1), ..config };
+        let config = Config { one_in: config.one_in.max(1), burst: config.burst.max(SHORTEST_BURST) };
         let all = Account { left_ns: part(config, 1), at: Instant::ZERO };
         Self { config, all, clients: BTreeMap::new(), sweep_at: Instant::ZERO }
+    }
+
+    /// So much may be used at once from now on. Accounts stay as full as they are, so that changing it to and fro brings
+    /// nothing; debts stay what they are. O(clients) when it changes.
+    pub fn set_burst(&mut self, now: Instant, burst: Duration) {
+        let burst = burst.max(SHORTEST_BURST);
+        let before = self.config.burst;
+        if burst == before {
+            return;
+        }
+        self.fill(now);
+        let slow = self.one_in_of_client();
+        for account in self.clients.values_mut() {
+            account.fill(now, slow, part(self.config, OWN_PART));
+        }
+        self.config.burst = burst;
+        for account in self.clients.values_mut().chain([&mut self.all]) {
+            account.scale(burst, before);
+        }
     }
 
     /// Whether `client` may go now. O(log clients), and once a second O(clients).
@@ -151,6 +180,15 @@ impl<C: Ord + Copy> Duty<C> {
             account.fill(now, slow, own);
             account.spend(time);
         }
+    }
+
+    /// `client` has taken so much without being asked whether it is its turn, as one whose connection is accepted: the lower
+    /// quarter is not touched, or a storm of what cannot wait would starve everyone of what can.
+    pub fn spent_anyway(&mut self, now: Instant, client: C, time: Duration) {
+        self.fill(now);
+        let before = self.all.left_ns;
+        self.spent(now, client, time);
+        self.all.left_ns = self.all.left_ns.max(before.min(part(self.config, 4)));
     }
 
     /// Clients that have an account, because they have taken some time of late.

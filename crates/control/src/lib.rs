@@ -12,7 +12,7 @@
 //! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
 //! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
 //! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |
-//! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, descent |
+//! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, waits |
 //! | [`exchange`] | what did all hosts that share a device report? | rounds, by period |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!

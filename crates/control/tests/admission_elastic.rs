@@ -19,7 +19,8 @@ fn elastic() -> Config {
     Config::Elastic(ElasticConfig::default())
 }
 
-/// A device of `servers` servers behind one queue with a client that always wants more, up to `depth` requests.
+/// A device of `servers` servers behind one queue, or each behind one of its own, with a client that always wants more, up to
+/// `depth` requests.
 struct Plant {
     admission: Admission,
     now: Instant,
@@ -29,10 +30,12 @@ struct Plant {
     /// Half width of the uniform service time, as a fraction.
     spread: f64,
     depth: usize,
-    /// Since when inside, in order of admission.
-    waiting: VecDeque<Instant>,
-    /// (End, since when inside).
-    served: Vec<(Instant, Instant)>,
+    /// Each request is for one server, drawn at random: the throughput approaches its limit slowly.
+    own_queues: bool,
+    /// (Since when inside, for which server), in order of admission.
+    waiting: VecDeque<(Instant, usize)>,
+    /// (End, since when inside, for which server).
+    served: Vec<(Instant, Instant, usize)>,
     completed: u64,
 }
 
@@ -46,6 +49,7 @@ impl Plant {
             service: Duration::from_micros(service_us),
             spread: 0.2,
             depth: 256,
+            own_queues: false,
             waiting: VecDeque::new(),
             served: Vec::new(),
             completed: 0,
@@ -59,37 +63,56 @@ impl Plant {
     fn admit(&mut self) {
         while self.waiting.len() + self.served.len() < self.depth && self.admission.fits(COST) {
             self.admission.admit(COST);
-            self.waiting.push_back(self.now);
+            let server = if self.own_queues { self.rng.next_below(self.servers as u64) as usize } else { 0 };
+            self.waiting.push_back((self.now, server));
         }
-        while self.served.len() < self.servers {
-            let Some(since) = self.waiting.pop_front() else { return };
+        while let Some(next) = self.next_to_start() {
+            let Some((since, server)) = self.waiting.remove(next) else { return };
             let factor = 1.0 + self.spread * (2.0 * self.rng.next_f64() - 1.0);
             let service = Duration::from_nanos((self.service.as_nanos() as f64 * factor) as u64);
-            self.served.push((self.now + service, since));
+            self.served.push((self.now + service, since, server));
         }
     }
 
-    /// Lives for `length`; the mean budget in requests and the throughput in requests per second.
+    /// The oldest request that waits for a server which is free.
+    fn next_to_start(&self) -> Option<usize> {
+        let is_free = |wanted: usize| self.served.iter().all(|&(_, _, server)| server != wanted);
+        match self.own_queues {
+            true => self.waiting.iter().position(|&(_, server)| is_free(server)),
+            false => (self.served.len() < self.servers && !self.waiting.is_empty()).then_some(0),
+        }
+    }
+
+    /// Lives for `length`; the budget in requests that is in force at least half of the time and not more than half
+    /// exceeded, and the throughput in requests per second. Questions put others in force, for a while.
     fn run(&mut self, length: Duration) -> (f64, f64) {
         let (begin, end) = (self.now, self.now + length);
-        let (before, mut weighted) = (self.completed, 0.0);
+        let before = self.completed;
+        let mut in_force: Vec<(u64, f64)> = Vec::new();
         self.admit();
         while let Some(next) = (0..self.served.len()).min_by_key(|&i| self.served[i].0) {
             if self.served[next].0 > end {
                 break;
             }
-            let (at, since) = self.served.swap_remove(next);
-            weighted += at.since(self.now).as_secs_f64() * self.budget_requests() as f64;
+            let (at, since, _) = self.served.swap_remove(next);
+            in_force.push((self.budget_requests(), at.since(self.now).as_secs_f64()));
             self.now = at;
             self.admission.observe(at, COST, Kind::Read, COST, at.since(since));
             self.completed += 1;
             self.admission.tick(at);
             self.admit();
         }
-        weighted += end.since(self.now).as_secs_f64() * self.budget_requests() as f64;
+        in_force.push((self.budget_requests(), end.since(self.now).as_secs_f64()));
         self.now = end;
         let seconds = end.since(begin).as_secs_f64();
-        (weighted / seconds, (self.completed - before) as f64 / seconds)
+        in_force.sort_unstable_by_key(|&(budget, _)| budget);
+        let mut below = 0.0;
+        let median = in_force.iter().find(|&&(_, time)| {
+            below += time;
+            below >= seconds / 2.0
+        });
+        let budget = median.map_or(0, |&(budget, _)| budget);
+        (budget as f64, (self.completed - before) as f64 / seconds)
     }
 }
 
@@ -97,25 +120,25 @@ fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-/// As many requests as servers keep all of them busy: the knee is known exactly.
+/// As many requests as servers keep all of them busy: the knee is known exactly. It is found to a factor of two.
 #[test]
 fn finds_the_knee_of_a_device_with_parallel_servers() {
     for (servers, service_us) in [(8, 1_000), (16, 200), (64, 2_000), (128, 100)] {
         let mut plant = Plant::new(servers, service_us);
-        plant.run(secs(3));
-        let (budget, throughput) = plant.run(secs(3));
+        plant.run(secs(10));
+        let (budget, throughput) = plant.run(secs(10));
         let (knee, peak) = (servers as f64, servers as f64 * 1e6 / service_us as f64);
-        assert!((knee * 0.95..knee * 1.2).contains(&budget), "{servers} servers: {budget:.1} requests");
-        assert!(throughput > peak * 0.96, "{servers} servers: {throughput:.0} of {peak:.0}");
+        assert!((knee * 0.95..knee * 2.1).contains(&budget), "{servers} servers: {budget:.1} requests");
+        assert!(throughput > peak * 0.95, "{servers} servers: {throughput:.0} of {peak:.0}");
     }
 }
 
 #[test]
-fn one_server_gets_a_budget_of_one_request() {
+fn one_server_gets_a_budget_of_a_few_requests() {
     let mut plant = Plant::new(1, 100);
     plant.run(secs(5));
     let (budget, _) = plant.run(secs(5));
-    assert!(budget <= 1.3, "{budget:.2} requests");
+    assert!(budget <= 4.0, "{budget:.2} requests");
 }
 
 #[test]
@@ -125,10 +148,10 @@ fn follows_a_device_that_changes() {
     for (servers, service_us) in [(64, 500), (16, 500), (16, 150), (16, 1_500)] {
         plant.servers = servers;
         plant.service = Duration::from_micros(service_us);
-        plant.run(secs(2));
-        let (budget, throughput) = plant.run(secs(2));
+        plant.run(secs(20));
+        let (budget, throughput) = plant.run(secs(10));
         let (knee, peak) = (servers as f64, servers as f64 * 1e6 / service_us as f64);
-        assert!((knee * 0.9..knee * 1.3).contains(&budget), "{servers} x {service_us} us: {budget:.1} requests");
+        assert!((knee * 0.9..knee * 2.1).contains(&budget), "{servers} x {service_us} us: {budget:.1} requests");
         assert!(throughput > peak * 0.93, "{servers} x {service_us} us: {throughput:.0} of {peak:.0}");
     }
 }
@@ -137,36 +160,37 @@ fn follows_a_device_that_changes() {
 #[test]
 fn light_load_and_idleness_leave_no_trace() {
     let mut plant = Plant::new(32, 500);
-    plant.run(secs(3));
+    plant.run(secs(10));
     let (learned, _) = plant.run(secs(1));
     for depth in [1, 4, 0] {
         plant.depth = depth;
         plant.run(secs(600));
         plant.depth = 256;
-        plant.run(Duration::from_millis(20));
-        let (budget, _) = plant.run(Duration::from_millis(500));
-        assert!((learned * 0.85..learned * 1.2).contains(&budget), "{budget:.1} after {learned:.1} requests");
+        // The question that fell due meanwhile is asked first.
+        plant.run(secs(2));
+        let (budget, _) = plant.run(secs(1));
+        // The search is as fine as that.
+        assert!((learned * 0.5..=learned * 2.0).contains(&budget), "{budget:.1} after {learned:.1} requests");
     }
 }
 
 #[test]
 fn a_stall_changes_nothing() {
     let mut plant = Plant::new(16, 500);
-    plant.run(secs(3));
+    plant.run(secs(10));
     let (learned, _) = plant.run(secs(1));
     let stall = secs(1);
-    plant.served.iter_mut().for_each(|(end, _)| *end += stall);
+    plant.served.iter_mut().for_each(|(end, ..)| *end += stall);
     plant.run(stall);
-    let (budget, _) = plant.run(Duration::from_millis(500));
+    let (budget, _) = plant.run(secs(1));
     assert!((learned * 0.85..learned * 1.2).contains(&budget), "{budget:.1} after {learned:.1} requests");
 }
 
 #[test]
 fn a_larger_tolerance_gives_a_smaller_budget_where_the_curve_bends_slowly() {
-    // Service times that vary much: the throughput approaches its limit slowly.
     let budget = |tolerance| {
         let mut plant = Plant::new(16, 500);
-        plant.spread = 1.0;
+        (plant.spread, plant.own_queues) = (1.0, true);
         plant.admission.reconfigure(Config::Elastic(ElasticConfig { tolerance }), Instant::ZERO);
         plant.run(secs(5));
         plant.run(secs(5)).0
@@ -197,35 +221,14 @@ fn sizes_that_differ_widely_are_no_stalls_and_hide_nothing() {
     assert!(decision.budget_bytes <= 64 * KIB, "{} after {now:?}: {}", decision.budget_bytes, decision.reason);
 }
 
-#[test]
-fn reads_in_place_of_writes_begin_the_search_anew() {
-    let mut admission = Admission::new(elastic(), Instant::ZERO, 0);
-    let (mut now, mut inside, mut searched) = (Instant::ZERO, VecDeque::new(), false);
-    for n in 0..40_000 {
-        while inside.len() < 256 && admission.fits(COST) {
-            admission.admit(COST);
-            inside.push_back(now);
-        }
-        let since = inside.pop_front().expect("something fits an empty device");
-        now += Duration::from_micros(100);
-        let kind = if n < 20_000 { Kind::Write } else { Kind::Read };
-        admission.observe(now, COST, kind, COST, now.since(since));
-        admission.tick(now);
-        let turned = matches!(admission.decision().reason, Reason::LoadChanged { .. });
-        assert!(!turned || n > 20_000, "nothing has changed at completion {n}");
-        searched |= turned;
-    }
-    assert!(searched);
-}
-
 /// A bulk client whose requests grow eightfold, beside bursts of small ones, on a link with a latency. Where twice the
 /// budget brought nothing it now brings much, which must not be held against what was known about the small requests.
 #[test]
-fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_not() {
+fn requests_of_another_size_get_a_budget_for_them() {
     const SMALL: u64 = 4 * KIB;
     const CHANGE_AT: u64 = 40_000;
     let mut admission = Admission::new(elastic(), Instant::ZERO, 0);
-    let (mut link_free, mut inside, mut resized_at) = (Instant::ZERO, VecDeque::new(), None);
+    let (mut link_free, mut inside) = (Instant::ZERO, VecDeque::new());
     let (mut now, mut sent) = (Instant::ZERO, 0_u64);
     let (mut judged_from, mut bytes) = (Instant::ZERO, 0_u64);
     for n in 0..CHANGE_AT + 4_000 {
@@ -244,9 +247,6 @@ fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_no
         now = done;
         admission.observe(now, cost, Kind::Write, cost, now.since(since));
         admission.tick(now);
-        if matches!(admission.decision().reason, Reason::SizeChanged { .. }) && resized_at.is_none() {
-            resized_at = Some(n);
-        }
         if n == CHANGE_AT + 2_000 {
             (judged_from, bytes) = (now, 0);
         }
@@ -255,17 +255,17 @@ fn requests_of_another_size_begin_the_search_anew_and_bursts_of_small_ones_do_no
     // One at a time would be 57 % of what the link can do.
     let share = bytes as f64 * 10e-9 / now.since(judged_from).as_secs_f64();
     assert!(share > 0.9, "{share} of the link");
-    let resized_at = resized_at.expect("seen");
-    assert!((CHANGE_AT..CHANGE_AT + 1_500).contains(&resized_at), "seen at completion {resized_at}");
 }
 
 #[test]
 fn says_why() {
     let mut plant = Plant::new(64, 1_000);
-    plant.spread = 1.0;
     let mut seen = std::collections::BTreeSet::new();
-    // With service times that vary so much the rarest of the reasons comes about every 12 s.
-    for _ in 0..120_000 {
+    for ms in 0..75_000 {
+        // A device that grows, and a load that fills it.
+        if ms == 2_000 {
+            (plant.servers, plant.depth) = (512, 4_096);
+        }
         plant.run(Duration::from_millis(1));
         let text = plant.admission.decision().reason.to_string();
         seen.insert(text.chars().filter(char::is_ascii_alphabetic).collect::<String>());
@@ -274,7 +274,7 @@ fn says_why() {
     plant.depth = 2;
     plant.run(secs(1));
     assert!(matches!(plant.admission.decision().reason, Reason::AppLimited { .. }));
-    for part in ["bringsmoretaken", "wouldbringonly", "wouldcost"] {
+    for part in ["largerbudgetbringsmoretaken", "wouldbringonly", "costsonly", "wouldcost"] {
         assert!(seen.iter().any(|text| text.contains(part)), "{part} is missing in {seen:?}");
     }
 }

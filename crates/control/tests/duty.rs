@@ -111,6 +111,54 @@ fn a_debt_is_paid_off_before_the_next_turn() {
 }
 
 #[test]
+fn another_burst_leaves_accounts_as_full_as_they_were_and_debts_as_they_are() {
+    let left = |duty: &mut Duty<u32>, client| {
+        let mut left = 0;
+        while !matches!(duty.turn(at(0), client), Turn::Wait { .. }) {
+            duty.spent(at(0), client, Duration::from_millis(1));
+            left += 1;
+        }
+        left
+    };
+    let with_burst = |burst| {
+        let mut duty = Duty::new(CONFIG);
+        duty.set_burst(at(0), Duration::from_millis(burst));
+        duty
+    };
+    assert_eq!(left(&mut with_burst(400), 7), 200);
+    assert_eq!(left(&mut with_burst(100), 7), 50, "half of less");
+    assert_eq!(left(&mut with_burst(4_000), 7), 2_000, "half of more, at once");
+    // Who has used up half of what there was has used up half of what there is, to and fro.
+    let mut duty = with_burst(400);
+    assert_eq!(left(&mut duty, 7), 200);
+    for burst in [4_000, 100, 400].repeat(20) {
+        duty.set_burst(at(0), Duration::from_millis(burst));
+        assert!(matches!(duty.turn(at(0), 7), Turn::Wait { own: false, .. }), "at {burst} ms");
+    }
+    duty.spent(at(0), 1, Duration::from_secs(2));
+    let before = duty.turn(at(0), 2);
+    duty.set_burst(at(0), Duration::from_secs(4));
+    duty.set_burst(at(0), CONFIG.burst);
+    assert_eq!(duty.turn(at(0), 2), before);
+}
+
+#[test]
+fn what_cannot_wait_does_not_starve_what_can() {
+    let mut duty = Duty::new(CONFIG);
+    // A storm of connections takes half of a processor to be accepted alone.
+    for ms in 0..10_000 {
+        duty.spent_anyway(at(ms * 1_000_000), 1, Duration::from_micros(500));
+    }
+    let now = at(10_000_000_000);
+    assert_eq!(duty.turn(now, 2), Turn::Own, "the lower quarter is there for others");
+    assert!(matches!(duty.turn(now, 1), Turn::Wait { own: false, .. }), "and not for the one that storms");
+    duty.spent(now, 2, Duration::from_millis(101));
+    duty.spent_anyway(now, 1, Duration::from_millis(100));
+    let Turn::Wait { until, own: true } = duty.turn(now, 3) else { panic!("the quarter is used up") };
+    assert!(until.since(now) < Duration::from_millis(50), "and fills again");
+}
+
+#[test]
 fn accounts_are_bounded_and_forgotten() {
     let mut duty = Duty::new(CONFIG);
     for client in 0..100_000u32 {

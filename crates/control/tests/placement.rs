@@ -1,7 +1,6 @@
 //! Placement of connections: what always holds, and what each method does with loads like those it will meet.
 
-use evenkeel_control::placement::descent::Descent;
-use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, Usage, genetic, lpt};
+use evenkeel_control::placement::{Config, Move, Moving, Placement, Reason, Sample, Usage, exact, genetic, lpt};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -16,17 +15,8 @@ fn moved(before: &[u32], after: &[u32]) -> usize {
     before.iter().zip(after).filter(|(before, after)| before != after).count()
 }
 
-/// The load of the heaviest of the workers that have one of these connections.
-fn heaviest_with_any(fixed: &[u64], loads: &[u64], assignment: &[u32]) -> u64 {
-    let of = |worker: u32| {
-        let its = assignment.iter().zip(loads).filter(|(at, _)| **at == worker).map(|(_, load)| load);
-        fixed[worker as usize] + its.sum::<u64>()
-    };
-    assignment.iter().map(|&worker| of(worker)).max().unwrap_or(0)
-}
-
 /// The least `measure` of any assignment within the budget, by trying all.
-fn exact(workers: u32, home: &[u32], budget: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
+fn all_tried(workers: u32, home: &[u32], budget: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
     fn rest(workers: u32, left: usize, trial: &mut [u32], next: usize, measure: &impl Fn(&[u32]) -> u64) -> u64 {
         let Some(&home) = trial.get(next) else { return measure(trial) };
         let mut best = u64::MAX;
@@ -56,46 +46,17 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn descent_is_never_worse_and_keeps_its_budget((fixed, loads, home, budget) in problems(120, 12)) {
+    fn the_search_finds_the_best_and_keeps_its_budget((fixed, loads, home, budget) in problems(7, 3)) {
         let mut after = home.clone();
-        let mut descent = Descent::new();
-        let count = descent.balance(&fixed, &loads, budget, &mut after);
-        prop_assert_eq!(count, moved(&home, &after));
-        prop_assert!(count <= budget);
-        prop_assert!(heaviest(&fixed, &loads, &after) <= heaviest(&fixed, &loads, &home));
-        // The memory of an earlier problem changes nothing.
-        let mut again = home.clone();
-        descent.balance(&[1; 3], &[5; 7], 3, &mut [0; 7]);
-        descent.balance(&fixed, &loads, budget, &mut again);
-        prop_assert_eq!(after, again);
-    }
-
-    #[test]
-    fn descent_agrees_with_an_exact_solver_on_few_connections((fixed, loads, home, budget) in problems(7, 3)) {
-        let mut after = home.clone();
-        Descent::new().balance(&fixed, &loads, budget, &mut after);
-        let best = exact(fixed.len() as u32, &home, budget, &|trial| heaviest(&fixed, &loads, trial));
-        // A worker within 0.1 % of the mean is good enough.
-        let found = heaviest(&fixed, &loads, &after);
-        prop_assert!(found <= best + best / 500, "{} instead of {}", found, best);
-    }
-
-    /// Beside workers that carry more than all of these together and keep it: what is left is shared out at best.
-    #[test]
-    fn descent_agrees_with_an_exact_solver_beside_elephants(
-        (mut fixed, loads, home, budget) in problems(6, 3),
-        elephants in prop::collection::vec((400_000..2_000_000_u64, 0..4_usize), 1..=2),
-    ) {
-        // Some of the connections are on them to begin with.
-        for (elephant, place) in elephants {
-            fixed.insert(place.min(fixed.len()), elephant);
-        }
-        let mut after = home.clone();
-        let count = Descent::new().balance(&fixed, &loads, budget, &mut after);
-        prop_assert_eq!(count, moved(&home, &after));
-        prop_assert!(count <= budget);
-        let best = exact(fixed.len() as u32, &home, budget, &|trial| heaviest_with_any(&fixed, &loads, trial));
-        prop_assert_eq!(heaviest_with_any(&fixed, &loads, &after), best, "{:?}", after);
+        let found = exact::assign(&fixed, &loads, budget, &mut after);
+        prop_assert!(moved(&home, &after) <= budget);
+        prop_assert_eq!(found, heaviest(&fixed, &loads, &after));
+        prop_assert_eq!(found, all_tried(fixed.len() as u32, &home, budget, &|trial| heaviest(&fixed, &loads, trial)));
+        // Graham's bound on the heaviest first, where nothing stays.
+        let empty = vec![0; fixed.len()];
+        let best = exact::assign(&empty, &loads, loads.len(), &mut home.clone());
+        lpt::assign(&empty, &loads, &mut after);
+        prop_assert!(3 * heaviest(&empty, &loads, &after) <= 4 * best);
     }
 
     #[test]
@@ -111,7 +72,7 @@ proptest! {
 
     #[test]
     fn whatever_happens_every_connection_is_on_a_worker_that_exists(
-        method in 0..6_usize,
+        method in 0..5_usize,
         events in prop::collection::vec((0..7_u32, 0..40_u32, 0..2_000_u64), 0..300),
     ) {
         let mut placement = Placement::new(methods()[method], 4, 7, Instant::ZERO);
@@ -126,7 +87,7 @@ proptest! {
                 3 => placement.observe(slot, sample(amount)),
                 6 => {
                     let busy = amount as f64 / 1_500.0;
-                    placement.tell(slot % 9, Usage { busy, backlog: Duration::from_micros(amount / 3) });
+                    placement.tell(slot % 9, Usage { busy, backlog: Duration::from_micros(amount / 3), each: Duration::from_micros(amount % 3) });
                 }
                 4 => {
                     now += Duration::from_secs(1 + amount / 300);
@@ -157,17 +118,19 @@ fn follow(live: &mut std::collections::BTreeMap<u32, u32>, moves: &[Move]) {
     }
 }
 
-fn methods() -> [Config; 6] {
+fn methods() -> [Config; 5] {
     let (moving, published) = (Moving::new(), Moving::published());
     [
         Config::RoundRobin,
         Config::LeastConnections,
         Config::Genetic(published),
         Config::Lpt(moving),
-        Config::Descent(moving),
-        Config::Apart(moving),
+        Config::Waits(moving),
     ]
 }
+
+/// How often workers tell.
+const LOOK: Duration = Duration::from_millis(100);
 
 fn sample(ms: u64) -> Sample {
     Sample { cpu: Duration::from_millis(ms), received_bytes: ms * 1_000 }
@@ -187,9 +150,17 @@ impl Bench {
         Self { placement, now: Instant::ZERO, moves: 0 }
     }
 
+    /// A second, of which workers tell ten times; the last reason of it.
     fn second(&mut self, loads: &[u64]) -> Option<Reason> {
-        loads.iter().zip(0..).for_each(|(&ms, slot)| self.placement.observe(slot, sample(ms)));
-        self.now += Duration::from_secs(1);
+        (0..10).filter_map(|_| self.tenth(loads)).last()
+    }
+
+    fn tenth(&mut self, loads: &[u64]) -> Option<Reason> {
+        for (&ms, slot) in loads.iter().zip(0..) {
+            let cpu = Duration::from_micros(ms * 100);
+            self.placement.observe(slot, Sample { cpu, received_bytes: ms * 100 });
+        }
+        self.now += LOOK;
         let decision = self.placement.tick(self.now)?;
         self.moves += decision.moves;
         Some(decision.reason)
@@ -208,11 +179,11 @@ fn two_heavy_ones_on_a_worker_are_parted_and_then_nothing_moves() {
     // Placed one after the other: 0 and 4 are together.
     let mut loads = [10; 16];
     (loads[0], loads[4]) = (500, 400);
-    let reasons: Vec<_> = (0..20).filter_map(|_| bench.second(&loads)).collect();
+    let reasons: Vec<_> = (0..200).filter_map(|_| bench.tenth(&loads)).collect();
     assert!(reasons.iter().any(|reason| matches!(reason, Reason::Rebalanced { .. })), "{reasons:?}");
     assert_ne!(bench.placement.worker(0), bench.placement.worker(4));
     assert!(
-        bench.heaviest(&loads) <= 530 && bench.moves <= 4,
+        bench.heaviest(&loads) <= 530 && bench.moves <= 7,
         "{} after {} moves",
         bench.heaviest(&loads),
         bench.moves
@@ -227,20 +198,21 @@ fn loads_that_only_vary_make_nothing_move() {
     let mut rng = SplitMix64::new(3);
     let mut bench = Bench::new(Config::default(), 4, 64);
     let mut minutes = |bench: &mut Bench, heavy: u64, seconds: usize| {
-        for _ in 0..seconds {
+        for _ in 0..seconds * 10 {
             let load = |slot| if [0, 4, 8].contains(&slot) { heavy } else { 40 };
             let loads: Vec<u64> =
                 (0..64).map(|slot| (load(slot) as f64 * (0.3 * rng.next_normal()).exp()) as u64).collect();
-            bench.second(&loads);
+            bench.tenth(&loads);
         }
     };
     minutes(&mut bench, 40, 300);
     assert!(bench.moves <= 8, "{} moves in five minutes", bench.moves);
-    // What lasts does, although it varies just as much.
+    // What lasts does, although it varies just as much: no worker is asked for more than it can do.
+    let loads: Vec<u64> = (0..64).map(|slot| if [0, 4, 8].contains(&slot) { 240 } else { 40 }).collect();
+    let before = bench.heaviest(&loads);
     minutes(&mut bench, 240, 30);
-    let apart = |slots: [u32; 3]| slots.map(|slot| bench.placement.worker(slot));
-    let [a, b, c] = apart([0, 4, 8]);
-    assert!(a != b && b != c && a != c, "{a:?} {b:?} {c:?}");
+    let after = bench.heaviest(&loads);
+    assert!(before > 1_100 && after <= 1_000, "{before} to {after}");
 }
 
 #[test]
@@ -265,26 +237,33 @@ fn an_elephant_does_not_keep_others_from_being_parted() {
 }
 
 #[test]
-fn those_beside_an_elephant_do_not_use_up_the_budget_of_moves() {
+fn those_beside_an_elephant_do_not_keep_others_waiting() {
     let mut bench = Bench::new(Config::default(), 4, 16);
-    // Two moves are allowed; three small ones beside the elephant would hardly be missed there.
+    // Three small ones are beside the elephant, and gain by leaving it.
     let mut loads = [0; 16];
     (loads[0], loads[1], loads[5]) = (950, 400, 400);
     (loads[4], loads[8], loads[12]) = (5, 5, 5);
     let reasons: Vec<_> = (0..10).filter_map(|_| bench.second(&loads)).collect();
     assert_ne!(bench.placement.worker(1), bench.placement.worker(5), "{reasons:?}");
-    assert_eq!(bench.moves, 1);
+    assert!(bench.moves <= 4, "{} moves", bench.moves);
     assert!(matches!(reasons.last(), Some(Reason::Elephant { slot: 0, .. })), "{reasons:?}");
 }
 
 #[test]
 fn idle_workers_one_worker_and_equal_loads_are_left_alone() {
     let mut idle = Bench::new(Config::default(), 4, 8);
-    assert!(matches!(idle.second(&[100, 0, 0, 0, 100, 0, 0, 0]), Some(Reason::NotBusy { .. })));
+    (0..60).for_each(|_| _ = idle.second(&[0; 8]));
+    assert_eq!(idle.moves, 0);
+    (0..60).for_each(|_| _ = idle.second(&[100, 0, 0, 0, 100, 0, 0, 0]));
+    assert!(idle.moves <= 1, "two of eight ask, and there are four workers: {} moves", idle.moves);
     let mut one = Bench::new(Config::default(), 1, 8);
     assert_eq!(one.second(&[100; 8]), Some(Reason::OneWorker));
     let mut even = Bench::new(Config::default(), 4, 8);
-    assert!(matches!(even.second(&[300; 8]), Some(Reason::NotWorth { gain, .. }) if gain == 0.0));
+    for _ in 0..600 {
+        let reason = even.second(&[300; 8]);
+        assert!(matches!(reason, Some(Reason::NotWorth { gain: 0.0, .. })), "{reason:?}");
+    }
+    assert_eq!(even.moves, 0);
     for config in [
         Config::Genetic(Moving { interval: Duration::from_secs(1), ..Moving::published() }),
         Config::Lpt(Moving::new()),
@@ -350,7 +329,7 @@ fn what_could_not_move_is_known_to_be_where_it_was() {
     let mut bench = Bench::new(Config::default(), 2, 4);
     let loads = [400, 10, 400, 10];
     while bench.moves == 0 {
-        bench.second(&loads);
+        bench.tenth(&loads);
         assert!(bench.now < Instant::ZERO + Duration::from_secs(10), "two heavy ones are on worker 0");
     }
     let one = bench.placement.moves()[0];
@@ -361,7 +340,7 @@ fn what_could_not_move_is_known_to_be_where_it_was() {
 }
 
 /// Workers that get a fifth of a core, and connections with so many requests of 1 us outstanding at all times: what is
-/// told of a second in which each full worker goes through all that lies before it, round after round.
+/// told of a tenth of a second in which each full worker goes through all that lies before it, round after round.
 struct Quota {
     placement: Placement,
     /// So many requests fill a worker.
@@ -371,8 +350,8 @@ struct Quota {
 }
 
 impl Quota {
-    /// Of the CPU time of a worker in a second.
-    const GETS: Duration = Duration::from_millis(200);
+    /// Of the CPU time of a worker in a tenth of a second.
+    const GETS: Duration = Duration::from_millis(20);
 
     fn new(config: Config, connections: u32) -> Self {
         let mut placement = Placement::new(config, 4, 1, Instant::ZERO);
@@ -388,6 +367,11 @@ impl Quota {
     }
 
     fn second(&mut self, depths: &[u64]) -> Reason {
+        (0..9).for_each(|_| _ = self.tenth(depths));
+        self.tenth(depths)
+    }
+
+    fn tenth(&mut self, depths: &[u64]) -> Reason {
         let sums = self.depths(depths);
         for (&depth, slot) in depths.iter().zip(0..) {
             let all = sums[self.placement.worker(slot).unwrap() as usize];
@@ -396,9 +380,10 @@ impl Quota {
         }
         for (&sum, worker) in sums.iter().zip(0..) {
             let busy = (sum as f64 / self.full as f64).min(1.0);
-            self.placement.tell(worker, Usage { busy, backlog: Duration::from_micros(sum) });
+            self.placement
+                .tell(worker, Usage { busy, backlog: Duration::from_micros(sum), each: Duration::from_micros(1) });
         }
-        self.now += Duration::from_secs(1);
+        self.now += LOOK;
         let decision = self.placement.tick(self.now).unwrap();
         self.moves += decision.moves;
         decision.reason
@@ -426,42 +411,84 @@ fn full_workers_are_told_apart_by_what_waits_for_them() {
     assert_eq!(quota.depths(&depths), [130, 14, 12, 16]);
     (0..20).for_each(|_| _ = quota.second(&depths));
     let most = *quota.depths(&depths).iter().max().unwrap();
-    assert!(most <= 70 && quota.moves <= 12, "{:?} after {} moves", quota.depths(&depths), quota.moves);
-    let moved = quota.moves;
+    // It does not even out what waits: those that wait least would wait longer.
+    assert!(most <= 100 && quota.moves <= 12, "{:?} after {} moves", quota.depths(&depths), quota.moves);
+    let (moved, settled) = (quota.moves, quota.depths(&depths));
     (0..60).for_each(|_| _ = quota.second(&depths));
-    assert_eq!(quota.moves, moved, "and then they stay");
+    assert_eq!(quota.depths(&depths), settled, "and then they stay");
+    assert!(quota.moves <= moved + 4, "but for a trial in 40 s: {} after {moved}", quota.moves);
+}
+
+proptest! {
+    /// Whatever workers report, what moves is bounded, goes to a worker that exists, and is the same again.
+    #[test]
+    fn waits_are_the_same_for_the_same_input_and_bounded(
+        workers in 1..6_usize,
+        events in prop::collection::vec((0..6_u32, 0..24_u32, amounts(), amounts()), 0..400),
+    ) {
+        let run = || {
+            let mut placement = Placement::new(Config::default(), workers, 3, Instant::ZERO);
+            let (mut now, mut moves) = (Instant::ZERO, Vec::new());
+            for &(event, slot, amount, other) in &events {
+                match event {
+                    0 => _ = placement.join(slot),
+                    1 => placement.leave(slot),
+                    2 | 3 => {
+                        placement.observe(slot, Sample { cpu: Duration::from_nanos(amount), received_bytes: other });
+                    }
+                    4 => {
+                        let (backlog, each) = (Duration::from_nanos(amount), Duration::from_nanos(other));
+                        let busy = (amount % 2_000) as f64 / 1_000.0 - 0.2;
+                        placement.tell(slot % 8, Usage { busy, backlog, each });
+                    }
+                    _ => {
+                        now += LOOK;
+                        placement.tick(now).unwrap();
+                        assert!(placement.moves().len() <= 64 && placement.moves().iter().all(|one| (one.to as usize) < workers));
+                        moves.extend_from_slice(placement.moves());
+                    }
+                }
+            }
+            moves
+        };
+        prop_assert_eq!(run(), run());
+    }
+}
+
+/// Nothing, little, and more than there is.
+fn amounts() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), 1..200_000_000_u64, any::<u64>(), Just(u64::MAX)]
+}
+
+/// From the first moment of a collision to the move, for all places in a slot where it may begin.
+fn slowest_ms(interval: Duration) -> u64 {
+    let step = Duration::from_millis(1);
+    let slowest = (0..interval.as_nanos() / step.as_nanos()).map(|place| {
+        let mut placement = Placement::new(Config::Waits(Moving { interval, ..Moving::new() }), 2, 1, Instant::ZERO);
+        (0..4).for_each(|slot| _ = placement.join(slot));
+        // 0 and 2 share a worker, and have asked for nothing for as long as anybody knows.
+        let collides = Instant::from_nanos(interval.as_nanos() * 40 + step.as_nanos() * place);
+        let mut now = Instant::ZERO;
+        loop {
+            for slot in [0, 2].into_iter().filter(|_| now >= collides) {
+                placement.observe(slot, Sample { cpu: Duration::from_micros(450), received_bytes: 0 });
+            }
+            now += step;
+            if placement.tick(now).is_some_and(|decision| decision.moves > 0) {
+                return now.since(collides).as_nanos() / 1_000_000;
+            }
+            assert!(now < collides + Duration::from_secs(5), "nothing moves");
+        }
+    });
+    slowest.max().unwrap()
 }
 
 #[test]
-fn when_all_are_full_those_that_ask_little_get_a_worker_and_only_then() {
-    let mut quota = Quota { full: 10_000, ..Quota::new(Config::Apart(Moving::new()), 32) };
-    // A quarter has much outstanding; the others ask now and then, a thousandth of what the first do.
-    let heavy = |slot: u32| slot % 4 == slot / 8;
-    let depths: Vec<u64> = (0..32).map(|slot| if heavy(slot) { 20_000 } else { 20 }).collect();
-    let reasons: Vec<Reason> = (0..30).map(|_| quota.second(&depths)).collect();
-    let light: Vec<Option<u32>> = (0..32).filter(|&n| !heavy(n)).map(|n| quota.placement.worker(n)).collect();
-    let kept = light[0];
-    assert!(light.iter().all(|&worker| worker == kept), "{light:?}: {reasons:?}");
-    assert!((0..32).filter(|&n| heavy(n)).all(|n| quota.placement.worker(n) != kept), "{reasons:?}");
-    let moved = quota.moves;
-    (0..30).for_each(|_| _ = quota.second(&depths));
-    assert_eq!(quota.moves, moved, "and they stay there");
-    // Two of the heavy ones are left: there is room for all.
-    let mut left = 0;
-    let depths: Vec<u64> = depths
-        .iter()
-        .map(|&depth| {
-            left += u32::from(depth > 100);
-            if depth > 100 && left > 2 { 0 } else { depth }
-        })
-        .collect();
-    (0..30).for_each(|_| _ = quota.second(&depths));
-    let reason = quota.second(&depths);
-    assert!(!matches!(reason, Reason::Apart { .. }), "{reason:?}");
-    // Where all carry much, nobody is kept apart.
-    let mut even = Quota::new(Config::Apart(Moving::new()), 32);
-    (0..30).for_each(|_| _ = even.second(&[8; 32]));
-    assert_eq!(even.moves, 0);
+fn a_collision_is_acted_on_as_soon_as_enough_slots_show_it() {
+    let default = Moving::new().interval;
+    let (fast, slow) = (slowest_ms(Duration::from_millis(20)), slowest_ms(default));
+    println!("{fast} ms with slots of 20 ms, {slow} ms with the default of {default:?}");
+    assert!(fast <= 100, "{fast} ms");
 }
 
 #[test]
@@ -480,7 +507,10 @@ fn the_connections_of_a_worker_that_tells_nothing_count_for_what_they_did() {
         for worker in 0..2 {
             if heard || worker == 0 {
                 placement.observe(worker, sample(300));
-                placement.tell(worker, Usage { busy: 0.6, backlog: Duration::from_micros(10) });
+                placement.tell(
+                    worker,
+                    Usage { busy: 0.6, backlog: Duration::from_micros(10), each: Duration::from_micros(5) },
+                );
             }
         }
         now += Duration::from_secs(1);

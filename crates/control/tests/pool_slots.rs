@@ -95,6 +95,29 @@ fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
     }
 }
 
+#[test]
+fn a_missed_goal_is_told_once_in_ten_seconds_with_the_number_of_those_that_were_not() {
+    let mut bench = Bench::new(config(Some(slots::Config { most: 64.0, ..slots::Config::NEEDS })), 2);
+    let [tight, loose] = [3, 2_000].map(|ms| {
+        let tenant = bench.pool.join(at(0), Qos::default());
+        bench.pool.set_response_goal(tenant, Some(ResponseGoal::mean(Duration::from_millis(ms))));
+        tenant
+    });
+    let mut told = Vec::new();
+    for ms in 0..35_000u64 {
+        // Two at once: the second waits for the first.
+        let arrivals = if ms % 10 == 0 { &[tight, tight, loose][..] } else { &[] };
+        bench.step(arrivals);
+        told.extend(std::iter::from_fn(|| bench.pool.take_missed_goal(at(bench.now))).map(|missed| (ms, missed)));
+        assert!(told.len() < 10, "{told:?}");
+    }
+    assert!(told.iter().all(|(_, missed)| missed.tenant == tight && missed.figure > missed.goal.time), "{told:?}");
+    let untold: Vec<u64> = told.iter().map(|(_, missed)| missed.untold).collect();
+    assert_eq!(untold, [0, 9, 9, 9], "{told:?}");
+    let granted = bench.pool.tenant(tight).expect("a tenant").granted;
+    assert_eq!(granted.violated, 35, "more than are told");
+}
+
 /// A goal for the 99th percentile leaves less room than the same goal for the mean, by as much as the percentile exceeds it.
 #[test]
 fn a_goal_for_a_percentile_is_a_shorter_one_for_the_mean() {

@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use evenkeel_guard::discovery::mark::Mark;
 use log::Log;
+use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
 
 mod config_cmd;
@@ -110,7 +111,26 @@ enum Command {
     },
 }
 
+/// Below this limit (`ulimit -s`) the program runs on a thread, whose stack is no part of it: it would end without a word.
+const ENOUGH_STACK: u64 = 1 << 20;
+/// Stack of that thread, as by default of a main thread.
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    if getrlimit(Resource::Stack).current.is_none_or(|bytes| bytes >= ENOUGH_STACK) {
+        return run();
+    }
+    match std::thread::Builder::new().stack_size(STACK).spawn(run) {
+        // The panic has been told.
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
+        Err(error) => {
+            eprintln!("evenkeel: cannot start a thread: {error}; raise LimitSTACK= of the service, ulimit -s");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run() -> ExitCode {
     let cli = Cli::parse();
     let serves = matches!(cli.command, Command::Serve(_));
     let lasts = serves || matches!(cli.command, Command::Guard(_));

@@ -5,8 +5,14 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use anyhow::Context as _;
+use libc::siginfo_t;
 use rustix::process::Signal;
-use signal_hook::consts::{SIGALRM, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+
+use crate::serve::audit::Process;
 
 const SIGPWR: c_int = Signal::POWER.as_raw();
 const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();
@@ -20,6 +26,27 @@ const STRAY: [c_int; 7] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO,
 
 /// Real-time signals, which nobody sends; 32 and 33 the C library keeps for itself.
 const REAL_TIME: RangeInclusive<c_int> = 34..=64;
+
+/// Signals as they come, with what the kernel tells of them.
+pub(crate) type Received = SignalsInfo<WithRawSiginfo>;
+/// The process that has sent a signal, where the kernel tells.
+pub(crate) type Sender = Option<Process>;
+
+/// Those that stop, and SIGHUP.
+///
+/// # Errors
+/// When the process has no descriptors left.
+pub(crate) fn receive() -> anyhow::Result<Received> {
+    Received::new(STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")
+}
+
+/// The process that has sent it.
+pub(crate) fn sender(info: &siginfo_t) -> Sender {
+    // Positive: from the kernel. A sender in another PID namespace has no number here.
+    // SAFETY: all other signals of this process have the fields of one that was sent.
+    let (uid, pid) = (info.si_code <= 0).then(|| unsafe { (info.si_uid(), info.si_pid()) })?;
+    Some(Process { uid, pid: (pid > 0).then_some(pid) })
+}
 
 /// Whether a signal asks to stop and is not one that comes again by itself: a second one then stops at once.
 pub(crate) fn is_request(signal: c_int) -> bool {

@@ -21,9 +21,9 @@ pub enum Admission {
         /// Cost inside the back end at most.
         budget: Bytes,
     },
-    /// The smallest budget that doubling would hardly improve.
+    /// The smallest budget that costs no throughput.
     Elastic {
-        /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction.
+        /// Throughput that a smaller budget may cost, as a fraction.
         tolerance: f64,
     },
     /// SlowFast CoDel: the budget follows the latency, the target follows the throughput.
@@ -76,7 +76,7 @@ macro_rules! settings {
             budget: Option<Bytes>,
             /// Smallest latency of a window that is still good; for `wbt` only (2 ms for flash, 75 ms for disks).
             target: Option<Duration>,
-            /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction; for `elastic` only.
+            /// Throughput that a smaller budget may cost, as a fraction; for `elastic` only.
             tolerance: Option<f64>,
             $($(#[$attribute])* $name: Option<$type>,)*
         }

@@ -128,12 +128,9 @@ pub enum Placement {
     Genetic,
     /// All connections anew every second, the heaviest first; to compare with.
     Lpt,
-    /// The least loaded worker; later few moves away from the heaviest one, where they certainly help.
+    /// The least loaded worker; later where its requests wait less, if that certainly helps.
     #[default]
-    Descent,
-    /// The same, and when all workers are full, one of them is kept for connections that carry little: they do not wait, and
-    /// the others lose that worker's share of the throughput at most.
-    Apart,
+    Waits,
 }
 
 impl Placement {
@@ -144,9 +141,8 @@ impl Placement {
             Self::RoundRobin => Config::RoundRobin,
             Self::LeastConnections => Config::LeastConnections,
             Self::Genetic => Config::Genetic(Moving::published()),
-            Self::Lpt => Config::Lpt(Moving::new()),
-            Self::Descent => Config::Descent(Moving::new()),
-            Self::Apart => Config::Apart(Moving::new()),
+            Self::Lpt => Config::Lpt(Moving::slow()),
+            Self::Waits => Config::Waits(Moving::new()),
         }
     }
 }
@@ -518,7 +514,7 @@ impl Default for Server {
             data_dir: "evenkeel-data".into(),
             volume_dirs: Vec::new(),
             workers: Workers::Auto,
-            placement: Placement::Descent,
+            placement: Placement::Waits,
             engine: Engine::Auto,
             busy_poll: Duration::from_micros(200),
             read_only: false,

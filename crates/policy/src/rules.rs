@@ -615,11 +615,18 @@ fn shared_paths(config: &Config, out: &mut Findings) {
     }
 }
 
+/// Names that a message lists: there may be thousands.
+const MAX_NAMED: usize = 20;
+
 /// "No pool "fats"; did you mean ...": for a reference to something that is not there.
 pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match closest(name, known) {
         Some(close) => format!("there is no {what} {name:?}; did you mean {close:?}?"),
         None if known.is_empty() => format!("there is no {what} {name:?}; there are no {what}s at all"),
+        None if known.len() > MAX_NAMED => {
+            let (some, more) = known.split_at(MAX_NAMED);
+            format!("there is no {what} {name:?}; known: {} and {} more", some.join(", "), more.len())
+        }
         None => format!("there is no {what} {name:?}; known: {}", known.join(", ")),
     }
 }

@@ -1,12 +1,13 @@
 //! Slots: how they are written, and how their decisions are told.
 
 use evenkeel_control::Duration as ControlDuration;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::{Missed, ResponseGoal};
 use evenkeel_control::slots::{self as control, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Pool, Tenant};
+use crate::goal::Statistic;
 use crate::units::Duration;
 
 /// How the slots of a device are shared out between its tenants, on all hosts that share it.
@@ -104,9 +105,39 @@ pub fn sentence(reason: &Reason, has_goal: bool) -> String {
     }
 }
 
+/// A goal that a tenant has missed, as a sentence.
+pub fn missed_sentence(missed: &Missed) -> String {
+    let (figure, goal) = (missed.figure.as_millis_f64(), missed.goal.time.as_millis_f64());
+    let statistic = String::from(Statistic::from(missed.goal.statistic));
+    let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", sentence(reason, true)));
+    format!("{statistic} {figure:.1} ms, above {goal:.1} ms{because}")
+}
+
 #[cfg(test)]
 mod tests {
+    use evenkeel_control::Instant;
+    use evenkeel_control::mclock::Qos;
+
     use super::*;
+
+    #[test]
+    fn a_missed_goal_is_told_with_its_figure_and_reason() {
+        let pool = Config::default().control(&Pool::default());
+        let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
+        let mut missed = Missed {
+            tenant: pool.join(Instant::ZERO, Qos::default()),
+            goal: ResponseGoal::mean(ControlDuration::from_millis(10)),
+            figure: ControlDuration::from_micros(12_540),
+            untold: 3,
+            reason: None,
+        };
+        assert_eq!(missed_sentence(&missed), "mean 12.5 ms, above 10.0 ms");
+        missed.reason = Some(Reason::Infeasible { feasible_at: Some(1.5) });
+        let told = missed_sentence(&missed);
+        assert!(told.ends_with(
+            "10.0 ms: its goal cannot be kept beside the others; all could be kept if they were 1.5 times as large"
+        ));
+    }
 
     #[test]
     fn who_has_no_goal_is_not_said_to_miss_one() {

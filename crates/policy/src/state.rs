@@ -688,13 +688,10 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::AppLimited { held_back, completions } => {
                 Self { held_back: Some(held_back), completions: Some(completions), ..named("app_limited") }
             }
-            Reason::DoublingPays { gain } => Self { factor: Some(gain), ..named("doubling_pays") },
-            Reason::DoublingFutile { gain } => Self { factor: Some(gain), ..named("doubling_futile") },
+            Reason::IncreasePays { gain } => Self { factor: Some(gain), ..named("increase_pays") },
+            Reason::IncreaseFutile { gain } => Self { factor: Some(gain), ..named("increase_futile") },
             Reason::ReductionFree { loss } => Self { factor: Some(loss), ..named("reduction_free") },
             Reason::ReductionCosts { loss } => Self { factor: Some(loss), ..named("reduction_costs") },
-            Reason::LoadChanged { writes } => Self { factor: Some(writes), ..named("load_changed") },
-            Reason::SizeChanged { bytes } => Self { factor: Some(bytes as f64), ..named("size_changed") },
-            Reason::ThroughputChanged { ratio } => Self { factor: Some(ratio), ..named("throughput_changed") },
             Reason::Power { power } => Self { factor: Some(power), ..named("power") },
             Reason::QueueEstimated { requests } => Self { factor: Some(requests), ..named("queue_estimated") },
             Reason::LatencyGradient { gradient } => Self { factor: Some(gradient), ..named("latency_gradient") },
@@ -716,22 +713,20 @@ pub fn placement(reason: &Reason) -> String {
         Reason::OneWorker => "there is one worker".into(),
         Reason::NotBusy { heaviest } => format!("the busiest worker is busy {} of the time", percent(heaviest)),
         Reason::NotWorth { gain, .. } => {
-            format!("moving connections would take {} off the busiest worker at best", percent(gain))
+            format!("moving connections would gain {} at best", percent(gain))
         }
         Reason::Elephant { load, .. } => {
             format!("the busiest worker's load is one connection ({}), which cannot be split", percent(load))
         }
         Reason::Uncertain { gain, noise } => format!(
-            "moving connections would take {} off the busiest worker, whose load varies by {} anyway",
+            "moving connections would gain {}, which may be chance: that varies by {}",
             percent(gain),
             percent(noise)
         ),
         Reason::Rebalanced { before, after } => {
             format!("the busiest worker goes from {} to {}", percent(before), percent(after))
         }
-        Reason::Apart { worker } => {
-            format!("all workers are full, so worker {worker} is kept for connections that carry little")
-        }
+        Reason::Trial { worker } => format!("worker {worker} has a connection on trial that shared a full one"),
         Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
     }
 }

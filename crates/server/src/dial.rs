@@ -50,7 +50,6 @@ pub enum DialError {
 
 trait Socket: Read + Write {
     fn set_timeout(&self, left: Duration) -> io::Result<()>;
-    fn set_nonblocking(&self) -> io::Result<()>;
 }
 
 macro_rules! socket {
@@ -60,16 +59,28 @@ macro_rules! socket {
                 self.set_read_timeout(Some(left))?;
                 self.set_write_timeout(Some(left))
             }
-
-            fn set_nonblocking(&self) -> io::Result<()> {
-                $type::set_nonblocking(self, true)
-            }
         }
     };
 }
 
 socket!(TcpStream);
 socket!(UnixStream);
+
+/// Names of the exports that the target's server lists; blocks for as long as [`connect`].
+///
+/// # Errors
+/// What kept them from being told.
+pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
+    let wanted =
+        Wanted { export: String::new(), goal: Goal::List, framing: Framing::Structured, base_allocation: false };
+    let (_, outcome) = dial(target, wanted)?;
+    match outcome {
+        Outcome::Listed(exports) => Ok(exports.into_iter().map(|export| export.name).collect()),
+        Outcome::Refused(refusal) => Err(DialError::Refused(refusal)),
+        // Neither was asked for.
+        Outcome::Connected(_) | Outcome::Described(_) => Err(DialError::Closed),
+    }
+}
 
 /// Connects to the target and negotiates, with `framing` at best and, if `base_allocation`, for block status; blocks for
 /// at most 20 s, or 10 s more for each further address of the host. The socket comes back nonblocking.
@@ -78,6 +89,18 @@ socket!(UnixStream);
 /// What kept the connection from being made.
 pub fn connect(target: &Target, framing: Framing, base_allocation: bool) -> Result<(OwnedFd, Connected), DialError> {
     let wanted = Wanted { export: target.export.clone(), goal: Goal::Go, framing, base_allocation };
+    match dial(target, wanted)? {
+        (socket, Outcome::Connected(connected)) => {
+            rustix::io::ioctl_fionbio(&socket, true).map_err(|error| DialError::Broken(error.into()))?;
+            Ok((socket, connected))
+        }
+        (_, Outcome::Refused(refusal)) => Err(DialError::Refused(refusal)),
+        // Neither was asked for.
+        (_, Outcome::Described(_) | Outcome::Listed(_)) => Err(DialError::Closed),
+    }
+}
+
+fn dial(target: &Target, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError> {
     match &target.address {
         Address::Tcp(host, port) => {
             let stream = tcp(host, *port)?;
@@ -104,7 +127,7 @@ fn tcp(host: &str, port: u16) -> Result<TcpStream, DialError> {
     Err(last)
 }
 
-fn shake_hands<S: Socket>(mut stream: S, wanted: Wanted) -> Result<(OwnedFd, Connected), DialError>
+fn shake_hands<S: Socket>(mut stream: S, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError>
 where
     OwnedFd: From<S>,
 {
@@ -136,13 +159,7 @@ where
         match step.outcome {
             None => {}
             Some(Outcome::Connected(_)) if filled > 0 => return Err(DialError::Premature),
-            Some(Outcome::Connected(connected)) => {
-                stream.set_nonblocking().map_err(DialError::Broken)?;
-                return Ok((stream.into(), connected));
-            }
-            Some(Outcome::Refused(refusal)) => return Err(DialError::Refused(refusal)),
-            // Neither was asked for.
-            Some(Outcome::Described(_) | Outcome::Listed(_)) => return Err(DialError::Closed),
+            Some(outcome) => return Ok((stream.into(), outcome)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use evenkeel_control::duty::Turn;
+use evenkeel_control::duty::{Config, Turn};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::handshake::MAX_OPTIONS_PER_EXPORT;
 
@@ -27,6 +27,18 @@ const FEW: u32 = 64;
 const PER_OPTION: Duration = Duration::from_millis(250);
 /// What waiting for its turn adds at most, in multiples of the time that a client has.
 const LONGEST_WAIT: u64 = 4;
+
+/// Processor time that handshakes may take at once, however few exports there are. Half of it is there for one host that
+/// starts a hundred machines: a TLS handshake takes 0.2 to 0.5 ms.
+const BURST: Duration = Duration::from_millis(100);
+/// The same for each export. Half of it is there for a client that describes them all: `nbdinfo --list` takes 60 us of an
+/// export.
+const BURST_PER_EXPORT: Duration = Duration::from_micros(150);
+
+/// What may be used at once where there are so many exports.
+fn burst(exports: usize) -> Duration {
+    BURST + Duration::from_nanos(BURST_PER_EXPORT.as_nanos().saturating_mul(exports as u64))
+}
 
 /// Whether one who has `own` of `most` places may have another one when `taken` are taken. Fewer than [`KEPT`] places are too
 /// few to share out.
@@ -104,8 +116,13 @@ impl Handshakes {
             most_connections,
             patience: Duration::from_nanos(bounds.handshake_ns),
             counts: Mutex::default(),
-            pace: Paced::default(),
+            pace: Paced::new(Config { burst: burst(0), ..Config::STORM }),
         }
+    }
+
+    /// There are so many exports from now on.
+    pub(crate) fn set_exports(&self, exports: usize) {
+        self.pace.set_burst(burst(exports));
     }
 
     /// One more, which negotiates until the ticket is dropped and stays until the place is.
@@ -153,9 +170,14 @@ impl Handshakes {
         Counted { handshakes: Arc::clone(self), client }
     }
 
-    /// Something was done for a client that negotiates, on this thread.
-    pub(crate) fn charge(&self, client: Client, work: &Work) {
-        self.pace.charge(client, work);
+    /// Something was done for a client that negotiates, on this thread. What comes next begins where it ended.
+    pub(crate) fn charge(&self, client: Client, work: &Work) -> Work {
+        self.pace.charge(client, work)
+    }
+
+    /// The same of what cannot wait: accepting it, or telling it to wait.
+    pub(crate) fn charge_anyway(&self, client: Client, work: &Work) -> Work {
+        self.pace.charge_anyway(client, work)
     }
 }
 
@@ -295,6 +317,23 @@ mod tests {
         held.clear();
         let counts = handshakes.counts();
         assert!(counts.all == Count::default() && counts.of.is_empty(), "nothing is left of those that are done");
+    }
+
+    #[test]
+    fn what_may_be_used_at_once_grows_with_the_exports() {
+        // Half of it goes to one client: 250 TLS handshakes, or a description of all exports.
+        let half = |exports| Duration::from_nanos(burst(exports).as_nanos() / 2);
+        assert_eq!(half(0), Duration::from_millis(50));
+        assert_eq!(half(10_000), Duration::from_millis(800));
+        let handshakes = handshakes(3, 3);
+        let client = Client::V4(1);
+        // Three quarters of it are used up: it takes seconds, however slow the machine is, until half of it is there again.
+        let work = Work::begin();
+        while Work::begin().since(&work) < burst(0).as_nanos() / 4 * 3 {}
+        handshakes.charge(client, &work);
+        assert!(handshakes.pace.delay(client).is_some());
+        handshakes.set_exports(10_000);
+        assert!(handshakes.pace.delay(client).is_some(), "exports that are added are no present");
     }
 
     #[test]

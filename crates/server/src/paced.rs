@@ -3,8 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
-use evenkeel_control::Instant;
 use evenkeel_control::duty::{Config, Duty, Turn};
+use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
@@ -25,6 +25,16 @@ impl Work {
     pub fn begin() -> Self {
         Self { begun_ns: clock::thread_cpu_ns() }
     }
+
+    /// The same with something that has taken so long before.
+    pub(crate) fn after(self, ns: u64) -> Self {
+        Self { begun_ns: self.begun_ns.saturating_sub(ns) }
+    }
+
+    /// How long after another one it has begun, in nanoseconds.
+    pub(crate) fn since(&self, before: &Self) -> u64 {
+        self.begun_ns.saturating_sub(before.begun_ns)
+    }
 }
 
 impl<C: Ord + Copy> Default for Paced<C> {
@@ -37,6 +47,11 @@ impl<C: Ord + Copy> Paced<C> {
     /// An activity that has taken nothing yet.
     pub fn new(config: Config) -> Self {
         Self(Mutex::new(Duty::new(config)))
+    }
+
+    /// So much may be used at once from now on.
+    pub(crate) fn set_burst(&self, burst: Duration) {
+        self.duty().set_burst(clock::now(), burst);
     }
 
     /// Whether it is a client's turn.
@@ -81,8 +96,14 @@ impl<C: Ord + Copy> Paced<C> {
     /// Something was done for a client, on this thread and since `work` was begun. What comes next begins where it ended.
     pub fn charge(&self, client: C, work: &Work) -> Work {
         let next = Work::begin();
-        let took = next.begun_ns.saturating_sub(work.begun_ns);
-        self.duty().spent(clock::now(), client, evenkeel_control::Duration::from_nanos(took));
+        self.duty().spent(clock::now(), client, Duration::from_nanos(next.since(work)));
+        next
+    }
+
+    /// The same of something that could not wait: [`Duty::spent_anyway`].
+    pub(crate) fn charge_anyway(&self, client: C, work: &Work) -> Work {
+        let next = Work::begin();
+        self.duty().spent_anyway(clock::now(), client, Duration::from_nanos(next.since(work)));
         next
     }
 

@@ -14,7 +14,7 @@ use evenkeel_nbd::server::Tls;
 use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::Barred;
-use evenkeel_policy::config::Workers;
+use evenkeel_policy::config::{Volume as Settings, Workers};
 use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
 
@@ -146,17 +146,21 @@ impl Snapshot {
         }
     }
 
-    /// Whether a client must use TLS for a volume.
-    pub(crate) fn needs_tls(&self, volume: &Volume, peer: &Peer) -> bool {
-        let volume = self.config.volumes.get(&volume.name);
-        volume.is_some_and(|volume| self.config.needs_tls(volume, peer.is_remote()))
+    /// What the configuration says of a volume, if it still has it. O(log volumes).
+    pub(crate) fn settings(&self, volume: &Volume) -> Option<&Settings> {
+        self.config.volumes.get(&volume.name)
     }
 
-    /// Whether the lists of the server and of a volume let a client open it.
-    pub(crate) fn admits_to(&self, volume: &Volume, peer: &Peer) -> Result<(), Barred> {
+    /// Whether a client must use TLS for a volume with these settings.
+    pub(crate) fn needs_tls(&self, settings: Option<&Settings>, peer: &Peer) -> bool {
+        settings.is_some_and(|settings| self.config.needs_tls(settings, peer.is_remote()))
+    }
+
+    /// Whether the lists of the server and of a volume with these settings let a client open it.
+    pub(crate) fn admits_to(&self, settings: Option<&Settings>, peer: &Peer) -> Result<(), Barred> {
         let caller = peer.caller();
-        match self.config.volumes.get(&volume.name) {
-            Some(volume) => self.config.admits_to(volume, &caller),
+        match settings {
+            Some(settings) => self.config.admits_to(settings, &caller),
             None => self.config.admits(&caller),
         }
     }
@@ -178,7 +182,7 @@ impl Snapshot {
         let by_address = || self.config.tenant_of_address(peer.address?.to_canonical());
         let name = match self.claims(peer).or_else(by_address) {
             Some(name) => name,
-            None => self.config.tenant_of(&volume.name, self.config.volumes.get(&volume.name)?),
+            None => self.config.tenant_of(&volume.name, self.settings(volume)?),
         };
         let (name, &id) = self.tenants.get(volume.pool)?.get_key_value(name)?;
         Some((Arc::clone(name), id))
@@ -404,6 +408,7 @@ impl Shared {
 
     /// Replaces the snapshot and tells the workers.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
+        self.handshakes.set_exports(snapshot.by_name.len());
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.tell_all(|| Message::Refresh);
@@ -488,7 +493,7 @@ impl Shared {
         }
     }
 
-    /// Takes the lock of the placement: at accept, at close, and once a second for each worker.
+    /// Takes the lock of the placement: at accept, at close, and for each worker as often as connections may move.
     pub(crate) fn placement(&self) -> MutexGuard<'_, Placement> {
         self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }

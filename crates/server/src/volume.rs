@@ -9,12 +9,14 @@ use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 use evenkeel_policy::units::Bytes;
 
 use crate::backend::Backend;
+use crate::backend::Extent;
+use crate::backend::memory::CHUNK;
 use crate::clock;
 use crate::engine::threads::Threads;
 use crate::error::Error;
 use crate::failures::Failures;
 use crate::faults::Faults;
-use crate::worker::pump::EXTENTS_BYTES;
+use crate::worker::pump::MAX_EXTENTS;
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
@@ -42,6 +44,8 @@ pub(crate) struct Volume {
     /// Connections at present.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
+    /// Extents that searches have found of late, where each costs a call of its own.
+    extents: AtomicU32,
     /// Syncs asked for so far, and how many of them are done with.
     syncs: (AtomicU64, Mutex<u64>),
     sync_failed: AtomicBool,
@@ -61,6 +65,7 @@ impl Volume {
             threads: Threads::default(),
             connections: AtomicU32::new(0),
             size: AtomicU64::new(size),
+            extents: AtomicU32::new(MAX_EXTENTS as u32),
             syncs: Default::default(),
             sync_failed: AtomicBool::new(false),
             sync_error: Mutex::new(None),
@@ -151,7 +156,7 @@ impl Volume {
     }
 
     /// What a request asks of the device. Zeroes that must be written count as written, up to 4 GiB a request. Giving
-    /// space back and looking for extents count as what takes as long; reading ahead where reads go past the cache is nothing.
+    /// space back counts as what takes as long, looking for extents as what is found; reading ahead where reads go past the cache is nothing.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
         let read = || Work::new(Kind::Read, saturate(length));
@@ -163,9 +168,28 @@ impl Volume {
             Command::Cache if matches!(&self.backend, Backend::File(file) if file.reads_ahead()) => read(),
             Command::Cache if matches!(&self.backend, Backend::Remote(_)) => read(),
             Command::Trim | Command::WriteZeroes => Work::new(Kind::Meta, saturate(length / METADATA_RATIO)),
-            Command::BlockStatus => Work::new(Kind::Meta, EXTENTS_BYTES as u32),
+            Command::BlockStatus => self.search(length),
             _ => Work::new(Kind::Meta, 0),
         }
+    }
+
+    /// Looking for extents in `length` bytes: as many as an answer may have, as there is room for, and as were found of late.
+    fn search(&self, length: u64) -> Work {
+        let most = match &self.backend {
+            Backend::Memory(_) | Backend::Emulate(..) => length / CHUNK,
+            Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => {
+                (length / u64::from(PREFERRED_BLOCK)).min(self.extents.load(Ordering::Relaxed).into())
+            }
+        };
+        Work::new(Kind::Meta, saturate(most.clamp(1, MAX_EXTENTS as u64)) * size_of::<Extent>() as u32)
+    }
+
+    /// A search has found so many extents. What is expected of the next falls slowly, so that one of a thousand pays for itself
+    /// also among many of one.
+    pub(crate) fn has_found(&self, extents: usize) {
+        let expected = self.extents.load(Ordering::Relaxed);
+        let expected = (expected - expected.div_ceil(8)).max(saturate(extents as u64));
+        self.extents.store(expected, Ordering::Relaxed);
     }
 
     /// Writing `length` bytes.
@@ -302,6 +326,32 @@ fn saturate(length: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::backend::file::{File, Open};
+
+    #[test]
+    fn a_search_for_extents_counts_as_what_is_found() {
+        let status = |volume: &Volume, length| {
+            let work = volume.work(Command::BlockStatus, CommandFlags::NONE, length);
+            u64::from(work.bytes) / size_of::<Extent>() as u64
+        };
+        let memory = Backend::Memory(crate::backend::memory::Memory::new(1 << 20).unwrap());
+        let volume = Volume::new(0, "test", 0, false, memory, 1 << 20);
+        let lengths = [1, CHUNK, 10 * CHUNK, 4 << 30];
+        assert_eq!(lengths.map(|length| status(&volume, length)), [1, 1, 10, 1024]);
+
+        let dir = std::env::temp_dir().join(format!("evenkeel-searches-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let patience = std::time::Duration::ZERO;
+        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience };
+        let (file, size) = File::open(&dir.join("volume.img"), &open).unwrap();
+        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size);
+        assert_eq!([4096, 1 << 20, 1 << 30].map(|length| status(&volume, length)), [1, 256, 1024], "nothing is known");
+        (0..100).for_each(|_| volume.has_found(3));
+        assert_eq!([4096, 1 << 20, 1 << 30].map(|length| status(&volume, length)), [1, 3, 3]);
+        volume.has_found(1024);
+        (0..5).for_each(|_| volume.has_found(1));
+        assert!(status(&volume, 1 << 30) > 400, "a large one is not forgotten at once");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn no_sync_succeeds_after_one_that_failed() {

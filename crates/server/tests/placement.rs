@@ -39,7 +39,7 @@ fn two_heavy_connections_on_one_worker_are_parted() {
         stop.store(true, Ordering::Relaxed);
     });
     let state = test.server.state();
-    assert_eq!(state.placement.method, "descent");
+    assert_eq!(state.placement.method, "waits");
     assert_eq!(state.workers.iter().map(|worker| worker.connections).sum::<u64>(), 4);
     for client in &mut clients {
         client.write(0, &pattern(1, 1, 512)).unwrap();

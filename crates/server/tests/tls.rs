@@ -59,11 +59,12 @@ fn a_storm_of_handshakes_takes_a_share_of_a_processor() {
     let (test, config) = start("tls-storm", Engine::Auto, "busy_poll = \"0s\"\nworkers = 2", MEMORY);
     let share = storm(
         &test,
-        || {
+        |done| {
             let mut stream = secure(test.raw_tcp_from(1)?, &config);
             while stream.conn.is_handshaking() {
                 stream.conn.complete_io(&mut stream.sock)?;
             }
+            done.fetch_add(1, Ordering::Relaxed);
             Ok(())
         },
         || {

@@ -5,7 +5,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::worker::{Counters, Worked, WorkerParams, Workers};
 
 /// How often workers tell what their connections cost, as in `serve`: a placement's interval is a multiple of it.
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// Workers, and who says which of them serves which connection. Slots of the placement are numbers of the workers'
 /// connections.
@@ -58,8 +58,9 @@ impl Placed {
             let messages = (seen.messages - before.messages).max(1) as f64;
             let (busy, among) = (seen.busy - before.busy, (seen.among - before.among) as f64);
             let backlog = Duration::from_nanos((among / messages * (busy.as_nanos() as f64 / messages)) as u64);
+            let each = Duration::from_nanos((busy.as_nanos() as f64 / messages) as u64);
             let busy = busy.as_secs_f64() / interval.as_secs_f64();
-            self.placement.tell(worker, Usage { busy: busy.min(1.0), backlog });
+            self.placement.tell(worker, Usage { busy: busy.min(1.0), backlog, each });
             busy
         };
         (0..).zip(&mut self.worked).map(usage).collect()

@@ -6,10 +6,12 @@ mod elastic;
 mod engine;
 mod fuzz_smoke;
 mod goal;
+mod harm_admission;
 mod harm_response;
 mod iscsi;
 mod messenger;
 mod oracle;
+mod parallel;
 mod saat;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;

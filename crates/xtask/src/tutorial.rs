@@ -108,7 +108,9 @@ impl Shell {
     /// signal, which comes now or with a later command.
     fn run(&mut self, command: &str) -> Result<(i32, String)> {
         const END: &str = "end of the answer: ";
-        writeln!(self.commands, "{command}\necho \"{END}$?\"").context("the shell is gone")?;
+        // In one piece: a command that ends the shell would end it before the rest is written.
+        let lines = format!("{command}\necho \"{END}$?\"\n");
+        self.commands.write_all(lines.as_bytes()).context("the shell is gone")?;
         let mut answer = String::new();
         loop {
             let mut line = String::new();

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`Config::None`] | unbounded |
 //! | [`Config::Fixed`] | constant |
-//! | [`Config::Elastic`] | the smallest that doubling would hardly improve |
+//! | [`Config::Elastic`] | the smallest that costs no throughput |
 //! | [`Config::SlowFast`] | adapted by two loops, see [`SlowFastConfig`] |
 //! | [`Config::Theta`] | baseline: latency and its gradient, at each completion |
 //! | [`Config::Wbt`] | baseline: halved and doubled around a fixed latency target |
@@ -57,7 +57,7 @@ pub enum Config {
         /// Budget in bytes.
         budget_bytes: u64,
     },
-    /// The smallest budget that doubling would hardly improve.
+    /// The smallest budget that costs no throughput.
     Elastic(ElasticConfig),
     /// SlowFast CoDel.
     SlowFast(SlowFastConfig),
@@ -151,14 +151,14 @@ pub enum Reason {
         /// All completions of the interval.
         completions: u64,
     },
-    /// Doubling the budget brings more throughput than is tolerated to be lost, so it is doubled.
-    DoublingPays {
-        /// ln(throughput with twice the budget / throughput).
+    /// A larger budget brings more throughput than is tolerated to be lost.
+    IncreasePays {
+        /// ln(throughput with the larger budget / throughput).
         gain: f64,
     },
-    /// Doubling the budget brings no more than that: the budget is big enough.
-    DoublingFutile {
-        /// ln(throughput with twice the budget / throughput).
+    /// A larger budget brings no more than that: the budget is big enough.
+    IncreaseFutile {
+        /// ln(throughput with the larger budget / throughput).
         gain: f64,
     },
     /// A smaller budget is enough too.
@@ -170,21 +170,6 @@ pub enum Reason {
     ReductionCosts {
         /// ln(throughput / throughput with the smaller budget).
         loss: f64,
-    },
-    /// The throughput under an unchanged budget has changed: what was learned may not hold any longer.
-    ThroughputChanged {
-        /// New over old.
-        ratio: f64,
-    },
-    /// Reads have taken the place of writes, or the other way round: what was learned may not hold any longer.
-    LoadChanged {
-        /// Share of the requests that write now, 0 to 1.
-        writes: f64,
-    },
-    /// Requests of quite another size make the load: what was learned does not hold any longer.
-    SizeChanged {
-        /// Their size now: cost in bytes, averaged by cost.
-        bytes: u64,
     },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
     Power {
@@ -235,19 +220,10 @@ impl fmt::Display for Reason {
                     "load too light to learn from ({held_back} of {completions} completions while one was held back)"
                 )
             }
-            Self::DoublingPays { gain } => write!(f, "twice the budget brings {:.1} % more: taken", gain * 100.0),
-            Self::DoublingFutile { gain } => write!(f, "twice the budget would bring only {:.1} %", gain * 100.0),
+            Self::IncreasePays { gain } => write!(f, "a larger budget brings {:.1} % more: taken", gain * 100.0),
+            Self::IncreaseFutile { gain } => write!(f, "a larger budget would bring only {:.1} %", gain * 100.0),
             Self::ReductionFree { loss } => write!(f, "a smaller budget costs only {:.1} %: taken", loss * 100.0),
             Self::ReductionCosts { loss } => write!(f, "a smaller budget would cost {:.1} %", loss * 100.0),
-            Self::ThroughputChanged { ratio } => {
-                write!(f, "throughput under the same budget is {ratio:.2} times what it was: searching again")
-            }
-            Self::LoadChanged { writes } => {
-                write!(f, "the load has changed, writes are {:.0} % of it now: searching again", writes * 100.0)
-            }
-            Self::SizeChanged { bytes } => {
-                write!(f, "requests of {} KiB make the load now: searching again", bytes >> 10)
-            }
             Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
             Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),
             Self::LatencyGradient { gradient } => {
@@ -272,6 +248,14 @@ pub struct Decision {
     pub target_reason: Reason,
 }
 
+impl Decision {
+    /// No bound and no reason yet.
+    const fn initial(now: Instant) -> Self {
+        let reason = Reason::Initial;
+        Self { at: now, budget_bytes: u64::MAX, target: None, reason, target_reason: reason }
+    }
+}
+
 /// The smallest budget of the baselines, in bytes: one request of any size still enters.
 const MIN_BUDGET: u64 = 4 << 10;
 /// The largest budget of the answers that have no setting for it, in bytes.
@@ -293,7 +277,6 @@ struct Completion {
     /// A request waits because it does not fit.
     holding_back: bool,
     cost_bytes: u64,
-    kind: Kind,
     payload_bytes: u64,
     latency: Duration,
 }
@@ -350,19 +333,12 @@ pub struct Admission {
 impl Admission {
     /// A controller that starts at `now`; `seed` feeds exploration.
     pub fn new(config: Config, now: Instant, seed: u64) -> Self {
-        let initial = Decision {
-            at: now,
-            budget_bytes: u64::MAX,
-            target: None,
-            reason: Reason::Configured,
-            target_reason: Reason::Initial,
-        };
         let mut admission = Self {
             throttle: Throttle::new(u64::MAX),
             holding_back: Cell::new(false),
             law: Law::Constant,
             next_tick: Instant::FAR_FUTURE,
-            decision: initial,
+            decision: Decision::initial(now),
             untold: false,
             config: Config::None,
             seed,
@@ -395,15 +371,24 @@ impl Admission {
         self.holding_back.set(waiting);
     }
 
+    /// Tells whether a latency target goes before throughput from now on: where it does, an adaptive budget that nothing is
+    /// known of begins small, and grows when that is shown to pay.
+    pub fn set_careful(&mut self, now: Instant, careful: bool) {
+        if let Law::Elastic(law) = &mut self.law {
+            law.set_careful(now, careful);
+            self.throttle.budget = law.decision().budget_bytes;
+        }
+    }
+
     /// Takes a request in.
     #[inline]
     pub fn admit(&mut self, cost_bytes: u64) {
         self.throttle.admit(cost_bytes);
     }
 
-    /// A request of `kind` has left after `latency` in the back end, having moved `payload_bytes`.
+    /// A request has left after `latency` in the back end, having moved `payload_bytes`. No answer tells kinds apart now.
     #[inline]
-    pub fn observe(&mut self, now: Instant, cost_bytes: u64, kind: Kind, payload_bytes: u64, latency: Duration) {
+    pub fn observe(&mut self, now: Instant, cost_bytes: u64, _kind: Kind, payload_bytes: u64, latency: Duration) {
         if now >= self.next_tick {
             self.close_intervals(now);
         }
@@ -412,7 +397,6 @@ impl Admission {
             inside_bytes: self.throttle.inside,
             holding_back: self.holding_back.get(),
             cost_bytes,
-            kind,
             payload_bytes,
             latency,
         };

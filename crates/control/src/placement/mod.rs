@@ -3,13 +3,10 @@
 //! A worker is a thread with its connections. A connection stays where it was accepted unless somebody moves it, and what
 //! it carries is not known then. Methods by name: `round_robin` and `least_connections` place and never move;
 //! `genetic` is the published method (message-aware scheduling for Ceph); `lpt` evens out whatever it costs;
-//! `descent`, the default, moves few connections where that certainly helps. See `docs/placement.md`.
+//! `waits`, the default, moves connections to where they wait less. See `docs/placement.md`.
 //!
 //! ```text
-//!  join ──▶ worker        observe ──▶ load of the interval ──▶ forecast
-//!                                                                 │ tick, once an interval
-//!                                                                 ▼
-//!                          worth it? ◀── the worker that has most, now and after the moves
+//!  join ──▶ worker        observe ──▶ load of the interval ──▶ tick, once an interval ──▶ moves, and why
 //! ```
 //!
 //! Connections are named by slots: small numbers that their owner uses again when one has left.
@@ -19,29 +16,22 @@ use alloc::vec::Vec;
 use crate::rng::SplitMix64;
 use crate::time::{Duration, Instant};
 
-mod apart;
-pub mod descent;
-mod exact;
-mod forecast;
+pub mod exact;
 pub mod genetic;
 pub mod lpt;
 mod usage;
+mod waits;
 
-use apart::Kept;
-use descent::Descent;
-use forecast::{Contest, Forecast};
 pub use usage::Usage;
-use usage::Usages;
+use usage::{Part, Usages};
+use waits::Waits;
 
-/// A connection that carries less than this share of what a worker does on average is light: where it is does not
-/// matter, and it stays.
+/// `genetic` and `lpt` leave a connection where it is that carries less than this share of what a worker does on average.
 const LIGHT_DIVISOR: u64 = 500;
-/// A worker that is busy for a smaller share of the time makes nobody wait for long.
+/// `lpt` moves nothing while no worker is busy for so much of the time.
 const BUSY: f64 = 0.3;
-/// Intervals for which a connection stays after it has moved.
-const REST_INTERVALS: u32 = 3;
-/// Standard deviations of the forecast that a gain must exceed.
-const CERTAIN: f64 = 1.0;
+/// Load of a connection in an interval, at most, so that those of 65,536 add up: 78 hours, or 281 TB.
+const MOST_LOAD: u64 = u64::MAX >> 16;
 
 /// How connections are placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,10 +44,8 @@ pub enum Config {
     Genetic(Moving),
     /// All connections anew, the heaviest first, each to the lightest worker.
     Lpt(Moving),
-    /// Few moves away from the heaviest worker.
-    Descent(Moving),
-    /// The same, and when all workers are full, one is kept for the connections that carry little.
-    Apart(Moving),
+    /// Connections go where they wait less, if others lose less by that than they gain.
+    Waits(Moving),
 }
 
 /// Settings of the methods that move connections.
@@ -65,17 +53,20 @@ pub enum Config {
 pub struct Moving {
     /// How often the load is looked at; 100 ms to minutes.
     pub interval: Duration,
-    /// What must be gained, as a fraction (0 to 1): of the heaviest worker's load, for `genetic` of the fitness (the
-    /// paper's δ, whose unit there is 1/bytes).
+    /// What must be gained, as a fraction (0 to 1): of the time that the requests of the connection take, for `lpt` of the
+    /// heaviest worker's load, for `genetic` of the fitness (the paper's δ, whose unit there is 1/bytes).
     pub min_gain: f64,
-    /// Connections moved at a time, as a fraction of all (0 to 1); at least one. Only `descent` keeps to it.
-    pub budget: f64,
 }
 
 impl Moving {
-    /// The defaults of `descent` and `lpt`: once a second, for 5 %, at most 15 % of the connections.
+    /// The defaults of `waits`: ten times a second, for 5 %.
     pub const fn new() -> Self {
-        Self { interval: Duration::from_secs(1), min_gain: 0.05, budget: 0.15 }
+        Self { interval: Duration::from_millis(100), min_gain: 0.05 }
+    }
+
+    /// The default of `lpt`: once a second.
+    pub const fn slow() -> Self {
+        Self { interval: Duration::from_secs(1), ..Self::new() }
     }
 
     /// As published: every 5 s (section III.B).
@@ -92,7 +83,7 @@ impl Default for Moving {
 
 impl Default for Config {
     fn default() -> Self {
-        Self::Descent(Moving::new())
+        Self::Waits(Moving::new())
     }
 }
 
@@ -104,15 +95,14 @@ impl Config {
             Self::LeastConnections => "least_connections",
             Self::Genetic(_) => "genetic",
             Self::Lpt(_) => "lpt",
-            Self::Descent(_) => "descent",
-            Self::Apart(_) => "apart",
+            Self::Waits(_) => "waits",
         }
     }
 
     const fn moving(&self) -> Option<&Moving> {
         match self {
             Self::RoundRobin | Self::LeastConnections => None,
-            Self::Genetic(moving) | Self::Lpt(moving) | Self::Descent(moving) | Self::Apart(moving) => Some(moving),
+            Self::Genetic(moving) | Self::Lpt(moving) | Self::Waits(moving) => Some(moving),
         }
     }
 }
@@ -137,8 +127,8 @@ pub struct Move {
     pub to: u32,
 }
 
-/// Why connections move, or do not. Loads are shares of the interval that a worker is busy, above 1 where it is full and
-/// more waits for it than for others; for `genetic`, which counts bytes, multiples of the mean.
+/// Why connections move, or do not. Loads are shares of the time that a worker is busy; for `genetic`, which counts bytes,
+/// multiples of the mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// This method leaves connections where they are.
@@ -154,7 +144,7 @@ pub enum Reason {
     NotWorth {
         /// The heaviest worker's load.
         heaviest: f64,
-        /// What would be gained of it, as a fraction.
+        /// What would be gained, as [`Moving::min_gain`] counts it.
         gain: f64,
     },
     /// The heaviest worker's load is nearly all of one connection, which cannot be split.
@@ -164,23 +154,23 @@ pub enum Reason {
         /// Its load.
         load: f64,
     },
-    /// The gain may be chance: loads vary by as much from interval to interval.
+    /// The gain may be chance: it varies by as much from interval to interval.
     Uncertain {
-        /// What would be gained, as a fraction of the heaviest worker's load.
+        /// What would be gained, as [`Moving::min_gain`] counts it.
         gain: f64,
         /// What it must exceed.
         noise: f64,
     },
     /// Connections move.
     Rebalanced {
-        /// The heaviest load of a worker that connections leave or join, as forecast for the next interval if they did not.
+        /// The heaviest worker's load.
         before: f64,
-        /// The heaviest load of these workers after the moves.
+        /// What it would have been after the moves.
         after: f64,
     },
-    /// All workers are full: one is kept for connections that carry little, and others leave it.
-    Apart {
-        /// Which.
+    /// A connection is on a worker for a short time, to see what it does where it need not share a full one.
+    Trial {
+        /// Which worker.
         worker: u32,
     },
     /// There are more workers or fewer; connections of those that are gone go to the others.
@@ -201,7 +191,7 @@ impl Reason {
             Self::Elephant { .. } => "elephant",
             Self::Uncertain { .. } => "uncertain",
             Self::Rebalanced { .. } => "rebalanced",
-            Self::Apart { .. } => "apart",
+            Self::Trial { .. } => "trial",
             Self::WorkersChanged { .. } => "workers_changed",
         }
     }
@@ -224,10 +214,8 @@ struct Entry {
     worker: u32,
     /// In the interval under way.
     load: u64,
-    /// What it counts for until the interval ends: its forecast, or as much as others where there is none.
+    /// What it counts for until the interval ends: what it did before, or as much as others where nothing is known.
     counts_for: u64,
-    forecast: Forecast,
-    rests: u32,
 }
 
 /// Places connections and moves them. The same seed and the same input give the same moves.
@@ -242,17 +230,14 @@ pub struct Placement {
     next: usize,
     began_at: Instant,
     usages: Usages,
-    kept: Kept,
-    contest: Contest,
     rng: SplitMix64,
-    descent: Descent,
+    waits: Waits,
     moves: Vec<Move>,
     decision: Decision,
     // Kept from tick to tick.
     slots: Vec<u32>,
     loads: Vec<u64>,
     fixed: Vec<u64>,
-    hopeless: Vec<bool>,
     assignment: Vec<u32>,
 }
 
@@ -272,16 +257,13 @@ impl Placement {
             next: 0,
             began_at: now,
             usages,
-            kept: Kept::default(),
-            contest: Contest::default(),
             rng: SplitMix64::new(seed),
-            descent: Descent::new(),
+            waits: Waits::default(),
             moves: Vec::new(),
             decision: Decision { at: now, reason, moves: 0 },
             slots: Vec::new(),
             loads: Vec::new(),
             fixed: Vec::new(),
-            hopeless: Vec::new(),
             assignment: Vec::new(),
         }
     }
@@ -327,9 +309,8 @@ impl Placement {
         }
         self.counts[worker] += 1;
         self.carries[worker] += typical;
-        let entry =
-            Entry { worker: worker as u32, load: 0, counts_for: typical, forecast: Forecast::default(), rests: 0 };
-        self.entries[slot as usize] = Some(entry);
+        self.entries[slot as usize] = Some(Entry { worker: worker as u32, load: 0, counts_for: typical });
+        self.waits.forget(slot);
         worker as u32
     }
 
@@ -343,7 +324,7 @@ impl Placement {
 
     /// The worker for one more: by what they carry where that counts, then by the number of connections.
     fn roomiest(&self) -> usize {
-        let by_load = matches!(self.config, Config::Lpt(_) | Config::Descent(_) | Config::Apart(_));
+        let by_load = matches!(self.config, Config::Lpt(_) | Config::Waits(_));
         let key = |&worker: &usize| (if by_load { self.carries[worker] } else { 0 }, self.counts[worker]);
         (0..self.workers).min_by_key(key).unwrap_or(0)
     }
@@ -376,7 +357,7 @@ impl Placement {
         if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
             let load =
                 if matches!(self.config, Config::Genetic(_)) { sample.received_bytes } else { sample.cpu.as_nanos() };
-            entry.load = entry.load.saturating_add(load);
+            entry.load = entry.load.saturating_add(load).min(MOST_LOAD);
         }
     }
 
@@ -405,15 +386,19 @@ impl Placement {
         self.counts.truncate(workers);
         self.carries.truncate(workers);
         self.usages.resize(workers);
-        self.kept = Kept::default();
         self.next %= workers;
         self.decision = Decision { at: now, reason: Reason::WorkersChanged { workers }, moves: self.moves.len() };
         self.decision
     }
 
+    /// How often [`Placement::tick`] has something to say; never for methods that do not move.
+    pub fn interval(&self) -> Option<Duration> {
+        Some(self.config.moving()?.interval)
+    }
+
     /// When [`Placement::tick`] next has something to say; never for methods that do not move.
     pub fn next_tick(&self) -> Option<Instant> {
-        Some(self.began_at + self.config.moving()?.interval)
+        Some(self.began_at + self.interval()?)
     }
 
     /// Ends the interval if it is over and says which connections move. What they move is taken as done.
@@ -431,70 +416,58 @@ impl Placement {
         let reason = match self.config {
             _ if self.workers == 1 => Reason::OneWorker,
             Config::Genetic(_) => self.evolve(&moving),
+            Config::Waits(_) => self.shorten_waits(&moving),
             _ => self.even_out(&moving, interval_ns),
         };
         self.decision = Decision { at: now, reason, moves: self.moves.len() };
         Some(self.decision)
     }
 
+    /// What was observed of each connection becomes what it counts for.
     fn end_interval(&mut self, interval_ns: f64) {
-        self.contest.fade();
-        // Bytes are the same whoever counts them.
-        let by_time = !matches!(self.config, Config::Genetic(_));
-        let scales: Vec<f64> = if by_time {
-            self.carries.fill(0);
-            for entry in self.entries.iter().flatten() {
-                self.carries[entry.worker as usize] += entry.load;
-            }
-            let scale = |(worker, &sum): (usize, &u64)| self.usages.scale(worker, sum, interval_ns);
-            self.carries.iter().enumerate().map(scale).collect()
-        } else {
-            alloc::vec![1.0; self.workers]
-        };
-        for entry in self.entries.iter_mut().flatten() {
-            entry.rests = entry.rests.saturating_sub(1);
-            if !by_time || self.usages.is_told(entry.worker) {
-                let load = core::mem::take(&mut entry.load) as f64 * scales[entry.worker as usize];
-                entry.forecast.learn(load as u64, &mut self.contest);
-            }
+        self.carries.fill(0);
+        self.entries.iter().flatten().for_each(|entry| self.carries[entry.worker as usize] += entry.load);
+        let part = |(worker, &sum): (usize, &u64)| self.usages.part(worker, sum, interval_ns);
+        let parts: Vec<Option<Part>> = self.carries.iter().enumerate().map(part).collect();
+        if matches!(self.config, Config::Waits(_)) {
+            let each = self.usages.each_ns().map(|each| each / interval_ns);
+            self.waits.begin_slot(each, self.workers, &mut self.rng);
         }
         self.usages.end_interval();
         self.carries.fill(0);
-        for entry in self.entries.iter_mut().flatten() {
-            let times = if by_time { self.usages.demand(entry.worker) } else { 1.0 };
-            if entry.forecast.is_known() {
-                entry.counts_for = (entry.forecast.load(&self.contest) as f64 * times) as u64;
+        for (slot, entry) in (0..).zip(&mut self.entries) {
+            let Some(entry) = entry else { continue };
+            let part = parts[entry.worker as usize];
+            let new = part.map(|part| part.times(entry.load));
+            match self.config {
+                // Bytes are the same on both sides.
+                Config::Genetic(_) => entry.counts_for = core::mem::take(&mut entry.load),
+                Config::Waits(_) => {
+                    if let Some(mean) = self.waits.learn(slot, entry.worker, new) {
+                        entry.counts_for = (f64::from(mean) * interval_ns) as u64;
+                    }
+                }
+                _ => {
+                    if let Some(Part { open, hidden, .. }) = new {
+                        entry.counts_for = (f64::from(open + hidden) * interval_ns) as u64;
+                    }
+                }
             }
+            entry.load = if part.is_some() { 0 } else { entry.load };
             self.carries[entry.worker as usize] += entry.counts_for;
         }
     }
 
     /// Sorts connections into those that may move and those that stay, which count as fixed. The mean of the workers.
-    ///
-    /// Connections beside an elephant stay where less than `worth` of the worker's load could leave it: moves that hardly
-    /// help there would take the budget from those that do elsewhere.
-    fn sort_out(&mut self, worth: f64) -> u64 {
+    fn sort_out(&mut self) -> u64 {
         let mean = self.carries.iter().sum::<u64>() / self.workers as u64;
-        // The largest connection of each worker.
-        self.fixed.clear();
-        self.fixed.resize(self.workers, 0);
-        for entry in self.entries.iter().flatten() {
-            let largest = &mut self.fixed[entry.worker as usize];
-            *largest = entry.counts_for.max(*largest);
-        }
-        let hopeless = |(&all, &largest)| largest > mean && (all - largest) as f64 <= worth * all as f64;
-        self.hopeless.clear();
-        self.hopeless.extend(self.carries.iter().zip(&self.fixed).map(hopeless));
         self.fixed.clone_from(&self.carries);
         self.slots.clear();
         self.loads.clear();
         self.assignment.clear();
-        for (slot, entry) in self.entries.iter().enumerate() {
-            let may_move = |entry: &Entry| {
-                entry.counts_for > mean / LIGHT_DIVISOR && entry.rests == 0 && !self.hopeless[entry.worker as usize]
-            };
-            let Some(entry) = entry.filter(may_move) else { continue };
-            self.slots.push(slot as u32);
+        for (slot, entry) in (0..).zip(&self.entries) {
+            let Some(entry) = entry.filter(|entry| entry.counts_for > mean / LIGHT_DIVISOR) else { continue };
+            self.slots.push(slot);
             self.loads.push(entry.counts_for);
             self.assignment.push(entry.worker);
             self.fixed[entry.worker as usize] -= entry.counts_for;
@@ -509,45 +482,25 @@ impl Placement {
             let Some(from) = self.worker(slot).filter(|&from| from != to) else { continue };
             self.transfer(slot, to);
             self.moves.push(Move { slot, from, to });
-            if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
-                entry.rests = REST_INTERVALS;
-            }
         }
     }
 
+    /// All connections anew, whatever it costs.
     fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
-        let mean = self.sort_out(moving.min_gain);
-        if matches!(self.config, Config::Apart(_))
-            && let Some(reason) = self.keep_apart(moving, interval_ns)
-        {
-            return reason;
-        }
+        let mean = self.sort_out();
         let busy = |load: u64| load as f64 / interval_ns;
-        let heaviest = self.heaviest();
-        if busy(heaviest) < BUSY {
-            return Reason::NotBusy { heaviest: busy(heaviest) };
+        let before = self.heaviest();
+        if busy(before) < BUSY {
+            return Reason::NotBusy { heaviest: busy(before) };
         }
-        let connections = self.counts.iter().sum::<u64>();
-        let budget = ((connections as f64 * moving.budget) as usize).max(1);
-        if matches!(self.config, Config::Lpt(_)) {
-            lpt::assign(&self.fixed, &self.loads, &mut self.assignment);
-        } else {
-            self.descent.balance(&self.fixed, &self.loads, budget, &mut self.assignment);
-        }
-        // A worker that nothing can be done for, because its load is one connection, does not speak against helping others.
-        let (worker, before, after) = self.change();
-        let gain = if before > 0 { 1.0 - after as f64 / before as f64 } else { 0.0 };
-        let little = before > 0 && busy(before) < BUSY;
-        if little || gain < moving.min_gain {
-            return match self.elephant(mean, heaviest) {
+        lpt::assign(&self.fixed, &self.loads, &mut self.assignment);
+        let after = self.heaviest();
+        let gain = 1.0 - after as f64 / before as f64;
+        if gain < moving.min_gain {
+            return match self.elephant(mean, before) {
                 Some((slot, load)) => Reason::Elephant { slot, load: busy(load) },
-                None if little => Reason::NotBusy { heaviest: busy(before) },
-                None => Reason::NotWorth { heaviest: busy(heaviest), gain },
+                None => Reason::NotWorth { heaviest: busy(before), gain },
             };
-        }
-        let noise = CERTAIN * self.noise(worker) / before as f64;
-        if gain < noise {
-            return Reason::Uncertain { gain, noise };
         }
         self.adopt();
         Reason::Rebalanced { before: busy(before), after: busy(after) }
@@ -558,46 +511,6 @@ impl Placement {
         let loads = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.counts_for)));
         let largest = loads.max_by_key(|&(_, load)| load);
         largest.filter(|&(_, load)| load > mean && load as f64 > heaviest as f64 * 0.9)
-    }
-
-    /// The heaviest worker that connections leave or join under the assignment, what it carries now, and what the
-    /// heaviest of these workers carries then.
-    fn change(&self) -> (u32, u64, u64) {
-        let mut then = self.fixed.clone();
-        let mut touched = alloc::vec![false; self.workers];
-        for ((&slot, &load), &to) in self.slots.iter().zip(&self.loads).zip(&self.assignment) {
-            then[to as usize] += load;
-            if let Some(from) = self.worker(slot).filter(|&from| from != to) {
-                (touched[from as usize], touched[to as usize]) = (true, true);
-            }
-        }
-        let (mut worker, mut before, mut after) = (0, 0, 0);
-        for n in (0..self.workers).filter(|&n| touched[n]) {
-            if self.carries[n] > before {
-                (worker, before) = (n as u32, self.carries[n]);
-            }
-            after = after.max(then[n]);
-        }
-        (worker, before, after)
-    }
-
-    /// Standard deviation of what the assignment takes off the worker. A full worker carries as much in any case, so there
-    /// only those count that leave it or join it.
-    fn noise(&self, worker: u32) -> f64 {
-        let stay = 1.0 - self.usages.fullness(worker);
-        let moves = |slot: u32, entry: &Entry| match self.slots.binary_search(&slot) {
-            Ok(n) => self.assignment[n] != entry.worker && (self.assignment[n] == worker || entry.worker == worker),
-            Err(_) => false,
-        };
-        let scatter = |(slot, entry): (u32, &Entry)| match moves(slot, entry) {
-            true => entry.forecast.scatter(),
-            false if entry.worker == worker => entry.forecast.scatter() * stay,
-            false => 0.0,
-        };
-        let all = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?)));
-        // Mean absolute error to standard deviation of a normal distribution.
-        let times = 1.25 * self.usages.demand(worker);
-        times * libm::sqrt(all.map(|one| scatter(one) * scatter(one)).sum())
     }
 
     /// Load of the heaviest worker under the assignment.
@@ -611,10 +524,7 @@ impl Placement {
 
     /// The published method: all connections that are not light, whatever they did before.
     fn evolve(&mut self, moving: &Moving) -> Reason {
-        for entry in self.entries.iter_mut().flatten() {
-            entry.rests = 0;
-        }
-        let mean = self.sort_out(0.0) as f64;
+        let mean = self.sort_out() as f64;
         let times = |load: u64| load as f64 / mean;
         let before = self.heaviest();
         let gain = genetic::evolve(&self.fixed, &self.loads, &mut self.assignment, &mut self.rng);

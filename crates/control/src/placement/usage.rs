@@ -1,21 +1,16 @@
 //! How much a worker has to do, whatever share of a core it gets.
 //!
 //! CPU time alone does not tell. A worker that is held to a fifth of a core, or shares one, never uses much of it,
-//! however many requests wait. And when all workers are full, each uses all that it gets: what tells them apart is how
-//! long a request waits behind others. So a worker that never waits for events counts as fully busy, and a full one
-//! counts for more than that where more lies before it than before the full one that has least.
+//! however many requests wait. So a worker that never waits for events counts as fully busy.
 
 use alloc::vec::Vec;
 
 use crate::time::Duration;
 
-/// A worker is full where it is busy for more than the first share of the time, without doubt beyond the second.
+/// A worker is full that is busy for more than the first share of the time, without doubt beyond the second.
 const FULL: (f64, f64) = (0.8, 0.95);
-/// What lies before a full worker counts for at most so many times what it can do: figures are rough, and a few steps do
-/// the rest.
-const MOST_DEMAND: f64 = 3.0;
-/// Weight of a new interval in what a worker's load is multiplied by.
-const WEIGHT: f64 = 0.5;
+/// Weight of a worker that had nothing to do, beside 1 for one that was busy all the time.
+const IDLE: f64 = 1e-9;
 
 /// What a worker tells of itself once an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,68 +19,94 @@ pub struct Usage {
     pub busy: f64,
     /// CPU time that requests take which lie before it at the same time, in the mean over requests.
     pub backlog: Duration,
+    /// CPU time of a request.
+    pub each: Duration,
+}
+
+/// What a worker has told in the interval under way: sums. Times, in nanoseconds, weigh as much as it was busy.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    times: f64,
+    busy: f64,
+    weight: f64,
+    backlog: f64,
+    each: f64,
+}
+
+/// What an observed load is of its worker's interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    /// Load while the worker was not full, and while it was, as shares of the interval.
+    pub(super) open: f32,
+    pub(super) hidden: f32,
+    /// Work that was waiting while it was full, in intervals.
+    pub(super) waiting: f32,
+}
+
+impl Part {
+    /// Of so many nanoseconds, where this is one.
+    pub(super) fn times(self, load: u64) -> Self {
+        let times = load as f32;
+        Self { open: self.open * times, hidden: self.hidden * times, waiting: self.waiting * times }
+    }
 }
 
 /// What all workers have told.
 #[derive(Debug, Default)]
 pub(super) struct Usages {
-    /// Of the interval under way.
-    told: Vec<Option<Usage>>,
-    /// What each worker's load is multiplied by: at least 1.
-    demand: Vec<f64>,
-    /// How certain it is that a worker is full, 0 to 1.
-    fullness: Vec<f64>,
+    told: Vec<Told>,
     /// Whether any worker ever told.
     known: bool,
 }
 
 impl Usages {
     pub(super) fn resize(&mut self, workers: usize) {
-        self.told.resize(workers, None);
-        self.demand.resize(workers, 1.0);
-        self.fullness.resize(workers, 0.0);
+        self.told.resize(workers, Told::default());
     }
 
     pub(super) fn tell(&mut self, worker: u32, usage: Usage) {
-        if let Some(told) = self.told.get_mut(worker as usize) {
-            *told = Some(usage);
-            self.known = true;
+        let Some(told) = self.told.get_mut(worker as usize) else { return };
+        let busy = usage.busy.clamp(0.0, 1.0);
+        let weight = busy.max(IDLE);
+        told.times += 1.0;
+        told.busy += busy;
+        told.weight += weight;
+        told.backlog += weight * usage.backlog.as_nanos() as f64;
+        told.each += weight * usage.each.as_nanos() as f64;
+        self.known = true;
+    }
+
+    /// What a nanosecond that was observed of a connection of the worker is, where all of them sum up to `sum`. `None`:
+    /// the worker hangs and tells nothing, so what was observed is not all of the interval.
+    pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
+        let told = self.told.get(worker).filter(|told| told.times > 0.0);
+        let Some(told) = told else {
+            // Where no worker ever tells, loads are taken as they are; no worker is busy for more than all of the time.
+            let open = (1.0 / interval_ns.max(sum as f64)) as f32;
+            return (!self.known).then_some(Part { open, ..Part::default() });
+        };
+        let (busy, sum) = (told.busy / told.times, sum.max(1) as f64);
+        let full = ((busy - FULL.0) / (FULL.1 - FULL.0)).clamp(0.0, 1.0);
+        Some(Part {
+            open: (busy * (1.0 - full) / sum) as f32,
+            hidden: (busy * full / sum) as f32,
+            waiting: (told.backlog / told.weight / interval_ns * full / sum) as f32,
+        })
+    }
+
+    /// CPU time of a request, in the mean over requests; `None` where no worker tells.
+    pub(super) fn each_ns(&self) -> Option<f64> {
+        let (mut busy, mut requests) = (0.0, 0.0);
+        for told in self.told.iter().filter(|told| told.each > 0.0) {
+            let share = told.busy / told.times;
+            busy += share;
+            requests += share * told.weight / told.each;
         }
-    }
-
-    /// Whether what was observed of the worker's connections is all of an interval. A worker that hangs tells nothing.
-    pub(super) fn is_told(&self, worker: u32) -> bool {
-        !self.known || self.told.get(worker as usize).is_some_and(Option::is_some)
-    }
-
-    /// What makes observed loads, which sum up to `sum`, the share of `interval_ns` for which the worker was busy.
-    pub(super) fn scale(&self, worker: usize, sum: u64, interval_ns: f64) -> f64 {
-        match self.told.get(worker) {
-            Some(Some(usage)) if sum > 0 => usage.busy.clamp(0.0, 1.0) * interval_ns / sum as f64,
-            _ => 1.0,
-        }
-    }
-
-    /// What the worker's load is multiplied by.
-    pub(super) fn demand(&self, worker: u32) -> f64 {
-        self.demand.get(worker as usize).copied().unwrap_or(1.0)
-    }
-
-    /// How certain it is that the worker is full, 0 to 1.
-    pub(super) fn fullness(&self, worker: u32) -> f64 {
-        self.fullness.get(worker as usize).copied().unwrap_or(0.0)
+        (requests > 0.0).then(|| busy / requests)
     }
 
     /// The interval ends.
     pub(super) fn end_interval(&mut self) {
-        let full = |usage: &&Usage| usage.busy > FULL.0 && usage.backlog > Duration::ZERO;
-        let least = self.told.iter().flatten().filter(full).map(|usage| usage.backlog.as_nanos()).min();
-        for ((told, demand), fullness) in self.told.iter_mut().zip(&mut self.demand).zip(&mut self.fullness) {
-            let Some(usage) = told.take() else { continue };
-            let times = least.map_or(1.0, |least| usage.backlog.as_nanos() as f64 / least as f64);
-            *fullness = ((usage.busy - FULL.0) / (FULL.1 - FULL.0)).clamp(0.0, 1.0);
-            let now = 1.0 + (times.clamp(1.0, MOST_DEMAND) - 1.0) * *fullness;
-            *demand += (now - *demand) * WEIGHT;
-        }
+        self.told.fill(Told::default());
     }
 }

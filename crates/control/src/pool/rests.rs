@@ -24,6 +24,8 @@ use crate::time::{Duration, Instant};
 pub struct Hold {
     /// Requests it may have inside the back end, resting ones included.
     pub slots: u64,
+    /// Requests that it had inside when it was not throttled.
+    pub usual: u64,
     /// How long a place stays empty after a request.
     pub rest: Duration,
     /// Why so long.
@@ -75,6 +77,15 @@ impl Rests {
     }
 }
 
+/// Fewer slots through which as much passes, so that half of them rest: what rests for long comes back as the burst as which
+/// it left.
+fn fewer(slots: u64, rest: Duration, latency: Duration) -> (u64, Duration) {
+    let (rest, latency) = (rest.as_nanos(), latency.as_nanos());
+    let busy = (2 * latency).saturating_mul(slots).div_ceil((latency + rest).max(1)).clamp(1, slots.max(1));
+    let cycle = u128::from(latency + rest) * u128::from(busy) / u128::from(slots.max(1));
+    (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
+}
+
 /// What the goal saw of a tenant at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
@@ -113,6 +124,7 @@ impl<R> Pool<R> {
             (Some(goal), Some(wanted)) => goal.config() == wanted || goal.adopt(wanted),
             _ => false,
         };
+        self.admission.set_careful(now, wanted.is_some());
         if goes_on {
             return;
         }
@@ -164,7 +176,7 @@ impl<R> Pool<R> {
                 let spent = inside.as_nanos().saturating_sub(tenant.seen.inside.as_nanos());
                 let all_bytes_per_s = per_s(all.saturating_sub(tenant.seen.all));
                 // A tenant with all its slots in the device all the time would have so many times the load.
-                let slots = tenant.hold.map_or(0, |hold| hold.slots.saturating_mul(length.as_nanos()));
+                let slots = tenant.hold.map_or(0, |hold| hold.usual.saturating_mul(length.as_nanos()));
                 let freed = all_bytes_per_s * (slots as f64 / spent.max(1) as f64).max(1.0);
                 loads.push(freed);
                 tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
@@ -175,7 +187,9 @@ impl<R> Pool<R> {
                 samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s });
                 let served = tenant.stats.device_latency.count();
                 if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
-                    tenant.seen.latency = Duration::from_nanos(latency);
+                    let before = tenant.seen.latency.as_nanos();
+                    tenant.seen.latency =
+                        Duration::from_nanos(if before == 0 { latency } else { (9 * before + latency) / 10 });
                 }
                 let requests = spent.div_ceil(length.as_nanos());
                 tenant.seen = Seen { moved, all, inside, served, requests, ..tenant.seen };
@@ -206,14 +220,15 @@ impl<R> Pool<R> {
             tenant.counts = goal.counts(client);
             let queued = self.queue.client_len(tenant.client) as u64;
             let hold = goal.delay(client).map(|delay| {
-                let slots = tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.slots);
+                let slots = tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.usual);
                 // The last of the queue waits for as many requests and rests as there are requests for each slot.
                 let (latency, most) = (tenant.seen.latency.as_nanos(), max_delay.as_nanos());
                 let slots = slots.max(latency.saturating_mul(queued).div_ceil(most));
                 let most = (most.saturating_mul(slots) / queued.max(slots)).saturating_sub(latency.min(most / 2));
                 let rest = delay.delay.min(Duration::from_nanos(most));
                 let reason = if rest < delay.delay { ClientReason::LongestWait } else { delay.reason };
-                Hold { slots, rest, reason }
+                let (usual, (slots, rest)) = (slots, fewer(slots, rest, tenant.seen.latency));
+                Hold { slots, usual, rest, reason }
             });
             if hold != tenant.hold {
                 changed = true;
@@ -234,7 +249,7 @@ impl<R> Pool<R> {
     fn hold(&mut self, now: Instant, index: u32, hold: Option<Hold>) {
         let tenant = &mut self.tenants[index as usize];
         if let (Some(before), None) = (tenant.hold, hold) {
-            tenant.held_before = before.slots;
+            tenant.held_before = before.usual;
             tenant.resting = 0;
         }
         tenant.hold = hold;

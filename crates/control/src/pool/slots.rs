@@ -17,6 +17,8 @@ use crate::time::{Duration, Instant};
 
 /// Over how long a goal is judged.
 const WINDOW: Duration = Duration::from_secs(1);
+/// A goal that is missed for hours is told once in this time.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What the response time of a tenant is to stay below, as long as it has one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -99,6 +101,21 @@ struct Mark {
     response_time: Duration,
 }
 
+/// A goal that a tenant has missed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Missed {
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// The goal.
+    pub goal: ResponseGoal,
+    /// Its figure in the last second that exceeded it.
+    pub figure: Duration,
+    /// Seconds that exceeded it before that one and were not told.
+    pub untold: u64,
+    /// Why the tenant has no more slots.
+    pub reason: Option<Reason>,
+}
+
 /// A tenant's goal, and what became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
@@ -125,6 +142,10 @@ pub struct Granted {
     owed: f64,
     /// Completed in the present second, and their response times.
     window: (u64, Duration),
+    /// The figure of the last second that exceeded the goal.
+    figure: Duration,
+    /// Of those, how many are told, and when the last one was.
+    told: (u64, Instant),
 }
 
 /// The slot controller of a pool.
@@ -145,6 +166,8 @@ pub(super) struct Slots {
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
+    /// Somebody may have missed a goal that is not told yet.
+    has_missed: bool,
 }
 
 impl Slots {
@@ -175,6 +198,7 @@ impl<R> Pool<R> {
         {
             let granted = &mut tenant.granted;
             (granted.goal, granted.windows, granted.violated, granted.window) = (goal, 0, 0, (0, Duration::ZERO));
+            granted.told.0 = 0;
             let is_percentile = goal.is_some_and(|goal| goal.statistic != Statistic::Mean);
             if is_percentile != tenant.shape.is_some() {
                 tenant.shape = is_percentile.then(|| Box::new(Shape::new(Instant::ZERO)));
@@ -203,6 +227,27 @@ impl<R> Pool<R> {
         if let Some(slots) = &mut self.slots {
             slots.ramp = ramp.clamp(0.0, 1.0);
         }
+    }
+
+    /// A goal that a tenant has missed since that was last told: each once in ten seconds, with the number of seconds that were
+    /// not told. To be called until nothing comes, at least once a second.
+    #[inline]
+    pub fn take_missed_goal(&mut self, now: Instant) -> Option<Missed> {
+        if self.slots.as_ref()?.has_missed { self.find_missed_goal(now) } else { None }
+    }
+
+    #[cold]
+    fn find_missed_goal(&mut self, now: Instant) -> Option<Missed> {
+        let live = (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live);
+        let missed = live.into_iter().find_map(|(index, tenant)| {
+            let id = TenantId { index, generation: tenant.generation };
+            tenant.granted.tell(now, id)
+        });
+        if let (None, Some(slots)) = (&missed, &mut self.slots) {
+            // The seconds that are not told now are when the next one is missed.
+            slots.has_missed = false;
+        }
+        missed
     }
 
     /// What the tenants did in the last period, for the other hosts; once for each period. Where other hosts have a say, the
@@ -242,6 +287,7 @@ impl<R> Pool<R> {
                 total: None,
                 tightness: None,
                 workloads: Vec::new(),
+                has_missed: false,
             }))
         };
         self.slots = wanted.and_then(|config| begun(config).ok());
@@ -285,7 +331,7 @@ impl<R> Pool<R> {
         for (index, tenant) in (0u64..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
             let report = tenant.end_period(now, length);
             if window_ends {
-                tenant.granted.judge();
+                slots.has_missed |= tenant.granted.judge();
             }
             slots.workloads.push(Workload {
                 id: WorkloadId(u64::from(tenant.generation) << 32 | index),
@@ -393,14 +439,29 @@ impl Granted {
         Some(Duration::from_nanos((goal.time.as_nanos() as f64 / self.times_mean) as u64))
     }
 
-    fn judge(&mut self) {
+    /// Whether the goal was missed in the second that ends.
+    fn judge(&mut self) -> bool {
         let (completed, sum) = core::mem::take(&mut self.window);
         if let Some(goal) = self.goal
             && completed > 0
         {
             self.windows += 1;
             let mean_s = sum.as_secs_f64() / completed as f64;
-            self.violated += u64::from(mean_s * self.times_mean > goal.time.as_secs_f64());
+            let figure_s = mean_s * self.times_mean;
+            if figure_s > goal.time.as_secs_f64() {
+                self.violated += 1;
+                self.figure = Duration::from_nanos((figure_s * 1e9) as u64);
+                return true;
+            }
         }
+        false
+    }
+
+    /// The goal that was missed, if that is to be told now.
+    fn tell(&mut self, now: Instant, tenant: TenantId) -> Option<Missed> {
+        let (told, at) = self.told;
+        let goal = self.goal.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;
+        self.told = (self.violated, now);
+        Some(Missed { tenant, goal, figure: self.figure, untold: self.violated - told - 1, reason: self.reason })
     }
 }

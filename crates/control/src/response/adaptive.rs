@@ -65,6 +65,8 @@ pub(super) struct Adaptive {
     before: Option<Point>,
     /// Of 1 s means around the set point.
     variance: f64,
+    /// How many of them were seen.
+    windows: f64,
     /// The present one: sum of response times in ms, reads, length in s.
     window: [f64; 3],
     /// The delay that held, for noisy clients that return, and whether they are away.
@@ -312,7 +314,10 @@ impl Adaptive {
             let off = self.window[0] / self.window[1] - self.set_point_ms();
             // One far off (a change of load) is no scatter.
             let most = square(SIGMAS) * self.variance;
-            self.variance += NEWEST * (square(off).min(most) - self.variance);
+            // What is assumed at first counts as one.
+            self.windows += 1.0;
+            let weight = NEWEST.max(1.0 / (self.windows + 1.0));
+            self.variance += weight * (square(off).min(most) - self.variance);
             self.window = [0.0; 3];
         }
     }

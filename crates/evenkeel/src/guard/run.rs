@@ -22,7 +22,6 @@ use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 use evenkeel_guard::sensor::{Source, cgroup};
 use evenkeel_server::Paced;
 use signal_hook::consts::SIGHUP;
-use signal_hook::iterator::Signals;
 
 use super::act::Actor;
 use super::certificates::Certificates;
@@ -164,7 +163,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
     let mut diskstats = diskstats.transpose()?;
-    let mut received = Signals::new(signals::STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")?;
+    let mut received = signals::receive()?;
     let terms = config.guard.terms();
     let certificates = Arc::new(Certificates::read(terms.clone())?);
     let status = super::address(config.guard.status).map(crate::serve::listen_status).transpose()?;
@@ -218,15 +217,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
     let pace = Paced::default();
-    let reload = crate::serve::reload_on_demand(move || pace.run((), || certificates.renew()))?;
+    let reload = crate::serve::reload_on_demand(move |_| pace.run((), || certificates.renew()))?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
-        for signal in received.forever() {
+        for info in received.forever() {
+            let (signal, sender) = (info.si_signo, signals::sender(&info));
             if signal != SIGHUP {
-                tracing::info!(why = signals::reason(signal), "stopping");
+                let by = sender.map(tracing::field::display);
+                tracing::info!(why = signals::reason(signal), by, "stopping");
                 break;
             }
             // One that still waits for its turn will read the newest files.
-            let _ = reload.try_send(());
+            let _ = reload.try_send(sender);
         }
         stopping.store(true, Ordering::Relaxed);
         stopped.unpark();

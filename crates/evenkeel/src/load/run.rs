@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_nbd::client::Connected;
-use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_server::dial;
+use evenkeel_nbd::client::{Connected, Refusal};
+use evenkeel_nbd::wire::{TransmissionFlags, reply};
+use evenkeel_policy::uri::Target;
+use evenkeel_server::dial::{self, DialError};
 
 use super::connection::Connection;
 use super::content::Content;
@@ -140,6 +141,17 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 
 type Part = (Vec<Connection>, Vec<Region>);
 
+/// Says which export was probably meant where there is none of that name, and the server tells what there is.
+fn with_suggestion(error: DialError, target: &Target) -> anyhow::Error {
+    if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
+        && let Ok(names) = dial::list(target)
+    {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        return anyhow!("{}", evenkeel_policy::unknown("export", &target.export, &names));
+    }
+    error.into()
+}
+
 /// Connects a job and divides connections and volume among its threads.
 fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<(Connected, Vec<Part>)> {
     let mut sockets: Vec<(OwnedFd, Connected)> = Vec::new();
@@ -148,6 +160,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
             bail!("interrupted while connecting");
         }
         let made = dial::connect(&job.target, job.framing, false)
+            .map_err(|error| with_suggestion(error, &job.target))
             .with_context(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
         if let Some((_, first)) = sockets.first() {
             ensure!(first.size == made.1.size, "the export changed its size between two connections");

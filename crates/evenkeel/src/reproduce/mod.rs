@@ -34,7 +34,7 @@ enum Experiment {
     Messenger,
     /// Response-time goals of hosts that share an array: the DRG paper, four workloads and two sets of goals
     Drg,
-    /// First, do no harm: admission against none, on a thousand devices and loads drawn at random
+    /// First, do no harm: each controller against none, on a thousand devices and loads drawn at random
     Harm,
 }
 
@@ -131,7 +131,9 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
-        Experiment::Harm => harm::run(&options, execute)?,
+        Experiment::Harm => harm::run(&options, &mut |name, runs| Ok(execute(name, runs)?), &mut |name, runs| {
+            each(args, stop, name, runs, |asked, seed| Ok(harm::judge(*asked, seed)))
+        })?,
         Experiment::Iscsi => {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }

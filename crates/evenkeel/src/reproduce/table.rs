@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section, drg, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat};
 
 use crate::report::short;
 
@@ -24,13 +24,19 @@ evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --
         messenger::NAME => {
             "
 baseline: round robin. faithful: the genetic algorithm as published, every 5 s.
-evenkeel: descent, every second, mean over seeds ± 95 % confidence. Others: --json and --report.
+evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
 "
         }
         drg::NAME => {
             "
 baseline: RW(D), weights after the goals. faithful: DRG as published, every second.
 evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
+"
+        }
+        harm::NAME => {
+            "
+Cases that each method harms or helps, against no control. faithful: the published method.
+evenkeel: the default. Fixed budgets: --json and --report. Which cases are harmed: --report.
 "
         }
         _ => {
@@ -55,13 +61,17 @@ pub(super) fn text(report: &Report) -> String {
     text.push_str(about(report.experiment));
     let rows = || report.sections.iter().flat_map(|section| &section.rows);
     let (met, judged) = rows().filter_map(Row::is_met).fold((0, 0), |(met, all), is| (met + u32::from(is), all + 1));
-    let _ = writeln!(text, "\nBARS: {met} of {judged} met");
+    if judged > 0 {
+        let _ = writeln!(text, "\nBARS: {met} of {judged} met");
+    }
     for row in rows().filter(|row| row.is_met() == Some(false)) {
         let (ours, bar) = (cell(row.evenkeel), cell(row.bar));
         let _ = writeln!(text, "  missed: {}: {} {ours}{}, bar {bar}", row.case, row.metric, unit(row));
     }
     let reproduced = report.claims.iter().filter(|claim| claim.reproduced).count();
-    let _ = writeln!(text, "\nCLAIMS OF THE PAPER: {reproduced} of {} reproduced", report.claims.len());
+    if !report.claims.is_empty() {
+        let _ = writeln!(text, "\nCLAIMS OF THE PAPER: {reproduced} of {} reproduced", report.claims.len());
+    }
     for claim in &report.claims {
         let verdict = if claim.reproduced { "yes" } else { "NO " };
         write_wrapped(&mut text, &format!("  {verdict}  "), &format!("{} ({})", claim.text, claim.source));

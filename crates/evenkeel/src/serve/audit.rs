@@ -18,22 +18,39 @@ pub(crate) enum Caller {
     /// A client of the status address.
     Address(SocketAddr),
     /// A process on this machine, by the control socket; the kernel knows it.
-    Process {
-        /// User.
-        uid: u32,
-        /// Process, where the kernel tells.
-        pid: Option<i32>,
-    },
+    Process(Process),
     /// A client of the control socket that the kernel does not tell about.
     Unknown,
-    /// SIGHUP.
-    Signal,
+    /// SIGHUP of a process, where the kernel tells.
+    Signal(Option<Process>),
+}
+
+/// A process of this machine, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// User.
+    pub(crate) uid: u32,
+    /// Process, where the kernel tells.
+    pub(crate) pid: Option<i32>,
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "uid {}", self.uid)?;
+        let Some(pid) = self.pid else { return Ok(()) };
+        write!(f, ", pid {pid}")?;
+        match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            // A process may call itself anything.
+            Ok(name) => write!(f, " ({})", name.trim_end().escape_debug()),
+            Err(_) => Ok(()),
+        }
+    }
 }
 
 impl Caller {
     /// The process at the other end of a Unix socket.
     pub(crate) fn of(stream: &UnixStream) -> Self {
-        stream.peer_cred().map_or(Self::Unknown, |peer| Self::Process { uid: peer.uid(), pid: peer.pid() })
+        stream.peer_cred().map_or(Self::Unknown, |peer| Self::Process(Process { uid: peer.uid(), pid: peer.pid() }))
     }
 
     /// Its address, if it has one.
@@ -46,17 +63,10 @@ impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(address) => address.fmt(f),
-            Self::Process { uid, pid: None } => write!(f, "uid {uid}"),
-            Self::Process { uid, pid: Some(pid) } => {
-                write!(f, "uid {uid}, pid {pid}")?;
-                match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-                    // A process may call itself anything.
-                    Ok(name) => write!(f, " ({})", name.trim_end().escape_debug()),
-                    Err(_) => Ok(()),
-                }
-            }
+            Self::Process(process) => process.fmt(f),
             Self::Unknown => f.write_str("a client of the control socket"),
-            Self::Signal => f.write_str("SIGHUP"),
+            Self::Signal(None) => f.write_str("SIGHUP"),
+            Self::Signal(Some(process)) => write!(f, "SIGHUP of {process}"),
         }
     }
 }

@@ -75,7 +75,7 @@ enum Asker {
 
 impl From<&Caller> for Asker {
     fn from(caller: &Caller) -> Self {
-        if matches!(caller, Caller::Signal) { Self::Signal } else { Self::Command }
+        if matches!(caller, Caller::Signal(_)) { Self::Signal } else { Self::Command }
     }
 }
 
@@ -168,7 +168,7 @@ impl Manager {
         }
         *fixed_volumes = loaded.fixed_volumes;
         // All of them are in the log already.
-        let answered = warnings.iter().filter(|_| !matches!(by, Caller::Signal)).map(in_answer);
+        let answered = warnings.iter().filter(|_| !matches!(by, Caller::Signal(_))).map(in_answer);
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 

@@ -17,13 +17,12 @@ use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
 use evenkeel_server::{Server, Start};
 use signal_hook::consts::SIGHUP;
-use signal_hook::iterator::Signals;
 
 use crate::exchange::{self, ServedPools};
 use crate::output;
-use crate::signals;
+use crate::signals::{self, Received, Sender};
 
-mod audit;
+pub(crate) mod audit;
 mod banner;
 mod holder;
 mod manager;
@@ -83,7 +82,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         Some(inherited) => (inherited, None),
         None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
-    let signals = Signals::new(signals::STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")?;
+    let signals = signals::receive()?;
 
     let exchange = &loaded.config.exchange;
     let exchange = (!exchange.etcd.is_empty()).then(|| exchange::Settings::of_this_host(exchange)).transpose()?;
@@ -100,7 +99,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 
     let reload = {
         let manager = Arc::clone(&manager);
-        reload_on_demand(move || match manager.reload(&Caller::Signal) {
+        reload_on_demand(move |sender| match manager.reload(&Caller::Signal(sender)) {
             Ok(changes) => log_changes(&changes),
             Err(refusal) => tracing::error!(cure = refusal.cure, "reload refused: {}", refusal.message),
         })?
@@ -212,13 +211,14 @@ fn seed() -> u64 {
 }
 
 /// Handles signals until the server has stopped.
-fn wait(manager: &Arc<Manager>, mut signals: Signals, reload: &SyncSender<()>) -> anyhow::Result<()> {
+fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sender>) -> anyhow::Result<()> {
     let mut stopping = None;
     let handle = signals.handle();
-    for signal in signals.forever() {
+    for info in signals.forever() {
+        let (signal, sender) = (info.si_signo, signals::sender(&info));
         match signal {
             // One that still waits for its turn will read the newest configuration.
-            SIGHUP => drop(reload.try_send(())),
+            SIGHUP => drop(reload.try_send(sender)),
             // Sent every second from the limit on, or once more by whoever watches the power.
             _ if stopping.is_some() && !signals::is_request(signal) => {}
             _ if stopping.is_some() => {
@@ -230,6 +230,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals, reload: &SyncSender<()>) -
                 let patience = manager.config().server.drain_timeout;
                 tracing::info!(
                     why = signals::reason(signal),
+                    by = sender.map(tracing::field::display),
                     "stopping: answering what is in flight, for at most {patience}; a second TERM or INT stops at once"
                 );
                 systemd::notify(Condition::Stopping);
@@ -257,16 +258,17 @@ fn wait(manager: &Arc<Manager>, mut signals: Signals, reload: &SyncSender<()>) -
     }
 }
 
-/// A thread that reloads whenever it is told to. A device may keep it waiting; signals are heard meanwhile.
+/// A thread that reloads whenever a signal tells it to. A device may keep it waiting; signals are heard meanwhile.
 ///
 /// # Errors
 /// When no thread can be started.
-pub(crate) fn reload_on_demand(reload: impl Fn() + Send + 'static) -> anyhow::Result<SyncSender<()>> {
+pub(crate) fn reload_on_demand(reload: impl Fn(Sender) + Send + 'static) -> anyhow::Result<SyncSender<Sender>> {
     let (demand, demands) = sync_channel(1);
     let reload = move || {
-        for () in demands {
+        for sender in demands {
+            tracing::info!("reading files again: {}", Caller::Signal(sender));
             systemd::notify(Condition::Reloading);
-            reload();
+            reload(sender);
             systemd::notify(Condition::Ready);
         }
     };

@@ -293,6 +293,10 @@ fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
     fs::write(folder.join("e.toml"), "[volumes.disk]\nbackend = \"memory\"\nsize = \"2MiB\"\n").expect("written");
     server.signal("HUP");
     let log = server.log_until("changed by SIGHUP");
+    // Of the program that has sent it.
+    let who = format!("SIGHUP of uid {}, pid ", rustix::process::getuid().as_raw());
+    assert!(log.contains(&format!("reading files again: {who}")), "{log}");
+    assert!(log.contains(&format!("changed by {who}")), "{log}");
     assert!(log.contains("configuration: volumes.disk.size from 1MiB to 2MiB"), "{log}");
     server.stop();
 }
@@ -314,5 +318,19 @@ fn a_promise_that_is_missed_is_one_warning_and_its_return_is_told() {
     load.kill().and_then(|()| load.wait()).expect("the client ends");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("promised throughput")).collect();
     assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");
+    server.stop();
+}
+
+#[test]
+fn a_load_on_an_export_that_is_not_there_names_the_one_that_was_meant() {
+    let folder = Folder::new();
+    let volumes = ["disk0", "archive"].map(|name| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    fs::write(folder.join("e.toml"), volumes.concat()).expect("written");
+    let server = Server::start(&folder, &["--config", "e.toml"]);
+    let (address, _) = server.uri().rsplit_once('/').expect("an export");
+    for (export, suggestion) in [("dsik0", "did you mean \"disk0\"?"), ("other", "known: archive, disk0")] {
+        let said = fail(&folder, &["load", &format!("{address}/{export}"), "--requests", "1"]);
+        assert!(said.contains(&format!("there is no export \"{export}\"; {suggestion}")), "{said}");
+    }
     server.stop();
 }

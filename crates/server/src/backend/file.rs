@@ -125,9 +125,10 @@ impl File {
             std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(fail("sync the folder of"))?;
         }
         // A server before this one may have failed to write pages back. The kernel keeps such pages and calls them
-        // clean: they would be read, flushed with success, and be gone when the memory is needed.
+        // clean: they would be read, flushed with success, and be gone when the memory is needed. The first sync may
+        // report that failure, if no caller has had it yet: what it cost is not there any more, and the second one counts.
         if !how.read_only {
-            fdatasync(&file).map_err(|e| fail("sync")(e.into()))?;
+            fdatasync(&file).or_else(|_| fdatasync(&file)).map_err(|e| fail("sync")(e.into()))?;
         }
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let direct = if how.direct { options(libc::O_DIRECT).open(path).ok().map(OwnedFd::from) } else { None };

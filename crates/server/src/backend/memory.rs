@@ -9,9 +9,9 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use super::Extent;
 use super::huge::{self, HUGE, HUGE_BITS, Mapping, Wanted};
 
-/// Granularity at which allocation is tracked and reported.
 const CHUNK_BITS: u32 = 16;
-const CHUNK: u64 = 1 << CHUNK_BITS;
+/// Granularity at which allocation is tracked and reported.
+pub(crate) const CHUNK: u64 = 1 << CHUNK_BITS;
 const PAGE: u64 = 4096;
 /// Address space set aside so that a volume can grow in place.
 const RESERVE: u64 = 1 << 40;

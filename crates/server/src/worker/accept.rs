@@ -10,10 +10,10 @@ use evenkeel_nbd::server::{Handshake, Offer};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
-use super::connection::{ConnKey, Connection, Payload};
+use super::connection::{ConnKey, Connection, Paused, Payload, Phase};
 use super::mailbox::Message;
 use super::sources::Set;
-use super::transport::{Peer, Transport};
+use super::transport::{Peer, Transport, prepare};
 use super::{LISTENER_EVENTS, READ, Worker, mail};
 use crate::budget::Charge;
 use crate::clock;
@@ -44,7 +44,15 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    fn accept(&self, peer_timeout: Duration, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
+    /// Sets what connections have from it.
+    pub(super) fn prepare(&self, peer_timeout: Duration) {
+        match self {
+            Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
+            Self::Unix(_) => {}
+        }
+    }
+
+    fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
         faults.check(Call::Accept)?;
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
         Ok(match self {
@@ -52,7 +60,7 @@ impl Listener {
                 let address = address.and_then(|a| SocketAddr::try_from(a).ok());
                 let (address, port) = (address.map(|a| a.ip()), address.map_or(0, |a| a.port()));
                 let peer = Peer { address, port, ..Peer::default() };
-                (Transport::tcp(fd, peer_timeout.into()).with(faults.at("tcp")), peer)
+                (Transport::tcp(fd).with(faults.at("tcp")), peer)
             }
             Self::Unix(_) => {
                 let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
@@ -67,13 +75,9 @@ impl Worker {
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
-            let work = Work::begin();
-            match socket.accept(self.shared.bounds.peer_timeout, &self.shared.faults) {
-                Ok((transport, peer)) => {
-                    let client = Client::from(&peer);
-                    self.place(transport, peer);
-                    self.shared.handshakes.charge(client, &work);
-                }
+            let work = self.waking.begin();
+            match socket.accept(&self.shared.faults) {
+                Ok((transport, peer)) => self.place(transport, peer, &work),
                 Err(Errno::AGAIN) => return,
                 // The peer gave up while it waited, or a firewall forbids it: the next one may do better.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
@@ -97,7 +101,17 @@ impl Worker {
         }
     }
 
-    fn place(&mut self, transport: Transport, peer: Peer) {
+    fn place(&mut self, transport: Transport, peer: Peer, work: &Work) {
+        let client = Client::from(&peer);
+        if let Some((transport, peer, key, ticket, place)) = self.take_place(transport, peer) {
+            self.open(transport, peer, key, ticket, place, work);
+        } else {
+            self.waking.charge_anyway(&self.shared.handshakes, client, work);
+        }
+    }
+
+    /// Gives a connection a place; what is to be opened here.
+    fn take_place(&mut self, transport: Transport, peer: Peer) -> Option<(Transport, Peer, ConnKey, Ticket, Place)> {
         let (ticket, place) = match self.shared.handshakes.begin(&peer, clock::now()) {
             Ok(counted) => counted,
             Err(reason) => {
@@ -106,36 +120,67 @@ impl Worker {
                 }
                 self.shared.refusals.count(reason);
                 tracing::info!(%peer, why = reason.because(), "refusing a connection");
-                return;
+                return None;
             }
         };
         let Some(key) = self.shared.slots.take() else {
             // Closing tells the client at once; leaving it in the queue would let it hang.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%peer, "refusing a connection: all server.max_connections are open");
-            return;
+            return None;
         };
         let worker = self.shared.placement().join(key.slot) as usize;
         self.shared.slots.set_home(key, worker);
         self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         self.shared.stats[worker].connections.fetch_add(1, Ordering::Relaxed);
         if worker == self.index {
-            self.open(transport, peer, key, ticket, place);
-        } else {
-            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
+            return Some((transport, peer, key, ticket, place));
+        }
+        mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
+        None
+    }
+
+    /// Greets a new connection, or lets it wait until that is its client's turn: who storms hears nothing for a while, and
+    /// sends nothing. `work` was begun for it.
+    pub(super) fn open(
+        &mut self,
+        transport: Transport,
+        peer: Peer,
+        key: ConnKey,
+        ticket: Ticket,
+        place: Place,
+        work: &Work,
+    ) {
+        tracing::debug!(%peer, worker = self.index, "connection opened");
+        let client = ticket.client();
+        let handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
+        let mut connection = Connection::new(key, transport, peer, handshake, place, clock::now());
+        connection.ticket = Some(ticket);
+        self.adopt(Box::new(connection));
+        self.waking.charge_anyway(&self.shared.handshakes, client, work);
+        self.welcome(key);
+    }
+
+    /// Greets a connection that is here and was not greeted yet.
+    pub(super) fn welcome(&mut self, key: ConnKey) {
+        let place = &mut self.connections[key.slot as usize];
+        if let Some(connection) = place.take_if(|connection| connection.key == key && !connection.greeted) {
+            self.receive(connection);
         }
     }
 
-    /// Greets a new connection.
-    pub(super) fn open(&mut self, transport: Transport, peer: Peer, key: ConnKey, ticket: Ticket, place: Place) {
-        tracing::debug!(%peer, worker = self.index, "connection opened");
-        let mut handshake = Handshake::new(Offer { tls: self.snapshot.offered_tls(&peer), ..Offer::default() });
+    /// Greets a connection whose client's turn it is; whether it was not yet.
+    pub(super) fn greet(&mut self, connection: &mut Connection) -> bool {
+        let Phase::Handshake(handshake) = &mut connection.phase else { return false };
+        if std::mem::replace(&mut connection.greeted, true) {
+            return false;
+        }
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
-        let mut connection = Connection::new(key, transport, peer, handshake, place, clock::now());
-        connection.ticket = Some(ticket);
+        connection.paused = Paused::No;
         connection.out.push(None, Payload::Owned(greeting), Charge::default());
-        self.adopt(Box::new(connection));
+        self.mark_dirty(connection);
+        true
     }
 
     /// A listener stays readable while nothing is accepted; without a pause the loop would spin.

@@ -183,6 +183,11 @@ impl Reply {
     fn header(&self) -> &[u8] {
         self.header.as_ref().map_or(&[], ReplyHeader::as_slice)
     }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.header().len() + self.payload.parts().1
+    }
 }
 
 /// Replies on their way out, bounded by the bound on requests in flight.
@@ -191,8 +196,19 @@ pub(crate) struct OutQueue {
     replies: VecDeque<Reply>,
     /// Bytes of the first reply that are sent already.
     sent: usize,
+    /// Bytes that are not sent yet.
+    bytes: usize,
     /// Bytes of the buffer budget that the replies hold.
     charged: u64,
+}
+
+/// What a socket has taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// How much.
+    pub(crate) bytes: u64,
+    /// Whether there is more, which it may take.
+    pub(crate) more: bool,
 }
 
 /// Room for the pieces of one send, kept from send to send.
@@ -214,7 +230,9 @@ impl OutQueue {
     #[inline]
     pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: Charge) {
         self.charged += charge.bytes();
-        self.replies.push_back(Reply { header, payload, charge });
+        let reply = Reply { header, payload, charge };
+        self.bytes += reply.len();
+        self.replies.push_back(reply);
     }
 
     /// Replies waiting.
@@ -223,28 +241,33 @@ impl OutQueue {
         self.replies.len()
     }
 
-    /// Bytes waiting. Looks at each reply.
+    /// Bytes waiting.
+    #[inline]
     pub(crate) fn bytes(&self) -> usize {
-        let bytes = self.replies.iter().map(|reply| reply.header().len() + reply.payload.parts().1);
-        bytes.sum::<usize>() - self.sent
+        self.bytes
     }
 
-    /// Sends as much as the socket takes; how many bytes that was.
+    /// Sends as much as the socket takes, up to `most` bytes.
     pub(crate) fn flush(
         &mut self,
         transport: &mut Transport,
         list: &mut SendList,
         buffers: &mut BufferPool,
-    ) -> io::Result<u64> {
+        most: usize,
+    ) -> io::Result<Sent> {
+        let mut all = Sent::default();
         if !transport.push()? {
-            return Ok(0);
+            return Ok(all);
         }
-        let mut all = 0;
         let iov = &mut list.pieces;
         while !self.replies.is_empty() {
             iov.clear();
             let mut skip = self.sent;
             let mut total = 0;
+            let left = most - all.bytes as usize;
+            if left == 0 {
+                return Ok(Sent { more: true, ..all });
+            }
             for reply in self.replies.iter().take(REPLIES_PER_SEND) {
                 let header = reply.header();
                 for (ptr, len) in [(header.as_ptr(), header.len()), reply.payload.parts()] {
@@ -252,11 +275,18 @@ impl OutQueue {
                         skip -= len;
                         continue;
                     }
+                    if total == left {
+                        break;
+                    }
                     // SAFETY: `skip < len`.
                     let from = unsafe { ptr.add(skip) };
-                    iov.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len - skip });
-                    total += len - skip;
+                    let length = (len - skip).min(left - total);
+                    iov.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: length });
+                    total += length;
                     skip = 0;
+                }
+                if total == left {
+                    break;
                 }
             }
             // SAFETY: headers and payloads live in the queue, and volumes with the connection.
@@ -266,7 +296,7 @@ impl OutQueue {
                 Err(error) => return Err(error),
             };
             self.advance(sent, buffers);
-            all += sent as u64;
+            all.bytes += sent as u64;
             if sent < total {
                 return Ok(all);
             }
@@ -277,8 +307,9 @@ impl OutQueue {
     #[inline]
     fn advance(&mut self, sent: usize, buffers: &mut BufferPool) {
         self.sent += sent;
+        self.bytes -= sent;
         while let Some(front) = self.replies.front() {
-            let whole = front.header().len() + front.payload.parts().1;
+            let whole = front.len();
             if self.sent < whole {
                 return;
             }
@@ -295,6 +326,7 @@ impl OutQueue {
     /// Drops everything.
     pub(crate) fn clear(&mut self, buffers: &mut BufferPool) {
         self.sent = 0;
+        self.bytes = 0;
         self.charged = 0;
         for reply in self.replies.drain(..) {
             if let Payload::Buffer(buffer) = reply.payload {
@@ -433,6 +465,8 @@ pub(crate) struct Connection {
     pub(crate) ticket: Option<Ticket>,
     /// Counts it as one of its client's.
     pub(crate) place: Place,
+    /// Whether it was greeted.
+    pub(crate) greeted: bool,
     /// Whether it was refused a volume; it may ask for others.
     pub(crate) refused: bool,
     /// When it was accepted.
@@ -501,6 +535,7 @@ impl Connection {
             phase: Phase::Handshake(Box::new(handshake)),
             ticket: None,
             place,
+            greeted: false,
             refused: false,
             since: now,
             leftover: Vec::new(),
@@ -583,11 +618,12 @@ impl Connection {
         if snapshot.volume(attached.volume.id).is_none() {
             return false;
         }
-        if self.transport.tls().is_none() && snapshot.needs_tls(&attached.volume, &self.peer) {
+        let settings = snapshot.settings(&attached.volume);
+        if self.transport.tls().is_none() && snapshot.needs_tls(settings, &self.peer) {
             tracing::info!(peer = %self.peer, volume = attached.volume.name, "closing a connection: its volume needs TLS now");
             return false;
         }
-        if let Err(barred) = snapshot.admits_to(&attached.volume, &self.peer) {
+        if let Err(barred) = snapshot.admits_to(settings, &self.peer) {
             let (volume, why) = (&attached.volume.name, barred.because());
             tracing::info!(peer = %self.peer, volume, why, "closing a connection: it may not have its volume any more");
             return false;

@@ -1,4 +1,5 @@
-//! Slow matters, once a second: deadlines, lost operations, statistics, what connections have cost.
+//! Slow matters: once a second deadlines, lost operations, statistics; and as often as the placement decides, what connections
+//! have cost.
 //!
 //! A worker with thousands of connections looks after some of them in each round, so that requests do not wait for it.
 
@@ -27,7 +28,14 @@ pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
 /// How far a worker has come.
 pub(super) struct House {
+    /// How often workers report to the placement: once a second where it never moves anything, or does so more rarely.
+    every: Duration,
     begun_at: Instant,
+    /// When connections were last looked after, and whether they are this time.
+    looked_at: Instant,
+    looks: bool,
+    /// Sum of the shares of time that the worker was busy since then, and how many.
+    busy: (f64, u32),
     /// The slot that is next, while it is not through.
     next: Option<usize>,
     /// Connections as seen so far.
@@ -35,14 +43,24 @@ pub(super) struct House {
 }
 
 impl House {
-    /// Nothing is due for a second.
-    pub(super) fn new(now: Instant) -> Self {
-        Self { begun_at: now, next: None, clients: Vec::new() }
+    /// Nothing is due yet. `interval` is that of the placement.
+    pub(super) fn new(now: Instant, interval: Option<Duration>) -> Self {
+        let every = interval.map_or(HOUSEKEEPING, |interval| interval.min(HOUSEKEEPING));
+        Self { every, begun_at: now, looked_at: now, looks: false, busy: (0.0, 0), next: None, clients: Vec::new() }
     }
 
     /// When to go on.
     pub(super) fn due_at(&self) -> Instant {
-        if self.next.is_some() { self.begun_at } else { self.begun_at + HOUSEKEEPING }
+        if self.next.is_some() { self.begun_at } else { self.begun_at + self.every }
+    }
+
+    /// Begins anew.
+    fn begin(&mut self, now: Instant) {
+        self.begun_at = now;
+        self.looks = now >= self.looked_at + HOUSEKEEPING;
+        if self.looks {
+            self.looked_at = now;
+        }
     }
 }
 
@@ -50,10 +68,10 @@ impl Worker {
     /// Begins, or goes on with the next connections.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let first = self.house.next.unwrap_or_else(|| {
-            self.house.begun_at = now;
+            self.house.begin(now);
             0
         });
-        if first == 0 {
+        if first == 0 && self.house.looks {
             // For want of a wake-up that the kernel has refused.
             self.on_mail();
             let stats = &self.shared.stats[self.index];
@@ -68,14 +86,18 @@ impl Worker {
         {
             if self.connections[slot].is_some() {
                 seen += 1;
-                self.look_after(slot, now);
+                if self.house.looks {
+                    self.look_after(slot, now);
+                }
             }
         }
         self.tell_costs(first..slots.start);
         self.house.next = (slots.start < self.connections.len()).then_some(slots.start);
         if self.house.next.is_none() {
-            let clients = std::mem::take(&mut self.house.clients);
-            *self.shared.stats[self.index].clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+            if self.house.looks {
+                let clients = std::mem::take(&mut self.house.clients);
+                *self.shared.stats[self.index].clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+            }
             self.tell_usage(now);
         }
     }
@@ -137,11 +159,17 @@ impl Worker {
         let usage = self.occupation.take(now, self.meter.take_rounds());
         let stats = &shared.stats[self.index];
         stats.cpu_ns.store(self.occupation.cpu_ns(), Ordering::Relaxed);
-        stats.busy.store(usage.busy.to_bits(), Ordering::Relaxed);
+        self.house.busy.0 += usage.busy;
+        self.house.busy.1 += 1;
+        if self.house.looks {
+            let (sum, count) = std::mem::take(&mut self.house.busy);
+            stats.busy.store((sum / f64::from(count)).to_bits(), Ordering::Relaxed);
+        }
         let mut placement = shared.placement();
         placement.tell(here, usage);
         let decides = here == 0 && !self.draining;
-        let Some(decision) = decides.then(|| placement.tick(now)).flatten() else { return };
+        // As regular as the beginnings are, which do not depend on how many connections there are.
+        let Some(decision) = decides.then(|| placement.tick(self.house.begun_at)).flatten() else { return };
         shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
         if decision.moves > 0 {
             let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));

@@ -31,6 +31,7 @@ mod stepwise;
 mod tests;
 pub(crate) mod transport;
 mod turns;
+mod waking;
 
 use std::collections::VecDeque;
 use std::io;
@@ -43,22 +44,22 @@ use evenkeel_control::{Duration, Instant};
 use rustix::io::Errno;
 
 pub(crate) use accept::Listener;
-use connection::{ConnKey, Connection, Paused, SendList};
+use connection::{ConnKey, Connection, Paused, SendList, Sent};
 use house::House;
 use mailbox::{Mailbox, Message};
 use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
-use pump::PoolWork;
+use pump::{PoolWork, TURN};
 use sources::{Set, Sources};
 use turns::Turns;
+use waking::Waking;
 
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::engine::uring::Uring;
 use crate::failures::Failures;
 use crate::faults::Call;
-use crate::paced::Work;
 use crate::shared::{Shared, Snapshot};
 use crate::spin::Spin;
 
@@ -68,6 +69,10 @@ const SCRATCH: usize = 256 << 10;
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// How soon a connection that waits for buffer memory is tried again.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
+/// Bytes that a connection sends before those that have more to send.
+const SHORT: usize = 64 << 10;
+/// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
+const IN_A_ROW: usize = 256 << 10;
 /// Names of what epoll reports; connections report their key, whose slot is never this great.
 const MAILBOX_EVENT: u64 = u64::MAX;
 const RING_EVENT: u64 = u64::MAX - 1;
@@ -106,12 +111,15 @@ pub(crate) struct Worker {
 
     /// Connections with replies to send.
     dirty: Vec<u32>,
+    /// Those of them that have much to send, in turn.
+    long: VecDeque<u32>,
     /// Connections that may read again.
     resume: Vec<u32>,
     /// Connections that wait for buffer memory.
     hungry: Vec<ConnKey>,
     /// Connections that negotiate and wait for their turn.
     turns: Turns,
+    waking: Waking,
     /// Mail for other workers, by worker.
     outbox: Vec<Vec<Message>>,
 
@@ -135,9 +143,11 @@ impl Worker {
         let sources = Sources::new()?;
         sources.add(mailbox.event(), MAILBOX_EVENT, READ, Set::Own)?;
         for (n, listener) in listeners.iter().enumerate() {
+            listener.prepare(shared.bounds.peer_timeout);
             sources.add(listener.as_fd(), LISTENER_EVENTS + n as u64, READ, Set::Own)?;
         }
         let slots = shared.slots.len();
+        let interval = shared.placement().interval();
         // Those of who had this place before are not lost.
         let stats = &shared.stats[index];
         let (requests, cpu_ns) = (stats.requests.load(Ordering::Relaxed), stats.cpu_ns.load(Ordering::Relaxed));
@@ -160,9 +170,11 @@ impl Worker {
             buffers: BufferPool::new(shared.faults.clone()),
             failures: Failures::default(),
             dirty: Vec::new(),
+            long: VecDeque::new(),
             resume: Vec::new(),
             hungry: Vec::new(),
             turns: Turns::default(),
+            waking: Waking::default(),
             outbox: Vec::new(),
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
@@ -170,7 +182,7 @@ impl Worker {
             requests,
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
-            house: House::new(clock::now()),
+            house: House::new(clock::now(), interval),
             leaving: false,
             draining: false,
             stopped: false,
@@ -196,7 +208,9 @@ impl Worker {
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(sources::EVENTS);
         while !(self.stopped || self.draining && self.is_idle() || self.has_left()) {
             let timeout = self.timeout();
-            self.wait(&mut events, timeout);
+            self.waking.round_ends();
+            let others = self.wait(&mut events, timeout);
+            self.waking.round_begins(events.len() - others, others);
             self.meter.begin_round();
             if self.shared.epoch() != self.epoch {
                 self.refresh();
@@ -230,12 +244,12 @@ impl Worker {
         Ok(ring)
     }
 
-    /// Waits for events, and looks for them without sleeping for as long as [`Spin`] expects them soon.
-    fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) {
+    /// Waits for events, and looks for them without sleeping for as long as [`Spin`] expects them soon; how many are not of a
+    /// crowd.
+    fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         const NOW: Duration = Duration::ZERO;
         if timeout == NOW {
-            self.poll(events, NOW);
-            return;
+            return self.poll(events, NOW);
         }
         let begun = clock::now();
         let until = begun + self.spin.window().min(timeout);
@@ -247,7 +261,7 @@ impl Worker {
                     self.spin.slept(now.since(begun), false);
                 }
                 self.meter.waited(now.since(begun), now.since(begun));
-                return;
+                return others;
             }
             // Whoever wants the processor goes first: often the client that we wait for.
             rustix::thread::sched_yield();
@@ -263,6 +277,7 @@ impl Worker {
         // them doubled the processor time of an operation and made no device faster. A crowd, of which there is always one more,
         // would keep the worker looking for good.
         self.spin.slept(waited, others > 0);
+        others
     }
 
     /// Asks for events; how many are not of a crowd.
@@ -292,7 +307,7 @@ impl Worker {
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Duration {
         let now = clock::now();
-        let busy = !self.resume.is_empty() || !self.active.is_empty();
+        let busy = !self.resume.is_empty() || !self.active.is_empty() || !self.long.is_empty();
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -319,7 +334,11 @@ impl Worker {
         // Reported in one batch with what closed it; its slot may have a new user by now.
         let Some(mut connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) else { return };
         if flags & GONE != 0 && (connection.interest & READ == 0 || flags & READ == 0) {
+            let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), self.waking.begin()));
             self.lose(connection);
+            if let Some((client, work)) = negotiates {
+                self.waking.charge_anyway(&self.shared.handshakes, client, &work);
+            }
             return;
         }
         if flags & WRITE != 0 {
@@ -338,12 +357,18 @@ impl Worker {
         for message in inbox.drain(..) {
             match message {
                 Message::Accepted(transport, peer, key, ticket, place) => {
-                    let (client, work) = (ticket.client(), Work::begin());
-                    self.open(transport, peer, key, ticket, place);
-                    self.shared.handshakes.charge(client, &work);
+                    let work = self.waking.begin();
+                    self.open(transport, peer, key, ticket, place, &work);
                 }
-                Message::Adopt(connection) => self.adopt(connection),
-                Message::Completed(completion) => self.deliver(*completion),
+                Message::Adopt(connection) => {
+                    let key = connection.key;
+                    self.adopt(connection);
+                    self.welcome(key);
+                }
+                Message::Completed(completion) => {
+                    self.waking.others();
+                    self.deliver(*completion);
+                }
                 Message::IoDone(token, result) => self.operation_done(token, result),
                 Message::Start(token) => self.start(token),
                 Message::Move(key, to) => self.hand_over(key, to),
@@ -428,40 +453,66 @@ impl Worker {
         }
     }
 
-    /// Sends what is to be sent, and lets connections read again that now may.
+    /// Sends what is to be sent, and lets connections read again that now may. Who has little to send goes first; the others
+    /// have [`TURN`], and those that wait for the next go on where these stopped.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
-            let Some(mut connection) = self.connections[slot as usize].take() else { continue };
-            connection.dirty = false;
-            if self.send(&mut connection) {
-                self.keep(connection);
-            } else {
-                self.lose(connection);
+            match &self.connections[slot as usize] {
+                Some(connection) if connection.out.bytes() > SHORT => self.long.push_back(slot),
+                _ => drop(self.send_some(slot)),
             }
         }
         self.dirty = dirty;
+        if self.long.is_empty() {
+            return;
+        }
+        let until = clock::now() + TURN;
+        while let Some(slot) = self.long.pop_front() {
+            if self.send_some(slot) {
+                self.long.push_back(slot);
+            }
+            if clock::now() >= until {
+                break;
+            }
+        }
     }
 
-    /// Sends to one connection; false when it is lost.
+    /// Sends to one connection as much as it may send in a row; whether there is more that its socket may take.
+    fn send_some(&mut self, slot: u32) -> bool {
+        let Some(mut connection) = self.connections[slot as usize].take() else { return false };
+        connection.dirty = false;
+        if !self.send(&mut connection) {
+            self.lose(connection);
+            return false;
+        }
+        let more = connection.dirty;
+        self.keep(connection);
+        more
+    }
+
+    /// Sends to one connection, which stays dirty if its socket may take more; false when it is lost.
     fn send(&mut self, connection: &mut Connection) -> bool {
-        let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), Work::begin()));
+        let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), self.waking.begin()));
         let sent = if connection.gone {
             connection.out.clear(&mut self.buffers);
-            Ok(0)
+            Ok(Sent::default())
         } else {
             let watch = self.meter.start();
-            let sent = connection.out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers);
+            let out = &mut connection.out;
+            let sent = out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, IN_A_ROW);
             self.meter.stop(watch, &mut connection.toll);
             sent
         };
-        if let Some((client, work)) = negotiates {
-            self.shared.handshakes.charge(client, &work);
+        match negotiates {
+            Some((client, work)) => self.waking.charge(&self.shared.handshakes, client, &work),
+            None => self.waking.others(),
         }
         match sent {
             Ok(sent) => {
-                connection.progress.moved(sent);
-                connection.sent += sent;
+                connection.progress.moved(sent.bytes);
+                connection.sent += sent.bytes;
+                connection.dirty |= sent.more;
                 let full = connection.outstanding() >= self.shared.bounds.in_flight;
                 if connection.paused == Paused::Full && !full && !connection.is_answering() {
                     self.resume.push(connection.key.slot);

@@ -18,7 +18,7 @@ struct Counted {
     delayed: u64,
 }
 
-/// A worker's time, read once a second.
+/// A worker's time, read as often as the placement decides.
 ///
 /// CPU time alone would call a worker idle that gets a fifth of a core and uses all of it, so what counts is the time for
 /// which it did *not* wait for events.
@@ -83,7 +83,8 @@ fn usage(wall: Duration, used: Counted, rounds: Rounds) -> Usage {
     let requests = rounds.requests.max(1) as f64;
     let (together, each) = (rounds.squares as f64 / requests, used.cpu as f64 / requests);
     let backlog = if rounds.requests > 0 { together * each } else { 0.0 };
-    Usage { busy: 1.0 - idle as f64 / wall as f64, backlog: Duration::from_nanos(backlog as u64) }
+    let nanos = |ns: f64| Duration::from_nanos(ns as u64);
+    Usage { busy: 1.0 - idle as f64 / wall as f64, backlog: nanos(backlog), each: nanos(each) }
 }
 
 #[cfg(test)]

@@ -211,6 +211,7 @@ impl Worker {
 
     /// An operation is done, or part of it.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
+        self.waking.others();
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         if let (Some(pass), Backend::File(file)) = (operation.pass.take(), &operation.volume.backend) {
             file.overlaps().leave(pass);
@@ -237,6 +238,9 @@ impl Worker {
         if let Backend::Emulate(..) = &volume.backend {
             self.pools[pool].ready.push_back(Ready::off_device(request, ticket));
             return self.activate(pool);
+        }
+        if let IoResult::Extents(extents) = &result {
+            volume.has_found(extents.len());
         }
         let result = match (verdict, result) {
             (Verdict::Failed(errno), _) => Err(errno),

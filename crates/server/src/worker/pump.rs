@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
-use evenkeel_policy::promise;
+use evenkeel_policy::{promise, slots};
 
 use super::connection::{Completion, Output, Payload, Phase, Request, is_change};
 use super::divide::Whole;
@@ -24,15 +24,15 @@ use crate::clock;
 use crate::shared::Snapshot;
 
 /// Extents in one reply at most; a client asks again for the rest.
-pub(super) const MAX_EXTENTS: usize = 1024;
+pub(crate) const MAX_EXTENTS: usize = 1024;
 /// Bytes that they take.
 pub(crate) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
 /// What is taken out of a pool under one lock, in reads of memory.
 const DISPATCH_BATCH: u64 = 256;
 /// Work on memory between two looks at the clock, in the same.
 const LOOK_AFTER: u64 = 64;
-/// How long a worker deals with pools while its sockets wait.
-const TURN: Duration = Duration::from_millis(1);
+/// How long a worker deals with pools while its sockets wait, and with sockets that take much while others wait.
+pub(super) const TURN: Duration = Duration::from_millis(1);
 /// How long with one of them while others wait.
 const SLICE: Duration = Duration::from_micros(250);
 
@@ -57,6 +57,7 @@ impl Worker {
         if self.active.is_empty() {
             return;
         }
+        self.waking.others();
         let until = clock::now() + TURN;
         while let Some(index) = self.active.pop_front() {
             let now = clock::now();
@@ -86,7 +87,7 @@ impl Worker {
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
-            let (wake_at, decided, goal, promised) = {
+            let (wake_at, decided, goal, missed_goal, promised) = {
                 let mut state = pool.lock();
                 for (ticket, outcome) in work.completed.drain(..) {
                     state.complete(now, ticket, outcome);
@@ -136,7 +137,8 @@ impl Worker {
                     let (reason, because) = (&view.limit.reason, promise::sentence(&view.limit, view.binding));
                     Some((id, scope.name(), reason.name(), reason.is_missed(), because))
                 });
-                (wake_at, state.take_decision(), state.take_goal_decision(), promised)
+                let missed_goal = state.take_missed_goal(now);
+                (wake_at, state.take_decision(), state.take_goal_decision(), missed_goal, promised)
             };
             if let Some(decision) = decided {
                 tracing::debug!(
@@ -150,9 +152,17 @@ impl Worker {
             if let Some(reason) = goal {
                 pool.log_goal(&reason);
             }
-            if let Some((id, of, reason, missed, because)) = promised {
+            let name_of = |id| {
                 let mut tenants = snapshot.tenants[index].iter();
-                let tenant = tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name);
+                tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name)
+            };
+            if let Some(missed) = missed_goal {
+                let (tenant, because) = (name_of(missed.tenant), slots::missed_sentence(&missed));
+                let not_logged = missed.untold;
+                tracing::warn!(pool = pool.name, tenant, not_logged, "response-time target missed: {because}");
+            }
+            if let Some((id, of, reason, missed, because)) = promised {
+                let tenant = name_of(id);
                 if missed {
                     tracing::warn!(pool = pool.name, tenant, of, reason, "promised throughput missed: {because}");
                 } else {

@@ -26,7 +26,6 @@ use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::handshakes::{Ticket, may_have_another};
-use crate::paced;
 use crate::refusals::Reason;
 use crate::shared::Snapshot;
 use crate::tls;
@@ -80,22 +79,27 @@ impl Exports<'_> {
         }
     }
 
-    fn export<'a>(&'a self, volume: &'a Volume, verdict: Result<(), Barred>) -> Export<'a> {
+    /// A volume, and whether the lists let the client open it. Its settings are looked up once: a list asks this of
+    /// thousands of volumes.
+    fn export<'a>(&'a self, volume: &'a Volume) -> (Export<'a>, Result<(), Barred>) {
+        let settings = self.snapshot.settings(volume);
+        let verdict = self.snapshot.admits_to(settings, self.peer);
         let limits = volume.limits(self.snapshot.config.server.max_request);
         let access = match self.access(verdict) {
-            Access::Open if self.snapshot.needs_tls(volume, self.peer) => Access::TlsOnly,
+            Access::Open if self.snapshot.needs_tls(settings, self.peer) => Access::TlsOnly,
             access => access,
         };
-        Export {
+        let export = Export {
             name: &volume.name,
-            description: self.snapshot.config.volumes.get(&volume.name).map_or("", |volume| &volume.description),
+            description: settings.map_or("", |settings| &settings.description),
             size: limits.size,
             flags: volume.flags(),
             min_block: limits.min_block,
             preferred_block: volume.preferred_block(),
             max_payload: limits.max_payload,
             access,
-        }
+        };
+        (export, verdict)
     }
 }
 
@@ -105,7 +109,7 @@ impl Directory for Exports<'_> {
     }
 
     fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize> {
-        let mut go_on = |volume: &Volume| f(&self.export(volume, self.snapshot.admits_to(volume, self.peer)));
+        let mut go_on = |volume: &Volume| f(&self.export(volume).0);
         let mut places = self.snapshot.volumes.iter().enumerate().skip(from);
         let stopped = places.find(|(_, volume)| volume.as_ref().is_some_and(|volume| !go_on(volume)));
         stopped.map(|(place, _)| place + 1)
@@ -122,9 +126,9 @@ impl Directory for Exports<'_> {
             }
             return access != Access::Open;
         };
-        let verdict = self.snapshot.admits_to(volume, self.peer);
+        let (export, verdict) = self.export(volume);
         self.barred.set(verdict.err());
-        f(&self.export(volume, verdict));
+        f(&export);
         true
     }
 }
@@ -132,13 +136,23 @@ impl Directory for Exports<'_> {
 impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
-        let Some(client) = connection.ticket.as_ref().map(Ticket::client) else { return self.take_in(connection) };
+        let Some(client) = connection.ticket.as_ref().map(Ticket::client) else {
+            self.waking.others();
+            return self.take_in(connection);
+        };
+        // To be told to wait costs something, too.
+        let work = self.waking.begin();
         if self.has_turn(&mut connection) {
-            let work = paced::Work::begin();
-            self.take_in(connection);
-            self.shared.handshakes.charge(client, &work);
+            // What comes after the greeting is reported.
+            if self.greet(&mut connection) {
+                self.keep(connection);
+            } else {
+                self.take_in(connection);
+            }
+            self.waking.charge(&self.shared.handshakes, client, &work);
         } else {
             self.keep(connection);
+            self.waking.charge_anyway(&self.shared.handshakes, client, &work);
         }
     }
 
@@ -203,7 +217,8 @@ impl Worker {
             Err(Lost::Gone) => self.lose(connection),
             Err(Lost::Violation) => {
                 // What was answered so far still goes out, best effort.
-                let _ = connection.out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers);
+                let _ =
+                    connection.out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, usize::MAX);
                 self.close(connection);
             }
         }
@@ -417,7 +432,7 @@ impl Worker {
         }
         // The answer is the last that goes out as it is.
         let (list, buffers) = (&mut self.send_list, &mut self.buffers);
-        let sent = connection.out.flush(&mut connection.transport, list, buffers);
+        let sent = connection.out.flush(&mut connection.transport, list, buffers, usize::MAX);
         if sent.is_err() {
             return Err(Lost::Gone);
         }

@@ -183,7 +183,9 @@ impl Worker {
         if self.draining {
             connection.ending = Ending::Draining;
         }
-        self.mark_dirty(&mut connection);
+        if connection.out.len() > 0 || connection.transport.wants_send() {
+            self.mark_dirty(&mut connection);
+        }
         if connection.paused != Paused::No || connection.transport.has_received() {
             self.resume.push(connection.key.slot);
         }

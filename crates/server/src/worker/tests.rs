@@ -8,6 +8,8 @@ use evenkeel_policy::Config;
 use super::*;
 use crate::budget::Budget;
 use crate::faults::Faults;
+use crate::handshakes::Client;
+use crate::paced::Work;
 use crate::registry::Registry;
 use crate::shared::Bounds;
 use connection::Payload;
@@ -52,6 +54,10 @@ fn worker_of(volumes: &str, in_flight: usize) -> Worker {
 
 /// A new connection, as if accepted: the client's end, and its name.
 fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
+    connect_as(worker, Peer::default())
+}
+
+fn connect_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
     let (client, server) = UnixStream::pair().unwrap();
     server.set_nonblocking(true).unwrap();
     client.set_nonblocking(true).unwrap();
@@ -59,8 +65,9 @@ fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     worker.shared.slots.set_home(key, 0);
     worker.shared.placement().join(key.slot);
     worker.shared.stats[0].connections.fetch_add(1, Ordering::Relaxed);
-    let (ticket, place) = worker.shared.handshakes.begin(&Peer::default(), clock::now()).ok().unwrap();
-    worker.open(Transport::unix(server.into()), Peer::default(), key, ticket, place);
+    let (ticket, place) = worker.shared.handshakes.begin(&peer, clock::now()).ok().unwrap();
+    let work = worker.waking.begin();
+    worker.open(Transport::unix(server.into()), peer, key, ticket, place, &work);
     (client, key)
 }
 
@@ -232,4 +239,68 @@ fn lists_that_are_not_read_are_not_kept() {
     let exports = LISTS * 3_000 * (20 + 4 + "volume-00000".len());
     assert_eq!(read, 18 + exports + LISTS * 20, "all of it comes in the end");
     assert_eq!(at(&mut worker, key).paused, Paused::No);
+}
+
+#[test]
+fn a_short_reply_goes_out_before_the_rest_of_a_long_one() {
+    // What a reader of 8 MiB at a time gets where sockets take megabytes at once, as those of TCP do.
+    const LONG: usize = 8 << 20;
+    let mut worker = worker_with(16 << 20, 16);
+    let (mut reader, long) = attach(&mut worker);
+    let (mut light, short) = attach(&mut worker);
+    let reply = |worker: &mut Worker, key: ConnKey, bytes| {
+        let mut connection = worker.connections[key.slot as usize].take().unwrap();
+        connection.out.push(None, Payload::Owned(vec![0; bytes]), crate::budget::Charge::default());
+        worker.mark_dirty(&mut connection);
+        worker.connections[key.slot as usize] = Some(connection);
+    };
+    reply(&mut worker, long, LONG);
+    reply(&mut worker, short, 4_096);
+    // The socket of the reader takes up to half a MiB, of which a part is sent in a row.
+    assert!(
+        !worker.send_some(short.slot) && worker.send_some(long.slot),
+        "there is more of the long one, and room for it"
+    );
+    assert_eq!(at(&mut worker, long).out.bytes(), LONG - IN_A_ROW);
+    assert_eq!((drain(&mut light), drain(&mut reader)), (4_096, IN_A_ROW));
+
+    // The one with little to say goes first, in whatever order they came.
+    reply(&mut worker, short, 4_096);
+    worker.dirty = vec![long.slot, short.slot];
+    worker.send_replies();
+    assert_eq!(drain(&mut light), 4_096);
+    let mut all = IN_A_ROW;
+    for _ in 0..1_000 {
+        all += drain(&mut reader);
+        round(&mut worker);
+    }
+    assert_eq!(all + drain(&mut reader), LONG, "and the rest comes in its time");
+    assert!(!at(&mut worker, long).dirty && worker.long.is_empty() && at(&mut worker, long).out.bytes() == 0);
+}
+
+#[test]
+fn a_client_that_storms_is_greeted_in_its_turn_and_another_at_once() {
+    let mut worker = worker();
+    let storms = Client::from(&Peer::default());
+    // What cannot wait has taken a multiple of the time of this thread so far: more than may be used at once.
+    for _ in 0..100_000 {
+        worker.shared.handshakes.charge_anyway(storms, &Work::begin().after(u64::MAX));
+    }
+    let (mut client, waits) = connect(&mut worker);
+    round(&mut worker);
+    assert_eq!((drain(&mut client), at(&mut worker, waits).paused), (0, Paused::Turn));
+    assert_eq!(at(&mut worker, waits).interest, 0, "what it sends does not wake the worker");
+    let (mut other, key) = connect_as(&mut worker, Peer { uid: Some(1), ..Peer::default() });
+    round(&mut worker);
+    assert_eq!((drain(&mut other), at(&mut worker, key).paused), (18, Paused::No));
+
+    // It is greeted once when it has its turn.
+    let until = clock::now() + Duration::from_secs(60);
+    let mut greeted = 0;
+    while greeted == 0 && clock::now() < until {
+        round(&mut worker);
+        greeted += drain(&mut client);
+    }
+    round(&mut worker);
+    assert_eq!((greeted + drain(&mut client), at(&mut worker, waits).paused), (18, Paused::No));
 }

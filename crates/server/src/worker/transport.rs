@@ -62,19 +62,23 @@ impl std::fmt::Display for Peer {
 /// In how many intervals TCP asks a silent peer whether it is still there, after half of the time that it has.
 const KEEPALIVE_PROBES: u32 = 6;
 
+/// Sets the options of a TCP socket. Those that a listening one accepts have the same without a call of their own. A peer counts as
+/// gone when it has acknowledged nothing for `patience` (seconds to hours): neither data nor, where there is none, a question.
+pub(crate) fn prepare(socket: BorrowedFd<'_>, patience: Duration) {
+    let second = Duration::from_secs(1);
+    let idle = (patience / 2).max(second);
+    // None of these is worth refusing a connection for.
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+    let _ = sockopt::set_tcp_keepidle(socket, idle);
+    let _ = sockopt::set_tcp_keepintvl(socket, (idle / KEEPALIVE_PROBES).max(second));
+    let _ = sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES);
+    let _ = sockopt::set_tcp_user_timeout(socket, patience.as_millis().try_into().unwrap_or(u32::MAX));
+}
+
 impl Transport {
-    /// Takes over an accepted TCP socket, whose peer counts as gone when it has acknowledged nothing for `patience`
-    /// (seconds to hours): neither data nor, where there is none, a question.
-    pub(crate) fn tcp(fd: OwnedFd, patience: Duration) -> Self {
-        let second = Duration::from_secs(1);
-        let idle = (patience / 2).max(second);
-        // None of these is worth refusing a connection for.
-        let _ = sockopt::set_tcp_nodelay(&fd, true);
-        let _ = sockopt::set_socket_keepalive(&fd, true);
-        let _ = sockopt::set_tcp_keepidle(&fd, idle);
-        let _ = sockopt::set_tcp_keepintvl(&fd, (idle / KEEPALIVE_PROBES).max(second));
-        let _ = sockopt::set_tcp_keepcnt(&fd, KEEPALIVE_PROBES);
-        let _ = sockopt::set_tcp_user_timeout(&fd, patience.as_millis().try_into().unwrap_or(u32::MAX));
+    /// Takes over a connected TCP socket whose options [`prepare`] has set.
+    pub(crate) fn tcp(fd: OwnedFd) -> Self {
         Self { socket: Socket::new(fd), tls: None }
     }
 
@@ -190,3 +194,25 @@ impl Transport {
 
 /// Send buffer of a Unix socket in bytes, as far as `net.core.wmem_max` allows.
 const UNIX_SEND_BUFFER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    #[test]
+    fn accepted_sockets_have_what_the_listening_one_was_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        prepare(listener.as_fd(), Duration::from_secs(120));
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert_eq!(sockopt::tcp_nodelay(&accepted), Ok(true));
+        assert_eq!(sockopt::socket_keepalive(&accepted), Ok(true));
+        assert_eq!(sockopt::tcp_keepidle(&accepted), Ok(Duration::from_secs(60)));
+        assert_eq!(sockopt::tcp_keepintvl(&accepted), Ok(Duration::from_secs(10)));
+        assert_eq!(sockopt::tcp_keepcnt(&accepted), Ok(KEEPALIVE_PROBES));
+        assert_eq!(sockopt::tcp_user_timeout(&accepted), Ok(120_000));
+    }
+}

@@ -71,7 +71,7 @@ fn workers_are_those_of_serve_unless_told_otherwise() {
     let near = |one: u64, other: u64| one.abs_diff(other) <= other / 100;
     assert_eq!((plain.params.receive_time, plain.params.send_time), (serve.receive_time, serve.send_time));
     assert!(near(plain.params.receive_bytes_per_s, serve.receive_bytes_per_s), "{:?}", plain.params);
-    assert_eq!((plain.count, plain.connections, plain.placement.name()), (4, 1, "descent"));
+    assert_eq!((plain.count, plain.connections, plain.placement.name()), (4, 1, "waits"));
     let set = ["workers.placement=round_robin", "workers.time_per_request=1ms", "workers.time_per_kib=1us"];
     let slow = read(&with("[workers]\ncount = 1\nconnections = 3\n"), &set).unwrap().setup.workers.unwrap();
     assert_eq!((slow.count, slow.connections, slow.placement.name()), (1, 3, "round_robin"));
@@ -159,7 +159,7 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("[[client]]\ntenant = 'x'\nworkload = {}", &[], "test.toml:20:1: client.2.tenant: there is no tenant \"x\""),
         ("[[client]]\ntenant = 'a'\nworkload = { trace = 'gone' }", &[], "client.2.workload.trace: "),
         (
-            "[workers]\ncount = 2\nplacment = 'descent'",
+            "[workers]\ncount = 2\nplacment = 'waits'",
             &[],
             "test.toml:21:1: workers.placment: unknown key \"placment\"; did you mean \"placement\"?",
         ),

@@ -13,7 +13,7 @@ use evenkeel_model::worker::Side;
 
 use super::slab::Slab;
 use super::{FrontSetup, WorkerResult};
-use crate::placed::{Placed, SECOND};
+use crate::placed::{LOOK, Placed};
 
 /// Bytes of a request and of a reply besides the payload, as in the NBD protocol.
 const REQUEST_HEADER: u32 = 28;
@@ -31,7 +31,7 @@ pub(super) struct Front<T> {
     carried: Slab<T>,
     /// Of the seconds that count.
     busy: Vec<f64>,
-    seconds: u32,
+    looks: u32,
     moves: u64,
 }
 
@@ -45,7 +45,7 @@ impl<T> Front<T> {
             connections: 0,
             carried: Slab::default(),
             busy: vec![0.0; setup.count as usize],
-            seconds: 0,
+            looks: 0,
             moves: 0,
         }
     }
@@ -98,20 +98,21 @@ impl<T> Front<T> {
         self.carried.len()
     }
 
-    /// A second is over: the placement hears what it cost, and moves connections. Counted seconds go into the result.
-    pub(super) fn second(&mut self, now: Instant, counted: bool) {
+    /// A tenth of a second is over: the placement hears what it cost, and moves connections. What counts goes into the
+    /// result.
+    pub(super) fn look(&mut self, now: Instant, counted: bool) {
         self.placed.observe(self.connections, |_, _, _| {});
-        let busy = self.placed.tell(SECOND);
+        let busy = self.placed.tell(LOOK);
         let moves = self.placed.tick(now);
         if counted {
             self.busy.iter_mut().zip(busy).for_each(|(sum, busy)| *sum += busy);
-            self.seconds += 1;
+            self.looks += 1;
             self.moves += moves as u64;
         }
     }
 
     pub(super) fn result(&self) -> (Vec<WorkerResult>, u64) {
-        let seconds = f64::from(self.seconds.max(1));
-        (self.busy.iter().map(|busy| WorkerResult { busy: busy / seconds }).collect(), self.moves)
+        let looks = f64::from(self.looks.max(1));
+        (self.busy.iter().map(|busy| WorkerResult { busy: busy / looks }).collect(), self.moves)
     }
 }

@@ -16,7 +16,7 @@ use super::meter::{Completion, Meter};
 use super::slab::Slab;
 use super::{Change, EVENTS_PER_PROGRESS, Failure, MAX_OUTSTANDING, Progress, Run, Setup, Source};
 use crate::engine::{Due, Queue};
-use crate::placed::SECOND;
+use crate::placed::LOOK;
 use crate::workload::{Next, Workload};
 
 /// Alarms. The device comes first: what completes at an instant makes room at that instant.
@@ -71,7 +71,7 @@ enum Event {
     Change(usize),
     Sample,
     /// Workers tell what their connections cost.
-    Second,
+    Look,
 }
 
 /// What the pool carries.
@@ -146,7 +146,7 @@ impl<'a, D: Machine> World<'a, D> {
         });
         let clients: Vec<Client> = clients.collect();
         let front = setup.workers.as_ref().map(|workers| {
-            queue.push(now + SECOND, Event::Second);
+            queue.push(now + LOOK, Event::Look);
             Front::new(workers, clients.len(), &mut seeds)
         });
         for (index, (at, _)) in setup.changes.iter().enumerate() {
@@ -219,8 +219,8 @@ impl<'a, D: Machine> World<'a, D> {
             Event::Connect(client) => front.connect(*client),
             Event::Disconnect(client) => front.disconnect(*client),
             _ => {
-                front.second(now, now > Instant::ZERO + self.setup.warmup);
-                self.queue.push(now + SECOND, Event::Second);
+                front.look(now, now > Instant::ZERO + self.setup.warmup);
+                self.queue.push(now + LOOK, Event::Look);
             }
         }
     }
@@ -390,7 +390,7 @@ impl<'a, D: Machine> World<'a, D> {
             Due::Alarm(WORKERS) => Source::Workers,
             Due::Alarm(_) => Source::Pool,
             Due::Event(Event::Client(index) | Event::Connect(index) | Event::Disconnect(index)) => self.client(*index),
-            Due::Event(Event::Second) => Source::Workers,
+            Due::Event(Event::Look) => Source::Workers,
             Due::Event(Event::Change(_) | Event::Sample) => Source::Setup,
         }
     }

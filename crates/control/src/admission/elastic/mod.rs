@@ -1,101 +1,42 @@
-//! Elastic: the smallest budget that doubling would hardly improve.
+//! Elastic: the smallest budget that costs no throughput.
 //!
-//! A budget B is big enough when the throughput T(2B) exceeds T(B) by no more than the tolerated share. Both sides are
-//! measured, one right after the other, with their errors; an experiment is repeated until its outcome is certain,
-//! however noisy the device, and nothing moves before. See `docs/elastic.md`.
+//! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, their throughputs are
+//! compared with their errors, and nothing is decided before the answer is certain. A budget that is not shown to be enough
+//! is not enough: where nothing is certain there is no bound. Beside a latency target it is the other way round: there a larger
+//! budget has to show that it pays. See `docs/elastic.md`.
 //!
 //! ```text
-//!  base B ──▶ up 2B: worth it? ──yes──▶ B ← 2B
-//!    ▲            │ no
-//!    │            ▼
-//!    └──── down B/φ: enough? ──yes──▶ B ← B/φ       φ = √2, 2, 2, … down to the first failure, then ever finer
+//!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
+//!  narrow:  is a smaller one enough, too?    down to one that is not, then between the two, to a factor of 2
+//!  settled: the same questions again, upwards and downwards, for a small share of the time
 //! ```
 //!
-//! Everything is decided at completions, so that it does not matter when somebody ticks.
+//! Everything is decided at completions, so that it does not matter when `tick` is called.
 
 use super::{Completion, Decision, InvalidConfig, MAX_BUDGET, MIN_BUDGET, Reason};
 use crate::time::{Duration, Instant};
 
 mod evidence;
 mod meter;
-mod work;
 
 use evidence::{Evidence, Verdict};
-use meter::{Meter, Progress, Rate};
+use meter::{Meter, Rate};
 
-const LN_2: f64 = core::f64::consts::LN_2;
-/// Budget at the start, in bytes.
-const INITIAL_BYTES: f64 = 262_144.0;
-/// First step downwards, the first one after a step upwards, and the finest, as ln φ: three octaves, half of one and an
-/// eighth.
-const FIRST_STEP: f64 = LN_2 * 3.0;
-const STEP_BACK: f64 = LN_2 / 2.0;
-const FINEST_STEP: f64 = LN_2 / 8.0;
-/// Above it a reduction is taken when it seems free, though that is not quite certain.
-const HASTY_STEP: f64 = LN_2 / 1.5;
-/// Blocks of an experiment upwards: many short ones are better than few long ones, as whoever is light waits longer while
-/// one lasts.
-const UP_BLOCKS: u32 = 2;
-/// Blocks of the shortest experiment downwards and of the longest.
-const DOWN_BLOCKS: [u32; 2] = [4, 32];
-/// Share of time for experiments: at most, and at least while the outcome is open for the first few times.
-const MOST_SHARE: f64 = 0.5;
-const LEAST_FIRST_SHARE: f64 = 0.1;
-/// Upwards: while the outcome stays open, and when it is known.
-const UP_OPEN: f64 = 0.0075;
-const UP_KNOWN: f64 = 0.003;
-/// Downwards when the outcome is known, and, while it is open, the throughput that may be lost on average.
-const DOWN_KNOWN: f64 = 0.05;
-const PRICE: f64 = 0.03;
-/// Bytes that scatter by so many times the error of work do not count.
-const MUCH_MORE: f64 = 1.5;
-/// Experiments upwards without an outcome until the share of time falls, and what each further one leaves of it.
-const PATIENCE: u32 = 4;
-const IMPATIENCE: f64 = 0.9;
-/// By how many times the step that would lose what is tolerable may exceed that share of one that loses more.
-const EVENLY: f64 = 2.0;
-/// What a change makes of the certainty about larger budgets: a standard error of the logarithm of the ratio.
-const DOUBT: f64 = 0.03;
-/// A gain so many times the tolerated one is worth the whole of a larger budget.
-const MUCH_GAIN: f64 = 4.0;
-/// A reduction that loses so much (of the logarithm) in its first blocks, beyond 3 errors, has failed.
-const HOPELESS: f64 = 0.3;
-const HOPELESS_ERRORS: f64 = 3.0;
-/// A smaller budget that gives so much more (of the logarithm), beyond so many errors, is not to be believed at once.
-const SURPRISE: f64 = 0.05;
-const SURPRISE_ERRORS: f64 = 3.0;
-/// Change of throughput (of its logarithm) that calls what was learned in question, and the standard errors that make
-/// it certain.
-const CHANGE: f64 = 0.03;
-const CHANGE_ERRORS: f64 = 3.5;
-/// Change of the share of writes that does so.
-const TURN: f64 = 0.25;
-/// Change of the size of the requests that make the load (of its logarithm) that does so.
-const RESIZED: f64 = LN_2;
-/// The same where that size varies from one measurement to the next, as in a mixture: mean deviations of its logarithm.
-const RESIZED_DEVIATIONS: f64 = 6.0;
-/// Mean and mean deviation of that logarithm: weight of a new measurement; and the deviation at first.
-const SIZE_WEIGHT: f64 = 1.0 / 64.0;
-const DEVIATION_WEIGHT: f64 = 1.0 / 16.0;
-const FIRST_DEVIATION: f64 = 0.3;
-/// A measurement of the base that differs by so much (of the logarithm), beyond so many errors, need not be complete.
-const GROSS: f64 = 0.25;
-const GROSS_ERRORS: f64 = 3.0;
-/// The same for what the last measurements say together.
-const DRIFT_ERRORS: f64 = 5.0;
-/// A larger budget has room for so many large requests: two, and some small ones beside them.
-const ROOM: f64 = 2.5;
-/// Share of time for trials of twice the budget, for each unit of ln(throughput) that it might gain.
-const SHARE_PER_GAIN: f64 = 4.0;
-/// Bounds of the tolerance.
-const MIN_TOLERANCE: f64 = 0.001;
-const MAX_TOLERANCE: f64 = 0.5;
+/// The first budget that is tried, in bytes, and the step of the search. The step is three octaves: a throughput that hardly
+/// grows over eight times the budget has a knee below, hardly a plateau.
+const FIRST_BYTES: f64 = 8_388_608.0;
+const STEP: f64 = 8.0;
+/// Between a budget that is enough and one that is not, at the end of the search.
+const FINEST: f64 = 2.0;
+/// Share of the time for settled questions upwards: too rare to show in a 99th percentile.
+const SHARE_UP: f64 = 0.004;
+/// Completions of an interval, comparisons of a question at most: the normal distribution is close to what they add up to.
+const SAMPLE: u32 = 32;
 
 /// Settings of [`Config::Elastic`](super::Config::Elastic).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElasticConfig {
-    /// Gain of throughput by doubling the budget that is not worth the latency, as a fraction (0.001 to 0.5). About the
-    /// throughput that is given up.
+    /// Throughput that a smaller budget may cost, as a fraction, 0.001 to 0.5.
     pub tolerance: f64,
 }
 
@@ -106,526 +47,349 @@ impl Default for ElasticConfig {
 }
 
 impl ElasticConfig {
-    /// Checks that the settings make sense.
+    const RANGE: (f64, f64) = (0.001, 0.5);
+
+    /// Checks the range.
     ///
     /// # Errors
-    /// The setting that does not, and what would be right.
+    /// The setting that is out of range.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        if (MIN_TOLERANCE..=MAX_TOLERANCE).contains(&self.tolerance) {
-            Ok(())
-        } else {
-            Err(InvalidConfig { setting: "tolerance", must_be: "from 0.001 to 0.5" })
-        }
+        let (least, most) = Self::RANGE;
+        let accepted = self.tolerance >= least && self.tolerance <= most;
+        accepted.then_some(()).ok_or(InvalidConfig { setting: "tolerance", must_be: "from 0.001 to 0.5" })
     }
 
-    /// The tolerance, moved into range.
-    fn tolerance_in_range(self) -> f64 {
-        if self.tolerance.is_nan() {
-            Self::default().tolerance
-        } else {
-            self.tolerance.clamp(MIN_TOLERANCE, MAX_TOLERANCE)
-        }
+    fn tolerance_in_range(&self) -> f64 {
+        let (least, most) = Self::RANGE;
+        self.tolerance.min(most).max(least)
     }
 }
 
-/// Which budget is in force.
+/// Which budget of a question is in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The one believed right.
-    Base,
-    /// Twice as much.
-    Up,
-    /// Less by a step.
-    Down,
+enum Side {
+    Low,
+    High,
 }
 
-/// One kind of experiment: what it has shown, and when the next one is due.
-#[derive(Clone, Copy, Debug, Default)]
-struct Trial {
-    /// ln of a ratio of throughputs, in bytes and in work.
-    bytes: Evidence,
-    work: Evidence,
-    due_at: Instant,
-    /// Experiments in a row that decided nothing.
-    undecided: u32,
-    /// Doublings of its length, downwards: the less certain the outcome, the longer.
-    longer: u32,
-}
-
-impl Trial {
-    fn add(&mut self, lower: Rate, upper: Rate) {
-        self.bytes.add(libm::log(upper.rate / lower.rate), lower.variance + upper.variance);
-        self.work.add(libm::log(upper.work / lower.work), lower.work_variance + upper.work_variance);
-    }
-
-    /// Blocks it takes downwards.
-    fn blocks(&self) -> u32 {
-        (DOWN_BLOCKS[0] << self.longer.min(8)).min(DOWN_BLOCKS[1])
-    }
-
-    /// What counts, and what may contradict it. Bytes, unless they scatter far more than work.
-    fn by_precision(&self) -> (&Evidence, &Evidence) {
-        if self.bytes.error() <= self.work.error() * MUCH_MORE {
-            (&self.bytes, &self.work)
-        } else {
-            (&self.work, &self.bytes)
-        }
-    }
-
-    /// Whether the ratio is above the bound (`sign` 1) or below it (-1); `hasty`, though that is not quite certain.
-    fn verdict(&self, bound: f64, sign: f64, hasty: bool) -> (Verdict, f64) {
-        let (counts, other) = self.by_precision();
-        let verdict = counts.verdict(bound, sign, hasty);
-        let contradicted = verdict == Verdict::Move && !other.allows(bound, sign);
-        (if contradicted { Verdict::Stay } else { verdict }, counts.mean())
-    }
-
-    fn mean(&self) -> f64 {
-        self.by_precision().0.mean()
-    }
-
-    /// Give or take an error.
-    fn at_most(&self) -> f64 {
-        let counts = self.by_precision().0;
-        counts.mean() + counts.error()
-    }
-
-    fn at_least(&self) -> f64 {
-        let counts = self.by_precision().0;
-        if counts.is_empty() { 0.0 } else { counts.mean() - counts.error() }
-    }
-
-    /// The outcome is known for now; the experiment took `took`.
-    fn settle(&mut self, now: Instant, took: Duration, share: f64) {
-        (self.undecided, self.longer) = (0, 0);
-        self.pause(now, took, share);
-    }
-
-    /// The outcome is open.
-    fn go_on(&mut self, now: Instant, took: Duration, share: f64) {
-        self.undecided = self.undecided.saturating_add(1);
-        self.longer += 1;
-        self.pause(now, took, share);
-    }
-
-    fn pause(&mut self, now: Instant, took: Duration, share: f64) {
-        self.due_at = now + Duration::from_nanos((took.as_nanos() as f64 * (1.0 / share - 1.0)) as u64);
-    }
-}
+/// Places of questions by direction.
+const DOWN: usize = 0;
+const UP: usize = 1;
 
 /// The controller.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// The base: the budget believed right, in bytes.
-    budget: f64,
-    phase: Phase,
-    phase_began: Instant,
+    /// Whether a latency target goes before throughput: a budget grows when that is shown to pay, by [`FINEST`].
+    careful: bool,
+    /// The smallest budget known to be enough; infinite: no bound.
+    enough: f64,
+    /// The largest one below it that is not; 0: none is known.
+    costs: f64,
+    /// The most that was in flight when nothing bounded it.
+    most: f64,
+    /// The question: is `low` enough in place of `high`?
+    low: f64,
+    high: f64,
+    asking: bool,
+    side: Side,
+    /// Whether `enough` was taken without certainty, and not asked about since.
+    unproven: bool,
+    /// How long an interval lasts at least, and how long the first one had to, in ns; 0: not known yet.
+    shortest: f64,
+    sample: f64,
+    /// The throughputs before: of `high`, and of `low` after it.
+    before: Option<Rate>,
+    during: Option<Rate>,
+    evidence: Evidence,
+    /// Mean cost of a request since no question is asked, and whether that of the interval before differed from it.
+    usual: Option<f64>,
+    differed: bool,
+    /// Mean cost of a request.
+    cost: f64,
+    /// When the side came into force, and how long either side of the present question was.
+    since: Instant,
+    spent: [Duration; 2],
+    /// When to ask again, by direction, and how long to wait next time, in units of what the question took: [`FINEST`] times
+    /// as long after each one that changes nothing. What a cache hid at first, or chance, is soon found.
+    due: [Instant; 2],
+    patience: [f64; 2],
     meter: Meter,
-    /// The latest measurement of the base.
-    base: Option<Rate>,
-    /// What the base gives in the long run.
-    usual: Option<Rate>,
-    /// What it has given lately.
-    recent: Option<Rate>,
-    /// Size of the requests that make the load, for as long as they did not change: mean of its logarithm, and mean
-    /// deviation from it.
-    size: Option<(f64, f64)>,
-    /// The last measurement disagreed with that.
-    doubted: bool,
-    /// The last experiment made no sense.
-    surprised: bool,
-    /// T(2B)/T(B).
-    up: Trial,
-    /// The last trial went up: next time it is the other's turn.
-    went_up: bool,
-    /// T(B)/T(B/φ).
-    down: Trial,
-    /// ln φ.
-    step: f64,
-    /// The last reduction failed: the next ones halve the distance to it.
-    bracketed: bool,
     decision: Decision,
 }
 
 impl Elastic {
     pub(super) fn new(config: ElasticConfig, now: Instant) -> Self {
-        let decision = Decision {
-            at: now,
-            budget_bytes: INITIAL_BYTES as u64,
-            target: None,
-            reason: Reason::Initial,
-            target_reason: Reason::Initial,
-        };
-        Self {
+        let mut elastic = Self {
             tolerance: config.tolerance_in_range(),
-            budget: INITIAL_BYTES,
-            phase: Phase::Base,
-            phase_began: now,
-            meter: Meter::new(now),
-            base: None,
+            careful: false,
+            enough: f64::INFINITY,
+            costs: 0.0,
+            most: f64::INFINITY,
+            low: FIRST_BYTES,
+            high: f64::INFINITY,
+            asking: false,
+            side: Side::High,
+            unproven: false,
+            shortest: 0.0,
+            sample: 0.0,
+            before: None,
+            during: None,
+            evidence: Evidence::default(),
             usual: None,
-            recent: None,
-            size: None,
-            doubted: false,
-            surprised: false,
-            up: Trial::default(),
-            went_up: true,
-            down: Trial::default(),
-            step: FIRST_STEP,
-            bracketed: false,
-            decision,
-        }
+            differed: false,
+            cost: 0.0,
+            since: now,
+            spent: [Duration::ZERO; 2],
+            due: [now; 2],
+            patience: [FINEST, STEP],
+            meter: Meter::new(now),
+            decision: Decision::initial(now),
+        };
+        elastic.ask(now, FIRST_BYTES);
+        elastic
     }
 
-    /// Another tolerance; what was measured stays true.
     pub(super) fn reconfigure(&mut self, config: ElasticConfig) {
         self.tolerance = config.tolerance_in_range();
+    }
+
+    /// From now on a latency target goes before throughput, or does not any longer.
+    pub(super) fn set_careful(&mut self, now: Instant, careful: bool) {
+        let begins = careful && !core::mem::replace(&mut self.careful, careful);
+        if begins && self.costs == 0.0 {
+            self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
+            self.ask(now, self.enough);
+        }
     }
 
     pub(super) fn decision(&self) -> Decision {
         self.decision
     }
 
-    /// One completion; whether anything was decided.
+    fn in_force(&self) -> f64 {
+        match (self.asking, self.side) {
+            (false, _) => self.enough,
+            (true, Side::Low) => self.low,
+            (true, Side::High) => self.high,
+        }
+    }
+
+    /// One completion; whether another budget comes into force or a reason changed.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> bool {
-        match self.meter.observe(done) {
-            Progress::None => false,
-            Progress::Block => self.block(done.now),
-            Progress::Silence => self.silence(done),
-        }
-    }
-
-    /// Nothing had completed for long: whatever was under way is void, and what was learned before still holds.
-    #[cold]
-    fn silence(&mut self, done: &Completion) -> bool {
-        let reason = if done.holding_back { Reason::Stalled { inside_bytes: done.inside_bytes } } else { Reason::Idle };
-        self.withdraw(done.now, reason)
-    }
-
-    /// Back to the base for `reason`; whether that is news.
-    fn withdraw(&mut self, now: Instant, reason: Reason) -> bool {
-        let known = core::mem::discriminant(&reason) == core::mem::discriminant(&self.decision.reason);
-        let news = self.phase != Phase::Base || !known;
-        // A budget that is too large hurts now, one that is too small perhaps later: downwards comes first.
-        self.went_up = true;
-        if news {
-            self.enter(Phase::Base, now, reason);
-        } else {
-            self.meter.restart(now);
-        }
-        news
-    }
-
-    #[cold]
-    fn block(&mut self, now: Instant) -> bool {
-        if let (Some((held_back, completions)), true) = (self.meter.slack, self.phase != Phase::Up) {
-            // The budget is not the bottleneck: nothing to learn. (Above the base it need not be: that is the answer.)
-            // When it is again, it may be by another load.
-            (self.step, self.bracketed) = (self.step.max(STEP_BACK), false);
-            self.down.longer = 0;
-            self.meter.shorten_blocks();
-            return self.withdraw(now, Reason::AppLimited { held_back, completions });
-        }
-        let phase = if self.phase == Phase::Base { self.next(now) } else { self.phase };
-        let wanted = match phase {
-            Phase::Base => DOWN_BLOCKS[0],
-            // Time at the base is free.
-            Phase::Up if self.phase == Phase::Base => UP_BLOCKS * 2,
-            Phase::Up => UP_BLOCKS,
-            Phase::Down => self.down.blocks(),
+        // A budget beyond what the load has in flight is no bound; the load still fills `low`.
+        let least = match self.in_force() {
+            // Without a bound, a load that comes and goes fills nothing.
+            budget if budget == f64::INFINITY && self.most.is_finite() => self.low.max(self.most / FINEST),
+            budget if budget > self.low => self.low,
+            _ => f64::INFINITY,
         };
-        if self.meter.blocks < wanted {
-            match (self.phase, self.base) {
-                (Phase::Down, Some(base)) => return self.give_up(now, base),
-                (Phase::Base, _) if self.grossly_changed() => {}
-                _ => return false,
+        let ran_empty = done.inside_bytes <= done.cost_bytes && !done.holding_back;
+        if ran_empty && self.decision.reason == Reason::Initial {
+            self.decision.reason = Reason::AppLimited { held_back: 0, completions: 1 };
+            return true;
+        }
+        if ran_empty && self.asking && self.side == Side::Low {
+            // Nothing is left of the load that a smaller budget was to be tried on.
+            return self.put_in_force(done.now, Side::High);
+        }
+        self.meter.observe(done, least, self.shortest).is_some_and(|rate| self.interval(done.now, rate))
+    }
+
+    fn interval(&mut self, now: Instant, rate: Rate) -> bool {
+        self.cost = rate.mean_cost();
+        if self.sample == 0.0 {
+            (self.sample, self.shortest) = (rate.length, rate.length);
+            self.meter.restart(now);
+            return false;
+        }
+        if rate.length > FINEST * self.shortest {
+            self.shortest = rate.length;
+        }
+        match (self.asking, self.side) {
+            (false, _) => self.ask_again(now, rate),
+            (true, Side::Low) => {
+                // A budget that the load does not fill cannot cost anything.
+                self.during = rate.is_loaded().then_some(rate);
+                if let (Some(before), true) = (self.before, rate.is_loaded() && self.is_first()) {
+                    let loss = 1.0 - rate.bytes / before.bytes;
+                    if loss < self.tolerance && self.evidence.loss() < self.tolerance {
+                        return self.descend(now, rate, loss);
+                    }
+                }
+                self.put_in_force(now, Side::High)
+            }
+            (true, Side::High) if !rate.is_loaded() => self.too_light(now, rate),
+            (true, Side::High) => {
+                if let (before, Some(during)) = (self.before.replace(rate).unwrap_or(rate), self.during.take()) {
+                    self.evidence.add(0.5 * (before.bytes + rate.bytes), during.bytes, during.length);
+                    if self.evidence.is_round() {
+                        self.shortest *= FINEST;
+                    }
+                    let loss = self.evidence.loss();
+                    match self.evidence.verdict(self.tolerance) {
+                        Verdict::Open => {}
+                        Verdict::Enough => return self.is_enough(now, loss),
+                        Verdict::Costs => return self.is_not_enough(now, loss),
+                    }
+                }
+                self.put_in_force(now, Side::Low)
             }
         }
-        if self.phase == Phase::Base {
-            self.meter.learn_weights();
+    }
+
+    /// The load does not fill `high`. It teaches nothing of a budget that was found under more load; without one it is as if
+    /// there were no bound, and a smaller budget may be enough in its place.
+    fn too_light(&mut self, now: Instant, rate: Rate) -> bool {
+        (self.before, self.during, self.decision.reason) = (None, None, rate.too_light());
+        if self.high == self.enough || self.careful {
+            return self.settle(now, 0.0);
         }
-        let Some(rate) = self.meter.rate() else { return false };
-        match (self.phase, self.base) {
-            (Phase::Up, Some(base)) => self.up_measured(now, base, rate),
-            (Phase::Down, Some(base)) => self.down_measured(now, base, rate),
-            (Phase::Base, _) | (_, None) => return self.base_measured(now, rate),
+        (self.enough, self.high, self.most, self.unproven) = (f64::INFINITY, f64::INFINITY, rate.highest(), false);
+        self.sample = 0.0;
+        (self.low > self.most / FINEST && self.narrow(now, 0.0)) || self.put_in_force(now, Side::High)
+    }
+
+    /// Whether the search goes down for the first time and has met no budget that costs something.
+    fn is_first(&self) -> bool {
+        self.costs == 0.0 && self.low < self.enough && self.evidence.is_second()
+    }
+
+    /// Takes a budget that seems to be enough, and tries the next one at once. When one costs something, what was taken is
+    /// asked about.
+    fn descend(&mut self, now: Instant, rate: Rate, loss: f64) -> bool {
+        self.take_low(now, loss);
+        self.unproven = true;
+        if self.asking {
+            self.before = Some(rate);
+            self.put_in_force(now, Side::Low);
         }
         true
     }
 
-    /// Ends a reduction that costs far too much, whatever the rest of it would show.
-    fn give_up(&mut self, now: Instant, base: Rate) -> bool {
-        let Some((work, error)) = self.meter.so_far() else { return false };
-        let loss = libm::log(base.work / work);
-        let hopeless = loss > HOPELESS + HOPELESS_ERRORS * libm::sqrt(base.work_variance + error * error);
-        if hopeless {
-            self.reduction_costs(now, now.since(self.phase_began), loss);
+    /// The smaller budget of the question is in force from now on, and the next question is asked.
+    fn take_low(&mut self, now: Instant, loss: f64) -> bool {
+        self.decision.reason = Reason::ReductionFree { loss };
+        self.unproven = false;
+        (self.enough, self.patience) = (self.low, [FINEST, STEP]);
+        self.narrow(now, loss)
+    }
+
+    fn is_enough(&mut self, now: Instant, loss: f64) -> bool {
+        if self.low < self.enough {
+            return self.take_low(now, loss);
         }
-        hopeless
-    }
-
-    /// Whether the base is so far from what it usually gives that the rest of the measurement would not matter.
-    fn grossly_changed(&self) -> bool {
-        let (Some(usual), Some((rate, error))) = (self.usual, self.meter.bytes_so_far()) else { return false };
-        let change = libm::fabs(libm::log(rate / usual.rate));
-        let error = libm::sqrt(usual.variance + error * error);
-        self.meter.blocks >= 2 && (change > GROSS + GROSS_ERRORS * error || self.resized())
-    }
-
-    /// Whether requests of quite another size make the load now.
-    fn resized(&self) -> bool {
-        self.size.is_some_and(|(mean, deviation)| {
-            libm::fabs(libm::log(self.meter.size()) - mean) > RESIZED.max(RESIZED_DEVIATIONS * deviation)
-        })
-    }
-
-    fn learn_size(&mut self, size: f64) {
-        let (mean, deviation) = self.size.unwrap_or((size, FIRST_DEVIATION));
-        let off = size - mean;
-        self.size = Some((mean + off * SIZE_WEIGHT, deviation + (libm::fabs(off) - deviation) * DEVIATION_WEIGHT));
-    }
-
-    /// What larger budgets brought to requests of another size says nothing. A trial waits until the new size is known.
-    fn forget_sizes(&mut self) {
-        (self.up, self.went_up) = (Trial::default(), false);
-        (self.base, self.usual, self.recent, self.size) = (None, None, None, None);
-        self.meter.shorten_blocks();
-        self.meter.forget_sizes();
-    }
-
-    fn base_measured(&mut self, now: Instant, rate: Rate) -> bool {
-        let size = self.meter.size();
-        if let Some(usual) = self.usual {
-            let recent = self.recent.map_or(rate, |recent| recent.smoothed_with(rate));
-            let [change, drift] = [(rate, CHANGE_ERRORS), (recent, DRIFT_ERRORS)].map(|(now, errors)| {
-                let change = libm::log(now.rate / usual.rate);
-                let error = libm::sqrt(now.variance + usual.variance);
-                (libm::fabs(change) > CHANGE.max(errors * error))
-                    .then_some(Reason::ThroughputChanged { ratio: libm::exp(change) })
-            });
-            let turned = libm::fabs(rate.writes - usual.writes) > TURN;
-            let turned = turned.then_some(Reason::LoadChanged { writes: rate.writes });
-            let resized = self.resized().then_some(Reason::SizeChanged { bytes: size as u64 });
-            let once = resized.or(turned).or(change);
-            if once.is_some() && !core::mem::replace(&mut self.doubted, true) {
-                // Once may be chance; the next measurement says.
-                self.meter.carry_on();
-                return false;
-            }
-            if let Some(reason) = once.or(drift) {
-                self.search_again(rate);
-                if resized.is_some() {
-                    self.forget_sizes();
-                    self.enter(Phase::Base, now, reason);
-                } else {
-                    self.enter(Phase::Up, now, reason);
-                }
-                return true;
-            }
-            self.recent = Some(recent);
-        }
-        self.doubted = false;
-        self.learn_size(libm::log(size.max(1.0)));
-        self.usual = Some(self.usual.map_or(rate, |usual| usual.averaged_with(rate)));
-        self.base = Some(rate);
-        let next = self.next(now);
-        if next == Phase::Base {
-            self.meter.carry_on();
+        self.decision.reason = Reason::IncreaseFutile { gain: loss };
+        if core::mem::take(&mut self.unproven) || self.costs == 0.0 {
+            self.narrow(now, loss)
         } else {
-            self.enter(next, now, self.decision.reason);
-        }
-        next != Phase::Base
-    }
-
-    /// The experiment that is due; they take turns.
-    fn next(&self, now: Instant) -> Phase {
-        let up = now >= self.up.due_at;
-        let down = now >= self.down.due_at && self.budget > self.floor();
-        match (up, down) {
-            (true, true) if self.went_up => Phase::Down,
-            (true, _) => Phase::Up,
-            (false, true) => Phase::Down,
-            (false, false) => Phase::Base,
+            self.settle(now, loss)
         }
     }
 
-    fn up_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
-        let took = now.since(self.phase_began);
-        if self.resized() || self.surprising(rate, base) {
-            return self.enter(Phase::Base, now, self.decision.reason);
+    fn is_not_enough(&mut self, now: Instant, loss: f64) -> bool {
+        // No throughput grows faster than the budget.
+        self.costs = (self.low / (1.0 - loss)).min(self.enough.min(self.most)).max(self.low);
+        if self.high == self.enough {
+            self.decision.reason = Reason::ReductionCosts { loss };
+            return if self.unproven { self.ask(now, self.enough) } else { self.narrow(now, loss) };
         }
-        self.up.add(base, rate);
-        match self.up.verdict(self.tolerance, 1.0, false) {
-            (Verdict::Move, gain) if self.larger() <= MAX_BUDGET as f64 => {
-                (self.step, self.bracketed) = (self.step_back(rate), true);
-                self.up = Trial::default();
-                if gain > self.tolerance * MUCH_GAIN {
-                    self.budget = self.larger();
-                    self.moved_to(rate);
-                    self.enter(Phase::Up, now, Reason::DoublingPays { gain });
-                } else {
-                    // Half of the way, in octaves, is likely to be enough.
-                    self.budget = libm::sqrt(self.budget * self.larger());
-                    self.down = Trial::default();
-                    (self.base, self.usual, self.recent) = (None, None, None);
-                    self.enter(Phase::Base, now, Reason::DoublingPays { gain });
-                }
-            }
-            (Verdict::Move | Verdict::Stay, gain) => {
-                self.up.settle(now, took, UP_KNOWN * self.moderation());
-                self.enter(Phase::Base, now, Reason::DoublingFutile { gain });
-            }
-            (Verdict::Open, _) => {
-                let hope = ((self.up.at_most() - self.tolerance) * SHARE_PER_GAIN).clamp(LEAST_FIRST_SHARE, MOST_SHARE);
-                let share = match self.up.undecided.saturating_sub(PATIENCE) {
-                    0 => hope,
-                    _ if self.up.at_least() > self.tolerance => hope,
-                    waited => (UP_OPEN * libm::pow(IMPATIENCE, f64::from(waited))).max(UP_KNOWN) * self.moderation(),
-                };
-                self.up.go_on(now, took, share);
-                self.enter(Phase::Base, now, self.decision.reason);
-            }
+        self.unproven = false;
+        self.decision.reason = Reason::IncreasePays { gain: loss };
+        self.enough = if self.careful { self.high } else { f64::INFINITY };
+        let larger = self.low * self.step();
+        if larger > MAX_BUDGET as f64 { self.settle(now, loss) } else { self.ask(now, larger) }
+    }
+
+    /// How much larger the budget is that a question upwards tries.
+    fn step(&self) -> f64 {
+        if self.careful { FINEST } else { STEP }
+    }
+
+    /// The next question of the search.
+    fn narrow(&mut self, now: Instant, loss: f64) -> bool {
+        let upper = self.enough.min(self.most);
+        if self.costs > upper {
+            self.costs = 0.0;
         }
+        let smaller = if self.costs > 0.0 { libm::sqrt(self.costs * upper) } else { upper / STEP };
+        // In place of no bound one is worth while that is not much smaller, too.
+        let finest = if self.enough.is_finite() { FINEST } else { libm::sqrt(FINEST) };
+        let found = upper < self.costs * finest * 1.01 || smaller < FINEST * self.cost || upper == f64::INFINITY;
+        if found { self.settle(now, loss) } else { self.ask(now, smaller) }
     }
 
-    /// Whether a larger budget seems to give far less. It hardly ever does: more likely the device has changed between
-    /// the two measurements, and they say nothing about the budgets. A second time in a row it is believed.
-    fn surprising(&mut self, larger: Rate, smaller: Rate) -> bool {
-        let change = libm::log(smaller.rate / larger.rate);
-        let error = libm::sqrt(smaller.variance + larger.variance);
-        self.surprised = !self.surprised && change > SURPRISE + SURPRISE_ERRORS * error;
-        self.surprised
-    }
-
-    /// The budget of a trial upwards. Below the cost of two requests all budgets are alike: one at a time.
-    fn larger(&self) -> f64 {
-        (self.budget * 2.0).max(self.meter.large_cost() * ROOM)
-    }
-
-    /// The higher an excursion, the rarer: what of the share of time is left when it goes beyond the double, so that it
-    /// adds no more to the variance of the budget.
-    fn moderation(&self) -> f64 {
-        let excess = self.larger() / self.budget - 1.0;
-        1.0 / (excess * excess)
-    }
-
-    /// The budget of a trial downwards.
-    fn smaller(&self) -> f64 {
-        (self.budget * libm::exp(-self.step)).max(self.floor())
-    }
-
-    /// Below the cost of a small request there is nothing to gain.
-    fn floor(&self) -> f64 {
-        self.meter.small_cost().max(MIN_BUDGET as f64)
-    }
-
-    fn down_measured(&mut self, now: Instant, base: Rate, rate: Rate) {
-        let took = now.since(self.phase_began);
-        if self.resized() || self.surprising(base, rate) {
-            return self.enter(Phase::Base, now, self.decision.reason);
-        }
-        self.down.add(rate, base);
-        // What doubling would bring is lost already.
-        let allowed = self.tolerance - self.up.at_least().max(0.0);
-        match self.down.verdict(allowed, -1.0, self.step > HASTY_STEP) {
-            (Verdict::Move, loss) => {
-                self.budget = self.smaller();
-                self.up.bytes.shift(&self.down.bytes);
-                self.up.work.shift(&self.down.work);
-                self.moved_to(rate);
-                self.step = if core::mem::replace(&mut self.bracketed, false) {
-                    (self.step / 2.0).max(FINEST_STEP)
-                } else {
-                    (self.step * 2.0).min(FIRST_STEP)
-                };
-                self.enter(Phase::Down, now, Reason::ReductionFree { loss });
-            }
-            (Verdict::Stay, loss) => self.reduction_costs(now, took, loss),
-            (Verdict::Open, _) => {
-                self.down.go_on(now, took, (PRICE / self.down.mean().max(PRICE)).clamp(DOWN_KNOWN, MOST_SHARE));
-                self.enter(Phase::Base, now, self.decision.reason);
-            }
-        }
-    }
-
-    fn reduction_costs(&mut self, now: Instant, took: Duration, loss: f64) {
-        self.bracketed = true;
-        if self.step > FINEST_STEP {
-            // Where the loss would be tolerable if it grew evenly; it grows slowly at first.
-            let step = libm::log(self.budget / self.smaller());
-            self.step = (step * (EVENLY * self.tolerance / loss).min(0.5)).max(FINEST_STEP);
-            self.down = Trial::default();
+    fn settle(&mut self, now: Instant, loss: f64) -> bool {
+        self.account(now);
+        let (direction, times, most) = if self.low == self.enough {
+            (UP, 1.0, 1.0 / SHARE_UP)
         } else {
-            self.down.settle(now, took, DOWN_KNOWN);
-        }
-        self.enter(Phase::Base, now, Reason::ReductionCosts { loss });
-    }
-
-    /// The base has moved to where `rate` was measured.
-    fn moved_to(&mut self, rate: Rate) {
-        (self.base, self.usual, self.recent) = (Some(rate), Some(rate), Some(rate));
-        self.down = Trial::default();
-        if self.step >= STEP_BACK {
-            self.up.undecided = 0;
-        }
-    }
-
-    /// What was learned may not hold any longer; the budget is the best guess.
-    fn search_again(&mut self, rate: Rate) {
-        self.moved_to(rate);
-        self.up.due_at = Instant::ZERO;
-        self.up.bytes.doubt(DOUBT);
-        self.up.work.doubt(DOUBT);
-        (self.step, self.bracketed) = (self.step_back(rate), false);
-        self.doubted = false;
-    }
-
-    /// The first step downwards when the budget may be right. Where a comparison takes long, it had better be about
-    /// something.
-    fn step_back(&self, rate: Rate) -> f64 {
-        let noisy = rate.variance.min(rate.work_variance) > self.tolerance * self.tolerance;
-        if noisy { FIRST_STEP } else { STEP_BACK }
-    }
-
-    fn enter(&mut self, phase: Phase, now: Instant, reason: Reason) {
-        self.phase = phase;
-        self.phase_began = now;
-        self.went_up = phase == Phase::Up || (phase == Phase::Base && self.went_up);
-        self.budget = self.budget.clamp(MIN_BUDGET as f64, MAX_BUDGET as f64);
-        let in_force = match phase {
-            Phase::Base => self.budget,
-            Phase::Up => self.larger(),
-            Phase::Down => self.smaller(),
+            // What a question downwards loses is paid for by as much time as makes it tolerable.
+            (DOWN, (loss / self.tolerance).max(1.0), 0.5 / self.tolerance)
         };
-        let budget_bytes = (in_force as u64).clamp(MIN_BUDGET, MAX_BUDGET);
-        self.decision = Decision { at: now, budget_bytes, reason, ..self.decision };
-        self.meter.restart(now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// How long after a reduction that showed this ratio, and left the outcome open, the next one is due; in units of what
-    /// it took.
-    fn pause_after(ratio: f64) -> f64 {
-        // So much scatter that nothing is certain.
-        let rate = |rate| Rate { rate, variance: 100.0, work: rate, work_variance: 100.0, writes: 0.0 };
-        let took = Duration::from_millis(100);
-        let mut elastic = Elastic::new(ElasticConfig::default(), Instant::ZERO);
-        elastic.phase = Phase::Down;
-        elastic.down_measured(Instant::ZERO + took, rate(ratio), rate(1.0));
-        assert_eq!((elastic.phase, elastic.down.undecided), (Phase::Base, 1));
-        elastic.down.due_at.since(Instant::ZERO + took).as_secs_f64() / took.as_secs_f64()
+        let wait_ns = self.spent[direction].as_nanos() as f64 * times * self.patience[direction];
+        self.due[direction] = now + Duration::from_nanos(wait_ns as u64);
+        self.patience[direction] = (FINEST * self.patience[direction]).min(most);
+        (self.asking, self.usual, self.differed) = (false, None, false);
+        self.put_in_force(now, Side::High)
     }
 
-    #[test]
-    fn reductions_take_half_of_the_time_at_most_and_a_twentieth_at_least() {
-        // A share s of the time is a pause of 1/s - 1.
-        for (ratio, pause) in [(1.0, 1.0), (1.02, 1.0), (libm::exp(0.1), 1.0 / 0.3 - 1.0), (20.0, 19.0)] {
-            assert!((pause_after(ratio) - pause).abs() < 1e-6, "{ratio}: {} instead of {pause}", pause_after(ratio));
+    /// A settled question, if one is due.
+    fn ask_again(&mut self, now: Instant, rate: Rate) -> bool {
+        if self.enough == f64::INFINITY {
+            (self.costs, self.most) = (0.0, rate.highest());
+            return now >= self.due[DOWN] && self.narrow(now, 0.0);
         }
+        if !rate.is_loaded() {
+            self.decision.reason = rate.too_light();
+            return true;
+        }
+        if self.is_another_load(rate.mean_cost()) {
+            self.sample = 0.0;
+            return self.ask(now, self.enough);
+        }
+        if now >= self.due[UP] {
+            return self.ask(now, self.enough);
+        }
+        let low = self.enough / FINEST;
+        now >= self.due[DOWN] && low > FINEST * self.cost && self.ask(now, low)
+    }
+
+    /// Whether the requests of two intervals in a row are of another size than when no question was asked any longer.
+    fn is_another_load(&mut self, cost: f64) -> bool {
+        let usual = *self.usual.get_or_insert(cost);
+        let differs = !(usual / FINEST..=usual * FINEST).contains(&cost);
+        core::mem::replace(&mut self.differed, differs) && differs
+    }
+
+    /// Whether `low` is enough in place of the next larger budget in question.
+    fn ask(&mut self, now: Instant, low: f64) -> bool {
+        self.low = low.max(MIN_BUDGET as f64);
+        self.high = if self.low < self.enough { self.enough } else { self.low * self.step() };
+        if self.high > MAX_BUDGET as f64 {
+            self.high = f64::INFINITY;
+        }
+        (self.evidence, self.before, self.during) = (Evidence::default(), None, None);
+        self.shortest = self.sample;
+        (self.spent, self.asking) = ([Duration::ZERO; 2], true);
+        self.put_in_force(now, if self.low == self.enough { Side::Low } else { Side::High })
+    }
+
+    fn account(&mut self, now: Instant) {
+        if self.asking {
+            let spent = &mut self.spent[usize::from(self.side == Side::High)];
+            *spent = *spent + now.since(self.since);
+        }
+        self.since = now;
+    }
+
+    /// Always true.
+    fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
+        self.account(now);
+        self.side = side;
+        let budget_bytes = (self.in_force() as u64).clamp(MIN_BUDGET, MAX_BUDGET);
+        self.decision = Decision { at: now, budget_bytes, ..self.decision };
+        self.meter.restart(now);
+        true
     }
 }

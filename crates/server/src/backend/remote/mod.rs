@@ -35,7 +35,7 @@ use crate::dial;
 use crate::engine::{FileIo, IoResult};
 use crate::error::Error;
 use crate::worker::mailbox::{Mailbox, Message};
-use crate::worker::transport::Transport;
+use crate::worker::transport::{Transport, prepare};
 use driver::{Driver, Event};
 
 /// How a remote volume is to be used.
@@ -365,7 +365,10 @@ impl Drop for Remote {
 /// Takes a socket over; a peer that acknowledges nothing for `patience` counts as gone.
 fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> Transport {
     match target.address {
-        Address::Tcp(..) => Transport::tcp(fd, patience.into()),
+        Address::Tcp(..) => {
+            prepare(std::os::fd::AsFd::as_fd(&fd), patience.into());
+            Transport::tcp(fd)
+        }
         Address::Unix(_) => Transport::unix(fd),
     }
 }

@@ -93,6 +93,22 @@ impl Case {
         self.effects[method].verdict()
     }
 
+    /// The part of the gain of the best of `constants` that a method has: of what the constant takes from light tenants'
+    /// p99. `None` if no constant is worth having: one that has half of none's p99 at 0.97 of its throughput on the first
+    /// seed, by which it is chosen, and on the second one.
+    pub fn part_of_gain(&self, method: usize, constants: &[usize]) -> Option<f64> {
+        let best = |a: &&usize, b: &&usize| {
+            let p99 = |&&constant: &&usize| self.effects[constant].light_p99_ms[1].first().copied();
+            p99(a).unwrap_or(f64::INFINITY).total_cmp(&p99(b).unwrap_or(f64::INFINITY))
+        };
+        let constant = constants.iter().filter(|&&constant| self.effects[constant].helps(0)).min_by(best)?;
+        let gain = |method: usize| {
+            let [none, with] = &self.effects[method].light_p99_ms;
+            none.get(1).zip(with.get(1)).map(|(&none, &with)| libm::exp(none) - libm::exp(with))
+        };
+        self.effects[*constant].helps(1).then(|| gain(method).zip(gain(*constant)).map(|(ours, best)| ours / best))?
+    }
+
     /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
     pub(super) fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].looks_harmed()
@@ -104,6 +120,15 @@ impl Effect {
     fn beyond(&self, (throughput, latency): (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         range(&self.throughput).1 < libm::log(throughput)
             || self.p50.values().chain(self.p99.values()).any(|values| range(values).0 > libm::log(latency))
+    }
+
+    /// Whether one seed's figures are help.
+    fn helps(&self, seed: usize) -> bool {
+        let [none, with] = &self.light_p99_ms;
+        let gain = none.get(seed).zip(with.get(seed)).map(|(none, with)| with - none);
+        self.throughput.len() == none.len()
+            && self.throughput[seed] >= libm::log(HELP.0)
+            && gain.is_some_and(|gain| gain <= libm::log(HELP.1))
     }
 
     /// Adds the figures of a seed: the ratio of throughputs, and p50 and p99 of the light requests without control and with

@@ -1,4 +1,6 @@
-//! First, do no harm: admission against none, on cases drawn at random.
+//! First, do no harm: controllers against none, on cases drawn at random.
+//!
+//! Here: admission. The others have modules of their own, and what is judged there is said there.
 //!
 //! A controller is judged on devices and loads on which it was not built. Each case is run without control and with each
 //! method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
@@ -8,6 +10,8 @@
 //! | harmed | total throughput below 0.95 of none's, or p50 or p99 of a light tenant above 1.1 of none's, beyond doubt |
 //! | gravely | the same with 0.8 and 2 |
 //! | helped | light tenants' p99 at most half of none's, throughput at least 0.97 |
+//! | worth | the best constant helps, on the seed by which it was chosen and on another one |
+//! | gained | of those, a method has at least half of what that constant takes from the p99 |
 //!
 //! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
 //! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
@@ -17,6 +21,7 @@ pub mod draw;
 pub mod hosts;
 mod judge;
 pub mod placement;
+mod report;
 pub mod response;
 pub mod shared;
 pub mod slots;
@@ -27,15 +32,13 @@ pub mod throughput;
 use evenkeel_control::Duration;
 use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
 
-use super::{Better, Execute, Options, Report, Row, Section};
+use super::{Digest, Execute};
 use crate::scenario;
 use crate::workload::Spec;
 use crate::world::{Client, Setup};
 pub use judge::{Case, Effect, Verdict};
+pub use report::{Ask, Asked, Judged, NAME, judge, run};
 
-/// Cases of a whole run and of a quick one.
-const CASES: u64 = 1_000;
-const QUICK_CASES: u64 = 60;
 /// Seeds of every case, and of one that looks harmed.
 const SEEDS: u64 = 2;
 const MORE_SEEDS: u64 = 8;
@@ -57,13 +60,13 @@ pub struct Method {
     pub admission: Config,
 }
 
-/// The default, the published method, and constants.
+/// The default, the published method, and constants, in this order.
 pub fn methods() -> Vec<Method> {
     let mut methods = vec![
         Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
         Method { name: "slowfast".into(), admission: Config::SlowFast(SlowFastConfig::PUBLISHED) },
     ];
-    for kib in [256, 1_024, 4_096] {
+    for kib in [256, 1_024, 4_096, 16_384] {
         methods.push(Method { name: format!("fixed_{kib}k"), admission: Config::Fixed { budget_bytes: kib << 10 } });
     }
     methods
@@ -91,14 +94,21 @@ fn saturating(spec: &Spec) -> Spec {
     }
 }
 
-/// Runs the cases `from..from + count` without control and with each method.
+/// Runs the cases `from..from + count` without control and with each method. Cases with more than `most` requests a second
+/// are left out: they take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
 ///
 /// # Panics
 /// If a drawn case is no scenario.
-pub fn cases<E>(from: u64, count: u64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Vec<Case>, E> {
+pub fn cases<E>(
+    from: u64,
+    count: u64,
+    most: f64,
+    methods: &[Method],
+    execute: &mut Execute<'_, E>,
+) -> Result<Vec<Case>, E> {
     let texts: Vec<(u64, String)> = (from..from + count).map(|seed| (seed, draw::case(seed))).collect();
     let ready =
         |text: &str, warmup, duration| setup(text, warmup, duration).unwrap_or_else(|why| panic!("{why}\n{text}"));
@@ -124,86 +134,56 @@ pub fn cases<E>(from: u64, count: u64, methods: &[Method], execute: &mut Execute
     }
     let pilots = execute("pilots", &pilots)?;
     let mut cases: Vec<Case> = Vec::new();
-    for (place, (seed, text)) in texts.into_iter().enumerate() {
+    let drawn = texts.into_iter().enumerate().filter(|(place, _)| pilots[*place].requests_per_s <= most);
+    for (place, (seed, text)) in drawn {
         let seconds = (COMPLETIONS / pilots[place].requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
         let time = Duration::from_nanos((seconds * 1e9) as u64);
         let capacity = alone[place].iter().map(|&pilot| pilots[pilot].requests_per_s).collect();
         cases.push(Case::new(seed, ready(&text, time, time), capacity, methods.len()));
     }
-    let with = |case: &Case, method: Option<&Method>| {
+    let with = |case: &Case, method: usize| {
         let mut setup = case.setup.clone();
-        if let Some(method) = method {
-            setup.pool.admission = method.admission;
-        }
+        setup.pool.admission = methods[method].admission;
         setup
     };
+    compare(&mut cases, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
+    Ok(cases)
+}
+
+/// Runs each case without control and with each method, on the same seeds: on more of them where a method looks harmful.
+///
+/// # Errors
+/// Those of `execute`.
+fn compare<C, E>(
+    cases: &mut [C],
+    methods: usize,
+    looks_harmed: impl Fn(&C, usize) -> bool,
+    without: impl Fn(&C) -> Setup,
+    with: impl Fn(&C, usize) -> Setup,
+    learn: impl Fn(&mut C, usize, &Digest, &Digest),
+    execute: &mut Execute<'_, E>,
+) -> Result<(), E> {
     for (name, seeds) in [("every case", 0..SEEDS), ("cases that look harmed", SEEDS..MORE_SEEDS)] {
         let first = seeds.start == 0;
         let (mut places, mut runs) = (Vec::new(), Vec::new());
         for (place, case) in cases.iter().enumerate() {
-            let wanted: Vec<usize> = (0..methods.len()).filter(|&method| first || case.looks_harmed(method)).collect();
+            let wanted: Vec<usize> = (0..methods).filter(|&method| first || looks_harmed(case, method)).collect();
             for seed in seeds.clone().filter(|_| !wanted.is_empty()) {
                 places.push((place, None));
-                runs.push((with(case, None), seed));
+                runs.push((without(case), seed));
                 for &method in &wanted {
                     places.push((place, Some(method)));
-                    runs.push((with(case, Some(&methods[method])), seed));
+                    runs.push((with(case, method), seed));
                 }
             }
         }
-        let digests = execute(name, &runs)?;
         let mut none = None;
-        for ((place, method), digest) in places.into_iter().zip(digests) {
+        for ((place, method), digest) in places.into_iter().zip(execute(name, &runs)?) {
             match (method, &none) {
-                (Some(method), Some(none)) => cases[place].learn(method, none, &digest),
+                (Some(method), Some(none)) => learn(&mut cases[place], method, none, &digest),
                 _ => none = Some(digest),
             }
         }
     }
-    Ok(cases)
-}
-
-/// How many cases each method harms and helps.
-///
-/// # Errors
-/// Those of `execute`.
-pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report, E> {
-    let methods = methods();
-    let count = if options.quick { QUICK_CASES } else { CASES };
-    let cases = cases(options.seed * CASES, count, &methods, execute)?;
-    let mut rows = Vec::new();
-    type Counts = fn(Verdict) -> bool;
-    let counted: [(&str, Better, Counts); 3] = [
-        ("harmed", Better::Lower, |verdict| verdict.harmed),
-        ("harmed_gravely", Better::Lower, |verdict| verdict.gravely),
-        ("helped", Better::Higher, |verdict| verdict.helped),
-    ];
-    for (metric, better, counts) in counted {
-        let of = |method: usize| cases.iter().filter(|case| counts(case.verdict(method))).count() as f64;
-        let row = Row::new(&format!("{count} drawn cases"), metric, "cases", better);
-        // The first two are ours and the published one; each constant has a row of its own.
-        rows.push(Row { evenkeel: Some(of(0)), faithful: Some(of(1)), ..row.clone() });
-        for (place, method) in methods.iter().enumerate().skip(2) {
-            rows.push(Row { method: Some(method.name.clone()), baseline: Some(of(place)), ..row.clone() });
-        }
-    }
-    let first = options.seed * CASES;
-    let mut text = vec![format!("Cases {first} to {} of the generator.", first + count - 1)];
-    for case in &cases {
-        for (place, method) in methods.iter().enumerate().filter(|(place, _)| case.verdict(*place).harmed) {
-            text.push(format!("Case {} is harmed by {}: {}", case.seed, method.name, case.effect(place)));
-        }
-    }
-    Ok(Report {
-        experiment: "harm",
-        seed: options.seed,
-        intro: vec![
-            "Admission control against none, on devices and loads drawn at random. A case is harmed if total throughput \
-             is below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped \
-             if light tenants have half of none's p99 at 0.97 of its throughput. A case may be both."
-                .into(),
-        ],
-        sections: vec![Section { title: "Harm and help".into(), text, rows, figures: Vec::new() }],
-        claims: Vec::new(),
-    })
+    Ok(())
 }

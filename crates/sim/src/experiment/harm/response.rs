@@ -17,7 +17,7 @@ use evenkeel_control::pool::goal::{self, Load, Statistic};
 use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
 
-use super::{COMPLETIONS, LEAST_S, MORE_SEEDS, MOST_S, PILOT, SEEDS, draw, setup};
+use super::{COMPLETIONS, LEAST_S, MOST_S, PILOT, compare, draw, setup};
 use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
@@ -163,6 +163,11 @@ impl Case {
         self.effects[method] = effect;
     }
 
+    /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
+    fn looks_harmed(&self, method: usize) -> bool {
+        self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
+    }
+
     /// The evidence on a method.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
@@ -283,27 +288,7 @@ pub fn cases<E>(
         case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
         cases.push(case);
     }
-    for (name, seeds) in [("every case", 0..SEEDS), ("cases that look harmed", SEEDS..MORE_SEEDS)] {
-        let (mut places, mut runs) = (Vec::new(), Vec::new());
-        for (place, case) in cases.iter().enumerate() {
-            let harmed = |method: &usize| case.effects[*method].beyond(HARM, |values| (mean(values), mean(values)));
-            let wanted: Vec<usize> = (0..methods.len()).filter(|method| seeds.start == 0 || harmed(method)).collect();
-            for seed in seeds.clone().filter(|_| !wanted.is_empty()) {
-                places.push((place, None));
-                runs.push((case.setup.clone(), seed));
-                for &method in &wanted {
-                    places.push((place, Some(method)));
-                    runs.push((case.with(methods[method]), seed));
-                }
-            }
-        }
-        let mut none = None;
-        for ((place, method), digest) in places.into_iter().zip(execute(name, &runs)?) {
-            match (method, &none) {
-                (Some(method), Some(none)) => cases[place].learn(method, none, &digest),
-                _ => none = Some(digest),
-            }
-        }
-    }
+    let with = |case: &Case, method: usize| case.with(methods[method]);
+    compare(&mut cases, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
     Ok(cases)
 }

@@ -68,6 +68,14 @@ impl Light {
     }
 }
 
+impl std::fmt::Display for Light {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} times the throughput", libm::exp(mean(&self.throughput)))?;
+        let worst = self.latencies.values().map(|values| mean(values)).max_by(f64::total_cmp);
+        worst.map_or(Ok(()), |worst| write!(f, ", a light tenant's p50 or p99 {:.2} times", libm::exp(worst)))
+    }
+}
+
 /// What counts.
 pub fn verdict(light: &Light) -> Verdict {
     Verdict { harmed: light.beyond(HARM, interval_99), gravely: light.beyond(GRAVE, interval_99) }

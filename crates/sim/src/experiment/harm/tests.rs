@@ -24,7 +24,7 @@ fn the_judge_knows_harm_from_nothing() {
         runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
     };
     // Three bulk clients on a drive with many dies.
-    let cases = cases(5, 1, &methods, &mut execute).expect("models work");
+    let cases = cases(5, 1, f64::INFINITY, &methods, &mut execute).expect("models work");
     let [nothing, least] = [0, 1].map(|method| cases[0].verdict(method));
     assert_eq!(nothing, Verdict { harmed: false, gravely: false, helped: false });
     assert!(least.harmed && least.gravely, "{}", cases[0].effect(1));
@@ -49,17 +49,25 @@ fn round_robin_does_not_harm_itself() {
     assert!(counts.worth > 0, "a static placement is worth having in some of them");
 }
 
-/// The default does harm, in more cases than it helps. The bounds are its figures, which may only fall (harm) and rise.
+/// Of the first 120 cases those that the default harms; none is harmed gravely.
+const PLACEMENT_HARM: [u64; 2] = [46, 98];
+
+/// Not inert: of the 50 cases in which a static placement is worth having, it has half of the gain in so many and more.
 #[test]
-fn placement_harms_no_more_cases_than_it_did() {
-    let judged = connections::cases(0, 60, placement::Config::default());
+fn placement_harms_the_cases_that_are_listed_and_no_other() {
+    let half = |from: u64| connections::cases(from, 60, placement::Config::default());
+    let judged = std::thread::scope(|scope| {
+        let second = scope.spawn(|| half(60));
+        let mut judged = half(0);
+        judged.extend(second.join().expect("no panic"));
+        judged
+    });
+    let harmed: Vec<&connections::Judged> = judged.iter().filter(|case| case.verdict().harmed).collect();
+    harmed.iter().for_each(|case| println!("case {}: {}", case.seed, case.effect));
+    assert_eq!(harmed.iter().map(|case| case.seed).collect::<Vec<u64>>(), PLACEMENT_HARM);
     let counts = connections::Counts::of(&judged);
-    println!("{counts:?}");
-    for case in judged.iter().filter(|case| case.verdict().harmed) {
-        println!("case {}: {}", case.seed, case.effect);
-    }
-    assert!(counts.harmed <= 25 && counts.gravely <= 11, "{counts:?}");
-    assert!(counts.worth >= 20 && counts.gained >= 4, "{counts:?}");
+    assert_eq!((counts.gravely, counts.worth), (0, 50), "{counts:?}");
+    assert!(counts.gained >= 37 && counts.helped >= 49, "{counts:?}");
 }
 
 /// Cases that are known to be harmed, and are not mended yet.
@@ -93,4 +101,24 @@ fn guarantees_do_no_harm_but_to_the_cases_that_are_listed() {
     let harmed = harmed(|seed| throughput::judged(seed).verdict());
     let new: Vec<_> = harmed.iter().filter(|(seed, _)| !THROUGHPUT_HARM.contains(seed)).collect();
     assert!(new.is_empty(), "{new:?} of {harmed:?}");
+}
+
+#[test]
+fn a_report_counts_what_was_judged() {
+    let judged = |harmed, gravely, part_of_gain| Judged { harmed, gravely, part_of_gain, ..Judged::default() };
+    let ours = vec![judged(true, false, None), judged(false, false, Some(0.7)), judged(false, false, Some(0.4))];
+    let theirs = vec![judged(true, true, None), judged(true, false, Some(0.5)), judged(false, false, Some(0.1))];
+    let columns = [("elastic", ours), ("slowfast", theirs.clone()), ("fixed", theirs)]
+        .map(|(name, judged)| report::Column { name: name.into(), judged });
+    let section = report::section("admission", 7, &columns, &["harmed", "harmed_gravely", "gained"]);
+    let row = |metric: &str, method: Option<&str>| {
+        let is = |row: &&crate::experiment::Row| row.metric == metric && row.method.as_deref() == method;
+        let row = section.rows.iter().find(is).unwrap_or_else(|| panic!("{metric}"));
+        (row.evenkeel, row.faithful, row.baseline)
+    };
+    assert_eq!(row("harmed", None), (Some(1.0), Some(2.0), None));
+    assert_eq!(row("harmed_gravely", Some("fixed")), (None, None, Some(1.0)));
+    assert_eq!(row("gained", None), (Some(1.0), Some(1.0), None));
+    assert_eq!(section.text[0], "Cases 7 to 9 of the generator.");
+    assert!(section.text[1].starts_with("Case 7 is harmed by elastic"), "{}", section.text[1]);
 }

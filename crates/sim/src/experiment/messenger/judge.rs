@@ -119,7 +119,7 @@ impl Sheet<'_> {
     /// A row for the columns and one for each arm without.
     fn add(&mut self, row: Row, load: Load, operation: Operation, metric: Metric<'_>) {
         let of = |arm: Arm| self.all.against(load, operation, (arm, Arm::RoundRobin), metric);
-        let ours = of(Arm::Descent);
+        let ours = of(Arm::Waits);
         let row = Row {
             baseline: Some(of(Arm::RoundRobin).mean),
             faithful: Some(of(Arm::Genetic).mean),
@@ -157,7 +157,7 @@ pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: &[u64], sec
     let intro = vec![
         "A server's connections are divided among a few worker threads; who shares a worker with a heavy connection waits, \
          while others have time. Each connection stays where it was opened in turn (the paper's baseline), a genetic \
-         algorithm moves connections every 5 s (the paper), or Evenkeel moves a few every second, where it helps."
+         algorithm moves connections every 5 s (the paper), or Evenkeel moves a few ten times a second, where it helps."
             .to_owned(),
         format!(
             "Everything happens in virtual time: 16 OSDs with 8 workers and 52 connections each, 8 clients, on modelled \
@@ -219,7 +219,7 @@ fn baseline(all: &Outcomes<'_>) -> Section {
 }
 
 const COLUMNS: [(&str, Arm); 3] =
-    [("round robin", Arm::RoundRobin), ("genetic", Arm::Genetic), ("Evenkeel", Arm::Descent)];
+    [("round robin", Arm::RoundRobin), ("genetic", Arm::Genetic), ("Evenkeel", Arm::Waits)];
 
 /// Figures 5 and 7.
 fn sigma(all: &Outcomes<'_>) -> Section {
@@ -232,7 +232,7 @@ fn sigma(all: &Outcomes<'_>) -> Section {
             let paper = Some(paper_sigma(load, operation));
             let raw = Row { paper, ..row("sigma_reduction_raw_percent") };
             sheet.add(raw, load, operation, &|ours, rr| lower(&ours.windows, &rr.windows));
-            let best = all.against(load, operation, (Arm::Descent, Arm::RoundRobin), &|ours, rr| {
+            let best = all.against(load, operation, (Arm::Waits, Arm::RoundRobin), &|ours, rr| {
                 lower(&best_only(&ours.windows), &rr.windows)
             });
             sheet.rows.push(Row {
@@ -287,7 +287,7 @@ fn throughput(all: &Outcomes<'_>) -> Section {
             let row =
                 Row { paper, bar: paper, ..Row::new(&case(load, name), "iops_gain_percent", "%", Better::Higher) };
             sheet.add(row, load, operation, &gain(kind));
-            let ours = all.against(load, operation, (Arm::Descent, Arm::LeastConnections), &gain(kind));
+            let ours = all.against(load, operation, (Arm::Waits, Arm::LeastConnections), &gain(kind));
             sheet.rows.push(Row {
                 evenkeel: Some(ours.mean),
                 half_width: Some(ours.half_width).filter(|width| width.is_finite()),
@@ -419,9 +419,9 @@ fn claims(all: &Outcomes<'_>) -> Vec<Claim> {
         text: "The fitness avoids needless moves: most connections stay.".to_owned(),
         reproduced: moved(Arm::Genetic) < 10.0,
         numbers: format!(
-            "{:.1} % of all connections move every 5 s (below 10 asked for), {:.1} % with descent",
+            "{:.1} % of all connections move every 5 s (below 10 asked for), {:.1} % with waits",
             moved(Arm::Genetic),
-            moved(Arm::Descent)
+            moved(Arm::Waits)
         ),
     });
     claims

@@ -78,24 +78,24 @@ impl Operation {
 enum Arm {
     RoundRobin,
     Genetic,
-    Descent,
+    Waits,
     LeastConnections,
     Lpt,
     /// Ours, as often as the published method.
-    DescentSlow,
+    WaitsSlow,
 }
 
 impl Arm {
     const ALL: [Self; 6] =
-        [Self::RoundRobin, Self::Genetic, Self::Descent, Self::LeastConnections, Self::Lpt, Self::DescentSlow];
+        [Self::RoundRobin, Self::Genetic, Self::Waits, Self::LeastConnections, Self::Lpt, Self::WaitsSlow];
 
     /// Name in results of those that have no column of their own.
     const fn name(self) -> Option<&'static str> {
         match self {
-            Self::RoundRobin | Self::Genetic | Self::Descent => None,
+            Self::RoundRobin | Self::Genetic | Self::Waits => None,
             Self::LeastConnections => Some("least_connections"),
             Self::Lpt => Some("lpt"),
-            Self::DescentSlow => Some("descent_5s"),
+            Self::WaitsSlow => Some("waits_5s"),
         }
     }
 
@@ -106,8 +106,8 @@ impl Arm {
             Self::LeastConnections => Placement::LeastConnections.control(),
             Self::Genetic => Placement::Genetic.control(),
             Self::Lpt => Placement::Lpt.control(),
-            Self::Descent => Placement::Descent.control(),
-            Self::DescentSlow => Config::Descent(Moving::published()),
+            Self::Waits => Placement::Waits.control(),
+            Self::WaitsSlow => Config::Waits(Moving::published()),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::cluster::{
     opening_order, peer, peer_connection,
 };
 use crate::engine::{Due, Queue};
-use crate::placed::{Placed, SECOND};
+use crate::placed::{LOOK, Placed};
 
 /// Seconds over which differences of workers are judged: the paper's interval.
 pub const WINDOW: usize = 5;
@@ -117,17 +117,11 @@ struct Request {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A client's next request is at its OSD.
-    Asks {
-        client: u32,
-    },
+    Asks { client: u32 },
     /// A message is at an OSD.
-    Arrives {
-        osd: u32,
-        connection: u32,
-        id: u64,
-        bytes: u32,
-    },
-    Second,
+    Arrives { osd: u32, connection: u32, id: u64, bytes: u32 },
+    /// Workers tell what they did.
+    Look,
 }
 
 /// What a worker did in a while.
@@ -148,6 +142,8 @@ struct Run<'a> {
     next: [Instant; OSDS],
     requests: Vec<Request>,
     free: Vec<u32>,
+    /// By OSD and connection, and by OSD and worker: in this second.
+    second: (Vec<f64>, Vec<Worked>),
     /// By OSD and connection: time busy in this window.
     connections: Vec<f64>,
     /// By OSD and worker: in this window, and since counting began.
@@ -193,7 +189,7 @@ impl<'a> Run<'a> {
                 queue.push(Instant::from_nanos(after), Event::Asks { client: client as u32 });
             }
         }
-        queue.push(Instant::ZERO + SECOND, Event::Second);
+        queue.push(Instant::ZERO + LOOK, Event::Look);
         Self {
             setup,
             rng,
@@ -203,6 +199,7 @@ impl<'a> Run<'a> {
             next: [Instant::FAR_FUTURE; OSDS],
             requests: Vec::new(),
             free: Vec::new(),
+            second: (vec![0.0; OSDS * CONNECTIONS], vec![Worked::default(); OSDS * WORKERS]),
             connections: vec![0.0; OSDS * CONNECTIONS],
             window: vec![Worked::default(); OSDS * WORKERS],
             total: vec![Worked::default(); OSDS * WORKERS],
@@ -243,9 +240,9 @@ impl<'a> Run<'a> {
             Event::Arrives { osd, connection, id, bytes } => {
                 self.submit(now, osd as usize, connection, id, Side::Receive, bytes);
             }
-            Event::Second => {
-                self.second(now);
-                self.queue.push(now + SECOND, Event::Second);
+            Event::Look => {
+                self.look(now);
+                self.queue.push(now + LOOK, Event::Look);
             }
         }
     }
@@ -360,28 +357,35 @@ impl<'a> Run<'a> {
     }
 
     /// Reads the counters and lets the placements decide.
-    fn second(&mut self, now: Instant) {
+    fn look(&mut self, now: Instant) {
         let counted = self.is_counted(now);
-        let mut by_worker = vec![Worked::default(); OSDS * WORKERS];
-        let mut by_connection = vec![0.0; OSDS * CONNECTIONS];
+        let (by_connection, by_worker) = &mut self.second;
         for (osd, placed) in self.osds.iter_mut().enumerate() {
             placed.observe(CONNECTIONS as u32, |connection, worker, done| {
-                by_connection[osd * CONNECTIONS + connection as usize] = done.busy.as_secs_f64();
+                by_connection[osd * CONNECTIONS + connection as usize] += done.busy.as_secs_f64();
                 let worker = &mut by_worker[osd * WORKERS + worker as usize];
                 worker.busy += done.busy.as_nanos();
                 worker.received += done.received;
                 worker.bytes += done.received_bytes;
             });
+            placed.tell(LOOK);
         }
-        if counted {
-            self.account(&by_worker, &by_connection);
+        let second = now.as_nanos().is_multiple_of(1_000_000_000);
+        if second {
+            let empty = (vec![0.0; OSDS * CONNECTIONS], vec![Worked::default(); OSDS * WORKERS]);
+            let (by_connection, by_worker) = std::mem::replace(&mut self.second, empty);
+            if counted {
+                self.account(&by_worker, &by_connection);
+            }
         }
         for (osd, placed) in self.osds.iter_mut().enumerate() {
             let moves = placed.tick(now);
             self.outcome.moves += if counted { moves as u64 } else { 0 };
             self.next[osd] = placed.workers.next_event();
         }
-        self.destinations.drift(&mut self.rng);
+        if second {
+            self.destinations.drift(&mut self.rng);
+        }
     }
 
     fn account(&mut self, by_worker: &[Worked], by_connection: &[f64]) {

@@ -1,0 +1,385 @@
+//! Waits: connections move to where they wait less, if that costs others less than it gains.
+//!
+//! A wait needs two that ask at the same time. So the load of each connection is kept slot by slot, and the waits under any
+//! assignment follow from sums of slots:
+//!
+//! ```text
+//!  slot        1   2   3   4   5                    1   2   3   4   5
+//!  worker 0   ██  ··  ██  ··  ██   a        a:     ██  ··  ██  ··  ██
+//!             ██  ··  ██  ··  ██   b  ─┐
+//!  worker 1   ··  ██  ··  ██  ··   c   │    b, c:  ██  ██  ██  ██  ██
+//!             ··  ██  ··  ██  ··   d   └▶   d:     ··  ██  ··  ██  ··
+//! ```
+//!
+//! What a connection does on a full worker is not what it would like to do. There it counts for what it has waiting, which
+//! it would have waiting elsewhere, too; a trial finds out whether it would not. See `docs/placement.md`.
+
+use alloc::vec::Vec;
+
+use super::usage::Part;
+use super::{Move, Moving, Placement, Reason};
+use crate::rng::SplitMix64;
+
+/// Slots of the past that are kept. A new one takes the place of one drawn by chance, so that their ages are spread.
+const SLOTS: usize = 32;
+/// Standard errors by which a gain must exceed 0.
+const CERTAIN: f32 = 3.0;
+/// Slots that a trial takes. In the first, what has waited on the old worker is served.
+const TRIAL: usize = 4;
+/// After a trial that failed the next one waits for so many times as long: trials stay below the 99th percentile.
+const RARELY: usize = 100;
+/// What others may lose by a trial that succeeds, as a part of what all gain.
+const LOSS: f32 = 0.25;
+/// Connections looked at exactly in a decision: those that promise most.
+const CANDIDATES: usize = 64;
+/// Pairs of a connection and a worker that are looked at roughly in a decision; those that are left have the next turn.
+const PAIRS: usize = 16_384;
+/// All slots.
+const ALL: u32 = u32::MAX;
+
+type Row = [f32; SLOTS];
+
+/// What a connection does in each slot, or all connections of a worker.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// Load while the worker was not full, as a share of the slot.
+    open: Row,
+    /// Load while it was, and the work that was waiting then, in slots.
+    hidden: Row,
+    closed: Row,
+    /// Whether it asks for anything, 0 to 1.
+    asks: Row,
+}
+
+impl Share {
+    const NONE: Self = Self { open: [0.0; SLOTS], hidden: [0.0; SLOTS], closed: [0.0; SLOTS], asks: [0.0; SLOTS] };
+
+    fn add(&mut self, other: &Self, sign: f32) {
+        for n in 0..SLOTS {
+            self.open[n] += sign * other.open[n];
+            self.hidden[n] += sign * other.hidden[n];
+            self.closed[n] += sign * other.closed[n];
+            self.asks[n] += sign * other.asks[n];
+        }
+    }
+
+    fn load(&self, n: usize) -> f32 {
+        self.open[n] + self.hidden[n]
+    }
+
+    fn total(&self) -> f32 {
+        (0..SLOTS).map(|n| self.load(n)).sum()
+    }
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    share: Share,
+    /// Slots in which it was seen, and in which it asked for something: a bit each.
+    known: u32,
+    busy: u32,
+}
+
+impl Past {
+    const NONE: Self = Self { share: Share::NONE, known: 0, busy: 0 };
+
+    /// In which slots it asks. Requests that come one by one, as chance has it, count evenly for all slots; those that come
+    /// together only for their own. `each` is the time of a request.
+    fn spread(&mut self, slots: f32, each: f32) {
+        let busy = self.busy.count_ones() as f32;
+        let by_chance = slots * (1.0 - libm::expf(-self.share.total() / each / slots));
+        let even = (busy / by_chance).min(1.0);
+        for n in 0..SLOTS {
+            let own = (self.busy >> n & 1) as f32;
+            let any = if (n as f32) < slots { busy / slots } else { 0.0 };
+            self.share.asks[n] = own + (any - own) * even;
+        }
+    }
+}
+
+/// A worker: the sums of its connections.
+#[derive(Clone, Debug)]
+struct Worker {
+    sum: Share,
+    /// Logarithm of the time that a request takes, in multiples of that without others.
+    logs: Row,
+    /// By how much all its connections together wait longer, for a little more load and for a little more that waits.
+    slopes: [Row; 2],
+}
+
+/// A connection that was moved to see what it does there.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    slot: u32,
+    from: u32,
+    to: u32,
+    began: usize,
+    /// Slots of it, a bit each.
+    seen: u32,
+}
+
+/// What a move gains, summed over slots: logarithms of waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gain {
+    /// Of all connections that ask, and its standard error.
+    all: f32,
+    error: f32,
+    /// Of the others.
+    others: f32,
+    /// Of all requests: each connection counts by its load.
+    work: f32,
+    /// Slots in which the one that moves asks, and its load.
+    asks: f32,
+    load: f32,
+}
+
+impl Gain {
+    fn sure(&self) -> f32 {
+        self.all - CERTAIN * self.error
+    }
+
+    /// Whether connections gain enough, for certain, and throughput does not suffer.
+    fn is_worth(&self, min_gain: f32) -> bool {
+        self.sure() > 0.0 && self.all >= min_gain * self.asks && self.work >= -min_gain * self.load
+    }
+}
+
+/// What connections did in the slots of the past.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    connections: Vec<Past>,
+    workers: Vec<Worker>,
+    /// The slot under way, and how many there have been.
+    slot: usize,
+    seen: usize,
+    /// Time of a request, in slots.
+    each: f32,
+    /// The connection whose turn it is.
+    next: usize,
+    trial: Option<Trial>,
+    next_trial: usize,
+}
+
+impl Waits {
+    /// A connection without a past.
+    pub(super) fn forget(&mut self, slot: u32) {
+        if self.connections.len() <= slot as usize {
+            self.connections.resize(slot as usize + 1, Past::NONE);
+        }
+        self.connections[slot as usize] = Past::NONE;
+        self.trial = self.trial.filter(|trial| trial.slot != slot);
+    }
+
+    /// A slot ends in which a request took `each` slots, if that is known.
+    pub(super) fn begin_slot(&mut self, each: Option<f64>, workers: usize, rng: &mut SplitMix64) {
+        self.slot = if self.seen < SLOTS { self.seen } else { rng.next_below(SLOTS as u64) as usize };
+        self.seen += 1;
+        let each = each.map_or(1.0 / SLOTS as f32, |each| each as f32).max(f32::EPSILON);
+        self.each += (each - self.each) / self.seen.min(SLOTS) as f32;
+        self.workers.clear();
+        self.workers.resize(workers, Worker { sum: Share::NONE, logs: [0.0; SLOTS], slopes: [[0.0; SLOTS]; 2] });
+    }
+
+    /// What a connection did in the slot, if that is known; its mean load.
+    pub(super) fn learn(&mut self, slot: u32, worker: u32, new: Option<Part>) -> Option<f32> {
+        let (past, n) = (&mut self.connections[slot as usize], self.slot);
+        if let Some(Part { open, hidden, waiting }) = new {
+            (past.share.open[n], past.share.hidden[n], past.share.closed[n]) = (open, hidden, waiting);
+            past.known |= 1 << n;
+            past.busy = past.busy & !(1 << n) | u32::from(open + hidden > 0.0) << n;
+        }
+        if past.busy != 0 {
+            past.spread(self.seen.min(SLOTS) as f32, self.each);
+            self.workers[worker as usize].sum.add(&past.share, 1.0);
+        } else {
+            past.share.asks = [0.0; SLOTS];
+        }
+        (past.known != 0).then(|| past.share.total() / past.known.count_ones() as f32)
+    }
+
+    /// As in a queue with random arrivals, beside what waits in any case.
+    fn log(&self, open: f32, closed: f32) -> f32 {
+        libm::logf((self.each + closed.max(0.0)) / (1.0 - open).max(self.each) / self.each)
+    }
+
+    fn count(&mut self, slot: u32, worker: u32, sign: f32) {
+        let share = self.connections[slot as usize].share;
+        self.workers[worker as usize].sum.add(&share, sign);
+        self.take_logs(worker as usize);
+    }
+
+    fn take_logs(&mut self, worker: usize) {
+        let sum = &self.workers[worker].sum;
+        let logs = core::array::from_fn(|n| self.log(sum.open[n], sum.closed[n]));
+        let open = core::array::from_fn(|n| sum.asks[n] / (1.0 - sum.open[n]).max(self.each));
+        let closed = core::array::from_fn(|n| sum.asks[n] / (self.each + sum.closed[n].max(0.0)));
+        let worker = &mut self.workers[worker];
+        (worker.logs, worker.slopes) = (logs, [open, closed]);
+    }
+
+    /// Load of the heaviest worker, in the mean over slots.
+    fn heaviest(&self) -> f64 {
+        let most = self.workers.iter().map(|worker| worker.sum.total()).fold(0.0, f32::max);
+        f64::from(most / self.seen.clamp(1, SLOTS) as f32)
+    }
+
+    /// The gain of a move in the slots `among`; `hopeful`, as if the connection had nothing waiting there.
+    fn gain(&self, slot: u32, from: u32, to: u32, among: u32, hopeful: bool) -> Gain {
+        let c = &self.connections[slot as usize].share;
+        let (from, to) = (&self.workers[from as usize], &self.workers[to as usize]);
+        let (a, b) = (&from.sum, &to.sum);
+        let (mut gain, mut squares, mut weights) = (Gain::default(), 0.0, 0.0);
+        for n in (0..SLOTS).filter(|&n| among >> n & 1 == 1 && c.asks[n] > 0.0) {
+            let before = (from.logs[n], to.logs[n]);
+            let (open, closed) = if hopeful { (c.load(n), 0.0) } else { (c.open[n], c.closed[n]) };
+            let left = self.log(a.open[n] - c.open[n], a.closed[n] - c.closed[n]);
+            let after = (left, self.log(b.open[n] + open, b.closed[n] + closed));
+            let shorter = before.0 - after.1;
+            let others = (a.asks[n] - c.asks[n]) * (before.0 - after.0) + b.asks[n] * (before.1 - after.1);
+            let all = c.asks[n] * shorter + others;
+            gain.all += all;
+            gain.others += others;
+            gain.work += a.load(n) * before.0 + b.load(n) * before.1;
+            gain.work -= (a.load(n) - c.load(n)) * after.0 + (b.load(n) + c.load(n)) * after.1;
+            // It does as much more as its requests take less time, where they did not leave it any.
+            gain.work += (c.hidden[n] * (libm::expf(shorter) - 1.0)).min(1.0) - c.hidden[n] * shorter;
+            gain.asks += c.asks[n];
+            gain.load += c.load(n);
+            squares += all * all / c.asks[n];
+            weights += c.asks[n] * c.asks[n];
+        }
+        if gain.asks > 0.0 {
+            // As if there had been one more slot, in which nothing would be gained.
+            let one = weights / gain.asks;
+            let asks = gain.asks + one;
+            let mean = gain.all / asks;
+            gain.error = libm::sqrtf((squares / asks - mean * mean).max(0.0) * one / gain.asks) * asks;
+        }
+        gain
+    }
+
+    /// About what the best move of a connection gains.
+    fn promise(&self, slot: u32, from: u32) -> f32 {
+        let c = &self.connections[slot as usize].share;
+        let cost = |worker: &Worker| {
+            let [open, closed] = &worker.slopes;
+            (0..SLOTS).map(|n| c.asks[n] * worker.logs[n] + c.open[n] * open[n] + c.closed[n] * closed[n]).sum::<f32>()
+        };
+        let others = (0..).zip(&self.workers).filter(|&(to, _)| to != from);
+        cost(&self.workers[from as usize]) - others.map(|(_, worker)| cost(worker)).fold(f32::MAX, f32::min)
+    }
+}
+
+/// The first are those with the most.
+fn most_first(all: &mut [(f32, u32)]) {
+    all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+}
+
+impl Placement {
+    /// Moves the connections that certainly gain, those that gain most first.
+    pub(super) fn shorten_waits(&mut self, moving: &Moving) -> Reason {
+        (0..self.workers).for_each(|worker| self.waits.take_logs(worker));
+        let before = self.waits.heaviest();
+        if self.goes_on_trying() {
+            return Reason::Trial { worker: self.waits.trial.map_or(0, |trial| trial.to) };
+        }
+        let candidates = self.candidates();
+        let is_worth = |gain: &Gain| gain.is_worth(moving.min_gain as f32);
+        let exact = |&(_, slot): &(f32, u32)| Some((self.best(slot, false, is_worth)?.0.sure(), slot));
+        let mut worth: Vec<(f32, u32)> = candidates.iter().filter_map(exact).collect();
+        most_first(&mut worth);
+        for (_, slot) in worth {
+            if let Some((_, to)) = self.best(slot, false, is_worth) {
+                self.go(slot, to);
+            }
+        }
+        if !self.moves.is_empty() {
+            return Reason::Rebalanced { before, after: self.waits.heaviest() };
+        }
+        self.begin_trial(&candidates, is_worth).unwrap_or_else(|| self.why_not(&candidates, before))
+    }
+
+    /// The connections that promise most, among those whose turn it is.
+    fn candidates(&mut self) -> Vec<(f32, u32)> {
+        let (first, count) = (self.waits.next, self.entries.len());
+        let turns = (0..count).map(|n| ((first + n) % count) as u32);
+        let asks = |&slot: &u32| self.waits.connections[slot as usize].busy != 0;
+        let busy = turns.filter(asks).filter_map(|slot| Some((slot, self.worker(slot)?)));
+        let looked_at = busy.take(PAIRS / self.workers);
+        let mut candidates: Vec<(f32, u32)> =
+            looked_at.map(|(slot, worker)| (self.waits.promise(slot, worker), slot)).collect();
+        self.waits.next = candidates.last().map_or(0, |&(_, slot)| slot as usize + 1);
+        most_first(&mut candidates);
+        candidates.truncate(CANDIDATES);
+        candidates
+    }
+
+    /// The best move of a connection that is good enough.
+    fn best(&self, slot: u32, hopeful: bool, is_good: impl Fn(&Gain) -> bool) -> Option<(Gain, u32)> {
+        let from = self.worker(slot)?;
+        let others = (0..self.workers as u32).filter(|&to| to != from);
+        let gains = others.map(|to| (self.waits.gain(slot, from, to, ALL, hopeful), to));
+        gains.filter(|(gain, _)| is_good(gain)).max_by(|a, b| a.0.sure().total_cmp(&b.0.sure()))
+    }
+
+    /// Why nothing moves, not even the one that promises most.
+    fn why_not(&self, candidates: &[(f32, u32)], heaviest: f64) -> Reason {
+        let (all, most) = self.carries.iter().fold((0, 0), |(all, most), &one| (all + one, most.max(one)));
+        if let Some((slot, _)) = self.elephant(all / self.workers as u64, most) {
+            return Reason::Elephant { slot, load: heaviest };
+        }
+        let likely = candidates.first().and_then(|&(_, slot)| self.best(slot, false, |gain| gain.all > 0.0));
+        let Some((gain, _)) = likely else { return Reason::NotWorth { heaviest, gain: 0.0 } };
+        let part = |logs: f32| f64::from(1.0 - libm::expf(-logs / gain.asks));
+        if gain.sure() > 0.0 {
+            return Reason::NotWorth { heaviest, gain: part(gain.all) };
+        }
+        Reason::Uncertain { gain: part(gain.all), noise: part(CERTAIN * gain.error) }
+    }
+
+    fn go(&mut self, slot: u32, to: u32) {
+        let Some(from) = self.worker(slot).filter(|&from| from != to) else { return };
+        self.waits.count(slot, from, -1.0);
+        self.waits.count(slot, to, 1.0);
+        self.transfer(slot, to);
+        self.moves.push(Move { slot, from, to });
+    }
+
+    /// One of those that have a full worker to share moves, where that would help if it filled no other.
+    fn begin_trial(&mut self, candidates: &[(f32, u32)], is_good: impl Fn(&Gain) -> bool) -> Option<Reason> {
+        if self.waits.seen < self.waits.next_trial {
+            return None;
+        }
+        let full = |slot: u32| self.waits.connections[slot as usize].share.hidden.iter().any(|&hidden| hidden > 0.0);
+        let likely = candidates.iter().map(|&(_, slot)| slot).filter(|&slot| full(slot));
+        let hopes = likely.filter_map(|slot| Some((slot, self.worker(slot)?, self.best(slot, true, &is_good)?)));
+        let (slot, from, (_, to)) = hopes.max_by(|a, b| a.2.0.sure().total_cmp(&b.2.0.sure()))?;
+        self.go(slot, to);
+        self.waits.trial = Some(Trial { slot, from, to, began: self.waits.seen, seen: 0 });
+        Some(Reason::Trial { worker: to })
+    }
+
+    /// Whether a trial is under way. In the end the connection goes back if all would gain by that, or if others have lost
+    /// much of what it has gained.
+    fn goes_on_trying(&mut self) -> bool {
+        let Some(mut trial) = self.waits.trial.take() else { return false };
+        let age = self.waits.seen - trial.began;
+        if self.worker(trial.slot) != Some(trial.to) || trial.from as usize >= self.workers {
+            return false;
+        }
+        trial.seen |= if age > 1 { 1 << self.waits.slot } else { 0 };
+        if age < TRIAL {
+            self.waits.trial = Some(trial);
+            return true;
+        }
+        let back = self.waits.gain(trial.slot, trial.to, trial.from, trial.seen, false);
+        // If it asked for nothing, nothing is known.
+        if back.asks == 0.0 || back.all > 0.0 || back.others > -LOSS * back.all {
+            self.waits.next_trial = self.waits.seen + if back.asks == 0.0 { SLOTS } else { RARELY * TRIAL };
+            self.go(trial.slot, trial.from);
+            return true;
+        }
+        false
+    }
+}
