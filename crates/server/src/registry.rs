@@ -66,6 +66,7 @@ impl Registry {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
             volumes: present.volumes.clone(),
+            settings: Vec::new(),
             by_name: HashMap::new(),
             pools: present.pools.clone(),
             tenants: present.tenants.clone(),
@@ -201,6 +202,8 @@ impl Registry {
             };
             next.by_name.insert(name.clone(), id);
         }
+        let settings = |served: &Option<Arc<Volume>>| Some(Arc::new(config.volumes.get(&served.as_ref()?.name)?.clone()));
+        next.settings = next.volumes.iter().map(settings).collect();
         Ok(())
     }
 

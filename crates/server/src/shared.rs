@@ -110,6 +110,8 @@ pub(crate) struct Snapshot {
     pub(crate) config: Arc<Config>,
     /// Volumes by id; removed ones leave a gap.
     pub(crate) volumes: Vec<Option<Arc<Volume>>>,
+    /// What the configuration says of volumes, by id: a list asks this of thousands of them.
+    pub(crate) settings: Vec<Option<Arc<Settings>>>,
     /// Volumes by name.
     pub(crate) by_name: HashMap<String, u32>,
     /// Pools, never removed.
@@ -146,9 +148,9 @@ impl Snapshot {
         }
     }
 
-    /// What the configuration says of a volume, if it still has it. O(log volumes).
+    /// What the configuration says of a volume, if it still has it.
     pub(crate) fn settings(&self, volume: &Volume) -> Option<&Settings> {
-        self.config.volumes.get(&volume.name)
+        self.settings.get(volume.id as usize)?.as_deref()
     }
 
     /// Whether a client must use TLS for a volume with these settings.

@@ -275,7 +275,7 @@ fn admission(admission: &Admission, inside_requests: u64, uptime: StdDuration) -
 }
 
 fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
-    let config = snapshot.config.volumes.get(&volume.name);
+    let config = snapshot.settings(volume);
     let flags = volume.flags();
     let names = [
         (TransmissionFlags::SEND_FLUSH, "flush"),

@@ -79,8 +79,7 @@ impl Exports<'_> {
         }
     }
 
-    /// A volume, and whether the lists let the client open it. Its settings are looked up once: a list asks this of
-    /// thousands of volumes.
+    /// A volume, and whether the lists let the client open it.
     fn export<'a>(&'a self, volume: &'a Volume) -> (Export<'a>, Result<(), Barred>) {
         let settings = self.snapshot.settings(volume);
         let verdict = self.snapshot.admits_to(settings, self.peer);
