@@ -1,10 +1,12 @@
-//! Without goals, the total finds the knee of the device: where the last per cent of slots brings a fourth of a per cent.
+//! How much of the tightest goal the device takes: all that goals allow where more slots bring throughput, and a fourth where
+//! they bring nothing.
 
 use evenkeel_control::Duration;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Summary, Workload, WorkloadId};
 
 const PERIOD: Duration = Duration::from_millis(100);
+const GOAL_S: f64 = 0.1;
 
 /// Serves X(s) = rate·s / (s + half) with s inside, give or take what chance does to counts.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +16,17 @@ struct Device {
 }
 
 impl Device {
-    /// Where d ln X / d ln s = half / (s + half) is a fourth.
-    fn knee(self) -> f64 {
-        3.0 * self.half
+    /// What it should take of the goal: a fourth, and up to seven tenths in proportion to the elasticity half / (s + half), in
+    /// full from 0.15 on.
+    fn part(self) -> f64 {
+        let alone = self.half / self.rate / GOAL_S;
+        // p = 0.25 + 0.45 min(1, alone / (0.15 p)).
+        if alone >= 0.15 * 0.7 { 0.7 } else { 0.125 + (0.125f64.powi(2) + 3.0 * alone).sqrt() }
+    }
+
+    /// What it takes with so many slots, as a part of what it should.
+    fn ratio(self, total: f64) -> f64 {
+        (total + self.half) / self.rate / GOAL_S / self.part()
     }
 }
 
@@ -45,7 +55,8 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
                 response_time: Duration::from_secs(1),
                 ..Report::default()
             };
-            let workload = Workload { id: WorkloadId(1), goal: None, weight: 1.0, promised_iops: 0.0, report };
+            let goal = Some(Duration::from_nanos((GOAL_S * 1e9) as u64));
+            let workload = Workload { id: WorkloadId(1), goal, weight: 1.0, promised_iops: 0.0, report };
             group.add(controller.observe(&[workload]));
         }
         for (controller, share) in hosts.iter_mut().zip(shares.iter_mut()) {
@@ -58,13 +69,13 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
 }
 
 #[test]
-fn the_knee_is_found_and_found_again_when_the_device_changes() {
+fn the_device_takes_more_of_a_goal_where_more_slots_bring_throughput() {
     let device = |rate, half| Device { rate, half };
     let changes = [
-        (device(1_000.0, 8.0), device(1_000.0, 32.0)),
-        (device(1_000.0, 32.0), device(1_000.0, 8.0)),
-        (device(20_000.0, 8.0), device(5_000.0, 32.0)),
-        (device(20_000.0, 400.0), device(20_000.0, 100.0)),
+        (device(1_000.0, 1.0), device(1_000.0, 32.0)),
+        (device(1_000.0, 32.0), device(1_000.0, 1.0)),
+        (device(20_000.0, 10.0), device(5_000.0, 160.0)),
+        (device(20_000.0, 600.0), device(20_000.0, 20.0)),
         (device(20_000.0, 100.0), device(20_000.0, 100.0)),
     ];
     let mut ratios = Vec::new();
@@ -73,16 +84,21 @@ fn the_knee_is_found_and_found_again_when_the_device_changes() {
             let mut rng = SplitMix64::new(seed);
             let (mut hosts, mut shares) = (controllers(3), [1.0; 3]);
             for device in [first, then] {
-                ratios.push(run(&mut hosts, &mut shares, device, 1_200, &mut rng) / device.knee());
+                ratios.push(device.ratio(run(&mut hosts, &mut shares, device, 1_200, &mut rng)));
             }
         }
     }
     // Two minutes after a change what was seen before it may still count.
-    let near = ratios.iter().filter(|ratio| (0.5..=2.0).contains(*ratio)).count();
-    assert!(near * 100 >= ratios.len() * 95, "{near} of {} within a factor of two: {ratios:.2?}", ratios.len());
+    let near = ratios.iter().filter(|ratio| (0.71..=1.4).contains(*ratio)).count();
+    assert!(
+        near * 100 >= ratios.len() * 95,
+        "{near} of {} within a factor of 1.4, which tells them apart: {ratios:.2?}",
+        ratios.len()
+    );
     ratios.sort_by(f64::total_cmp);
     let median = ratios[ratios.len() / 2];
     assert!((0.8..=1.25).contains(&median), "{median:.2}: {ratios:.2?}");
+    assert!(device(1_000.0, 32.0).part() > 2.0 * device(1_000.0, 1.0).part());
 }
 
 /// A host that joins knows nothing of the device; what the others know is enough.
@@ -97,6 +113,6 @@ fn a_host_that_joins_goes_by_what_the_others_know() {
     // Its total is the last that is answered.
     let total = run(&mut hosts, &mut shares, device, 50, &mut rng);
     let all: f64 = shares.iter().sum();
-    assert!((0.6..=1.6).contains(&(total / device.knee())), "{total:.0} slots");
+    assert!((0.6..=1.6).contains(&device.ratio(total)), "{total:.0} slots");
     assert!((0.9..=1.1).contains(&(all / total)), "{all:.0} slots are shared out of {total:.0}");
 }

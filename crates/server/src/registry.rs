@@ -202,7 +202,8 @@ impl Registry {
             };
             next.by_name.insert(name.clone(), id);
         }
-        let settings = |served: &Option<Arc<Volume>>| Some(Arc::new(config.volumes.get(&served.as_ref()?.name)?.clone()));
+        let settings =
+            |served: &Option<Arc<Volume>>| Some(Arc::new(config.volumes.get(&served.as_ref()?.name)?.clone()));
         next.settings = next.volumes.iter().map(settings).collect();
         Ok(())
     }

@@ -138,7 +138,7 @@ pub struct Granted {
     /// Of those, in how many the figure exceeded the goal.
     pub violated: u64,
     mark: Mark,
-    /// What rounding owes it.
+    /// Slots for a period that it may still use, of what it was granted: by rounding, or because it asked for less.
     owed: f64,
     /// Completed in the present second, and their response times.
     window: (u64, Duration),
@@ -425,12 +425,14 @@ impl super::Tenant {
 }
 
 impl Granted {
-    /// Whole slots whose mean over periods is `slots`.
+    /// Whole slots whose mean over periods is `slots`. Those of a period in which nothing is left waiting cost only what was
+    /// used of them: who uses less than a slot's part is never without one.
     fn round(&mut self, slots: f64) -> u64 {
-        let due = slots + self.owed;
-        let whole = libm::floor(due.max(0.0));
-        self.owed = (due - whole).clamp(0.0, 1.0);
-        whole as u64
+        let used = self.report.inside.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
+        let (share, whole) = (self.share.unwrap_or(0.0), self.slots.unwrap_or(0) as f64);
+        let cost = if self.report.queued > 0 { whole } else { whole.min(used) };
+        self.owed = (self.owed + share - cost).clamp(0.0, 1.0);
+        libm::floor(slots + self.owed) as u64
     }
 
     /// The goal as one for the mean.

@@ -5,6 +5,8 @@ use crate::time::Duration;
 /// What has to be known for what is assumed of a device, give or take 0.2, to count half: counts vary by half of what chance
 /// makes of them.
 const DOUBT: f64 = 12.0;
+/// The elasticity while nothing is known of it.
+const ASSUMED: f64 = 0.1;
 /// For how long what was seen counts, in seconds (time constant).
 const MEMORY_S: f64 = 30.0;
 /// Latencies that differ by more than this part from what was expected, in the mean over so many completions or so many
@@ -23,8 +25,6 @@ const SURPRISE_OVER_S: f64 = 3.0;
 /// minute, where s varied; what is assumed makes it vary.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Knee {
-    /// What is assumed while nothing is known.
-    assumed: f64,
     /// Completions, lately.
     weight: f64,
     slots: f64,
@@ -38,11 +38,6 @@ pub(super) struct Knee {
 }
 
 impl Knee {
-    /// What is assumed from now on; what is known stays.
-    pub(super) fn assume(&mut self, elasticity: f64) {
-        self.assumed = elasticity;
-    }
-
     /// In a period of this length the device had `used` slots, all that it was to have, and completed so many requests.
     pub(super) fn learn(&mut self, length: Duration, used: f64, completed: f64) {
         if used <= 0.0 || completed <= 0.0 || length == Duration::ZERO {
@@ -50,13 +45,16 @@ impl Knee {
         }
         let latency_s = used * length.as_secs_f64() / completed;
         let mut keep = libm::exp(-length.as_secs_f64() / MEMORY_S);
-        let expected_s = self.latency_s * self.relative_latency(used);
+        // The nearest that what is not known of the slope may explain.
+        let (least, most) =
+            (self.relative_latency(used, self.slope(1.0)), self.relative_latency(used, self.slope(0.0)));
+        let expected_s = latency_s.clamp(self.latency_s * least.min(most), self.latency_s * least.max(most));
         if expected_s > 0.0 {
             let newest = (completed / SURPRISE_OVER).max(length.as_secs_f64() / SURPRISE_OVER_S).min(0.5);
             self.off += newest * (latency_s / expected_s - 1.0 - self.off);
         }
         if self.off.abs() > SURPRISE {
-            keep *= 0.5;
+            (keep, self.off) = (0.0, 0.0);
         }
         // The more were counted, the less is chance.
         self.weight = self.weight * keep + completed;
@@ -77,24 +75,25 @@ impl Knee {
 
     /// The elasticity at the slots of the newest period, 0 to 1.
     pub(super) fn elasticity(&self) -> f64 {
-        ((1.0 - self.slope()) / self.relative_latency(self.used)).clamp(0.0, 1.0)
+        let slope = self.slope(ASSUMED);
+        ((1.0 - slope) / self.relative_latency(self.used, slope)).clamp(0.0, 1.0)
     }
 
     /// The elasticity by what hosts know together: the sum of what each knows, and the sum of that times its elasticity.
-    pub(super) fn together(&self, known: f64, elasticity: f64) -> f64 {
-        if known > 0.0 { elasticity / known } else { self.assumed }
+    pub(super) fn together(known: f64, elasticity: f64) -> f64 {
+        if known > 0.0 { elasticity / known } else { ASSUMED }
     }
 
-    /// Of latency over slots, both as parts of their means, 0 to 1.
-    fn slope(&self) -> f64 {
+    /// Of latency over slots, both as parts of their means, 0 to 1, if so much elasticity is assumed.
+    fn slope(&self, assumed: f64) -> f64 {
         let scale = self.slots * self.latency_s;
         let both = if scale > 0.0 { self.both / scale } else { 0.0 };
-        ((both + DOUBT * (1.0 - self.assumed)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
+        ((both + DOUBT * (1.0 - assumed)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
     }
 
-    /// The latency to expect with so many slots, as a part of its mean.
-    fn relative_latency(&self, slots: f64) -> f64 {
+    /// The latency to expect with so many slots and this slope, as a part of its mean.
+    fn relative_latency(&self, slots: f64, slope: f64) -> f64 {
         let relative = if self.slots > 0.0 { slots / self.slots } else { 1.0 };
-        (1.0 + self.slope() * (relative - 1.0)).max(1e-9)
+        (1.0 + slope * (relative - 1.0)).max(1e-9)
     }
 }

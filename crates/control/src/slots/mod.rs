@@ -12,7 +12,7 @@
 //! | [`Method::Parda`] | a window each, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
-//! | [`Method::Needs`] | ours: all goals kept with equal margins, and smallest need first where that cannot be done |
+//! | [`Method::Needs`] | ours: all goals kept with equal margins, and smallest need first where that cannot be done; without goals as many as each likes |
 //!
 //! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and tells the others
 //! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
@@ -49,12 +49,9 @@ const MOST_OF_GOAL: f64 = 0.7;
 const PART_BEYOND_KNEE: f64 = 0.25;
 /// From this elasticity of the throughput on, more slots are worth the latency that goals allow.
 const WORTH_A_GOAL: f64 = 0.15;
-/// Where nothing has a goal: as many slots as bring a fourth of a per cent more throughput for the last per cent of them.
-const KNEE: f64 = 0.25;
-/// The elasticity while nothing is known of it: more than the knee's where nothing has a goal, so that the total moves and
-/// something is seen.
-const ASSUMED: f64 = 0.1;
-const ASSUMED_WITHOUT_GOALS: f64 = 0.3;
+/// For how long there is a bound after the last workload with a goal has asked for something: as long as what was seen of the
+/// device counts.
+const GOAL_LASTS: Duration = Duration::from_secs(30);
 /// A group that changes by more than this part is another one: who has left may still load the device.
 const OTHERS: f64 = 0.05;
 /// Latency that PARDA, and a host that is alone, aims at where nothing has a goal and none is configured.
@@ -193,10 +190,14 @@ pub struct Controller {
     no_goal_s: f64,
     tightness: Option<f64>,
     knee: Knee,
+    /// The elasticity of throughput by what the group knows; `None` while alone.
+    elasticity: Option<f64>,
     /// Others load the device, of whom nothing is heard.
     alone: bool,
     /// Weights of all workloads together.
     weight: f64,
+    /// For how long no workload that asks for something has had a goal; `None`: as long as anything is known.
+    without_goal: Option<Duration>,
     shares: Vec<Share>,
 }
 
@@ -220,8 +221,10 @@ impl Controller {
             no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
             tightness: None,
             knee: Knee::default(),
+            elasticity: None,
             alone: false,
             weight: 0.0,
+            without_goal: None,
             shares: Vec::new(),
         })
     }
@@ -276,6 +279,7 @@ impl Controller {
             (None, None) => WITHOUT_GOALS_S,
         };
         let (mut total, mut tightness) = (Some(self.total), None);
+        let bounded = self.is_bounded(group);
         match self.config.method {
             Method::None | Method::SfqD => {
                 total = total.filter(|_| self.config.method == Method::SfqD);
@@ -293,7 +297,19 @@ impl Controller {
                 self.drg(group);
                 total = Some(self.total);
             }
+            Method::Needs if !bounded => {
+                self.learn(group, false);
+                // Where a goal appears, the total begins with what is in use.
+                self.total = group.used.clamp(self.config.least, self.config.most);
+                let elasticity = self.elasticity.unwrap_or(0.0);
+                self.share(|known| {
+                    let beyond = known.out_of_reach(elasticity).map(Some);
+                    (None, 0.0, beyond.map_or(Reason::Unbounded, |feasible_at| Reason::Infeasible { feasible_at }))
+                });
+                total = None;
+            }
             Method::Needs => {
+                self.learn(group, true);
                 self.needs(group);
                 total = Some(self.total);
                 tightness = self.tightness.filter(|_| group.smallest_goal.is_some());
@@ -348,36 +364,51 @@ impl Controller {
         });
     }
 
-    /// The total goes where the latency is what goals leave the device, or where the knee is.
-    fn follow_device(&mut self, group: &Summary) {
-        if group.completed <= 0.0 {
-            return;
-        }
+    /// Whether there is anything to bound slots for: without a latency that is to be kept and without goals within reach, fewer
+    /// slots would cost throughput and bring nothing. A goal counts for a while when its workload is idle.
+    fn is_bounded(&mut self, group: &Summary) -> bool {
+        self.without_goal = match (group.smallest_goal, self.without_goal) {
+            (Some(_), _) => Some(Duration::ZERO).filter(|_| group.device_part > 0.0),
+            (None, since) => since.map(|since| since + self.config.period).filter(|since| *since < GOAL_LASTS),
+        };
+        self.without_goal.is_some() || self.config.latency.is_some()
+    }
+
+    /// Learns of the device from the period, in which slots were bounded or not.
+    fn learn(&mut self, group: &Summary, bounded: bool) {
         if (group.weight - self.weight).abs() > OTHERS * self.weight {
             self.knee = Knee::default();
         }
         self.weight = group.weight;
-        self.knee.assume(if group.smallest_goal.is_some() { ASSUMED } else { ASSUMED_WITHOUT_GOALS });
         // While the device has less to do than it may, its latency says nothing of what more slots would do.
-        let busy = group.queued > 0.0 && group.used >= BOUND * self.total;
-        if busy && !self.alone {
+        if !self.alone && (!bounded || group.queued > 0.0) {
             self.knee.learn(self.config.period, group.used, group.completed);
         }
-        let elasticity = if self.alone { 1.0 } else { self.knee.together(group.known, group.elasticity) };
+        self.elasticity = if self.alone { None } else { Some(Knee::together(group.known, group.elasticity)) };
+    }
+
+    /// The total goes where the latency is what goals leave the device.
+    fn follow_device(&mut self, group: &Summary) {
+        // While those with a goal are idle, the total stays what it is.
+        if group.completed <= 0.0 || (group.smallest_goal.is_none() && self.config.latency.is_none()) {
+            return;
+        }
+        let elasticity = self.elasticity.unwrap_or(1.0);
         let factor = match (self.config.latency, group.smallest_goal) {
             (None, Some(_)) if group.device_part > 0.0 => {
                 let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
                 let worth = (elasticity / WORTH_A_GOAL).min(1.0);
                 (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
             }
-            (None, None) if !self.alone => (elasticity / (1.0 - elasticity).max(1e-9) * (1.0 / KNEE - 1.0)).min(2.0),
             // Little's law tells what the latency will be while those inside have not all come out yet.
             _ => self.target_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
         };
-        let total = (group.used * factor).clamp(self.config.least, self.config.most);
+        // What everyone has and does not use loads nothing.
+        let unused = (self.total - group.used).clamp(0.0, self.least(group) * group.workloads);
+        let total = (group.used * factor + unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
-        } else if busy {
+        } else if group.queued > 0.0 {
             self.total += UP * (total - self.total);
         }
     }
@@ -385,7 +416,7 @@ impl Controller {
     fn needs(&mut self, group: &Summary) {
         self.follow_device(group);
         // Everyone has the least; what is left is shared by need.
-        let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
+        let least = self.least(group);
         let total = self.total - least * group.workloads;
         let (horizon_s, no_goal_s) = (self.horizon_s(), self.no_goal_s);
         if let Some(goal) = group.smallest_goal {
@@ -422,6 +453,11 @@ impl Controller {
         });
     }
 
+    /// Slots of everyone who is not idle, whatever it needs.
+    fn least(&self, group: &Summary) -> f64 {
+        LEAST.min(0.5 * self.total / group.workloads.max(1.0))
+    }
+
     fn horizon_s(&self) -> f64 {
         self.config.period.as_secs_f64() * HORIZON_PERIODS
     }
@@ -441,8 +477,8 @@ impl Controller {
             own.completed += report.completed as f64;
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;
-            if let Some(goal) = workload.goal {
-                own.device_part = own.device_part.max(known.latency_s / goal.as_secs_f64().max(1e-9));
+            if known.out_of_reach(self.elasticity.unwrap_or(0.0)).is_none() {
+                own.device_part = own.device_part.max(known.part_of_goal());
             }
             own.smallest_goal = match (own.smallest_goal, workload.goal) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -463,6 +499,18 @@ impl Controller {
 }
 
 impl Known {
+    /// What the device takes of its goal; 0 without a goal, or while it is idle.
+    fn part_of_goal(&self) -> f64 {
+        let goal = self.workload.goal.filter(|_| !self.workload.report.is_idle());
+        goal.map_or(0.0, |goal| self.latency_s / goal.as_secs_f64().max(1e-9))
+    }
+
+    /// How many times its goal the device takes even for one request alone, if that is more than once: no number of slots keeps
+    /// such a goal.
+    fn out_of_reach(&self, elasticity: f64) -> Option<f64> {
+        Some(self.part_of_goal() * elasticity).filter(|times| *times >= 1.0)
+    }
+
     /// After another period.
     fn after(before: Option<&Self>, workload: &Workload, least: f64) -> Self {
         let report = &workload.report;
