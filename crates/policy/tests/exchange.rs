@@ -218,8 +218,7 @@ fn a_summary_comes_back_as_it_was_told() {
     (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
     (summary.device_part, summary.known, summary.elasticity) = (0.75, 60.0, 15.0);
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
-    (summary.classes[0], summary.classes[47]) =
-        (Class { workloads: 1.0, need: 0.5 }, Class { workloads: 2.0, need: 60.25 });
+    (summary.classes[0], summary.classes[47]) = (Class { weight: 1.0, need: 0.5 }, Class { weight: 2.0, need: 60.25 });
     let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");
     let read = Record::parse(text.as_bytes()).expect("a record");
     assert_eq!(Summary::from(&read.pools["main"]), summary);

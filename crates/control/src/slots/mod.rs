@@ -12,7 +12,7 @@
 //! | [`Method::Parda`] | a window each, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
-//! | [`Method::Needs`] | ours: all goals kept with equal margins, and smallest need first where that cannot be done; without goals as many as each likes |
+//! | [`Method::Needs`] | ours: all goals kept with equal margins; where that cannot be done each what it needs, up to one level for all; without a goal within reach as many as each likes |
 //!
 //! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and tells the others
 //! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
@@ -21,7 +21,6 @@
 //! passes its own summary on.
 
 use alloc::vec::Vec;
-use core::cmp::Ordering;
 
 pub use crate::invalid::InvalidConfig;
 use crate::time::Duration;
@@ -71,8 +70,6 @@ const PARDA_STEP: f64 = 4.0;
 /// How far the total goes in a period towards what the device's latency asks.
 const UP: f64 = 0.5;
 const DOWN: f64 = 0.2;
-/// Slots hold the workloads back where at least this part of them is in use.
-const BOUND: f64 = 0.7;
 /// Periods for which needs are calculated ahead.
 const HORIZON_PERIODS: f64 = 2.0;
 
@@ -425,7 +422,7 @@ impl Controller {
         let fit = group.fit(total);
         self.tightness = fit.map(|fit| fit.scale());
         let kept = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_goal.is_none());
-        let (place, part) = group.threshold(total);
+        let level = group.level(total);
         let feasible_at = self.tightness;
         self.share(|known| {
             let weight = known.workload.weight;
@@ -443,11 +440,8 @@ impl Controller {
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
-                None => match summary::class(need, weight).cmp(&place) {
-                    Ordering::Less => (need, Reason::Kept),
-                    Ordering::Equal => (part * need, Reason::Infeasible { feasible_at }),
-                    Ordering::Greater => (0.0, Reason::Infeasible { feasible_at }),
-                },
+                None if need <= level * weight => (need, Reason::Kept),
+                None => (level * weight, Reason::Infeasible { feasible_at }),
             };
             (Some(least + more), need, reason)
         });

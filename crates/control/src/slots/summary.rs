@@ -24,8 +24,8 @@ pub fn scale(n: usize) -> f64 {
 /// Workloads whose needs are of about one size, relative to their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Class {
-    /// How many.
-    pub workloads: f64,
+    /// Their weights together.
+    pub weight: f64,
     /// What they need for their goals, in slots.
     pub need: f64,
 }
@@ -120,7 +120,7 @@ impl Summary {
             *sum += need;
         }
         for (sum, class) in self.classes.iter_mut().zip(&other.classes) {
-            sum.workloads += class.workloads;
+            sum.weight += class.weight;
             sum.need += class.need;
         }
     }
@@ -128,7 +128,7 @@ impl Summary {
     /// Counts a workload that needs `need` slots for its own goal.
     pub(super) fn count(&mut self, need: f64, weight: f64) {
         let class = &mut self.classes[class(need, weight)];
-        class.workloads += 1.0;
+        class.weight += weight;
         class.need += need;
     }
 
@@ -147,17 +147,17 @@ impl Summary {
         Some(Fit { place, part: if more > less { (more - total) / (more - less) } else { 1.0 }, left: 0.0 })
     }
 
-    /// Up to which need for a unit of weight goals can be kept in `total` slots, smallest first: the class that no longer
-    /// fits, and the part of its needs that does.
-    pub(super) fn threshold(&self, total: f64) -> (usize, f64) {
-        let mut left = total;
-        for (place, class) in self.classes.iter().enumerate() {
-            if class.need > left {
-                return (place, (left / class.need).clamp(0.0, 1.0));
+    /// How much of its need each gets for a unit of weight at most, so that `total` slots are just enough: infinite where all
+    /// needs are met.
+    pub(super) fn level(&self, total: f64) -> f64 {
+        let (mut left, mut weight) = (total, self.active_weight);
+        for class in self.classes.iter().filter(|class| class.weight > 0.0) {
+            if class.need * weight > left * class.weight {
+                return left / weight;
             }
-            left -= class.need;
+            (left, weight) = (left - class.need, weight - class.weight);
         }
-        (CLASSES, 0.0)
+        f64::INFINITY
     }
 }
 

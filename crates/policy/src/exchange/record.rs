@@ -113,7 +113,7 @@ pub struct PoolRecord {
     pub smallest_goal_us: Option<u64>,
     /// Slots needed to keep every goal times a scale, by scale.
     pub needs: Vec<f64>,
-    /// Needs for the goals themselves by size: class, tenants, slots. Empty classes are left out.
+    /// Needs for the goals themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
     pub classes: Vec<(u16, f64, f64)>,
 }
 
@@ -249,7 +249,7 @@ impl PoolRecord {
             &mut self.known,
             &mut self.elasticity,
         ];
-        let classes = self.classes.iter_mut().flat_map(|(_, tenants, need)| [tenants, need]);
+        let classes = self.classes.iter_mut().flat_map(|(_, weight, need)| [weight, need]);
         sums.into_iter().chain(&mut self.needs).chain(classes)
     }
 
@@ -291,7 +291,7 @@ impl From<&Summary> for PoolRecord {
             elasticity: summary.elasticity,
             smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
-            classes: classes.map(|(place, class)| (place, class.workloads, class.need)).collect(),
+            classes: classes.map(|(place, class)| (place, class.weight, class.need)).collect(),
         }
     }
 }
@@ -315,9 +315,9 @@ impl From<&PoolRecord> for Summary {
         for (need, told) in summary.needs.iter_mut().zip(&record.needs) {
             *need = *told;
         }
-        for &(place, workloads, need) in &record.classes {
+        for &(place, weight, need) in &record.classes {
             if let Some(class) = summary.classes.get_mut(usize::from(place)) {
-                *class = Class { workloads, need };
+                *class = Class { weight, need };
             }
         }
         summary
