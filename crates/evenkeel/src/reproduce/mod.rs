@@ -2,6 +2,7 @@
 
 mod page;
 mod rows;
+mod sets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,11 +16,13 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use evenkeel_sim::experiment::harm::constants;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, harm, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
 use crate::parallel::{self, Stopped};
+use sets::Sets;
 
 /// A paper's experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,9 +46,10 @@ enum Experiment {
 pub(crate) struct Args {
     /// Which
     experiment: Experiment,
-    /// Seed; the same seed gives the same figures on every machine
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1 << 48))]
-    seed: u64,
+    /// Seed; the same seed gives the same figures on every machine. Without it 1; for harm the seed that follows from the
+    /// controllers' constants, so that changed constants are judged on cases that are new to them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: Option<u64>,
     /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
     #[arg(long)]
     quick: bool,
@@ -59,6 +63,12 @@ pub(crate) struct Args {
     /// (usr_0.csv), for drg files called like web... or wsrch... and tpcc...
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
+    /// For harm: the record of drawn sets, which says how many were used
+    #[arg(long, value_name = "FILE", default_value = sets::FILE)]
+    sets: PathBuf,
+    /// For harm: add this run to the record of drawn sets
+    #[arg(long, conflicts_with = "seed")]
+    record: bool,
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N")]
     jobs: Option<std::num::NonZeroUsize>,
@@ -87,20 +97,29 @@ fn show(args: &Args) -> anyhow::Result<()> {
         // Before minutes of work, not after.
         OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
     }
+    let is_harm = args.experiment == Experiment::Harm;
+    anyhow::ensure!(is_harm || !args.record, "--record is for harm: other experiments have no sets of drawn cases");
+    let mut sets = is_harm.then(|| Sets::read(&args.sets, args.seed.is_none())).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
+    if let Some(sets) = sets.as_mut().filter(|_| args.record) {
+        sets.record(&report)?;
+    }
     let took = begun.elapsed();
     if let Some(path) = &args.report {
         let html = page::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
     if args.json {
-        output::print(&(serde_json::to_string_pretty(&rows::document(&report))? + "\n"));
+        output::print(&(serde_json::to_string_pretty(&rows::document(&report, sets.as_ref()))? + "\n"));
         return Ok(());
     }
     let mut text = table::text(&report);
-    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), args.seed));
+    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
+    if let Some(sets) = &sets {
+        text.push_str(&format!("{}\n", sets.words()));
+    }
     if let Some(path) = &args.report {
         text.push_str(&format!("Plots: {}\n", path.display()));
     }
@@ -113,7 +132,8 @@ fn threads(args: &Args) -> usize {
 }
 
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
-    let options = Options { seed: args.seed, quick: args.quick };
+    let usual = if args.experiment == Experiment::Harm { constants::seed(constants::hash()) } else { 1 };
+    let options = Options { seed: args.seed.unwrap_or(usual), quick: args.quick };
     anyhow::ensure!(
         args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
         "--traces is for saat and drg: the tenants of other experiments are not recorded"

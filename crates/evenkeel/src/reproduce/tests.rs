@@ -1,5 +1,8 @@
+use std::path::Path;
+
 use evenkeel_sim::experiment::{Better, Claim, Report, Row, Section};
 
+use super::sets::Sets;
 use super::{page, rows, table};
 
 fn report() -> Report {
@@ -29,7 +32,7 @@ fn report() -> Report {
 
 #[test]
 fn rows_are_written_as_described() {
-    let document = serde_json::to_value(rows::document(&report())).unwrap();
+    let document = serde_json::to_value(rows::document(&report(), None)).unwrap();
     assert_eq!((&document["experiment"], &document["seed"]), (&"bufferbloat".into(), &7.into()));
     let rows = document["rows"].as_array().unwrap();
     let keys = ["case", "metric", "unit", "better", "paper", "baseline", "faithful", "evenkeel"];
@@ -38,6 +41,11 @@ fn rows_are_written_as_described() {
     assert_eq!((rows[0]["better"].as_str(), rows[0]["paper"].is_null()), (Some("lower"), true));
     assert_eq!((rows[1]["metric"].as_str(), rows[1]["baseline"].as_f64()), (Some("light_p99_ms_theta"), Some(6.0)));
     assert!(rows[2]["baseline"].is_null(), "JSON has no infinity");
+    assert!(document.get("constants").is_none(), "no set was drawn");
+    let sets = Sets::read(Path::new("/nowhere/sets.md"), true).unwrap();
+    let document = serde_json::to_value(rows::document(&report(), Some(&sets))).unwrap();
+    assert_eq!(document["constants"], sets.constants.as_str());
+    assert!(document.get("sets_used").is_none(), "not known");
 }
 
 #[test]

@@ -17,7 +17,9 @@
 //! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
 //! they have it for themselves.
 
+pub mod constants;
 pub mod draw;
+mod fnv;
 pub mod hosts;
 mod judge;
 pub mod placement;
@@ -25,6 +27,8 @@ mod report;
 pub mod response;
 pub mod shared;
 pub mod slots;
+#[cfg(test)]
+mod source;
 #[cfg(test)]
 mod tests;
 pub mod throughput;
