@@ -3,7 +3,7 @@
 use evenkeel_control::admission::{Config, ElasticConfig};
 use evenkeel_sim::experiment::harm::{self, Method};
 
-use crate::parallel::execute;
+use crate::parallel::{each, in_turn};
 
 /// Cases with more requests a second take too long here.
 const MOST_REQUESTS_PER_S: f64 = 3_000.0;
@@ -16,7 +16,9 @@ const HELPED: usize = 4;
 #[test]
 fn the_default_harms_the_cases_that_are_listed_and_no_others() {
     let default = Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) };
-    let cases = harm::cases(0, 24, MOST_REQUESTS_PER_S, &[default], &mut execute).unwrap();
+    let methods = [default];
+    let judge = |seed| harm::case(seed, MOST_REQUESTS_PER_S, &methods, &mut in_turn).unwrap();
+    let cases = each(0..24, judge);
     let which = |counts: fn(harm::Verdict) -> bool| -> Vec<u64> {
         cases.iter().filter(|case| counts(case.verdict(0))).map(|case| case.seed).collect()
     };

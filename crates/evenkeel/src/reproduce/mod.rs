@@ -1,5 +1,6 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
+mod harm;
 mod page;
 mod rows;
 mod sets;
@@ -17,7 +18,7 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::ValueEnum;
 use evenkeel_sim::experiment::harm::constants;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, harm, iscsi, messenger, saat};
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -63,15 +64,11 @@ pub(crate) struct Args {
     /// (usr_0.csv), for drg files called like web... or wsrch... and tpcc...
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
-    /// For harm: the record of drawn sets, which says how many were used
-    #[arg(long, value_name = "FILE", default_value = sets::FILE)]
-    sets: PathBuf,
-    /// For harm: add this run to the record of drawn sets
-    #[arg(long, conflicts_with = "seed")]
-    record: bool,
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N")]
     jobs: Option<std::num::NonZeroUsize>,
+    #[command(flatten)]
+    harm: harm::HarmArgs,
 }
 
 /// Exit status after an interrupt, as shells have it.
@@ -83,10 +80,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("evenkeel: {error:#}");
-            match error.downcast_ref::<Stopped>() {
-                Some(Stopped::Interrupted { .. }) => ExitCode::from(INTERRUPTED),
-                _ => ExitCode::FAILURE,
-            }
+            let interrupted =
+                matches!(error.downcast_ref(), Some(Stopped::Interrupted { .. })) || error.is::<Partial>();
+            if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -98,12 +94,14 @@ fn show(args: &Args) -> anyhow::Result<()> {
         OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
     }
     let is_harm = args.experiment == Experiment::Harm;
-    anyhow::ensure!(is_harm || !args.record, "--record is for harm: other experiments have no sets of drawn cases");
-    let mut sets = is_harm.then(|| Sets::read(&args.sets, args.seed.is_none())).transpose()?;
+    if let Some(option) = args.harm.given().filter(|_| !is_harm) {
+        anyhow::bail!("{option} is for harm: other experiments draw no cases");
+    }
+    let mut sets = is_harm.then(|| Sets::read(&args.harm.sets, args.seed.is_none())).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
-    if let Some(sets) = sets.as_mut().filter(|_| args.record) {
+    if let Some(sets) = sets.as_mut().filter(|_| args.harm.record) {
         sets.record(&report)?;
     }
     let took = begun.elapsed();
@@ -113,7 +111,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     }
     if args.json {
         output::print(&(serde_json::to_string_pretty(&rows::document(&report, sets.as_ref()))? + "\n"));
-        return Ok(());
+        return whole(&stop);
     }
     let mut text = table::text(&report);
     text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
@@ -124,8 +122,18 @@ fn show(args: &Args) -> anyhow::Result<()> {
         text.push_str(&format!("Plots: {}\n", path.display()));
     }
     output::print(&text);
-    Ok(())
+    whole(&stop)
 }
+
+/// An error after an interrupt, when figures about a part have been shown.
+fn whole(stop: &AtomicBool) -> anyhow::Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
+}
+
+/// An interrupt came before the last case.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: the figures are about the cases that were judged until then")]
+struct Partial;
 
 fn threads(args: &Args) -> usize {
     args.jobs.map_or_else(parallel::cores, std::num::NonZero::get)
@@ -151,9 +159,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
-        Experiment::Harm => harm::run(&options, &mut |name, runs| Ok(execute(name, runs)?), &mut |name, runs| {
-            each(args, stop, name, runs, |asked, seed| Ok(harm::judge(*asked, seed)))
-        })?,
+        Experiment::Harm => harm::run(&options, &args.harm, threads(args), stop)?,
         Experiment::Iscsi => {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }

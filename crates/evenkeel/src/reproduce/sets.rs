@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use evenkeel_sim::experiment::Report;
-use evenkeel_sim::experiment::harm::constants;
+use evenkeel_sim::experiment::harm::{Controller, constants};
 
 /// Where the record is, from the root of the project.
 pub(super) const FILE: &str = "docs/results/harm-sets.md";
@@ -76,7 +76,8 @@ impl Sets {
     /// # Errors
     /// When it cannot be written.
     pub(super) fn record(&mut self, report: &Report) -> anyhow::Result<()> {
-        let rows = report.sections.first().map_or(&[][..], |section| &section.rows);
+        let admission = report.sections.iter().find(|section| section.title == Controller::Admission.name());
+        let rows = admission.map_or(&[][..], |section| &section.rows);
         let of = |metric: &str| {
             let row = rows.iter().find(|row| row.metric == metric && row.method.is_none());
             row.and_then(|row| row.evenkeel).map_or_else(|| "-".to_owned(), |count| count.to_string())
@@ -126,7 +127,7 @@ mod tests {
             experiment: "harm",
             seed: 7,
             intro: Vec::new(),
-            sections: vec![Section { rows, ..Section::default() }],
+            sections: vec![Section { title: "admission".into(), rows, ..Section::default() }],
             claims: Vec::new(),
         }
     }

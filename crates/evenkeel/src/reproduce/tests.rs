@@ -65,3 +65,24 @@ fn a_page_shows_every_method() {
     }
     assert!(!html.contains("<4 KiB>"));
 }
+
+/// The parser is asked as the program asks it: names of options and their groups are checked with it.
+#[test]
+fn options_for_harm_are_read_and_others_are_refused() {
+    use clap::{Args as _, FromArgMatches as _};
+    let parse = |words: &[&str]| {
+        let command = super::Args::augment_args(clap::Command::new("reproduce"));
+        let matches = command.try_get_matches_from([&["reproduce"], words].concat())?;
+        super::Args::from_arg_matches(&matches)
+    };
+    let args =
+        parse(&["harm", "--cases", "40", "--controller", "slots", "--write-failures", "failures", "--record"]).unwrap();
+    assert_eq!((args.seed, args.harm.given()), (None, Some("--cases")));
+    for refused in
+        [&["harm", "--cases", "1001"][..], &["harm", "--cases", "9", "--quick"], &["harm", "--seed", "1", "--record"]]
+    {
+        assert!(parse(refused).is_err(), "{refused:?}");
+    }
+    let error = super::show(&parse(&["drg", "--record"]).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("--record is for harm"), "{error}");
+}

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use evenkeel_control::admission::Config;
+
 use crate::experiment::Digest;
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
 /// Bounds of harm, and of grave harm: of the throughput, and of light tenants' p50 and p99, as multiples of none's.
-const HARM: (f64, f64) = (0.95, 1.1);
+pub(super) const HARM: (f64, f64) = (0.95, 1.1);
 const GRAVE: (f64, f64) = (0.8, 2.0);
 /// Help: of the throughput, and of light tenants' p99.
 const HELP: (f64, f64) = (0.97, 0.5);
@@ -23,6 +25,8 @@ pub struct Case {
     pub seed: u64,
     /// Without control.
     pub setup: Setup,
+    /// The same as text.
+    pub(super) scenario: String,
     /// Requests per second that the device gives each tenant alone.
     capacity: Vec<f64>,
     effects: Vec<Effect>,
@@ -51,32 +55,56 @@ pub struct Verdict {
 }
 
 impl Case {
-    pub(super) fn new(seed: u64, setup: Setup, capacity: Vec<f64>, methods: usize) -> Self {
-        Self { seed, setup, capacity, effects: vec![Effect::default(); methods] }
+    pub(super) fn new(seed: u64, setup: Setup, scenario: &str, capacity: Vec<f64>, methods: usize) -> Self {
+        Self { seed, setup, scenario: scenario.to_owned(), capacity, effects: vec![Effect::default(); methods] }
+    }
+
+    /// What methods are compared with.
+    pub(super) fn reference(&self) -> Setup {
+        self.setup.clone()
+    }
+
+    /// The same in a few words.
+    pub(super) fn reference_name(&self) -> &'static str {
+        "no admission control"
+    }
+
+    /// The case with a method.
+    pub(super) fn with(&self, admission: Config) -> Setup {
+        let mut setup = self.setup.clone();
+        setup.pool.admission = admission;
+        setup
+    }
+
+    /// The tenants that are light, by their places.
+    pub(super) fn light(&self, none: &Digest) -> Vec<usize> {
+        let weight = |place: usize| f64::from(self.setup.tenants[place].qos.weight);
+        let all: f64 = (0..self.setup.tenants.len()).map(weight).sum();
+        let seconds = self.setup.duration.as_secs_f64();
+        let is_light = |&place: &usize| {
+            let was = &none.tenants[place];
+            let device_time = was.requests as f64 / seconds / self.capacity[place].max(1e-9);
+            device_time < LIGHT * weight(place) / all && was.requests >= REQUESTS && was.response.p50_ms != 0.0
+        };
+        (0..none.tenants.len()).filter(is_light).collect()
     }
 
     /// Adds a pair of runs of one seed.
     pub(super) fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
-        let weights: Vec<f64> = self.setup.tenants.iter().map(|tenant| f64::from(tenant.qos.weight)).collect();
+        let light = self.light(none);
         let effect = &mut self.effects[method];
         effect.throughput.push(libm::log(with.bytes_per_s / none.bytes_per_s));
-        let seconds = self.setup.duration.as_secs_f64();
-        let all: f64 = weights.iter().sum();
-        let (mut light, mut before, mut after) = (0_usize, 0.0, 0.0);
-        for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
-            let device_time = was.requests as f64 / seconds / self.capacity[place].max(1e-9);
-            let is_light = device_time < LIGHT * weights[place] / all;
-            if !is_light || was.requests < REQUESTS || was.response.p50_ms == 0.0 {
-                continue;
-            }
+        let (mut before, mut after) = (0.0, 0.0);
+        for &place in &light {
+            let (was, is) = (&none.tenants[place], &with.tenants[place]);
             // Of a tenant that got nothing any more, everything takes for ever.
             let ratio = |is: f64, was: f64| if is > 0.0 { libm::log(is / was) } else { f64::INFINITY };
             effect.p50.entry(place).or_default().push(ratio(is.response.p50_ms, was.response.p50_ms));
             effect.p99.entry(place).or_default().push(ratio(is.response.p99_ms, was.response.p99_ms));
             before += libm::log(was.response.p99_ms);
             after += libm::log(is.response.p99_ms);
-            light += 1;
         }
+        let light = light.len();
         if light > 0 {
             effect.light_p99_ms[0].push(before / light as f64);
             effect.light_p99_ms[1].push(after / light as f64);

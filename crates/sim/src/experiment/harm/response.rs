@@ -17,7 +17,7 @@ use evenkeel_control::pool::goal::{self, Load, Statistic};
 use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
 
-use super::{COMPLETIONS, LEAST_S, MOST_S, PILOT, compare, draw, setup};
+use super::{PILOT, compare, counted, draw, setup};
 use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
@@ -238,57 +238,41 @@ fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
         && tenant.response.p50_ms > 0.0
 }
 
-/// Runs the cases `from..from + count` without a target and with each method. Cases with more than `most` requests a second
-/// are left out: they take long to run.
+/// Runs the case of a seed without a target and with each method. `None`: it has more than `most` requests a second, which
+/// take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
 ///
 /// # Panics
-/// If a drawn case is no scenario.
-pub fn cases<E>(
-    from: u64,
-    count: u64,
-    most: f64,
-    methods: &[Method],
-    execute: &mut Execute<'_, E>,
-) -> Result<Vec<Case>, E> {
-    let ready = |seed, warmup, duration| {
+/// If the drawn case is no scenario.
+pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Option<Case>, E> {
+    let ready = |warmup, duration| {
         setup(&draw::case(seed), warmup, duration).unwrap_or_else(|why| panic!("case {seed}: {why}"))
     };
-    let pilots: Vec<(Setup, u64)> =
-        (from..from + count).map(|seed| (ready(seed, Duration::ZERO, PILOT), seed)).collect();
-    let digests = execute("pilots", &pilots)?;
-    let mut cases: Vec<Case> = Vec::new();
-    for ((_, seed), pilot) in pilots.iter().zip(digests).filter(|(_, pilot)| pilot.requests_per_s <= most) {
-        let seconds = (COMPLETIONS / pilot.requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
-        let time = Duration::from_nanos((seconds * 1e9) as u64);
-        let mut setup = ready(*seed, time, time);
-        // Not the numbers of which the case was drawn.
-        let mut random = SplitMix64::new(!seed);
-        let mut draw = || random.next_f64();
-        let statistic = if draw() < 0.5 { Statistic::Mean } else { Statistic::Percentile(99.0) };
-        let load = [Load::Writes, Load::Reads, Load::All][(draw() * 3.0) as usize];
-        let (factor, reserved) = (draw(), draw());
-        if reserved < 0.5 {
-            let rate = pilot.tenants[0].requests as f64 / PILOT.as_secs_f64();
-            setup.tenants[0].qos.reservation.iops = (reserved * rate) as u64;
-        }
-        let mut case = Case {
-            seed: *seed,
-            setup,
-            target: PILOT,
-            statistic,
-            load,
-            effects: vec![Effect::default(); methods.len()],
-        };
-        // Light tenants come last.
-        let usual_ms = pilot.tenants.last().map_or(0.0, |tenant| case.figure(tenant));
-        let target_ms = usual_ms * libm::exp(libm::log(0.05) + factor * libm::log(2.0 / 0.05));
-        case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
-        cases.push(case);
+    let pilot = execute("pilot", &[(ready(Duration::ZERO, PILOT), seed)])?.remove(0);
+    if pilot.requests_per_s > most {
+        return Ok(None);
     }
+    let time = counted(pilot.requests_per_s);
+    let mut setup = ready(time, time);
+    // Not the numbers of which the case was drawn.
+    let mut random = SplitMix64::new(!seed);
+    let mut draw = || random.next_f64();
+    let statistic = if draw() < 0.5 { Statistic::Mean } else { Statistic::Percentile(99.0) };
+    let load = [Load::Writes, Load::Reads, Load::All][(draw() * 3.0) as usize];
+    let (factor, reserved) = (draw(), draw());
+    if reserved < 0.5 {
+        let rate = pilot.tenants[0].requests as f64 / PILOT.as_secs_f64();
+        setup.tenants[0].qos.reservation.iops = (reserved * rate) as u64;
+    }
+    let effects = vec![Effect::default(); methods.len()];
+    let mut case = Case { seed, setup, target: PILOT, statistic, load, effects };
+    // Light tenants come last.
+    let usual_ms = pilot.tenants.last().map_or(0.0, |tenant| case.figure(tenant));
+    let target_ms = usual_ms * libm::exp(libm::log(0.05) + factor * libm::log(2.0 / 0.05));
+    case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
     let with = |case: &Case, method: usize| case.with(methods[method]);
-    compare(&mut cases, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
-    Ok(cases)
+    compare(&mut case, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
+    Ok(Some(case))
 }
