@@ -16,7 +16,8 @@ pub(super) const FILE: &str = "docs/results/harm-sets.md";
 const HEAD: &str = "\
 # Sets of drawn cases
 
-`evenkeel reproduce harm --record` adds a line: the hash of the controllers' constants, the seed of the set that follows from it, and what came of admission control. Another hash draws another set ([reproduce.md](../reproduce.md#sets)).
+`evenkeel reproduce harm --record` adds a line: the hash of the controllers' constants, the seed of the set that follows \
+from it, and what came of admission control. Another hash draws another set ([reproduce.md](../reproduce.md#sets)).
 
 | constants | seed | cases | harmed | gravely | helped |
 |---|---|---|---|---|---|

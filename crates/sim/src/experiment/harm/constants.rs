@@ -56,9 +56,12 @@ mod tests {
     #[test]
     fn what_is_no_code_does_not_count() {
         for same in [
-            "// STEP\nconst STEP : f64=0.5; /* a /* nested */ one */ fn f<'a>(\n    x: &'a str,\n) -> char {\n    g(x, '\"',)\n}",
-            "const STEP: f64 = 0.5;\nfn f<'a>(x: &'a str) -> char { g(x, '\"') }\n#[cfg(test)]\nmod tests { const STEP: u8 = 1; }",
-            "#[cfg(test)]\nfn g() -> [u8; 2] { [1, 2] }\nconst STEP: f64 = 0.5;\nfn f<'a>(x: &'a str) -> char { g(x, '\"') }",
+            "// STEP\nconst STEP : f64=0.5; /* a /* nested */ one */\n\
+             fn f<'a>(\n    x: &'a str,\n) -> char {\n    g(x, '\"',)\n}",
+            "const STEP: f64 = 0.5;\nfn f<'a>(x: &'a str) -> char { g(x, '\"') }\n\
+             #[cfg(test)]\nmod tests { const STEP: u8 = 1; }",
+            "#[cfg(test)]\nfn g() -> [u8; 2] { [1, 2] }\n\
+             const STEP: f64 = 0.5;\nfn f<'a>(x: &'a str) -> char { g(x, '\"') }",
         ] {
             assert_eq!(of(same), of(PLAINLY), "{same}");
         }

@@ -1,6 +1,7 @@
 //! First, do no harm: controllers against none, on cases drawn at random.
 //!
-//! Here: admission. The others have modules of their own, and what is judged there is said there.
+//! Here: admission. A harmed case becomes a scenario ([`failure`]). The others have modules of their own, and what is judged
+//! there is said there.
 //!
 //! A controller is judged on devices and loads on which it was not built. Each case is run without control and with each
 //! method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
@@ -13,6 +14,9 @@
 //! | worth | the best constant helps, on the seed by which it was chosen and on another one |
 //! | gained | of those, a method has at least half of what that constant takes from the p99 |
 //!
+//! Half of the cases carry a policy ([`policy`]): for those the best fixed setting takes the place of no control, and a tenant
+//! that gets less than 0.95 of its reservation counts as harm, too, if it gets that with the best setting.
+//!
 //! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
 //! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
 //! they have it for themselves.
@@ -23,6 +27,7 @@ mod fnv;
 pub mod hosts;
 mod judge;
 pub mod placement;
+mod policy;
 mod report;
 pub mod response;
 pub mod shared;
@@ -72,7 +77,7 @@ pub fn methods() -> Vec<Method> {
         Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
         Method { name: "slowfast".into(), admission: Config::SlowFast(SlowFastConfig::PUBLISHED) },
     ];
-    for kib in [256, 1_024, 4_096, 16_384] {
+    for kib in policy::BUDGETS_KIB {
         methods.push(Method { name: format!("fixed_{kib}k"), admission: Config::Fixed { budget_bytes: kib << 10 } });
     }
     methods
@@ -121,14 +126,20 @@ fn saturating(spec: &Spec) -> Spec {
 /// # Panics
 /// If the drawn case is no scenario.
 pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Option<Case>, E> {
-    let text = draw::case(seed);
-    let ready = |warmup, duration| setup(&text, warmup, duration).unwrap_or_else(|why| panic!("{why}\n{text}"));
-    let pilot = execute("pilot", &[(ready(Duration::ZERO, PILOT), seed)])?;
-    let rate = pilot[0].requests_per_s;
-    if rate > most {
+    let ready = |text: &str, warmup, duration| {
+        setup(text, warmup, duration).unwrap_or_else(|why| panic!("case {seed}: {why}\n{text}"))
+    };
+    let mut text = draw::case(seed);
+    let plain = ready(&text, Duration::ZERO, PILOT);
+    let mut pilot = execute("pilot", &[(plain.clone(), seed)])?.remove(0);
+    if pilot.requests_per_s > most {
         return Ok(None);
     }
-    let time = counted(rate);
+    if let Some(with) = policy::add(seed, &text, &plain, &pilot) {
+        pilot = execute("pilot", &[(ready(&with, Duration::ZERO, PILOT), seed)])?.remove(0);
+        text = with;
+    }
+    let time = counted(pilot.requests_per_s);
     judged(seed, &timed(&text, time, time), methods, execute).map(Some)
 }
 
@@ -138,7 +149,7 @@ fn counted(requests_per_s: f64) -> Duration {
     Duration::from_nanos((seconds * 1e9) as u64)
 }
 
-/// Runs a scenario without control and with each method.
+/// Runs a scenario with what it is compared with, which is no control or the best fixed setting, and with each method.
 fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Case, E> {
     let setup = parsed(scenario).unwrap_or_else(|why| panic!("{why}\n{scenario}"));
     // Each kind of request alone on the device.
@@ -150,13 +161,17 @@ fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execut
         places.push(place.unwrap_or(pilots.len()));
         if place.is_none() {
             let client = Client { workload, until: Instant::ZERO + PILOT, ..client.clone() };
-            let pilot = Setup { clients: vec![client], warmup: Duration::ZERO, ..setup.clone() };
-            pilots.push((Setup { duration: PILOT, sample_every: PILOT, ..pilot }, seed));
+            let mut pilot = Setup { clients: vec![client], ..policy::without(&setup) };
+            (pilot.warmup, pilot.duration, pilot.sample_every) = (Duration::ZERO, PILOT, PILOT);
+            pilots.push((pilot, seed));
         }
     }
     let alone = execute("pilots", &pilots)?;
     let capacity = places.into_iter().map(|place| alone[place].requests_per_s).collect();
     let mut case = Case::new(seed, setup, scenario, capacity, methods.len());
+    if policy::is_carried(&case.setup) {
+        case.reference = policy::best_setting(&case, execute)?;
+    }
     let with = |case: &Case, method: usize| case.with(methods[method].admission);
     compare(&mut case, methods.len(), Case::looks_harmed, Case::reference, with, Case::learn, execute)?;
     Ok(case)

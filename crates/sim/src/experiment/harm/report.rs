@@ -109,10 +109,11 @@ pub fn judge<E>(
     shrinks: bool,
     execute: &mut Execute<'_, E>,
 ) -> Result<Vec<Judged>, E> {
-    let shared = |super::shared::Verdict { harmed, gravely }, light: &super::shared::Light| Judged {
+    let counted = |super::Verdict { harmed, gravely, helped }, effect: &dyn std::fmt::Display| Judged {
         harmed,
         gravely,
-        effect: light.to_string(),
+        helped,
+        effect: effect.to_string(),
         ..Judged::default()
     };
     Ok(match controller {
@@ -128,10 +129,7 @@ pub fn judge<E>(
         Controller::LatencyTarget => {
             let methods = [Method::Adaptive, Method::Pid];
             let case = response::case(seed, f64::INFINITY, &methods, execute)?;
-            let judged = |case: &response::Case, method| {
-                let response::Verdict { harmed, gravely, helped } = case.verdict(method);
-                Judged { harmed, gravely, helped, effect: case.effect(method).to_string(), ..Judged::default() }
-            };
+            let judged = |case: &response::Case, method| counted(case.verdict(method), case.effect(method));
             case.map_or_else(Vec::new, |case| (0..methods.len()).map(|method| judged(&case, method)).collect())
         }
         Controller::Placement => placements()
@@ -144,11 +142,11 @@ pub fn judge<E>(
             .to_vec(),
         Controller::Slots => {
             let effect = slots::judged(seed, latency_targets::Config::NEEDS);
-            vec![shared(effect.verdict(), &effect.light)]
+            vec![counted(effect.verdict(), &effect.light)]
         }
         Controller::Guarantees => {
             let effect = throughput::judged(seed);
-            vec![shared(effect.verdict(), &effect.light)]
+            vec![counted(effect.verdict(), &effect.light)]
         }
     })
 }
@@ -286,6 +284,10 @@ pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Re
              below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped if \
              light tenants have half of none's p99 at 0.97 of its throughput. A case may be both. Where the best constant \
              helps (chosen on one seed, judged on another), a method has gained if it has half of that."
+                .into(),
+            "Half of the cases of admission control carry a limit, a reservation or a latency target. In those the best fixed \
+             setting under the same policy, chosen on a seed of its own, takes the place of none, and less than 0.95 of a \
+             reservation is harm, too."
                 .into(),
         ],
         sections,

@@ -6,7 +6,7 @@
 
 use toml::{Table, Value};
 
-use super::judge::{Case, HARM};
+use super::judge::{Case, HARM, due, log_ratio, part_of_due};
 use super::{Config, MORE_SEEDS, Method, PILOT, counted, judged, parsed};
 use crate::experiment::{Digest, Execute};
 use evenkeel_control::{Duration, Instant};
@@ -187,13 +187,15 @@ fn set_ms(table: &mut Table, key: &str, ms: i64) {
 
 /// How far a pair of runs is beyond the bounds of harm, as a logarithm; above 0 it is.
 fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
-    let lost = libm::log(HARM.0) - libm::log(with.bytes_per_s / none.bytes_per_s);
+    let lost = |part: f64| libm::log(HARM.0) - libm::log(part);
+    let throughput = lost(with.bytes_per_s / none.bytes_per_s);
+    let reserved =
+        due(&case.setup, none).into_iter().map(|(place, due)| lost(part_of_due(&case.setup, with, place, due)));
     let late = |place: usize| {
         let (was, is) = (&none.tenants[place].response, &with.tenants[place].response);
-        let ratio = |is: f64, was: f64| if is > 0.0 { libm::log(is / was) } else { f64::INFINITY };
-        ratio(is.p50_ms, was.p50_ms).max(ratio(is.p99_ms, was.p99_ms)) - libm::log(HARM.1)
+        log_ratio(is.p50_ms, was.p50_ms).max(log_ratio(is.p99_ms, was.p99_ms)) - libm::log(HARM.1)
     };
-    case.light(none).into_iter().map(late).fold(lost, f64::max)
+    case.light(none).into_iter().map(late).chain(reserved).fold(throughput, f64::max)
 }
 
 /// Adds the method, a seed that shows the harm (of those that do, the one in the middle), and what the method would have to
@@ -223,6 +225,15 @@ fn with_bounds<E>(
     let why = |factor: f64| format!("{factor} of what it is with {of}");
     let least = libm::floor(HARM.0 * none.bytes_per_s);
     let mut bounds = vec![bound("bytes_per_s".to_owned(), "min", least, why(HARM.0))];
+    for (place, due) in due(&case.setup, none) {
+        let metric = format!("{}.iops", case.setup.tenants[place].name);
+        bounds.push(bound(
+            metric,
+            "min",
+            libm::floor(HARM.0 * due * 1e3) / 1e3,
+            format!("{} of what is due to it", HARM.0),
+        ));
+    }
     for place in case.light(none) {
         let (name, response) = (&case.setup.tenants[place].name, &none.tenants[place].response);
         for (metric, ms) in [("p50_ms", response.p50_ms), ("p99_ms", response.p99_ms)] {

@@ -30,6 +30,17 @@ fn the_judge_knows_harm_from_nothing() {
     assert!(least.harmed && least.gravely, "{}", case.effect(1));
 }
 
+/// Infinities have no interval.
+#[test]
+fn a_tenant_that_gets_nothing_is_harmed_and_not_helped() {
+    let mut effect = judge::Effect::default();
+    (0..3).for_each(|_| effect.add(1.0, Some(([1.0, 10.0], [0.0, 0.0]))));
+    assert_eq!(effect.verdict(), Verdict { harmed: true, gravely: true, helped: false });
+    let mut nothing = judge::Effect::default();
+    (0..3).for_each(|_| nothing.add(0.0, None));
+    assert_eq!(nothing.verdict(), Verdict { harmed: true, gravely: true, helped: false });
+}
+
 #[test]
 fn drawn_workers_have_something_to_place() {
     for seed in 0..500 {
@@ -75,7 +86,7 @@ const SLOTS_HARM: [u64; 7] = [2, 8, 10, 13, 19, 21, 23];
 const THROUGHPUT_HARM: [u64; 4] = [2, 16, 33, 42];
 
 /// Judges 24 cases on two threads.
-fn harmed(judge: impl Fn(u64) -> shared::Verdict + Sync) -> Vec<(u64, bool)> {
+fn harmed(judge: impl Fn(u64) -> Verdict + Sync) -> Vec<(u64, bool)> {
     let half = |from: u64| (0..12).map(|case| from + 2 * case).collect::<Vec<u64>>();
     let judged = |seeds: Vec<u64>| seeds.into_iter().map(|seed| (seed, judge(seed))).collect::<Vec<_>>();
     let mut all = std::thread::scope(|scope| {
