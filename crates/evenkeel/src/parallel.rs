@@ -124,12 +124,26 @@ pub(crate) fn each<T: Sync, R: Send>(
     stop: &AtomicBool,
     work: impl Fn(&T) -> R + Sync,
 ) -> Result<Vec<R>, Stopped> {
+    let results = until(items, threads, &|| stop.load(Ordering::Relaxed), work);
+    let done = results.iter().flatten().count();
+    let results: Option<Vec<R>> = results.into_iter().collect();
+    results.ok_or(Stopped::Interrupted { done, of: items.len() })
+}
+
+/// Applies `work` to each item on `threads` threads until `stopped`, and answers in the order given: nothing for items that
+/// had not begun by then. Shows progress on a terminal when it takes longer than two seconds.
+pub(crate) fn until<T: Sync, R: Send>(
+    items: &[T],
+    threads: usize,
+    stopped: &(dyn Fn() -> bool + Sync),
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<Option<R>> {
     let next = AtomicUsize::new(0);
     let complete = AtomicUsize::new(0);
     let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         let take = || {
-            while !stop.load(Ordering::Relaxed) {
+            while !stopped() {
                 let place = next.fetch_add(1, Ordering::Relaxed);
                 let Some(item) = items.get(place) else { return };
                 let result = work(item);
@@ -141,9 +155,7 @@ pub(crate) fn each<T: Sync, R: Send>(
         let done = || complete.load(Ordering::Relaxed) as u64 * PARTS;
         show_until(&|| workers.iter().all(|worker| worker.is_finished()), &done, items.len());
     });
-    let results = results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
-    let results: Option<Vec<R>> = results.collect();
-    results.ok_or(Stopped::Interrupted { done: complete.load(Ordering::Relaxed), of: items.len() })
+    results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)).collect()
 }
 
 /// Puts the results in order.

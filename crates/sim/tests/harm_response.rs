@@ -2,7 +2,7 @@
 
 use evenkeel_sim::experiment::harm::response::{self, Case, Method};
 
-use crate::parallel::execute;
+use crate::parallel::{each, in_turn};
 
 /// Cases with more requests a second take too long here.
 const MOST_REQUESTS_PER_S: f64 = 3_000.0;
@@ -26,7 +26,8 @@ fn listed(cases: &[Case], which: impl Fn(&Case) -> bool) -> Vec<String> {
 fn a_latency_target_harms_few_cases_and_helps_many() {
     let number = |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let (from, count) = (number("HARM_FROM", 1_000_000), number("HARM_CASES", 40));
-    let cases = response::cases(from, count, MOST_REQUESTS_PER_S, &[Method::Adaptive], &mut execute).unwrap();
+    let judge = |seed| response::case(seed, MOST_REQUESTS_PER_S, &[Method::Adaptive], &mut in_turn).unwrap();
+    let cases = each(from..from + count, judge);
     let harmed = listed(&cases, |case| case.verdict(0).harmed);
     let helped = listed(&cases, |case| case.verdict(0).helped);
     println!("{} cases; harmed: {harmed:#?}; helped: {}", cases.len(), helped.len());
@@ -37,9 +38,9 @@ fn a_latency_target_harms_few_cases_and_helps_many() {
 
 #[test]
 fn the_same_seed_draws_the_same_case() {
-    let draw = || response::cases(5, 2, f64::INFINITY, &[], &mut execute).unwrap();
-    let (one, other) = (draw(), draw());
-    for (one, other) in one.iter().zip(&other) {
+    let draw = |seed| response::case(seed, f64::INFINITY, &[], &mut in_turn).unwrap().unwrap();
+    for seed in [5, 6] {
+        let (one, other) = (draw(seed), draw(seed));
         assert_eq!((one.target, one.load, one.seed), (other.target, other.load, other.seed));
     }
 }

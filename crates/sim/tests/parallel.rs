@@ -1,27 +1,33 @@
-//! Runs of experiments on all processors.
+//! Cases of experiments on all processors.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_sim::experiment::Digest;
-use evenkeel_sim::world::{Setup, run_quietly};
+use evenkeel_sim::world::{Failure, Setup, run_quietly};
 
-/// Runs each setup with its seed; digests in the same order.
-pub(crate) fn execute(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, String> {
+/// Runs each setup with its seed, one after the other.
+pub(crate) fn in_turn(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Failure> {
+    runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
+}
+
+/// What `work` makes of each seed that it makes anything of, in order: on all processors, each takes the next seed.
+pub(crate) fn each<R: Send>(seeds: std::ops::Range<u64>, work: impl Fn(u64) -> Option<R> + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(8);
-    let mut made: Vec<Option<Result<Digest, String>>> = runs.iter().map(|_| None).collect();
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|first| {
-                let run = move |place: usize| {
-                    let (setup, seed) = &runs[place];
-                    (place, run_quietly(setup, *seed).map(Digest::of).map_err(|failure| failure.to_string()))
-                };
-                scope.spawn(move || (first..runs.len()).step_by(threads).map(run).collect::<Vec<_>>())
-            })
-            .collect();
-        for worker in workers {
-            for (place, digest) in worker.join().map_err(|_| "a worker panicked").unwrap_or_default() {
-                made[place] = Some(digest);
+    let (next, made) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    let take = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
             }
+            let result = work(seed);
+            made.lock().unwrap().push((seed, result));
         }
-    });
-    made.into_iter().map(|digest| digest.unwrap_or_else(|| Err("not run".into()))).collect()
+    };
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(take))));
+    let mut made = made.into_inner().unwrap();
+    made.sort_by_key(|(seed, _)| *seed);
+    assert_eq!(made.len() as u64, seeds.end - seeds.start);
+    made.into_iter().filter_map(|(_, result)| result).collect()
 }

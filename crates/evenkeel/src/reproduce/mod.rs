@@ -1,7 +1,9 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
+mod harm;
 mod page;
 mod rows;
+mod sets;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -15,11 +17,13 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
-use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, harm, iscsi, messenger, saat};
+use evenkeel_sim::experiment::harm::constants;
+use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
 use evenkeel_sim::world::Setup;
 
 use crate::output;
 use crate::parallel::{self, Stopped};
+use sets::Sets;
 
 /// A paper's experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -43,9 +47,10 @@ enum Experiment {
 pub(crate) struct Args {
     /// Which
     experiment: Experiment,
-    /// Seed; the same seed gives the same figures on every machine
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1 << 48))]
-    seed: u64,
+    /// Seed; the same seed gives the same figures on every machine. Without it 1; for harm the seed that follows from the
+    /// controllers' constants, so that changed constants are judged on cases that are new to them
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    seed: Option<u64>,
     /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
     #[arg(long)]
     quick: bool,
@@ -62,6 +67,8 @@ pub(crate) struct Args {
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N")]
     jobs: Option<std::num::NonZeroUsize>,
+    #[command(flatten)]
+    harm: harm::HarmArgs,
 }
 
 /// Exit status after an interrupt, as shells have it.
@@ -73,10 +80,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("evenkeel: {error:#}");
-            match error.downcast_ref::<Stopped>() {
-                Some(Stopped::Interrupted { .. }) => ExitCode::from(INTERRUPTED),
-                _ => ExitCode::FAILURE,
-            }
+            let interrupted =
+                matches!(error.downcast_ref(), Some(Stopped::Interrupted { .. })) || error.is::<Partial>();
+            if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -87,33 +93,55 @@ fn show(args: &Args) -> anyhow::Result<()> {
         // Before minutes of work, not after.
         OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
     }
+    let is_harm = args.experiment == Experiment::Harm;
+    if let Some(option) = args.harm.given().filter(|_| !is_harm) {
+        anyhow::bail!("{option} is for harm: other experiments draw no cases");
+    }
+    let mut sets = is_harm.then(|| Sets::read(&args.harm.sets, args.seed.is_none())).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
+    if let Some(sets) = sets.as_mut().filter(|_| args.harm.record) {
+        sets.record(&report)?;
+    }
     let took = begun.elapsed();
     if let Some(path) = &args.report {
         let html = page::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
     if args.json {
-        output::print(&(serde_json::to_string_pretty(&rows::document(&report))? + "\n"));
-        return Ok(());
+        output::print(&(serde_json::to_string_pretty(&rows::document(&report, sets.as_ref()))? + "\n"));
+        return whole(&stop);
     }
     let mut text = table::text(&report);
-    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), args.seed));
+    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
+    if let Some(sets) = &sets {
+        text.push_str(&format!("{}\n", sets.words()));
+    }
     if let Some(path) = &args.report {
         text.push_str(&format!("Plots: {}\n", path.display()));
     }
     output::print(&text);
-    Ok(())
+    whole(&stop)
 }
+
+/// An error after an interrupt, when figures about a part have been shown.
+fn whole(stop: &AtomicBool) -> anyhow::Result<()> {
+    if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
+}
+
+/// An interrupt came before the last case.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted: the figures are about the cases that were judged until then")]
+struct Partial;
 
 fn threads(args: &Args) -> usize {
     args.jobs.map_or_else(parallel::cores, std::num::NonZero::get)
 }
 
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
-    let options = Options { seed: args.seed, quick: args.quick };
+    let usual = if args.experiment == Experiment::Harm { constants::seed(constants::hash()) } else { 1 };
+    let options = Options { seed: args.seed.unwrap_or(usual), quick: args.quick };
     anyhow::ensure!(
         args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
         "--traces is for saat and drg: the tenants of other experiments are not recorded"
@@ -131,9 +159,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let execute: &mut experiment::Execute<'_, Stopped> = &mut execute;
     Ok(match args.experiment {
         Experiment::Bufferbloat => bufferbloat::run(&options, execute)?,
-        Experiment::Harm => harm::run(&options, &mut |name, runs| Ok(execute(name, runs)?), &mut |name, runs| {
-            each(args, stop, name, runs, |asked, seed| Ok(harm::judge(*asked, seed)))
-        })?,
+        Experiment::Harm => harm::run(&options, &args.harm, threads(args), stop)?,
         Experiment::Iscsi => {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }

@@ -42,9 +42,12 @@ fn claims(report: &Report) -> Section {
             Cell::Text(claim.numbers.clone()),
         ]
     });
-    let columns = ["where", "what the paper says", "reproduced", "figures"];
+    let (title, columns) = match report.experiment {
+        experiment::harm::NAME => ("Aims", ["where", "aim", "reached", "figures"]),
+        _ => ("Claims of the paper", ["where", "what the paper says", "reproduced", "figures"]),
+    };
     let table = Table { title: String::new(), columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() };
-    Section { title: "Claims of the paper".to_owned(), text: Vec::new(), blocks: vec![Block::Table(table)] }
+    Section { title: title.to_owned(), text: Vec::new(), blocks: vec![Block::Table(table)] }
 }
 
 fn section(part: &Part) -> Section {

@@ -3,11 +3,17 @@
 use evenkeel_sim::experiment::{Report, Row};
 use serde::Serialize;
 
+use super::sets::Sets;
+
 /// The document of `--json`; `docs/reproduce.md` describes every field.
 #[derive(Debug, Serialize)]
 pub(super) struct Document<'a> {
     experiment: &'static str,
     seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    constants: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sets_used: Option<usize>,
     rows: Vec<RowDocument<'a>>,
     claims: Vec<ClaimDocument<'a>>,
 }
@@ -33,7 +39,7 @@ struct ClaimDocument<'a> {
     numbers: &'a str,
 }
 
-pub(super) fn document(report: &Report) -> Document<'_> {
+pub(super) fn document<'a>(report: &'a Report, sets: Option<&'a Sets>) -> Document<'a> {
     // JSON has no infinity and no NaN.
     let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
     let row = |row: &'_ Row| RowDocument {
@@ -51,6 +57,8 @@ pub(super) fn document(report: &Report) -> Document<'_> {
     Document {
         experiment: report.experiment,
         seed: report.seed,
+        constants: sets.map(|sets| sets.constants.as_str()),
+        sets_used: sets.and_then(Sets::used),
         rows: rows.map(|each| RowDocument { case: &each.case, ..row(each) }).collect(),
         claims: report
             .claims

@@ -35,8 +35,9 @@ evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --jso
         }
         harm::NAME => {
             "
-Cases that each method harms or helps, against no control. faithful: the published method.
-evenkeel: the default. Fixed budgets: --json and --report. Which cases are harmed: --report.
+Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the
+fewest. faithful: the published method. evenkeel: the default. All fixed budgets: --json and --report.
+Which cases are harmed, and by how much: --report.
 "
         }
         _ => {
@@ -70,7 +71,11 @@ pub(super) fn text(report: &Report) -> String {
     }
     let reproduced = report.claims.iter().filter(|claim| claim.reproduced).count();
     if !report.claims.is_empty() {
-        let _ = writeln!(text, "\nCLAIMS OF THE PAPER: {reproduced} of {} reproduced", report.claims.len());
+        let (title, verb) = match report.experiment {
+            harm::NAME => ("AIMS", "reached"),
+            _ => ("CLAIMS OF THE PAPER", "reproduced"),
+        };
+        let _ = writeln!(text, "\n{title}: {reproduced} of {} {verb}", report.claims.len());
     }
     for claim in &report.claims {
         let verdict = if claim.reproduced { "yes" } else { "NO " };

@@ -1,5 +1,8 @@
+use std::path::Path;
+
 use evenkeel_sim::experiment::{Better, Claim, Report, Row, Section};
 
+use super::sets::Sets;
 use super::{page, rows, table};
 
 fn report() -> Report {
@@ -29,7 +32,7 @@ fn report() -> Report {
 
 #[test]
 fn rows_are_written_as_described() {
-    let document = serde_json::to_value(rows::document(&report())).unwrap();
+    let document = serde_json::to_value(rows::document(&report(), None)).unwrap();
     assert_eq!((&document["experiment"], &document["seed"]), (&"bufferbloat".into(), &7.into()));
     let rows = document["rows"].as_array().unwrap();
     let keys = ["case", "metric", "unit", "better", "paper", "baseline", "faithful", "evenkeel"];
@@ -38,6 +41,11 @@ fn rows_are_written_as_described() {
     assert_eq!((rows[0]["better"].as_str(), rows[0]["paper"].is_null()), (Some("lower"), true));
     assert_eq!((rows[1]["metric"].as_str(), rows[1]["baseline"].as_f64()), (Some("light_p99_ms_theta"), Some(6.0)));
     assert!(rows[2]["baseline"].is_null(), "JSON has no infinity");
+    assert!(document.get("constants").is_none(), "no set was drawn");
+    let sets = Sets::read(Path::new("/nowhere/sets.md"), true).unwrap();
+    let document = serde_json::to_value(rows::document(&report(), Some(&sets))).unwrap();
+    assert_eq!(document["constants"], sets.constants.as_str());
+    assert!(document.get("sets_used").is_none(), "not known");
 }
 
 #[test]
@@ -56,4 +64,25 @@ fn a_page_shows_every_method() {
         assert!(html.contains(expected), "{expected}");
     }
     assert!(!html.contains("<4 KiB>"));
+}
+
+/// The parser is asked as the program asks it: names of options and their groups are checked with it.
+#[test]
+fn options_for_harm_are_read_and_others_are_refused() {
+    use clap::{Args as _, FromArgMatches as _};
+    let parse = |words: &[&str]| {
+        let command = super::Args::augment_args(clap::Command::new("reproduce"));
+        let matches = command.try_get_matches_from([&["reproduce"], words].concat())?;
+        super::Args::from_arg_matches(&matches)
+    };
+    let args =
+        parse(&["harm", "--cases", "40", "--controller", "slots", "--write-failures", "failures", "--record"]).unwrap();
+    assert_eq!((args.seed, args.harm.given()), (None, Some("--cases")));
+    for refused in
+        [&["harm", "--cases", "1001"][..], &["harm", "--cases", "9", "--quick"], &["harm", "--seed", "1", "--record"]]
+    {
+        assert!(parse(refused).is_err(), "{refused:?}");
+    }
+    let error = super::show(&parse(&["drg", "--record"]).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("--record is for harm"), "{error}");
 }

@@ -1,6 +1,7 @@
 //! First, do no harm: controllers against none, on cases drawn at random.
 //!
-//! Here: admission. The others have modules of their own, and what is judged there is said there.
+//! Here: admission. A harmed case becomes a scenario ([`failure`]). The others have modules of their own, and what is judged
+//! there is said there.
 //!
 //! A controller is judged on devices and loads on which it was not built. Each case is run without control and with each
 //! method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
@@ -13,31 +14,41 @@
 //! | worth | the best constant helps, on the seed by which it was chosen and on another one |
 //! | gained | of those, a method has at least half of what that constant takes from the p99 |
 //!
+//! Half of the cases carry a policy ([`policy`]): for those the best fixed setting takes the place of no control, and a tenant
+//! that gets less than 0.95 of its reservation counts as harm, too, if it gets that with the best setting.
+//!
 //! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
 //! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
 //! they have it for themselves.
 
+pub mod constants;
 pub mod draw;
+mod fnv;
 pub mod hosts;
 mod judge;
 pub mod placement;
+mod policy;
 mod report;
 pub mod response;
 pub mod shared;
+mod shrink;
 pub mod slots;
+#[cfg(test)]
+mod source;
 #[cfg(test)]
 mod tests;
 pub mod throughput;
 
-use evenkeel_control::Duration;
 use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
+use evenkeel_control::{Duration, Instant};
 
 use super::{Digest, Execute};
 use crate::scenario;
 use crate::workload::Spec;
 use crate::world::{Client, Setup};
 pub use judge::{Case, Effect, Verdict};
-pub use report::{Ask, Asked, Judged, NAME, judge, run};
+pub use report::{Answer, Ask, Controller, Judged, NAME, Plan, SET, judge, run};
+pub use shrink::failure;
 
 /// Seeds of every case, and of one that looks harmed.
 const SEEDS: u64 = 2;
@@ -66,10 +77,28 @@ pub fn methods() -> Vec<Method> {
         Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
         Method { name: "slowfast".into(), admission: Config::SlowFast(SlowFastConfig::PUBLISHED) },
     ];
-    for kib in [256, 1_024, 4_096, 16_384] {
+    for kib in policy::BUDGETS_KIB {
         methods.push(Method { name: format!("fixed_{kib}k"), admission: Config::Fixed { budget_bytes: kib << 10 } });
     }
     methods
+}
+
+/// The scenario of a drawn case that counts from `warmup` on.
+fn timed(text: &str, warmup: Duration, duration: Duration) -> String {
+    let ms = |time: Duration| time.as_nanos() / 1_000_000;
+    format!("warmup = \"{}ms\"\nduration = \"{}ms\"\n{text}", ms(warmup), ms(duration))
+}
+
+/// The setup of a scenario, without admission control.
+///
+/// # Errors
+/// What the text has that no scenario may have.
+fn parsed(text: &str) -> Result<Setup, String> {
+    let parsed = scenario::parse(text, "a drawn case", &[], &mut |_| Err(std::io::ErrorKind::NotFound.into()));
+    let mut setup = parsed.map_err(|problems| format!("{problems:?}"))?.scenario.setup;
+    setup.pool.admission = Config::None;
+    setup.sample_every = setup.duration;
+    Ok(setup)
 }
 
 /// The setup of a drawn case, without control, whose time counts from `warmup` on.
@@ -77,13 +106,7 @@ pub fn methods() -> Vec<Method> {
 /// # Errors
 /// What a drawn text has that no scenario may have: a mistake in [`draw`].
 pub fn setup(text: &str, warmup: Duration, duration: Duration) -> Result<Setup, String> {
-    let ms = |time: Duration| time.as_nanos() / 1_000_000;
-    let text = format!("warmup = \"{}ms\"\nduration = \"{}ms\"\n{text}", ms(warmup), ms(duration));
-    let parsed = scenario::parse(&text, "a drawn case", &[], &mut |_| Err(std::io::ErrorKind::NotFound.into()));
-    let mut setup = parsed.map_err(|problems| format!("{problems:?}"))?.scenario.setup;
-    setup.pool.admission = Config::None;
-    setup.sample_every = setup.duration;
-    Ok(setup)
+    parsed(&timed(text, warmup, duration))
 }
 
 /// The same requests, as many as the device takes.
@@ -94,68 +117,72 @@ fn saturating(spec: &Spec) -> Spec {
     }
 }
 
-/// Runs the cases `from..from + count` without control and with each method. Cases with more than `most` requests a second
-/// are left out: they take long to run.
+/// Runs the case of a seed without control and with each method. `None`: it has more than `most` requests a second, which
+/// take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
 ///
 /// # Panics
-/// If a drawn case is no scenario.
-pub fn cases<E>(
-    from: u64,
-    count: u64,
-    most: f64,
-    methods: &[Method],
-    execute: &mut Execute<'_, E>,
-) -> Result<Vec<Case>, E> {
-    let texts: Vec<(u64, String)> = (from..from + count).map(|seed| (seed, draw::case(seed))).collect();
-    let ready =
-        |text: &str, warmup, duration| setup(text, warmup, duration).unwrap_or_else(|why| panic!("{why}\n{text}"));
-    let mut pilots: Vec<(Setup, u64)> =
-        texts.iter().map(|(seed, text)| (ready(text, Duration::ZERO, PILOT), *seed)).collect();
-    // Behind those, each kind of request alone on its device.
-    let mut alone: Vec<Vec<usize>> = Vec::new();
-    for case in 0..texts.len() {
-        let (setup, seed) = pilots[case].clone();
-        let mut kinds: Vec<(Spec, usize)> = Vec::new();
-        alone.push(Vec::new());
-        for client in &setup.clients {
-            let spec = saturating(&client.workload);
-            let place = kinds.iter().find(|(kind, _)| *kind == spec).map(|(_, place)| *place);
-            let place = place.unwrap_or_else(|| {
-                let client = Client { workload: spec.clone(), ..client.clone() };
-                pilots.push((Setup { clients: vec![client], ..setup.clone() }, seed));
-                kinds.push((spec, pilots.len() - 1));
-                pilots.len() - 1
-            });
-            alone[case].push(place);
-        }
-    }
-    let pilots = execute("pilots", &pilots)?;
-    let mut cases: Vec<Case> = Vec::new();
-    let drawn = texts.into_iter().enumerate().filter(|(place, _)| pilots[*place].requests_per_s <= most);
-    for (place, (seed, text)) in drawn {
-        let seconds = (COMPLETIONS / pilots[place].requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
-        let time = Duration::from_nanos((seconds * 1e9) as u64);
-        let capacity = alone[place].iter().map(|&pilot| pilots[pilot].requests_per_s).collect();
-        cases.push(Case::new(seed, ready(&text, time, time), capacity, methods.len()));
-    }
-    let with = |case: &Case, method: usize| {
-        let mut setup = case.setup.clone();
-        setup.pool.admission = methods[method].admission;
-        setup
+/// If the drawn case is no scenario.
+pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Option<Case>, E> {
+    let ready = |text: &str, warmup, duration| {
+        setup(text, warmup, duration).unwrap_or_else(|why| panic!("case {seed}: {why}\n{text}"))
     };
-    compare(&mut cases, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
-    Ok(cases)
+    let mut text = draw::case(seed);
+    let plain = ready(&text, Duration::ZERO, PILOT);
+    let mut pilot = execute("pilot", &[(plain.clone(), seed)])?.remove(0);
+    if pilot.requests_per_s > most {
+        return Ok(None);
+    }
+    if let Some(with) = policy::add(seed, &text, &plain, &pilot) {
+        pilot = execute("pilot", &[(ready(&with, Duration::ZERO, PILOT), seed)])?.remove(0);
+        text = with;
+    }
+    let time = counted(pilot.requests_per_s);
+    judged(seed, &timed(&text, time, time), methods, execute).map(Some)
 }
 
-/// Runs each case without control and with each method, on the same seeds: on more of them where a method looks harmful.
+/// How long a device with so many requests a second is run before it counts, and how long it counts.
+fn counted(requests_per_s: f64) -> Duration {
+    let seconds = (COMPLETIONS / requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
+    Duration::from_nanos((seconds * 1e9) as u64)
+}
+
+/// Runs a scenario with what it is compared with, which is no control or the best fixed setting, and with each method.
+fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Case, E> {
+    let setup = parsed(scenario).unwrap_or_else(|why| panic!("{why}\n{scenario}"));
+    // Each kind of request alone on the device.
+    let mut pilots: Vec<(Setup, u64)> = Vec::new();
+    let mut places = Vec::new();
+    for client in &setup.clients {
+        let workload = saturating(&client.workload);
+        let place = pilots.iter().position(|(pilot, _)| pilot.clients[0].workload == workload);
+        places.push(place.unwrap_or(pilots.len()));
+        if place.is_none() {
+            let client = Client { workload, until: Instant::ZERO + PILOT, ..client.clone() };
+            let mut pilot = Setup { clients: vec![client], ..policy::without(&setup) };
+            (pilot.warmup, pilot.duration, pilot.sample_every) = (Duration::ZERO, PILOT, PILOT);
+            pilots.push((pilot, seed));
+        }
+    }
+    let alone = execute("pilots", &pilots)?;
+    let capacity = places.into_iter().map(|place| alone[place].requests_per_s).collect();
+    let mut case = Case::new(seed, setup, scenario, capacity, methods.len());
+    if policy::is_carried(&case.setup) {
+        case.reference = policy::best_setting(&case, execute)?;
+    }
+    let with = |case: &Case, method: usize| case.with(methods[method].admission);
+    compare(&mut case, methods.len(), Case::looks_harmed, Case::reference, with, Case::learn, execute)?;
+    Ok(case)
+}
+
+/// Runs a case without control and with each method, on the same seeds: on more of them where a method looks harmful.
 ///
 /// # Errors
 /// Those of `execute`.
 fn compare<C, E>(
-    cases: &mut [C],
+    case: &mut C,
     methods: usize,
     looks_harmed: impl Fn(&C, usize) -> bool,
     without: impl Fn(&C) -> Setup,
@@ -163,25 +190,17 @@ fn compare<C, E>(
     learn: impl Fn(&mut C, usize, &Digest, &Digest),
     execute: &mut Execute<'_, E>,
 ) -> Result<(), E> {
-    for (name, seeds) in [("every case", 0..SEEDS), ("cases that look harmed", SEEDS..MORE_SEEDS)] {
+    for (name, seeds) in [("every case", 0..SEEDS), ("a case that looks harmed", SEEDS..MORE_SEEDS)] {
         let first = seeds.start == 0;
-        let (mut places, mut runs) = (Vec::new(), Vec::new());
-        for (place, case) in cases.iter().enumerate() {
-            let wanted: Vec<usize> = (0..methods).filter(|&method| first || looks_harmed(case, method)).collect();
-            for seed in seeds.clone().filter(|_| !wanted.is_empty()) {
-                places.push((place, None));
-                runs.push((without(case), seed));
-                for &method in &wanted {
-                    places.push((place, Some(method)));
-                    runs.push((with(case, method), seed));
-                }
-            }
+        let wanted: Vec<usize> = (0..methods).filter(|&method| first || looks_harmed(case, method)).collect();
+        let mut runs = Vec::new();
+        for seed in seeds.filter(|_| !wanted.is_empty()) {
+            runs.push((without(case), seed));
+            runs.extend(wanted.iter().map(|&method| (with(case, method), seed)));
         }
-        let mut none = None;
-        for ((place, method), digest) in places.into_iter().zip(execute(name, &runs)?) {
-            match (method, &none) {
-                (Some(method), Some(none)) => learn(&mut cases[place], method, none, &digest),
-                _ => none = Some(digest),
+        for of_seed in execute(name, &runs)?.chunks(wanted.len() + 1) {
+            for (&method, digest) in wanted.iter().zip(&of_seed[1..]) {
+                learn(case, method, &of_seed[0], digest);
             }
         }
     }

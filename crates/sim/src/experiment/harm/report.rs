@@ -4,144 +4,277 @@ use evenkeel_control::{placement as connections, slots as latency_targets};
 
 use super::response::{self, Method};
 use super::{Config, placement, slots, throughput};
-use crate::experiment::{Better, Execute, Options, Report, Row, Section};
+use crate::experiment::{Better, Claim, Execute, Options, Report, Row, Section};
 
 /// Name of the experiment.
 pub const NAME: &str = "harm";
 
-/// Cases of a whole run and of a quick one: of admission, and of every other controller.
-const CASES: u64 = 1_000;
+/// Cases of a set; of a whole run and of a quick one: of admission, and of every other controller.
+pub const SET: u64 = 1_000;
 const QUICK_CASES: u64 = 60;
 const OTHER_CASES: u64 = 200;
 const OTHER_QUICK_CASES: u64 = 24;
+/// The part of the cases that may be harmed.
+const BAR: f64 = 0.01;
 /// Part of a constant's gain that counts as having it.
 const GAINED: f64 = 0.5;
 
-/// Asks the judge of one controller, who makes the runs of a case alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Asked {
+/// Whom the cases judge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Controller {
+    /// Admission control.
+    Admission,
+    /// The latency target of a pool.
+    LatencyTarget,
     /// The placement of connections.
-    Placement(connections::Config),
+    Placement,
     /// Latency targets of hosts that share a device.
-    Slots(latency_targets::Config),
+    Slots,
     /// Guarantees of throughput on a cached device.
-    Throughput,
+    Guarantees,
 }
 
-impl Asked {
-    /// The method that is judged.
-    fn method(&self) -> &'static str {
+impl Controller {
+    /// All, in the order of the report.
+    pub const ALL: [Self; 5] = [Self::Admission, Self::LatencyTarget, Self::Placement, Self::Slots, Self::Guarantees];
+
+    /// Its name in results.
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Placement(config) => config.name(),
-            Self::Slots(_) => "slots",
-            Self::Throughput => "accurate",
+            Self::Admission => "admission",
+            Self::LatencyTarget => "latency target",
+            Self::Placement => "placement",
+            Self::Slots => "slots",
+            Self::Guarantees => "guarantees",
+        }
+    }
+
+    /// The judged methods: ours, the published one, and constants.
+    fn methods(self) -> Vec<String> {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        match self {
+            Self::Admission => super::methods().into_iter().map(|method| method.name).collect(),
+            Self::LatencyTarget => names(&["adaptive", "pid"]),
+            Self::Placement => names(&placements().map(|config| config.name())),
+            Self::Slots => names(&["slots"]),
+            Self::Guarantees => names(&["accurate"]),
+        }
+    }
+
+    /// What its judge counts.
+    const fn metrics(self) -> &'static [&'static str] {
+        match self {
+            Self::Admission | Self::Placement => &["harmed", "harmed_gravely", "helped", "gained"],
+            Self::LatencyTarget => &["harmed", "harmed_gravely", "helped"],
+            Self::Slots | Self::Guarantees => &["harmed", "harmed_gravely"],
         }
     }
 }
 
-/// What came of a case.
+fn placements() -> [connections::Config; 2] {
+    [connections::Config::default(), connections::Config::Genetic(connections::Moving::published())]
+}
+
+/// What to judge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Whom.
+    pub controllers: Vec<Controller>,
+    /// On how many cases each, at most [`SET`]; by default more for admission control than for the others.
+    pub cases: Option<u64>,
+}
+
+/// What came of a case with a method.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
-    pub(super) harmed: bool,
-    pub(super) gravely: bool,
+    /// Whether doing nothing would have been better.
+    pub harmed: bool,
+    /// Far better.
+    pub gravely: bool,
     pub(super) helped: bool,
     pub(super) part_of_gain: Option<f64>,
     pub(super) effect: String,
+    /// A harmed case made small, as a scenario.
+    pub failure: Option<String>,
 }
 
-/// Judges one case.
-pub fn judge(asked: Asked, seed: u64) -> Judged {
-    let shared = |super::shared::Verdict { harmed, gravely }, light: &super::shared::Light| Judged {
+/// Judges a controller's methods on the case of a seed: ours first. `shrinks`: a case of admission control that ours harms
+/// becomes a scenario.
+///
+/// # Errors
+/// Those of `execute`.
+pub fn judge<E>(
+    controller: Controller,
+    seed: u64,
+    shrinks: bool,
+    execute: &mut Execute<'_, E>,
+) -> Result<Vec<Judged>, E> {
+    let counted = |super::Verdict { harmed, gravely, helped }, effect: &dyn std::fmt::Display| Judged {
         harmed,
         gravely,
-        effect: light.to_string(),
+        helped,
+        effect: effect.to_string(),
         ..Judged::default()
     };
-    match asked {
-        Asked::Placement(config) => {
-            let case = placement::judge(seed, config);
-            let super::Verdict { harmed, gravely, helped } = case.verdict();
-            Judged { harmed, gravely, helped, part_of_gain: case.part_of_gain, effect: case.effect.to_string() }
+    Ok(match controller {
+        Controller::Admission => {
+            let methods = super::methods();
+            let Some(case) = super::case(seed, f64::INFINITY, &methods, execute)? else { return Ok(Vec::new()) };
+            let mut judged = admission(&case, &methods);
+            if shrinks && judged[0].harmed {
+                judged[0].failure = super::failure(&case, &methods[0], execute);
+            }
+            judged
         }
-        Asked::Slots(config) => {
-            let effect = slots::judged(seed, config);
-            shared(effect.verdict(), &effect.light)
+        Controller::LatencyTarget => {
+            let methods = [Method::Adaptive, Method::Pid];
+            let case = response::case(seed, f64::INFINITY, &methods, execute)?;
+            let judged = |case: &response::Case, method| counted(case.verdict(method), case.effect(method));
+            case.map_or_else(Vec::new, |case| (0..methods.len()).map(|method| judged(&case, method)).collect())
         }
-        Asked::Throughput => {
+        Controller::Placement => placements()
+            .map(|config| {
+                let case = placement::judge(seed, config);
+                let super::Verdict { harmed, gravely, helped } = case.verdict();
+                let (part_of_gain, effect) = (case.part_of_gain, case.effect.to_string());
+                Judged { harmed, gravely, helped, part_of_gain, effect, failure: None }
+            })
+            .to_vec(),
+        Controller::Slots => {
+            let effect = slots::judged(seed, latency_targets::Config::NEEDS);
+            vec![counted(effect.verdict(), &effect.light)]
+        }
+        Controller::Guarantees => {
             let effect = throughput::judged(seed);
-            shared(effect.verdict(), &effect.light)
+            vec![counted(effect.verdict(), &effect.light)]
         }
-    }
+    })
 }
 
-/// The cases of a method.
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) judged: Vec<Judged>,
+fn admission(case: &super::Case, methods: &[super::Method]) -> Vec<Judged> {
+    let constants: Vec<usize> =
+        (0..methods.len()).filter(|&place| matches!(methods[place].admission, Config::Fixed { .. })).collect();
+    let judged = |place| {
+        let super::Verdict { harmed, gravely, helped } = case.verdict(place);
+        let (part_of_gain, effect) = (case.part_of_gain(place, &constants), case.effect(place).to_string());
+        Judged { harmed, gravely, helped, part_of_gain, effect, failure: None }
+    };
+    (0..methods.len()).map(judged).collect()
 }
 
-/// Rows of counts. The first method is ours, the second one the published one; others have rows of their own. `metrics` are
-/// those that the judge of this controller knows.
-pub(super) fn section(title: &str, from: u64, methods: &[Column], metrics: &[&str]) -> Section {
-    let count = methods.first().map_or(0, |method| method.judged.len());
+/// A case with what came of it with each method.
+pub type Answer = (u64, Vec<Judged>);
+
+/// Counts of a method: harmed, and helped.
+fn counts(answers: &[Answer], method: usize) -> (usize, usize) {
+    let count = |counts: fn(&Judged) -> bool| answers.iter().filter(|(_, judged)| counts(&judged[method])).count();
+    (count(|case| case.harmed), count(|case| case.helped))
+}
+
+/// The constant that harms the fewest cases, of those the one that helps the most.
+fn best_constant(answers: &[Answer], methods: usize) -> Option<usize> {
+    (2..methods).min_by_key(|&method| {
+        let (harmed, helped) = counts(answers, method);
+        (harmed, std::cmp::Reverse(helped))
+    })
+}
+
+/// Rows of counts. The first method is ours, the second one the published one; constants have rows of their own, and the
+/// best of them the column of the baseline. `metrics` are those that the judge of this controller knows.
+pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[Answer], metrics: &[&str]) -> Section {
+    let count = answers.len();
+    let best = best_constant(answers, methods.len());
     let mut rows = Vec::new();
     for &metric in metrics {
-        let counts = |case: &&Judged| match metric {
+        let counts = |case: &Judged| match metric {
             "harmed" => case.harmed,
             "harmed_gravely" => case.gravely,
             "helped" => case.helped,
             _ => case.part_of_gain.is_some_and(|part| part >= GAINED),
         };
-        let of = |method: &Column| method.judged.iter().filter(counts).count() as f64;
+        let of = |method: usize| answers.iter().filter(|(_, judged)| counts(&judged[method])).count() as f64;
         let better = if metric.starts_with("harmed") { Better::Lower } else { Better::Higher };
-        let worth = || methods[0].judged.iter().filter(|case| case.part_of_gain.is_some()).count();
+        let worth = || answers.iter().filter(|(_, judged)| judged[0].part_of_gain.is_some()).count();
         let case = match metric {
             "gained" => format!("{title}, {} cases worth it", worth()),
             _ => format!("{title}, {count} drawn cases"),
         };
         let row = Row::new(&case, metric, "cases", better);
-        rows.push(Row { evenkeel: methods.first().map(of), faithful: methods.get(1).map(of), ..row.clone() });
-        for method in methods.iter().skip(2) {
-            rows.push(Row { method: Some(method.name.clone()), baseline: Some(of(method)), ..row.clone() });
+        let bar = match metric {
+            "harmed" => Some((BAR * count as f64).floor()),
+            "harmed_gravely" => Some(0.0),
+            _ => None,
+        };
+        let faithful = (methods.len() > 1).then(|| of(1));
+        rows.push(Row { evenkeel: Some(of(0)), faithful, baseline: best.map(of), bar, ..row.clone() });
+        for (method, name) in methods.iter().enumerate().skip(2) {
+            rows.push(Row { method: Some(name.clone()), baseline: Some(of(method)), ..row.clone() });
         }
     }
-    let mut text = vec![format!("Cases {from} to {} of the generator.", (from + count as u64).saturating_sub(1))];
-    for Column { name, judged } in methods {
-        for (seed, case) in (from..).zip(judged).filter(|(_, case)| case.harmed) {
-            let gravely = if case.gravely { " gravely" } else { "" };
-            text.push(format!("Case {seed} is harmed{gravely} by {name}: {}", case.effect));
+    let range = answers.first().zip(answers.last());
+    let mut text = vec![range.map_or_else(
+        || "No case was judged.".to_owned(),
+        |((first, _), (last, _))| format!("Cases {first} to {last} of the generator."),
+    )];
+    if count < asked {
+        text.push(format!("Interrupted: {count} of {asked} cases were judged."));
+    }
+    for (method, name) in methods.iter().enumerate() {
+        for (seed, judged) in answers.iter().filter(|(_, judged)| judged[method].harmed) {
+            let gravely = if judged[method].gravely { " gravely" } else { "" };
+            text.push(format!("Case {seed} is harmed{gravely} by {name}: {}", judged[method].effect));
         }
     }
     Section { title: title.into(), text, rows, figures: Vec::new() }
 }
 
-/// Runs of judges, in the same order.
-pub type Ask<'a, E> = dyn FnMut(&str, &[(Asked, u64)]) -> Result<Vec<Judged>, E> + 'a;
+/// That ours harms fewer cases and helps more than each constant, the best of which is named.
+pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
+    let best = best_constant(answers, methods.len())?;
+    let (harmed, helped) = counts(answers, 0);
+    let beats = |method| {
+        let (others_harmed, others_helped) = counts(answers, method);
+        harmed < others_harmed && helped > others_helped
+    };
+    let (best_harmed, best_helped) = counts(answers, best);
+    Some(Claim {
+        source: "aim",
+        text: "Admission control harms fewer cases and helps more than each fixed budget.".into(),
+        reproduced: (2..methods.len()).all(beats),
+        numbers: format!(
+            "{} harms {harmed} and helps {helped} of {} cases; the fixed budget that harms the fewest, {}, {best_harmed} and \
+             {best_helped}",
+            methods[0],
+            answers.len(),
+            methods[best],
+        ),
+    })
+}
+
+/// Judges a controller on the cases of these seeds, in the same order. Fewer answers: an interrupt came first.
+pub type Ask<'a, E> = dyn FnMut(Controller, &[u64]) -> Result<Vec<Answer>, E> + 'a;
 
 /// How many cases each method harms and helps.
 ///
 /// # Errors
-/// Those of `execute` and `ask`.
-pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>, ask: &mut Ask<'_, E>) -> Result<Report, E> {
-    let (count, others) = if options.quick { (QUICK_CASES, OTHER_QUICK_CASES) } else { (CASES, OTHER_CASES) };
-    let from = options.seed * CASES;
-    let mut sections = vec![admission(from, count, execute)?, latency_target(from, others, execute)?];
-    let published = connections::Config::Genetic(connections::Moving::published());
-    for (title, metrics, methods) in [
-        (
-            "placement",
-            &["harmed", "harmed_gravely", "helped", "gained"][..],
-            &[Asked::Placement(connections::Config::default()), Asked::Placement(published)][..],
-        ),
-        ("slots", &["harmed", "harmed_gravely"], &[Asked::Slots(latency_targets::Config::NEEDS)]),
-        ("guarantees", &["harmed", "harmed_gravely"], &[Asked::Throughput]),
-    ] {
-        let mut columns = Vec::new();
-        for &asked in methods {
-            let runs: Vec<(Asked, u64)> = (from..from + others).map(|seed| (asked, seed)).collect();
-            columns.push(Column { name: asked.method().into(), judged: ask(title, &runs)? });
+/// Those of `ask`.
+pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Report, E> {
+    let from = options.seed * SET;
+    let (mut sections, mut claims) = (Vec::new(), Vec::new());
+    for &controller in &plan.controllers {
+        let usual = match (controller, options.quick) {
+            (Controller::Admission, false) => SET,
+            (Controller::Admission, true) => QUICK_CASES,
+            (_, false) => OTHER_CASES,
+            (_, true) => OTHER_QUICK_CASES,
+        };
+        let seeds: Vec<u64> = (from..from + plan.cases.unwrap_or(usual).min(SET)).collect();
+        let (methods, answers) = (controller.methods(), ask(controller, &seeds)?);
+        sections.push(section(controller.name(), seeds.len(), &methods, &answers, controller.metrics()));
+        claims.extend(claim(&methods, &answers));
+        if answers.len() < seeds.len() {
+            break;
         }
-        sections.push(section(title, from, &columns, metrics));
     }
     Ok(Report {
         experiment: NAME,
@@ -152,39 +285,12 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>, ask: &mut Ask<'_,
              light tenants have half of none's p99 at 0.97 of its throughput. A case may be both. Where the best constant \
              helps (chosen on one seed, judged on another), a method has gained if it has half of that."
                 .into(),
+            "Half of the cases of admission control carry a limit, a reservation or a latency target. In those the best fixed \
+             setting under the same policy, chosen on a seed of its own, takes the place of none, and less than 0.95 of a \
+             reservation is harm, too."
+                .into(),
         ],
         sections,
-        claims: Vec::new(),
+        claims,
     })
-}
-
-fn admission<E>(from: u64, count: u64, execute: &mut Execute<'_, E>) -> Result<Section, E> {
-    let methods = super::methods();
-    let cases = super::cases(from, count, f64::INFINITY, &methods, execute)?;
-    let constants: Vec<usize> =
-        (0..methods.len()).filter(|&place| matches!(methods[place].admission, Config::Fixed { .. })).collect();
-    let columns: Vec<Column> = (methods.iter().enumerate())
-        .map(|(place, method)| {
-            let judged = |case: &super::Case| {
-                let super::Verdict { harmed, gravely, helped } = case.verdict(place);
-                let part_of_gain = case.part_of_gain(place, &constants);
-                Judged { harmed, gravely, helped, part_of_gain, effect: case.effect(place).to_string() }
-            };
-            Column { name: method.name.clone(), judged: cases.iter().map(judged).collect() }
-        })
-        .collect();
-    Ok(section("admission", from, &columns, &["harmed", "harmed_gravely", "helped", "gained"]))
-}
-
-fn latency_target<E>(from: u64, count: u64, execute: &mut Execute<'_, E>) -> Result<Section, E> {
-    let methods = [("adaptive", Method::Adaptive), ("pid", Method::Pid)];
-    let cases = response::cases(from, count, f64::INFINITY, &methods.map(|(_, method)| method), execute)?;
-    let columns = [0, 1].map(|place| {
-        let judged = |case: &response::Case| {
-            let response::Verdict { harmed, gravely, helped } = case.verdict(place);
-            Judged { harmed, gravely, helped, part_of_gain: None, effect: case.effect(place).to_string() }
-        };
-        Column { name: methods[place].0.into(), judged: cases.iter().map(judged).collect() }
-    });
-    Ok(section("latency target", from, &columns, &["harmed", "harmed_gravely", "helped"]))
 }

@@ -17,17 +17,12 @@ use evenkeel_control::pool::goal::{self, Load, Statistic};
 use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
 
-use super::{COMPLETIONS, LEAST_S, MOST_S, PILOT, compare, draw, setup};
+use super::judge::{self, GRAVE, HARM, REQUESTS, log_ratio, log_throughput, mean};
+use super::{PILOT, Verdict, compare, counted, draw, setup};
 use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Bounds of harm and of grave harm: of throughput, and of latencies.
-const HARM: (f64, f64) = (0.95, 1.1);
-const GRAVE: (f64, f64) = (0.8, 2.0);
-/// A tenant is light below so much of its fair share, and has figures with so many requests.
-const LIGHT: f64 = 0.9;
-const REQUESTS: u64 = 300;
 /// Requests with which a tenant that was drawn as light shows what it gains.
 const PROTECTED_REQUESTS: u64 = 30;
 /// The longest that a throttle makes a request wait.
@@ -60,27 +55,14 @@ pub struct Case {
 /// Logarithms of ratios, one for each pair; what is above 0 exceeds a bound of 1.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    throughput: Vec<f64>,
-    /// p50 and p99 of each light tenant against none's.
-    light: Vec<Vec<f64>>,
+    /// Of throughput, light tenants and reservations; here what is below 0 is less.
+    judge: judge::Effect,
     /// Their figures against none's, the least of all; none's against the target, and with the target, the largest.
     gained: Vec<f64>,
     none_of_target: Vec<f64>,
     with_of_target: Vec<f64>,
-    /// Of each reservation, and of the longest waits.
-    reserved: Vec<Vec<f64>>,
+    /// Of the longest waits of each tenant.
     waits: Vec<Vec<f64>>,
-}
-
-/// The judgement of a method on a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Doing nothing would have been better.
-    pub harmed: bool,
-    /// Far better.
-    pub gravely: bool,
-    /// Light tenants gain.
-    pub helped: bool,
 }
 
 /// Collects the value of a pair for the tenant or figure of this place.
@@ -89,11 +71,6 @@ fn add(to: &mut Vec<Vec<f64>>, place: usize, value: f64) {
         to.resize(place + 1, Vec::new());
     }
     to[place].push(value);
-}
-
-fn ratio(is: f64, was: f64) -> f64 {
-    // A tenant that got nothing any more waits for ever.
-    if is > 0.0 { libm::log(is / was) } else { f64::INFINITY }
 }
 
 impl Case {
@@ -125,25 +102,20 @@ impl Case {
     /// Adds a pair of runs of one seed.
     fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let mut effect = core::mem::take(&mut self.effects[method]);
-        effect.throughput.push(-ratio(with.bytes_per_s, none.bytes_per_s));
-        let seconds = self.setup.duration.as_secs_f64();
+        effect.judge.throughput.push(log_throughput(with.bytes_per_s, none.bytes_per_s));
+        effect.judge.reserve(&self.setup, none, with);
         let (mut gained, mut before, mut after) = (f64::INFINITY, f64::NEG_INFINITY, f64::NEG_INFINITY);
         for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
-            let reserved = self.setup.tenants[place].qos.reservation.iops as f64;
-            let due = reserved.min(was.requests as f64 / seconds);
-            if due * seconds >= REQUESTS as f64 {
-                add(&mut effect.reserved, place, (-ratio(is.requests as f64 / seconds, due)).max(-1.0));
-            }
             if was.requests >= REQUESTS && is.requests >= REQUESTS {
                 add(
                     &mut effect.waits,
                     place,
-                    ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64()),
+                    log_ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64()),
                 );
             }
             if is_light(&self.setup, none, place) {
-                add(&mut effect.light, 2 * place, ratio(is.response.p50_ms, was.response.p50_ms));
-                add(&mut effect.light, 2 * place + 1, ratio(is.response.p99_ms, was.response.p99_ms));
+                let of = |tenant: &TenantDigest| [tenant.response.p50_ms, tenant.response.p99_ms];
+                effect.judge.late(place, of(was), of(is));
             }
             // The target is for those that were drawn as light, also where they are many or slow.
             let drawn_light = self.setup.tenants[place].name.starts_with("light");
@@ -151,9 +123,9 @@ impl Case {
                 continue;
             }
             let target_ms = self.target.as_millis_f64();
-            gained = gained.min(ratio(self.figure(is), self.figure(was)));
-            before = before.max(ratio(self.figure(was), target_ms));
-            after = after.max(ratio(self.figure(is), target_ms));
+            gained = gained.min(log_ratio(self.figure(is), self.figure(was)));
+            before = before.max(log_ratio(self.figure(was), target_ms));
+            after = after.max(log_ratio(self.figure(is), target_ms));
         }
         if before > f64::NEG_INFINITY {
             effect.gained.push(gained);
@@ -189,106 +161,73 @@ impl Case {
 
 impl Effect {
     /// Whether something is beyond a bound of harm; `range` is where the mean of values lies.
-    fn beyond(&self, (throughput, latency): (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
-        let least = |values: &[f64]| if values.is_empty() { f64::NEG_INFINITY } else { range(values).0 };
-        let (lost, late) = (-libm::log(throughput), libm::log(latency));
+    fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         // A light tenant that gains pays for throughput, unless nothing was to be gained.
         let for_nothing = self.none_of_target.is_empty()
             || mean(&self.none_of_target) <= 0.0
             || mean(&self.gained) > -libm::log(HARM.1);
-        least(&self.throughput) > lost && for_nothing
-            || self.light.iter().any(|values| least(values) > late)
-            || self.waits.iter().any(|values| least(values) > late)
-            || self.reserved.iter().any(|values| least(values) > lost)
+        let is_late = |values: &Vec<f64>| !values.is_empty() && range(values).0 > libm::log(bounds.1);
+        self.judge.is_slow(bounds.0, &range) && for_nothing
+            || self.waits.iter().any(is_late)
+            || self.judge.is_beyond_for_a_tenant(bounds, &range)
     }
 }
 
 impl std::fmt::Display for Effect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let worst = |all: &[Vec<f64>]| {
-            libm::exp(all.iter().filter(|v| !v.is_empty()).map(|v| mean(v)).fold(f64::NEG_INFINITY, f64::max))
-        };
-        write!(
-            f,
-            "{:.2} times the throughput; light tenants: {:.2} times none's latency at worst, {:.2} times the target \
-             without and {:.2} with it; reservations {:.2}; waits {:.2} of the bound",
-            libm::exp(-mean(&self.throughput)),
-            worst(&self.light),
-            libm::exp(mean(&self.none_of_target)),
-            libm::exp(mean(&self.with_of_target)),
-            1.0 / worst(&self.reserved).max(1e-9),
-            worst(&self.waits),
-        )
+        write!(f, "{}", self.judge)?;
+        if !self.none_of_target.is_empty() {
+            let [none, with] = [&self.none_of_target, &self.with_of_target].map(|values| libm::exp(mean(values)));
+            write!(f, ", {none:.2} times the target without and {with:.2} with it")?;
+        }
+        let waits = self.waits.iter().filter(|waits| !waits.is_empty()).map(|waits| mean(waits));
+        waits.max_by(f64::total_cmp).map_or(Ok(()), |most| write!(f, ", waits {:.2} of the bound", libm::exp(most)))
     }
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Whether a tenant takes less than its share of requests and of bytes without a target, and reads enough to have figures.
 fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
-    let weight = |place: usize| f64::from(setup.tenants[place].qos.weight);
-    let fair = LIGHT * weight(place) / (0..setup.tenants.len()).map(weight).sum::<f64>();
-    let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
     let tenant = &none.tenants[place];
-    tenant.bytes_per_s < fair * none.bytes_per_s
-        && (tenant.requests as f64) < fair * all as f64
-        && tenant.requests >= REQUESTS
-        && tenant.response.p50_ms > 0.0
+    let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
+    let (bytes, requests) = (tenant.bytes_per_s / none.bytes_per_s, tenant.requests as f64 / all as f64);
+    judge::is_light_by_use(setup, place, bytes, requests, tenant.requests) && tenant.response.p50_ms > 0.0
 }
 
-/// Runs the cases `from..from + count` without a target and with each method. Cases with more than `most` requests a second
-/// are left out: they take long to run.
+/// Runs the case of a seed without a target and with each method. `None`: it has more than `most` requests a second, which
+/// take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
 ///
 /// # Panics
-/// If a drawn case is no scenario.
-pub fn cases<E>(
-    from: u64,
-    count: u64,
-    most: f64,
-    methods: &[Method],
-    execute: &mut Execute<'_, E>,
-) -> Result<Vec<Case>, E> {
-    let ready = |seed, warmup, duration| {
+/// If the drawn case is no scenario.
+pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Option<Case>, E> {
+    let ready = |warmup, duration| {
         setup(&draw::case(seed), warmup, duration).unwrap_or_else(|why| panic!("case {seed}: {why}"))
     };
-    let pilots: Vec<(Setup, u64)> =
-        (from..from + count).map(|seed| (ready(seed, Duration::ZERO, PILOT), seed)).collect();
-    let digests = execute("pilots", &pilots)?;
-    let mut cases: Vec<Case> = Vec::new();
-    for ((_, seed), pilot) in pilots.iter().zip(digests).filter(|(_, pilot)| pilot.requests_per_s <= most) {
-        let seconds = (COMPLETIONS / pilot.requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
-        let time = Duration::from_nanos((seconds * 1e9) as u64);
-        let mut setup = ready(*seed, time, time);
-        // Not the numbers of which the case was drawn.
-        let mut random = SplitMix64::new(!seed);
-        let mut draw = || random.next_f64();
-        let statistic = if draw() < 0.5 { Statistic::Mean } else { Statistic::Percentile(99.0) };
-        let load = [Load::Writes, Load::Reads, Load::All][(draw() * 3.0) as usize];
-        let (factor, reserved) = (draw(), draw());
-        if reserved < 0.5 {
-            let rate = pilot.tenants[0].requests as f64 / PILOT.as_secs_f64();
-            setup.tenants[0].qos.reservation.iops = (reserved * rate) as u64;
-        }
-        let mut case = Case {
-            seed: *seed,
-            setup,
-            target: PILOT,
-            statistic,
-            load,
-            effects: vec![Effect::default(); methods.len()],
-        };
-        // Light tenants come last.
-        let usual_ms = pilot.tenants.last().map_or(0.0, |tenant| case.figure(tenant));
-        let target_ms = usual_ms * libm::exp(libm::log(0.05) + factor * libm::log(2.0 / 0.05));
-        case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
-        cases.push(case);
+    let pilot = execute("pilot", &[(ready(Duration::ZERO, PILOT), seed)])?.remove(0);
+    if pilot.requests_per_s > most {
+        return Ok(None);
     }
+    let time = counted(pilot.requests_per_s);
+    let mut setup = ready(time, time);
+    // Not the numbers of which the case was drawn.
+    let mut random = SplitMix64::new(!seed);
+    let mut draw = || random.next_f64();
+    let statistic = if draw() < 0.5 { Statistic::Mean } else { Statistic::Percentile(99.0) };
+    let load = [Load::Writes, Load::Reads, Load::All][(draw() * 3.0) as usize];
+    let (factor, reserved) = (draw(), draw());
+    if reserved < 0.5 {
+        let rate = pilot.tenants[0].requests as f64 / PILOT.as_secs_f64();
+        setup.tenants[0].qos.reservation.iops = (reserved * rate) as u64;
+    }
+    let effects = vec![Effect::default(); methods.len()];
+    let mut case = Case { seed, setup, target: PILOT, statistic, load, effects };
+    // Light tenants come last.
+    let usual_ms = pilot.tenants.last().map_or(0.0, |tenant| case.figure(tenant));
+    let target_ms = usual_ms * libm::exp(libm::log(0.05) + factor * libm::log(2.0 / 0.05));
+    case.target = Duration::from_nanos((target_ms.clamp(0.02, 5e3) * 1e6) as u64);
     let with = |case: &Case, method: usize| case.with(methods[method]);
-    compare(&mut cases, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
-    Ok(cases)
+    compare(&mut case, methods.len(), Case::looks_harmed, |case| case.setup.clone(), with, Case::learn, execute)?;
+    Ok(Some(case))
 }

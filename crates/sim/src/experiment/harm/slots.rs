@@ -12,9 +12,12 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Method};
 use evenkeel_control::{Duration, Instant};
 
+use super::Verdict;
 use super::draw;
 use super::hosts::{self, Figures, MOST_HOSTS};
-use super::shared::{Light, Verdict, length, mean, verdict};
+use super::judge::{Effect as Judge, GRAVE, mean};
+use super::shared::{learn, length, with};
+use crate::statistics::interval_99;
 use crate::world::Setup;
 
 /// Totals of the fixed methods.
@@ -42,7 +45,7 @@ pub struct Case {
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     /// Ratios to what it is compared with.
-    pub light: Light,
+    pub light: Judge,
     /// Natural logarithms of each tenant's figure to its target, for targets that doing nothing meets.
     pub missed: Vec<Vec<f64>>,
     /// Targets met without control, and with it.
@@ -147,7 +150,7 @@ impl Case {
                     continue;
                 }
             }
-            effect.light.learn(&self.setup, &best, &with);
+            learn(&mut effect.light, &self.setup, &best, &with);
         }
         effect
     }
@@ -165,13 +168,9 @@ fn figure(figures: &Figures, statistic: Statistic) -> f64 {
 impl Effect {
     /// What counts of it.
     pub fn verdict(&self) -> Verdict {
-        let mut verdict = verdict(&self.light);
-        for missed in self.missed.iter().filter(|missed| missed.len() > 1) {
-            let low = crate::statistics::interval_99(missed).0;
-            verdict.harmed |= low > 0.0;
-            verdict.gravely |= low > libm::log(2.0);
-        }
-        verdict
+        let missed = self.missed.iter().filter(|missed| missed.len() > 1);
+        let low = missed.map(|missed| interval_99(missed).0).fold(f64::NEG_INFINITY, f64::max);
+        with(self.light.verdict(), low > 0.0, low > libm::log(GRAVE.1))
     }
 
     /// Whether the means so far are beyond a bound.

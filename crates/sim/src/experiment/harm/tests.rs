@@ -24,10 +24,21 @@ fn the_judge_knows_harm_from_nothing() {
         runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
     };
     // Three bulk clients on a drive with many dies.
-    let cases = cases(5, 1, f64::INFINITY, &methods, &mut execute).expect("models work");
-    let [nothing, least] = [0, 1].map(|method| cases[0].verdict(method));
+    let case = case(5, f64::INFINITY, &methods, &mut execute).expect("models work").expect("not too fast");
+    let [nothing, least] = [0, 1].map(|method| case.verdict(method));
     assert_eq!(nothing, Verdict { harmed: false, gravely: false, helped: false });
-    assert!(least.harmed && least.gravely, "{}", cases[0].effect(1));
+    assert!(least.harmed && least.gravely, "{}", case.effect(1));
+}
+
+/// Infinities have no interval.
+#[test]
+fn a_tenant_that_gets_nothing_is_harmed_and_not_helped() {
+    let mut effect = judge::Effect::default();
+    (0..3).for_each(|_| effect.add(1.0, Some(([1.0, 10.0], [0.0, 0.0]))));
+    assert_eq!(effect.verdict(), Verdict { harmed: true, gravely: true, helped: false });
+    let mut nothing = judge::Effect::default();
+    (0..3).for_each(|_| nothing.add(0.0, None));
+    assert_eq!(nothing.verdict(), Verdict { harmed: true, gravely: true, helped: false });
 }
 
 #[test]
@@ -75,7 +86,7 @@ const SLOTS_HARM: [u64; 7] = [2, 8, 10, 13, 19, 21, 23];
 const THROUGHPUT_HARM: [u64; 4] = [2, 16, 33, 42];
 
 /// Judges 24 cases on two threads.
-fn harmed(judge: impl Fn(u64) -> shared::Verdict + Sync) -> Vec<(u64, bool)> {
+fn harmed(judge: impl Fn(u64) -> Verdict + Sync) -> Vec<(u64, bool)> {
     let half = |from: u64| (0..12).map(|case| from + 2 * case).collect::<Vec<u64>>();
     let judged = |seeds: Vec<u64>| seeds.into_iter().map(|seed| (seed, judge(seed))).collect::<Vec<_>>();
     let mut all = std::thread::scope(|scope| {
@@ -105,20 +116,69 @@ fn guarantees_do_no_harm_but_to_the_cases_that_are_listed() {
 
 #[test]
 fn a_report_counts_what_was_judged() {
-    let judged = |harmed, gravely, part_of_gain| Judged { harmed, gravely, part_of_gain, ..Judged::default() };
-    let ours = vec![judged(true, false, None), judged(false, false, Some(0.7)), judged(false, false, Some(0.4))];
-    let theirs = vec![judged(true, true, None), judged(true, false, Some(0.5)), judged(false, false, Some(0.1))];
-    let columns = [("elastic", ours), ("slowfast", theirs.clone()), ("fixed", theirs)]
-        .map(|(name, judged)| report::Column { name: name.into(), judged });
-    let section = report::section("admission", 7, &columns, &["harmed", "harmed_gravely", "gained"]);
+    let judged =
+        |harmed, gravely, helped, part_of_gain| Judged { harmed, gravely, helped, part_of_gain, ..Judged::default() };
+    let ours = [
+        judged(true, false, true, None),
+        judged(false, false, true, Some(0.7)),
+        judged(false, false, false, Some(0.4)),
+    ];
+    let theirs =
+        [judged(true, true, true, None), judged(true, false, false, Some(0.5)), judged(false, false, false, Some(0.1))];
+    let fixed =
+        [judged(true, false, false, None), judged(true, true, true, Some(0.5)), judged(false, false, false, Some(0.1))];
+    let names = ["elastic", "slowfast", "fixed_a", "fixed_b"].map(str::to_owned);
+    let answers: Vec<report::Answer> = (0..3)
+        .map(|n| (7 + n as u64, vec![ours[n].clone(), theirs[n].clone(), theirs[n].clone(), fixed[n].clone()]))
+        .collect();
+    let section = report::section("admission", 4, &names, &answers, &["harmed", "harmed_gravely", "gained"]);
     let row = |metric: &str, method: Option<&str>| {
         let is = |row: &&crate::experiment::Row| row.metric == metric && row.method.as_deref() == method;
         let row = section.rows.iter().find(is).unwrap_or_else(|| panic!("{metric}"));
-        (row.evenkeel, row.faithful, row.baseline)
+        (row.evenkeel, row.faithful, row.baseline, row.is_met())
     };
-    assert_eq!(row("harmed", None), (Some(1.0), Some(2.0), None));
-    assert_eq!(row("harmed_gravely", Some("fixed")), (None, None, Some(1.0)));
-    assert_eq!(row("gained", None), (Some(1.0), Some(1.0), None));
+    assert_eq!(
+        row("harmed", None),
+        (Some(1.0), Some(2.0), Some(2.0), Some(false)),
+        "one in three is above one in a hundred"
+    );
+    assert_eq!(row("harmed_gravely", None), (Some(0.0), Some(1.0), Some(1.0), Some(true)));
+    assert_eq!(row("harmed_gravely", Some("fixed_a")), (None, None, Some(1.0), None));
+    assert_eq!(row("gained", None), (Some(1.0), Some(1.0), Some(1.0), None));
     assert_eq!(section.text[0], "Cases 7 to 9 of the generator.");
-    assert!(section.text[1].starts_with("Case 7 is harmed by elastic"), "{}", section.text[1]);
+    assert_eq!(section.text[1], "Interrupted: 3 of 4 cases were judged.");
+    assert!(section.text[2].starts_with("Case 7 is harmed by elastic"), "{}", section.text[2]);
+    // Both constants harm two and help one.
+    let claim = report::claim(&names, &answers).expect("there are constants");
+    assert!(claim.reproduced && claim.numbers.contains("fixed_a, 2 and 1"), "{}", claim.numbers);
+    let helpful: Vec<report::Answer> = answers
+        .into_iter()
+        .map(|(seed, mut judged)| {
+            judged[3].helped = true;
+            (seed, judged)
+        })
+        .collect();
+    let claim = report::claim(&names, &helpful).expect("there are constants");
+    assert!(!claim.reproduced && claim.numbers.contains("fixed_b, 2 and 3"), "{}", claim.numbers);
+}
+
+/// An answer with fewer cases than were asked for ends the run.
+#[test]
+fn a_run_judges_what_the_plan_says_until_an_interrupt() {
+    let plan = Plan { controllers: Controller::ALL.to_vec(), cases: Some(5) };
+    let options = crate::experiment::Options { seed: 3, quick: false };
+    let run = |stopped: Controller| {
+        let mut asked = Vec::new();
+        let report = report::run(&options, &plan, &mut |controller, seeds| -> Result<_, ()> {
+            asked.push((controller, seeds.to_vec()));
+            let seeds = if controller == stopped { &seeds[..2] } else { seeds };
+            Ok(seeds.iter().map(|&seed| (seed, vec![Judged::default(); 6])).collect())
+        });
+        (report.expect("no error"), asked)
+    };
+    let (report, asked) = run(Controller::Placement);
+    assert_eq!(asked.iter().map(|(controller, _)| *controller).collect::<Vec<_>>(), Controller::ALL[..3]);
+    assert!(asked.iter().all(|(_, seeds)| *seeds == [3_000, 3_001, 3_002, 3_003, 3_004]), "{asked:?}");
+    assert_eq!(report.sections.last().map(|section| section.rows[0].case.as_str()), Some("placement, 2 drawn cases"));
+    assert_eq!(report.claims.len(), 1, "of fixed budgets");
 }

@@ -9,8 +9,10 @@ use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 
+use super::Verdict;
 use super::hosts::{self, Figures};
-use super::shared::{Light, Verdict, length, mean, verdict};
+use super::judge::{Effect as Judge, GRAVE, HARM, mean};
+use super::shared::{learn, length, with};
 use super::{draw, slots};
 use crate::statistics::interval_99;
 use crate::world::Setup;
@@ -35,7 +37,7 @@ pub struct Case {
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     /// Ratios to the plain limit's.
-    pub light: Light,
+    pub light: Judge,
     /// Natural logarithms of how far the mean is from the guarantee, to the same of the limit.
     pub missed: Vec<f64>,
     /// The same of all windows of a second, wherever they begin.
@@ -102,7 +104,7 @@ impl Case {
             effect.missed.push(ratio(off(rate(&with)), off(rate(&limit))));
             effect.jitter.push(ratio(jitter(&with), jitter(&limit)));
             effect.above.push(rate(&with) / guarantee - 1.0);
-            effect.light.learn(&self.setup, &limit, &with);
+            learn(&mut effect.light, &self.setup, &limit, &with);
         }
         effect
     }
@@ -116,14 +118,13 @@ impl Effect {
     /// What counts of it.
     pub fn verdict(&self) -> Verdict {
         let low = |values: &[f64]| interval_99(values).0;
-        let others = verdict(&self.light);
-        let harmed = others.harmed || self.beyond(1.1, NOTHING, low);
-        Verdict { harmed, gravely: others.gravely || self.beyond(2.0, 20.0 * NOTHING, low) }
+        let (harmed, gravely) = (self.beyond(HARM.1, NOTHING, low), self.beyond(GRAVE.1, 20.0 * NOTHING, low));
+        with(self.light.verdict(), harmed, gravely)
     }
 
     /// Whether the means so far are beyond a bound.
     pub fn looks_harmed(&self) -> bool {
-        self.light.looks_harmed() || self.beyond(1.1, NOTHING, mean)
+        self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }
 }
 

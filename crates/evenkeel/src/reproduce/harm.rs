@@ -1,0 +1,200 @@
+//! `evenkeel reproduce harm`: which controllers, on how many cases; each case on a thread, until an interrupt.
+
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::Context;
+use clap::ValueEnum;
+use evenkeel_sim::experiment::harm::{self, Controller, Plan, SET};
+use evenkeel_sim::experiment::{Digest, Options, Report};
+use evenkeel_sim::world::{self, Failure, Setup};
+
+use super::sets;
+use crate::parallel;
+
+/// Lines of progress where standard error is no terminal.
+const LINES: usize = 20;
+
+/// Arguments for this experiment alone.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Options for harm")]
+pub(super) struct HarmArgs {
+    /// Cases of each controller; without it 1,000 of admission and 200 of each other, with --quick 60 and 24
+    #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u64).range(1..=SET))]
+    cases: Option<u64>,
+    /// Judge this controller alone; may be repeated
+    #[arg(long, value_name = "CONTROLLER")]
+    controller: Vec<Name>,
+    /// Shrink each case of admission control that the default harms, and write it into this folder as a scenario,
+    /// case-SEED.toml, for evenkeel sim: its bounds are what no control gives, so it fails until the harm is mended. Takes some
+    /// minutes for each
+    #[arg(long, value_name = "DIR")]
+    write_failures: Option<PathBuf>,
+    /// The record of drawn sets, which says how many were used
+    #[arg(long, value_name = "FILE", default_value = sets::FILE)]
+    pub(super) sets: PathBuf,
+    /// Add this run to the record of drawn sets
+    #[arg(long, conflicts_with = "seed")]
+    pub(super) record: bool,
+}
+
+impl HarmArgs {
+    /// The first option that is given, to refuse it for other experiments.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let given = [
+            (self.cases.is_some(), "--cases"),
+            (!self.controller.is_empty(), "--controller"),
+            (self.write_failures.is_some(), "--write-failures"),
+            (self.record, "--record"),
+        ];
+        given.into_iter().find_map(|(given, name)| given.then_some(name))
+    }
+
+    fn plan(&self) -> Plan {
+        let wanted = |controller: &Controller| {
+            self.controller.is_empty() || self.controller.iter().any(|name| name.controller() == *controller)
+        };
+        Plan { controllers: Controller::ALL.into_iter().filter(wanted).collect(), cases: self.cases }
+    }
+}
+
+/// A controller by its name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Admission control
+    Admission,
+    /// The latency target of a pool
+    LatencyTarget,
+    /// The placement of connections on workers
+    Placement,
+    /// Latency targets of hosts that share a device
+    Slots,
+    /// Guarantees of throughput
+    Guarantees,
+}
+
+impl Name {
+    fn controller(self) -> Controller {
+        match self {
+            Self::Admission => Controller::Admission,
+            Self::LatencyTarget => Controller::LatencyTarget,
+            Self::Placement => Controller::Placement,
+            Self::Slots => Controller::Slots,
+            Self::Guarantees => Controller::Guarantees,
+        }
+    }
+}
+
+/// Judges the cases. After an interrupt the report is about those that were judged until then.
+///
+/// # Errors
+/// The failure of a model, with its case.
+pub(super) fn run(options: &Options, args: &HarmArgs, threads: usize, stop: &AtomicBool) -> anyhow::Result<Report> {
+    let folder = args.write_failures.as_deref();
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder).with_context(|| cannot_write(folder))?;
+    }
+    harm::run(options, &args.plan(), &mut |controller, seeds| judge(controller, seeds, folder, threads, stop))
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}; name a folder with --write-failures in which files can be made", path.display())
+}
+
+/// Writes the scenario of a case, if it has one.
+fn write(folder: &Path, seed: u64, judged: &[harm::Judged]) -> anyhow::Result<()> {
+    let Some(text) = judged.first().and_then(|ours| ours.failure.as_ref()) else { return Ok(()) };
+    let path = folder.join(format!("case-{seed}.toml"));
+    std::fs::write(&path, text).with_context(|| cannot_write(&path))
+}
+
+fn judge(
+    controller: Controller,
+    seeds: &[u64],
+    failures: Option<&Path>,
+    threads: usize,
+    stop: &AtomicBool,
+) -> anyhow::Result<Vec<(u64, Vec<harm::Judged>)>> {
+    let (done, harmed, gravely) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let failed = AtomicBool::new(false);
+    let stopped = || stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
+    let silent = std::io::stderr().is_terminal();
+    let work = |seed: &u64| -> Option<anyhow::Result<(u64, Vec<harm::Judged>)>> {
+        let mut go_on = |_| if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        let mut execute = |_: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Failure> {
+            runs.iter().map(|(setup, seed)| world::run(setup, *seed, &mut go_on).map(Digest::of)).collect()
+        };
+        let judged = match harm::judge(controller, *seed, failures.is_some(), &mut execute) {
+            Err(Failure::Cancelled { .. }) => return None,
+            judged => judged.with_context(|| format!("{} case {seed}", controller.name())),
+        };
+        let written = |judged: &Vec<harm::Judged>| failures.map_or(Ok(()), |folder| write(folder, *seed, judged));
+        let judged = match judged.and_then(|judged| written(&judged).map(|()| judged)) {
+            Ok(judged) => judged,
+            Err(error) => {
+                failed.store(true, Ordering::Relaxed);
+                return Some(Err(error));
+            }
+        };
+        let count = |counter: &AtomicUsize, counts: bool| {
+            counter.fetch_add(usize::from(counts), Ordering::Relaxed) + usize::from(counts)
+        };
+        let ours = judged.first();
+        let harmed = count(&harmed, ours.is_some_and(|case| case.harmed));
+        let gravely = count(&gravely, ours.is_some_and(|case| case.gravely));
+        let done = count(&done, true);
+        if !silent && done.is_multiple_of(seeds.len().div_ceil(LINES)) {
+            let name = controller.name();
+            eprintln!("{name}: {done} of {} cases judged, {harmed} harmed, {gravely} of them gravely", seeds.len());
+        }
+        Some(Ok((*seed, judged)))
+    };
+    parallel::until(seeds, threads, &stopped, work).into_iter().flatten().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_judged_in_order_on_any_number_of_threads_until_an_interrupt() {
+        // Placement's cases are the shortest.
+        let judge =
+            |threads, stop| judge(Controller::Placement, &[4, 5, 6], None, threads, &AtomicBool::new(stop)).unwrap();
+        let (one, two) = (judge(1, false), judge(2, false));
+        assert_eq!(one.iter().map(|(seed, _)| *seed).collect::<Vec<_>>(), [4, 5, 6]);
+        assert_eq!(format!("{one:?}"), format!("{two:?}"));
+        assert!(judge(2, true).is_empty());
+    }
+
+    #[test]
+    fn a_harmed_case_with_a_scenario_becomes_a_file() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-failures-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let judged = |failure: Option<&str>| {
+            let mut judged = harm::Judged::default();
+            judged.failure = failure.map(str::to_owned);
+            vec![judged]
+        };
+        write(&folder, 7, &judged(Some("title = \"seven\"\n"))).unwrap();
+        write(&folder, 8, &judged(None)).unwrap();
+        assert_eq!(std::fs::read_to_string(folder.join("case-7.toml")).unwrap(), "title = \"seven\"\n");
+        assert!(!folder.join("case-8.toml").exists());
+        let error = write(&folder.join("case-7.toml"), 9, &judged(Some(""))).unwrap_err();
+        assert!(format!("{error:#}").contains("--write-failures"), "{error:#}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_plan_has_the_named_controllers_in_the_order_of_the_report() {
+        let args = HarmArgs { controller: vec![Name::Slots, Name::Admission], cases: Some(40), ..HarmArgs::default() };
+        let plan = Plan { controllers: vec![Controller::Admission, Controller::Slots], cases: Some(40) };
+        assert_eq!((args.plan(), args.given()), (plan, Some("--cases")));
+        assert_eq!(
+            (HarmArgs::default().plan().controllers, HarmArgs::default().given()),
+            (Controller::ALL.to_vec(), None)
+        );
+    }
+}
