@@ -34,6 +34,7 @@ pub mod placement;
 pub mod pool;
 pub mod response;
 pub mod rng;
+mod shape;
 pub mod slices;
 pub mod slots;
 pub mod throughput;

@@ -243,7 +243,7 @@ pub fn sentence(reason: &Reason) -> String {
             format!("these offenders are known: the rest that held before, {}, is in force again", ms(held))
         }
         Reason::Infeasible { measured, target } => format!(
-            "reads take {}, above {}, although every noisy tenant is throttled as far as allowed, or that does not help: raise the goal or max_delay, or move load away",
+            "reads take {}, above {}, although every noisy tenant is throttled as far as allowed: raise the goal or max_delay, or move load away",
             ms(measured),
             ms(target)
         ),

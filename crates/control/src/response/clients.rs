@@ -15,7 +15,7 @@ const LEAVES_AT: f64 = 0.5;
 const MOST: f64 = 0.8;
 
 /// A client of the resource.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub(super) id: ClientId,
     pub(super) standing: Standing,
@@ -24,36 +24,16 @@ pub(super) struct Client {
     /// The same, smoothed.
     pub(super) bytes_per_s: f64,
     /// The same of all that it moves, whether or not the throttle slows it.
-    all_bytes_per_s: f64,
-    /// Whether it is among those that make most of the load.
-    loud: bool,
+    pub(super) all_bytes_per_s: f64,
     /// Whether it is among those that may be throttled.
     pub(super) noisy: bool,
-    /// How long its load has been too small for a noisy client, in microseconds, at most an hour. For the published method.
-    quiet_us: u32,
-    /// The delay in force, in ms. For the adaptive method.
+    /// Its share of the load of all noisy clients, and the delay in force, in ms. For the adaptive method.
+    pub(super) share: f64,
     pub(super) delay_ms: f64,
-    present: bool,
+    pub(super) present: bool,
 }
 
 impl Client {
-    fn new(sample: &ClientSample) -> Self {
-        let mut new = Self {
-            id: sample.client,
-            standing: sample.standing,
-            now_bytes_per_s: 0.0,
-            bytes_per_s: 0.0,
-            all_bytes_per_s: 0.0,
-            loud: false,
-            noisy: false,
-            quiet_us: 0,
-            delay_ms: 0.0,
-            present: true,
-        };
-        new.take(sample, 1.0);
-        new
-    }
-
     /// Its usual load, or the present one if it has begun to move more.
     pub(super) fn load(&self) -> f64 {
         self.bytes_per_s.max(self.now_bytes_per_s)
@@ -67,10 +47,16 @@ impl Client {
         self.all_bytes_per_s += weight * (valid(sample.all_bytes_per_s).max(load) - self.all_bytes_per_s);
         (self.standing, self.now_bytes_per_s, self.present) = (sample.standing, load, true);
     }
-}
 
-fn microseconds(duration: Duration) -> u32 {
-    u32::try_from(duration.as_nanos() / 1_000).unwrap_or(u32::MAX)
+    /// Decides anew whether it is noisy: with a load above `threshold`, until it has less than half of that.
+    pub(super) fn judge(&mut self, load: f64, threshold: f64) {
+        let from = if self.noisy { LEAVES_AT * threshold } else { threshold };
+        self.noisy = match self.standing {
+            Standing::Never => false,
+            Standing::Always => true,
+            Standing::Ordinary | Standing::Important => load > from,
+        };
+    }
 }
 
 /// The load from which on a client is loud: half of the least in the smallest set that makes most of the load, so that
@@ -85,96 +71,54 @@ pub(crate) fn loud_from(loads: &mut [f64]) -> f64 {
     least.map_or(f64::INFINITY, |least| LEAVES_AT * least)
 }
 
-/// The clients in order of their numbers, so that the order in which they are told changes nothing.
+/// The clients in order of their numbers, so that the order in which samples come changes nothing.
 #[derive(Debug, Default)]
-pub(super) struct Clients(Vec<Client>);
+pub(super) struct Clients {
+    pub(super) all: Vec<Client>,
+    /// Working memory.
+    loads: Vec<f64>,
+}
 
 impl Clients {
-    /// Takes the loads of an interval of this length. O(clients) if they are the same as before and in order.
+    /// Takes the loads of an interval of this length. O(clients · log clients).
     pub(super) fn observe(&mut self, length: Duration, samples: &[ClientSample]) {
-        let weight = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
-        let same =
-            samples.len() == self.0.len() && self.0.iter().zip(samples).all(|(known, told)| known.id == told.client);
-        if same {
-            for (client, sample) in self.0.iter_mut().zip(samples) {
-                client.take(sample, weight);
-            }
-            return;
-        }
-        for client in &mut self.0 {
-            client.present = false;
-        }
+        let usual = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
+        self.all.iter_mut().for_each(|client| client.present = false);
         for sample in samples {
-            match self.0.binary_search_by_key(&sample.client, |client| client.id) {
-                Ok(place) => {
-                    let client = &mut self.0[place];
-                    // Of several samples of one client only the first may enter the smoothed load.
-                    let weight = if client.present { 0.0 } else { weight };
-                    client.take(sample, weight);
-                }
-                Err(place) => self.0.insert(place, Client::new(sample)),
-            }
-        }
-        self.0.retain(|client| client.present);
-    }
-
-    /// Decides anew who is noisy by a threshold, as published: a client with more than `threshold` (in bytes per second),
-    /// until it has had less than half of that for as long as `patience`.
-    pub(super) fn converge(&mut self, length: Duration, threshold: f64, patience: Duration) {
-        let (length_us, patience_us) = (microseconds(length), microseconds(patience));
-        for client in &mut self.0 {
-            client.noisy = match client.standing {
-                Standing::Never => false,
-                Standing::Always => true,
-                Standing::Ordinary | Standing::Important => {
-                    let busy = client.bytes_per_s > threshold * LEAVES_AT;
-                    client.quiet_us = if busy { 0 } else { client.quiet_us.saturating_add(length_us) };
-                    client.bytes_per_s > threshold || client.noisy && (busy || client.quiet_us < patience_us)
+            let (place, weight) = match self.all.binary_search_by_key(&sample.client, |client| client.id) {
+                // Of several samples of one client only the first may enter the smoothed load.
+                Ok(place) => (place, if self.all[place].present { 0.0 } else { usual }),
+                Err(place) => {
+                    self.all.insert(place, Client { id: sample.client, ..Client::default() });
+                    (place, 1.0)
                 }
             };
+            self.all[place].take(sample, weight);
         }
+        self.all.retain(|client| client.present);
     }
 
-    /// Decides anew who is noisy: the loud clients that the throttle slows. What counts is the load that a client would have
-    /// without its delay, of which a millisecond takes `effect` times the load, so that a delay makes no client look
-    /// harmless. Tells whether a client has become noisy. O(clients · log clients).
-    pub(super) fn find_noisy(&mut self, effect: f64, loads: &mut Vec<f64>) -> bool {
-        let freed =
-            |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s) * (1.0 + effect * client.delay_ms);
-        loads.clear();
-        loads.extend(self.0.iter().map(freed));
-        let from = loud_from(loads);
-        let mut joined = false;
-        for client in &mut self.0 {
-            client.loud = freed(client) >= if client.loud { LEAVES_AT * from } else { from };
-            let noisy = match client.standing {
-                Standing::Never => false,
-                Standing::Always => true,
-                Standing::Ordinary | Standing::Important => client.loud && client.load() > 0.0,
-            };
-            joined |= noisy && !client.noisy;
-            client.noisy = noisy;
+    /// Decides anew who is noisy: the loud clients that the throttle slows. Tells whether there are more
+    /// than before. O(clients · log clients).
+    pub(super) fn find_noisy(&mut self) -> bool {
+        let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
+        self.loads.clear();
+        self.loads.extend(self.all.iter().map(all));
+        let from = loud_from(&mut self.loads);
+        let before = self.noisy().count();
+        for client in &mut self.all {
+            client.judge(if client.load() > 0.0 { all(client) } else { 0.0 }, from);
         }
-        joined
+        self.noisy().count() > before
     }
 
     /// Whether this client is noisy.
     pub(super) fn is_noisy(&self, client: ClientId) -> bool {
-        self.0.binary_search_by_key(&client, |client| client.id).is_ok_and(|place| self.0[place].noisy)
+        self.all.binary_search_by_key(&client, |client| client.id).is_ok_and(|place| self.all[place].noisy)
     }
 
     /// The noisy clients, in order.
     pub(super) fn noisy(&self) -> impl Iterator<Item = &Client> {
-        self.0.iter().filter(|client| client.noisy)
-    }
-
-    /// The same, to be changed.
-    pub(super) fn noisy_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        self.0.iter_mut().filter(|client| client.noisy)
-    }
-
-    /// All of them, in order, to be changed.
-    pub(super) fn all_mut(&mut self) -> impl Iterator<Item = &mut Client> {
-        self.0.iter_mut()
+        self.all.iter().filter(|client| client.noisy)
     }
 }

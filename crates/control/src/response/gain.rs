@@ -12,15 +12,14 @@
 //! And k is what the controller needs: while the storage is saturated X does not change, and a millisecond more of mean
 //! delay takes k milliseconds off the response time; when it is no longer, less. A step of error/k does not overshoot.
 //!
-//! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and
-//! forgetting. It depends on the size of requests and of windows: for a request of one window k is 1, more windows in
-//! turn make it larger.
+//! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and forgetting. It
+//! depends on the size of requests and of windows: for a request of one window k is 1, more windows in turn make it larger.
 
 use super::adaptive::{NEWEST, PATIENCE};
 
-/// Where estimation begins, and how uncertain that is (standard deviation): packet delays were measured to be met 1, 2, 4
-/// and 5 times by a request, the rest of a slot once.
-const PRIOR: (f64, f64) = (4.0, 2.5);
+/// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
+/// 5 times by a request, the rest of a slot once.
+pub(super) const PRIOR: (f64, f64) = (4.0, 6.25);
 
 /// A moment, or the mean of several: load X in bytes per second, response time R in ms, Σx·d in bytes per second times ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,54 +38,18 @@ impl Point {
     }
 }
 
-/// The estimate of k.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gain {
-    k: f64,
-    variance: f64,
-}
-
-impl Default for Gain {
-    fn default() -> Self {
-        Self { k: PRIOR.0, variance: PRIOR.1 * PRIOR.1 }
-    }
-}
-
-impl Gain {
-    /// Learns from two moments between which nothing but the delay changed, with response times that are good to
-    /// `deviation_ms`.
-    pub(super) fn learn(&mut self, before: &Point, after: &Point, deviation_ms: f64) {
-        let scale = 0.5 * (before.load + after.load);
-        if scale <= 0.0 {
-            return;
-        }
-        let moved_ms = (after.load_delay - before.load_delay) / scale;
-        let effect_ms = (before.load * before.response_ms - after.load * after.response_ms) / scale;
-        // Of a difference.
-        let noise = 2.0 * deviation_ms * deviation_ms;
-        if !(noise > 0.0 && noise.is_finite() && moved_ms.is_finite() && effect_ms.is_finite()) {
-            return;
-        }
-        let prior = (self.variance / (1.0 - NEWEST)).min(PRIOR.1 * PRIOR.1);
-        let weight = prior * moved_ms / (noise + moved_ms * prior * moved_ms);
-        self.k = (self.k + weight * (effect_ms - self.k * moved_ms)).clamp(PRIOR.0 / PATIENCE, PRIOR.0 * PATIENCE);
-        self.variance = (1.0 - weight * moved_ms) * prior;
-    }
-
-    /// How many delays a request meets.
-    pub(super) fn k(&self) -> f64 {
-        self.k
-    }
-
-    /// The least it may well be: for a step that must suffice.
-    pub(super) fn low(&self) -> f64 {
-        (self.k - libm::sqrt(self.variance)).max(0.5 * self.k)
-    }
-
-    /// The most it may well be: for a step that must not be too much.
-    pub(super) fn high(&self) -> f64 {
-        self.k + libm::sqrt(self.variance)
-    }
+/// What k and its variance are after two moments between which nothing but the delay changed, with response times that are
+/// good to `deviation_ms`.
+pub(super) fn learn((k, variance): (f64, f64), before: &Point, after: &Point, deviation_ms: f64) -> (f64, f64) {
+    let load = 0.5 * (before.load + after.load);
+    let moved_ms = (after.load_delay - before.load_delay) / load;
+    let effect_ms = (before.load * before.response_ms - after.load * after.response_ms) / load;
+    let prior = (variance / (1.0 - NEWEST)).min(PRIOR.1);
+    // The chance of a difference is twice that of one figure.
+    let weight = prior * moved_ms / (2.0 * deviation_ms * deviation_ms + moved_ms * prior * moved_ms);
+    let new = k + weight * (effect_ms - k * moved_ms);
+    let learned = (new.clamp(PRIOR.0 / PATIENCE, PRIOR.0 * PATIENCE), (1.0 - weight * moved_ms) * prior);
+    if new.is_finite() { learned } else { (k, variance) }
 }
 
 #[cfg(test)]
@@ -110,20 +73,18 @@ mod tests {
                 ([0.0, 12.0, 3.0, 14.0, 2.0], 0.25),
                 ([15.0, 30.0, 15.0, 28.0, 16.0], 0.25),
             ] {
-                let mut gain = Gain::default();
+                let mut gain = PRIOR;
                 for pair in delays.windows(2) {
-                    gain.learn(&storage(k, pair[0]), &storage(k, pair[1]), 0.5);
+                    gain = learn(gain, &storage(k, pair[0]), &storage(k, pair[1]), 0.5);
                 }
-                let sd = gain.high() - gain.k();
-                assert!((gain.k() - k).abs() <= 2.0 * sd.max(0.05), "{k} {delays:?}: {gain:?}");
-                assert!((gain.k() - k).abs() < part * k, "{k} {delays:?}: {gain:?}");
+                assert!((gain.0 - k).abs() < part * k, "{k} {delays:?}: {gain:?}");
             }
         }
     }
 
     #[test]
     fn nonsense_teaches_nothing() {
-        let mut gain = Gain::default();
+        let mut gain = PRIOR;
         let good = Point { load: 1e6, response_ms: 10.0, load_delay: 1e6 };
         for bad in [
             Point::default(),
@@ -131,9 +92,9 @@ mod tests {
             Point { load: f64::INFINITY, ..good },
             Point { load_delay: f64::INFINITY, ..good },
         ] {
-            gain.learn(&bad, &bad, 1.0);
-            gain.learn(&Point::default(), &bad, 1.0);
+            gain = learn(gain, &bad, &bad, 1.0);
+            gain = learn(gain, &Point::default(), &bad, 1.0);
         }
-        assert_eq!(gain.k(), PRIOR.0);
+        assert_eq!(gain, PRIOR);
     }
 }

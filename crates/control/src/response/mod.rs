@@ -18,15 +18,14 @@
 
 pub use crate::invalid::InvalidConfig;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
+pub use crate::shape::Shape;
 use crate::time::{Duration, Instant};
 
 mod adaptive;
 mod clients;
 mod gain;
 mod pid;
-mod shape;
 mod split;
 mod trial;
 
@@ -34,13 +33,12 @@ use adaptive::Adaptive;
 pub(crate) use clients::loud_from;
 use pid::Pid;
 pub use pid::PidConfig;
-pub use shape::Shape;
 
 /// A decision that is older than this many intervals without a new sample is given up: signal lost.
 const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
 
 /// A client of a resource, by whatever number its owner gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
 /// On which list a client is.
@@ -151,11 +149,11 @@ impl Config {
         }
     }
 
-    /// The largest multiple of the step that is allowed.
-    fn largest_delay(&self) -> Duration {
+    /// The largest multiple of the step up to `most`, at least one step.
+    fn largest_delay(&self, most: Duration) -> Duration {
         match self.step.as_nanos() {
-            0 => self.max_delay,
-            step => Duration::from_nanos(self.max_delay.as_nanos() / step * step),
+            0 => most,
+            step => Duration::from_nanos((most.as_nanos() / step).max(1) * step),
         }
     }
 }
@@ -209,8 +207,7 @@ pub enum Reason {
         /// The delay that held, a mean weighted by load.
         held: Duration,
     },
-    /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach. Without
-    /// a delay: a trial showed that reads do not profit from one.
+    /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach.
     Infeasible {
         /// Mean response time of reads, smoothed.
         measured: Duration,
@@ -308,16 +305,9 @@ pub struct Decision<'a> {
     pub delays: &'a [ClientDelay],
 }
 
-/// Working memory of controllers, empty between their decisions.
-#[derive(Debug, Default)]
-pub struct Scratch {
-    parts: Vec<split::Part>,
-    loads: Vec<f64>,
-}
-
 /// The controller of one resource.
 pub struct Controller {
-    interval: Duration,
+    config: Config,
     inner: Inner,
     /// When the last sample came.
     sampled_at: Option<Instant>,
@@ -341,13 +331,13 @@ impl Controller {
             Method::Pid(pid) => Inner::Pid(Box::new(Pid::new(config, pid))),
             Method::Adaptive => Inner::Adaptive(Box::new(Adaptive::new(config))),
         };
-        Ok(Self { interval: config.interval, inner, sampled_at: None, fresh: false })
+        Ok(Self { config: *config, inner, sampled_at: None, fresh: false })
     }
 
     /// Takes what happened since the last sample. O(clients · log clients).
     pub fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
         // The first sample is about an interval whose beginning nobody told.
-        let length = self.sampled_at.map_or(self.interval, |before| now.since(before));
+        let length = self.sampled_at.map_or(self.config.interval, |before| now.since(before));
         match &mut self.inner {
             Inner::Pid(pid) => pid.observe(now, sample),
             Inner::Adaptive(adaptive) => adaptive.observe(length, sample),
@@ -362,20 +352,6 @@ impl Controller {
         self.decision()
     }
 
-    /// The same with working memory that several controllers share, so that it stays in the processor's caches.
-    pub fn tick_with(&mut self, now: Instant, scratch: &mut Scratch) -> Decision<'_> {
-        self.exchange(scratch);
-        self.decide(now);
-        self.exchange(scratch);
-        self.decision()
-    }
-
-    fn exchange(&mut self, scratch: &mut Scratch) {
-        if let Inner::Adaptive(adaptive) = &mut self.inner {
-            adaptive.exchange(scratch);
-        }
-    }
-
     fn decision(&self) -> Decision<'_> {
         match &self.inner {
             Inner::Pid(pid) => pid.decision(),
@@ -384,7 +360,8 @@ impl Controller {
     }
 
     fn decide(&mut self, now: Instant) {
-        let patience = Duration::from_nanos(self.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
+        let patience =
+            Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
         let lost = !self.fresh && self.sampled_at.is_some_and(|at| now.since(at) > patience);
         let fresh = core::mem::take(&mut self.fresh);
         match &mut self.inner {
@@ -396,10 +373,8 @@ impl Controller {
                 }
             }
             Inner::Adaptive(adaptive) => {
-                if fresh {
-                    adaptive.decide(now);
-                } else if lost {
-                    adaptive.signal_lost();
+                if lost {
+                    adaptive.release(Reason::SignalLost);
                 }
             }
         }
@@ -416,6 +391,7 @@ impl Controller {
     /// Delays are not to be longer than this from the next decision on: the configured maximum, or less while longer ones do
     /// harm. Rounded down to a step, at least one.
     pub fn limit_delay(&mut self, most: Duration) {
+        let most = self.config.largest_delay(most);
         match &mut self.inner {
             Inner::Pid(pid) => pid.limit_delay(most),
             Inner::Adaptive(adaptive) => adaptive.limit_delay(most),
@@ -426,7 +402,7 @@ impl Controller {
     pub fn is_noisy(&self, client: ClientId) -> bool {
         match &self.inner {
             Inner::Pid(pid) => pid.is_noisy(client),
-            Inner::Adaptive(adaptive) => adaptive.is_noisy(client),
+            Inner::Adaptive(adaptive) => adaptive.clients.is_noisy(client),
         }
     }
 

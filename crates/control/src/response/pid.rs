@@ -135,7 +135,7 @@ impl Pid {
         self.clients.observe(length, sample.clients);
         self.since_set = self.since_set + length;
         if self.since_set >= self.config.set_interval {
-            self.clients.converge(self.since_set, self.threshold, Duration::ZERO);
+            self.clients.all.iter_mut().for_each(|client| client.judge(client.bytes_per_s, self.threshold));
             self.since_set = Duration::ZERO;
         }
         // Only what has read activity counts: without reads the average stays.

@@ -5,56 +5,46 @@
 //! most; none exceeds the largest, and what that takes away goes to the others. Those who are important come in only when
 //! all others have the largest.
 
-use super::{nearest, whole};
+use super::clients::Client;
+use super::{Standing, nearest, whole};
 
-/// A noisy client in the split.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Part {
-    /// Share of the load, 0 to 1; the shares of all parts add up to 1.
-    pub(super) share: f64,
-    /// Whether it is spared as long as others are left.
-    pub(super) spared: bool,
-    /// The answer, in ms.
-    pub(super) delay_ms: f64,
-}
-
-/// Gives each part its delay so that their mean, weighted by share, is `mean_ms`, or as near as `most_ms` allows. O(n) for
-/// each of 60 halvings.
-pub(super) fn split(parts: &mut [Part], mean_ms: f64, most_ms: f64) {
-    let mut left = mean_ms;
+/// Gives each noisy client its delay so that their mean, weighted by load, is `mean_ms`, or as near as `most_ms` allows; all
+/// others get none. Delays are multiples of `step_ms`, or any with 0. O(clients²) at worst.
+pub(super) fn split(clients: &mut [Client], mean_ms: f64, step_ms: f64, most_ms: f64) {
+    let total: f64 = clients.iter().filter(|client| client.noisy).map(Client::load).sum();
+    for client in clients.iter_mut() {
+        client.share = if client.noisy && total > 0.0 { client.load() / total } else { 0.0 };
+        client.delay_ms = 0.0;
+    }
+    let (mut left, mut owed) = (mean_ms, 0.0);
     for spared in [false, true] {
-        let group = |part: &&Part| part.spared == spared && part.share > 0.0;
-        let mean = |slope: f64| -> f64 {
-            parts.iter().filter(group).map(|part| part.share * most_ms.min(slope * part.share)).sum()
+        let group = |client: &Client| client.share > 0.0 && (client.standing == Standing::Important) == spared;
+        // The slope grows as clients reach the largest delay.
+        let mut slope = 0.0;
+        left = loop {
+            let (rest, squares) = clients.iter().filter(|client| group(client)).fold((left, 0.0), |sums, client| {
+                match slope * client.share < most_ms {
+                    true => (sums.0, sums.1 + client.share * client.share),
+                    false => (sums.0 - client.share * most_ms, sums.1),
+                }
+            });
+            if squares == 0.0 {
+                // Of a nanosecond nothing is left for others.
+                break rest - 1e-6;
+            } else if rest / squares <= slope {
+                break 0.0;
+            }
+            slope = rest / squares;
         };
-        // At the highest slope all have the largest delay.
-        let least = parts.iter().filter(group).map(|part| part.share).fold(1.0, f64::min).max(1e-9);
-        let (mut low, mut high) = (0.0, most_ms / least);
-        for _ in 0..60 {
-            let middle = 0.5 * (low + high);
-            (low, high) = if mean(middle) > left { (low, middle) } else { (middle, high) };
-        }
-        left -= mean(low);
-        // Of a nanosecond nothing is left for others.
-        left = if left < 1e-6 { 0.0 } else { left };
-        for part in parts.iter_mut().filter(|part| part.spared == spared) {
-            part.delay_ms = most_ms.min(low * part.share);
+        for client in clients.iter_mut().filter(|client| slope > 0.0 && group(client)) {
+            let exact = most_ms.min(slope * client.share);
+            // What one loses by rounding the next gains.
+            let steps =
+                nearest(((exact + owed / client.share) / step_ms).max(0.0)).min(whole(most_ms / step_ms + 1e-9));
+            client.delay_ms = if step_ms > 0.0 { steps * step_ms } else { exact };
+            owed += client.share * (exact - client.delay_ms);
         }
     }
-}
-
-/// Rounds the delays to multiples of `step_ms`, never above `most_ms`, in a way that keeps their weighted mean: what one
-/// loses the next gains. With a step of 0 nothing changes. Answers the mean.
-pub(super) fn round(parts: &mut [Part], step_ms: f64, most_ms: f64) -> f64 {
-    let mut owed = 0.0;
-    for part in parts.iter_mut().filter(|_| step_ms > 0.0) {
-        // A part without a delay by the split is not there to pay for the rounding of others.
-        let wanted = if part.delay_ms > 0.0 { part.delay_ms + owed / part.share } else { 0.0 };
-        let rounded = nearest((wanted / step_ms).max(0.0)).min(whole(most_ms / step_ms + 1e-9));
-        owed += part.share * (part.delay_ms - rounded * step_ms);
-        part.delay_ms = rounded * step_ms;
-    }
-    parts.iter().map(|part| part.share * part.delay_ms).sum()
 }
 
 #[cfg(test)]
@@ -64,12 +54,16 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    fn part(share: f64) -> Part {
-        Part { share, spared: false, delay_ms: 0.0 }
+    fn noisy(load: f64) -> Client {
+        Client { noisy: true, bytes_per_s: load, ..Client::default() }
     }
 
-    fn delays(parts: &[Part]) -> Vec<f64> {
-        parts.iter().map(|part| nearest(part.delay_ms * 1e9) / 1e9).collect()
+    fn mean(clients: &[Client]) -> f64 {
+        clients.iter().map(|client| client.share * client.delay_ms).sum()
+    }
+
+    fn delays(clients: &[Client]) -> Vec<f64> {
+        clients.iter().map(|client| nearest(client.delay_ms * 1e9) / 1e9).collect()
     }
 
     #[test]
@@ -83,23 +77,21 @@ mod tests {
 
     #[test]
     fn equal_loads_have_equal_delays_and_the_noisiest_most() {
-        let mut parts = vec![part(0.25); 4];
-        split(&mut parts, 5.0, 20.0);
-        assert_eq!(delays(&parts), [5.0; 4]);
-        let mut parts = vec![part(0.8), part(0.1), part(0.1)];
-        split(&mut parts, 6.6, 20.0);
-        assert!((parts[0].delay_ms - 8.0).abs() < 1e-9 && (parts[1].delay_ms - 1.0).abs() < 1e-9, "{parts:?}");
+        let mut clients = vec![noisy(1e6); 4];
+        split(&mut clients, 5.0, 0.0, 20.0);
+        assert_eq!(delays(&clients), [5.0; 4]);
+        let mut clients = vec![noisy(8e6), noisy(1e6), Client { noisy: false, ..noisy(9e9) }, noisy(1e6)];
+        split(&mut clients, 6.6, 0.0, 20.0);
+        assert_eq!(delays(&clients), [8.0, 1.0, 0.0, 1.0]);
     }
 
     #[test]
     fn others_bear_the_rest_of_the_largest_delay_and_the_important_last() {
-        let mut parts = vec![part(0.5), part(0.25), Part { spared: true, ..part(0.25) }];
-        split(&mut parts, 5.0, 8.0);
-        assert_eq!(delays(&parts), [8.0, 4.0, 0.0]);
-        split(&mut parts, 7.0, 8.0);
-        assert_eq!(delays(&parts), [8.0, 8.0, 4.0]);
-        split(&mut parts, 1e9, 8.0);
-        assert_eq!(delays(&parts), [8.0; 3]);
+        let mut clients = vec![noisy(2e6), noisy(1e6), Client { standing: Standing::Important, ..noisy(1e6) }];
+        for (mean_ms, expected) in [(5.0, [8.0, 4.0, 0.0]), (7.0, [8.0, 8.0, 4.0]), (1e9, [8.0; 3])] {
+            split(&mut clients, mean_ms, 0.0, 8.0);
+            assert!(delays(&clients).iter().zip(expected).all(|(is, due)| (is - due).abs() < 1e-5), "{clients:?}");
+        }
     }
 
     proptest! {
@@ -110,18 +102,18 @@ mod tests {
             steps in 1u32..40,
         ) {
             let most_ms = 0.5 * f64::from(steps);
-            let total: f64 = raw.iter().map(|(load, ..)| load).sum();
-            prop_assume!(total > 0.0);
-            let mut parts: Vec<Part> =
-                raw.iter().map(|&(load, spared)| Part { share: load / total, spared, delay_ms: 0.0 }).collect();
-            split(&mut parts, mean_ms, most_ms);
-            let expected = mean_ms.min(most_ms);
-            let mean: f64 = parts.iter().map(|part| part.share * part.delay_ms).sum();
-            prop_assert!((mean - expected).abs() < 1e-6 * (1.0 + expected), "{} {}", mean, expected);
-            prop_assert!(parts.iter().all(|part| (0.0..=most_ms).contains(&part.delay_ms)));
-            let rounded = round(&mut parts, 0.5, most_ms);
-            prop_assert!(parts.iter().all(|part| part.delay_ms <= most_ms && (part.delay_ms * 2.0).fract() == 0.0));
-            prop_assert!(rounded >= 0.0 && rounded <= mean + 0.26, "{} {}", rounded, mean);
+            prop_assume!(raw.iter().any(|&(load, _)| load > 0.0));
+            let standing = |spared| if spared { Standing::Important } else { Standing::Ordinary };
+            let mut clients: Vec<Client> =
+                raw.iter().map(|&(load, spared)| Client { standing: standing(spared), ..noisy(load) }).collect();
+            split(&mut clients, mean_ms, 0.0, most_ms);
+            let (exact, expected) = (mean(&clients), mean_ms.min(most_ms));
+            prop_assert!((exact - expected).abs() < 2e-6 * (1.0 + expected), "{} {}", exact, expected);
+            prop_assert!(clients.iter().all(|client| (0.0..=most_ms).contains(&client.delay_ms)));
+            split(&mut clients, mean_ms, 0.5, most_ms);
+            let rounded = mean(&clients);
+            prop_assert!(clients.iter().all(|c| c.delay_ms <= most_ms && (c.delay_ms * 2.0).fract() == 0.0));
+            prop_assert!(rounded >= 0.0 && rounded <= exact + 0.26, "{} {}", rounded, exact);
         }
     }
 }

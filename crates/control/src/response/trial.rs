@@ -11,41 +11,24 @@
 //! likelihood ratio of k = 0 against k = 1, which every request that meets the delay once has, is (S(1)/S(0))^(n/2); it
 //! exceeds 1/[`ERROR`] at any time with a probability of at most [`ERROR`] where k = 1.
 //!
-//! - *No effect* (`does_not_bite`): that ratio exceeds 1/[`ERROR`].
-//! - *Helps*: let g be the logarithm of the ratio of read response times without and with the delay. The likelihood ratio of
-//!   its mean, if that is positive, against 0, (Σg²/Σ(g − mean)²)^((n − 1)/2), exceeds 1/[`ERROR`].
-//! - *In vain*: neither, after twenty pairs. A throttle that cannot be seen to help is released.
+//! The trial ends when that or its inverse has happened, and after twenty pairs in favour of the throttle.
 
 use super::adaptive::PATIENCE;
 use super::gain::Point;
 
-/// Probability with which a throttle that bites may be accused.
+/// Probability with which the verdict on a throttle may be wrong.
 const ERROR: f64 = 1e-3;
-
-/// How a trial ends.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// Reads are faster with the delay.
-    Helps,
-    /// The delay does not reach the clients.
-    DoesNotBite,
-    /// Reads do not profit from the delay.
-    InVain,
-}
 
 /// A trial under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trial {
     /// Intervals so far.
-    intervals: u32,
+    pub(super) intervals: u32,
     /// Sums in the pair under way, with the delay in force and lifted.
     held: Point,
     lifted: Point,
-    pairs: f64,
-    /// Over pairs: S(0) and S(1); gains of reads and their squares.
+    /// S(0) and S(1).
     errors: [f64; 2],
-    gain: f64,
-    gains: f64,
 }
 
 impl Trial {
@@ -58,15 +41,13 @@ impl Trial {
         matches!(self.intervals / Self::BLOCK % 4, 0 | 3)
     }
 
-    /// Takes an interval in which the delay was as [`Self::holds`] said before it; the verdict, and after how many
-    /// intervals.
-    pub(super) fn take(&mut self, point: &Point) -> Option<(Verdict, u32)> {
+    /// Takes an interval in which the delay was as [`Self::holds`] said before it; the verdict: whether the throttle bites.
+    pub(super) fn take(&mut self, point: &Point) -> Option<bool> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {
             // Of X·R, not of X.
             sums.load += point.load * point.response_ms;
             sums.load_delay += point.load_delay;
-            sums.response_ms += point.response_ms;
         }
         self.intervals += 1;
         if !self.intervals.is_multiple_of(2 * Self::BLOCK) {
@@ -74,23 +55,11 @@ impl Trial {
         }
         let (held, lifted) = (core::mem::take(&mut self.held), core::mem::take(&mut self.lifted));
         let (y, q) = (lifted.load - held.load, held.load_delay - lifted.load_delay);
-        let gain = libm::log(lifted.response_ms / held.response_ms);
-        self.pairs += 1.0;
-        (self.errors[0], self.errors[1]) = (self.errors[0] + y * y, self.errors[1] + (y - q) * (y - q));
-        (self.gain, self.gains) = (self.gain + gain, self.gains + gain * gain);
-        self.judge().map(|verdict| (verdict, self.intervals))
-    }
-
-    fn judge(&self) -> Option<Verdict> {
-        let ratio = 0.5 * self.pairs * libm::log(self.errors[1] / self.errors[0]);
-        let mean = self.gain / self.pairs;
-        let helps = 0.5 * (self.pairs - 1.0) * libm::log(self.gains / (self.gains - self.pairs * mean * mean).max(0.0));
-        match () {
-            () if ratio > -libm::log(ERROR) => Some(Verdict::DoesNotBite),
-            () if mean > 0.0 && helps > -libm::log(ERROR) => Some(Verdict::Helps),
-            () if self.pairs >= 2.0 * PATIENCE => Some(Verdict::InVain),
-            () => None,
-        }
+        self.errors = [self.errors[0] + y * y, self.errors[1] + (y - q) * (y - q)];
+        let pairs = f64::from(self.intervals / (2 * Self::BLOCK));
+        let evidence = 0.5 * pairs * libm::log(self.errors[1] / self.errors[0]);
+        let bites = evidence < libm::log(ERROR) || pairs >= 2.0 * PATIENCE;
+        if evidence > -libm::log(ERROR) { Some(false) } else { bites.then_some(true) }
     }
 }
 
@@ -100,14 +69,14 @@ mod tests {
     use crate::rng::SplitMix64;
 
     /// Clients with 64 KiB each on saturated storage, measured with this relative noise. `drift` is how much they grow in
-    /// each interval; `deaf` reads take as long whatever the clients do.
-    fn trial(k: f64, noise: f64, drift: f64, deaf: bool, seed: u64) -> (Verdict, u32) {
+    /// each interval.
+    fn trial(k: f64, noise: f64, drift: f64, seed: u64) -> bool {
         let mut rng = SplitMix64::new(seed);
         let mut trial = Trial::default();
         let mut circulation = 12.0 * 65_536.0 * 1e3;
         for _ in 1..=1_000 {
             let delay_ms = if trial.holds() { 20.0 } else { 0.0 };
-            let response_ms = if deaf { 40.0 } else { (circulation / 18e6 - k * delay_ms).max(4.0) };
+            let response_ms = (circulation / 18e6 - k * delay_ms).max(4.0);
             let load = circulation / (response_ms + k * delay_ms);
             let measured = response_ms * libm::exp(noise * rng.next_normal());
             let point = Point { load, response_ms: measured, load_delay: load * delay_ms };
@@ -122,31 +91,24 @@ mod tests {
     #[test]
     fn a_delay_without_effect_is_found_out_in_time() {
         // Reads of an interval scatter by some 30 % where six complete in it.
-        let found = (0..2_000).filter(|&seed| trial(0.0, 0.3, 0.0, false, seed).0 == Verdict::DoesNotBite);
+        let found = (0..2_000).filter(|&seed| !trial(0.0, 0.3, 0.0, seed));
         assert!(found.count() >= 1_980);
     }
 
     #[test]
     fn one_that_bites_is_not_accused() {
         for (k, drift) in [(1.0, 0.0), (1.0, 0.002), (1.0, -0.002), (2.0, 0.0), (5.0, 0.0)] {
-            let runs = (0..5_000).map(|seed| trial(k, 0.3, drift, false, seed).0);
-            let accused = runs.filter(|&verdict| verdict != Verdict::Helps).count();
+            let runs = (0..5_000).map(|seed| trial(k, 0.3, drift, seed));
+            let accused = runs.filter(|&bites| !bites).count();
             assert!(accused <= 5, "k {k}, drift {drift}: {accused} of 5000");
         }
     }
 
     #[test]
-    fn a_throttle_from_which_reads_do_not_profit_is_in_vain() {
-        let in_vain = (0..2_000).filter(|&seed| trial(1.0, 0.3, 0.0, true, seed).0 == Verdict::InVain).count();
-        // Chance may look like help at one of twenty looks.
-        assert!(in_vain >= 1_970, "{in_vain}");
-    }
-
-    #[test]
-    fn where_nothing_can_be_measured_the_delay_is_in_vain() {
+    fn where_nothing_can_be_measured_a_trial_ends_without_a_verdict_against_the_throttle() {
         let mut nonsense = Trial::default();
         let point = Point { load: f64::NAN, ..Point::default() };
         let verdict = (0..1_000).find_map(|_| nonsense.take(&point));
-        assert_eq!(verdict.map(|(verdict, _)| verdict), Some(Verdict::InVain));
+        assert_eq!(verdict, Some(true));
     }
 }

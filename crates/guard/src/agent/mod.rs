@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use evenkeel_control::response::{ClientId, InvalidConfig, Scratch};
+use evenkeel_control::response::{ClientId, InvalidConfig};
 use evenkeel_control::{Duration, Instant};
 
 use crate::actuator::{Client, Holds};
@@ -54,7 +54,6 @@ pub struct Agent {
     config: Config,
     tracker: Tracker,
     resources: Vec<Guarded>,
-    scratch: Scratch,
     ids: Identities,
     map: Map,
     absent: Absent,
@@ -95,7 +94,6 @@ impl Agent {
             config,
             tracker: Tracker::default(),
             resources,
-            scratch: Scratch::default(),
             ids: Identities::default(),
             map: Map::default(),
             absent: Absent::default(),
@@ -153,7 +151,7 @@ impl Agent {
             if observed.is_ok() {
                 resource.observe(now, &self.tracker);
             }
-            if resource.decide(now, &mut self.scratch) && !self.overlap {
+            if resource.decide(now) && !self.overlap {
                 resource.hold(&mut self.holds);
             }
         }

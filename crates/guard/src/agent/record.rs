@@ -243,7 +243,7 @@ impl fmt::Display for Sentence<'_> {
             }
             Reason::Infeasible { measured, target } => write!(
                 f,
-                "reads take {}, above {}, although every noisy client is throttled as far as allowed, or that does not help: raise max_delay or the goal, or move load away",
+                "reads take {}, above {}, although every noisy client is throttled as far as allowed: raise max_delay or the goal, or move load away",
                 ms(measured),
                 ms(target)
             ),

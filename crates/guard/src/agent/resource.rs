@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evenkeel_control::response::{
-    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Scratch, Standing,
+    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
 };
 use evenkeel_control::{Duration, Instant};
 
@@ -345,8 +345,8 @@ impl Guarded {
     }
 
     /// Decides, and records why. Tells whether anybody is held differently now.
-    pub(super) fn decide(&mut self, now: Instant, scratch: &mut Scratch) -> bool {
-        let decision = self.controller.tick_with(now, scratch);
+    pub(super) fn decide(&mut self, now: Instant) -> bool {
+        let decision = self.controller.tick(now);
         self.reason = decision.reason;
         self.mean_delay_ms = decision.mean_delay.as_millis_f64();
         let mut changed = false;
