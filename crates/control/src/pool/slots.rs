@@ -217,6 +217,9 @@ impl<R> Pool<R> {
         if slots.exchanged && !exchanged {
             slots.ramp = 1.0;
         }
+        if exchanged && !slots.exchanged {
+            slots.controller.forget();
+        }
         slots.exchanged = exchanged;
         slots.controller.set_alone(!exchanged);
     }

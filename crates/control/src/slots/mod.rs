@@ -235,12 +235,19 @@ impl Controller {
     /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told from
     /// what the device does. What is known of its workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
-        if alone && !self.alone && !matches!(self.config.method, Method::Rwd | Method::SfqD) {
+        if alone && !self.alone {
+            self.forget();
+        }
+        self.alone = alone;
+    }
+
+    /// Begins from the least, as one who joins others: what it did by itself is not what the group does.
+    pub fn forget(&mut self) {
+        if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
             self.total = self.config.least;
             self.latency_s = None;
             self.knee = Knee::default();
         }
-        self.alone = alone;
     }
 
     /// Whether it is; see [`Self::set_alone`].
@@ -401,7 +408,7 @@ impl Controller {
             _ => self.target_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
         };
         // What everyone has and does not use loads nothing.
-        let unused = (self.total - group.used).clamp(0.0, self.least(group) * group.workloads);
+        let unused = (group.granted - group.used).clamp(0.0, LEAST * group.workloads);
         let total = (group.used * factor + unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
@@ -413,7 +420,7 @@ impl Controller {
     fn needs(&mut self, group: &Summary) {
         self.follow_device(group);
         // Everyone has the least; what is left is shared by need.
-        let least = self.least(group);
+        let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
         let total = self.total - least * group.workloads;
         let (horizon_s, no_goal_s) = (self.horizon_s(), self.no_goal_s);
         if let Some(goal) = group.smallest_goal {
@@ -440,16 +447,11 @@ impl Controller {
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
-                None if need <= level * weight => (need, Reason::Kept),
+                None if need <= least + level * weight => (need.min(level * weight), Reason::Kept),
                 None => (level * weight, Reason::Infeasible { feasible_at }),
             };
             (Some(least + more), need, reason)
         });
-    }
-
-    /// Slots of everyone who is not idle, whatever it needs.
-    fn least(&self, group: &Summary) -> f64 {
-        LEAST.min(0.5 * self.total / group.workloads.max(1.0))
     }
 
     fn horizon_s(&self) -> f64 {
@@ -459,7 +461,7 @@ impl Controller {
     fn summarise(&mut self) {
         let known = self.knee.known();
         let mut own = Summary { known, elasticity: known * self.knee.elasticity(), ..Summary::default() };
-        for known in &self.known {
+        for (place, known) in self.known.iter().enumerate() {
             let (workload, report) = (&known.workload, &known.workload.report);
             own.weight += workload.weight;
             if report.is_idle() {
@@ -468,6 +470,9 @@ impl Controller {
             own.workloads += 1.0;
             own.active_weight += workload.weight;
             own.used += report.used();
+            let has = |share: &&Share| share.id == workload.id;
+            let share = self.shares.get(place).filter(has).or_else(|| self.shares.iter().find(has));
+            own.granted += share.and_then(|share| share.slots).unwrap_or(report.used());
             own.completed += report.completed as f64;
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;

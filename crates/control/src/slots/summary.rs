@@ -59,6 +59,8 @@ pub struct Summary {
     pub weight: f64,
     /// Slots in use, in the mean.
     pub used: f64,
+    /// Slots that those who are not idle were granted; where there was no bound, what they used.
+    pub granted: f64,
     /// Requests completed in the period.
     pub completed: f64,
     /// Their time inside the device, in seconds, added up.
@@ -86,6 +88,7 @@ impl Default for Summary {
             active_weight: 0.0,
             weight: 0.0,
             used: 0.0,
+            granted: 0.0,
             completed: 0.0,
             device_s: 0.0,
             device_part: 0.0,
@@ -106,6 +109,7 @@ impl Summary {
         self.active_weight += other.active_weight;
         self.weight += other.weight;
         self.used += other.used;
+        self.granted += other.granted;
         self.completed += other.completed;
         self.device_s += other.device_s;
         self.device_part = self.device_part.max(other.device_part);

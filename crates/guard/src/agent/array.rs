@@ -133,6 +133,9 @@ impl Array {
 
     /// Shares slots out by what all hosts together did, this one included. `ramp`: how much of its share this host takes.
     pub fn decide(&mut self, now: Instant, group: &Summary, ramp: f64) {
+        if !self.exchanged {
+            self.controller.forget();
+        }
         (self.exchanged, self.ramp) = (true, ramp.clamp(0.0, 1.0));
         self.controller.set_alone(false);
         self.share(now, group);

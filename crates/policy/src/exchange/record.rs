@@ -96,6 +96,8 @@ pub struct PoolRecord {
     pub weight: f64,
     /// Slots in use, in the mean.
     pub used: f64,
+    /// Slots that they were granted; where there was no bound, what they used.
+    pub granted: f64,
     /// Requests completed.
     pub completed: f64,
     /// Their time inside the device in seconds, added up.
@@ -242,6 +244,7 @@ impl PoolRecord {
             &mut self.active_weight,
             &mut self.weight,
             &mut self.used,
+            &mut self.granted,
             &mut self.completed,
             &mut self.device_s,
             &mut self.device_part,
@@ -283,6 +286,7 @@ impl From<&Summary> for PoolRecord {
             active_weight: summary.active_weight,
             weight: summary.weight,
             used: summary.used,
+            granted: summary.granted,
             completed: summary.completed,
             device_s: summary.device_s,
             device_part: summary.device_part,
@@ -303,6 +307,7 @@ impl From<&PoolRecord> for Summary {
             active_weight: record.active_weight,
             weight: record.weight,
             used: record.used,
+            granted: record.granted,
             completed: record.completed,
             device_s: record.device_s,
             device_part: record.device_part,
