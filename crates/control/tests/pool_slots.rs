@@ -192,6 +192,23 @@ fn a_share_below_one_slot_is_a_slot_for_part_of_the_time() {
 }
 
 #[test]
+fn a_tenant_that_uses_less_than_its_part_of_a_slot_waits_for_no_period() {
+    // Eight tenants, two slots in all: a quarter for each. Seven ask for more, one for a twentieth.
+    let slots = slots::Config { least: 1.0, ..slots::Config::published(Method::Rwd, PERIOD, 2.0) };
+    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), 2);
+    let tenants: Vec<TenantId> = (0..8).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    for ms in 0..20_000 {
+        let mut arrivals = if ms % 5 == 0 { tenants[..7].to_vec() } else { Vec::new() };
+        arrivals.extend((ms % 130 == 0).then_some(tenants[7]));
+        bench.step(&arrivals);
+    }
+    // The first requests wait until something is saved.
+    let p95 = |place: usize| bench.pool.tenant(tenants[place]).expect("a tenant").stats.response_time.quantile(0.95);
+    assert!(p95(0) > Duration::from_secs(1), "the others wait: {:?}", p95(0));
+    assert!(p95(7) < PERIOD, "{:?}", p95(7));
+}
+
+#[test]
 fn the_end_of_the_controller_ends_its_bounds() {
     let slots = slots::Config { method: Method::Rwd, most: 4.0, ..slots::Config::NEEDS };
     let mut bench = Bench::new(config(Some(slots)), 2);

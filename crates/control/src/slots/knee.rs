@@ -10,7 +10,7 @@ const ASSUMED: f64 = 0.1;
 /// For how long what was seen counts, in seconds (time constant).
 const MEMORY_S: f64 = 30.0;
 /// Latencies that differ by more than this part from what was expected, in the mean over so many completions or so many
-/// seconds (whichever is sooner), tell that the device, or what it is asked, is another one: half of what was seen is
+/// seconds (whichever is sooner), tell that the device, or what it is asked, is another one: what was seen is
 /// forgotten.
 const SURPRISE: f64 = 0.12;
 const SURPRISE_OVER: f64 = 300.0;
