@@ -155,6 +155,33 @@ proptest! {
 }
 
 #[test]
+fn without_goals_slots_are_bounded_only_while_the_others_are_not_heard() {
+    let mut controller = controller(Method::Needs);
+    let workloads = [workload(1, 0, 1.0, report(40, 80, 30, 20.0, 40))];
+    assert_eq!(settled(&mut controller, &workloads, 10), (None, vec![(f64::INFINITY, Reason::Unbounded)]));
+    controller.set_alone(true);
+    // Twenty inside take 40 ms; where nothing has a goal it aims at 20 ms.
+    let (total, shares) = settled(&mut controller, &workloads, 100);
+    assert!(total.is_some_and(|total| (9.0..11.0).contains(&total)), "{total:?}");
+    assert!(shares[0].0 <= 11.0, "{shares:?}");
+    controller.set_alone(false);
+    assert_eq!(settled(&mut controller, &workloads, 1).0, None);
+}
+
+#[test]
+fn a_goal_counts_for_half_a_minute_when_its_workload_is_idle() {
+    let mut controller = controller(Method::Needs);
+    let other = workload(2, 0, 1.0, report(40, 80, 30, 20.0, 40));
+    let mut with = |tight, periods| settled(&mut controller, &[workload(1, 100, 1.0, tight), other], periods).0;
+    let idle = report(0, 0, 0, 0.0, 1);
+    assert_eq!(with(idle, 1), None, "it has asked for nothing yet");
+    let bound = with(report(10, 2, 5, 1.0, 40), 20);
+    assert!(bound.is_some());
+    assert_eq!(with(idle, 298), bound, "and stays what it is");
+    assert_eq!(with(idle, 5), None);
+}
+
+#[test]
 fn while_all_goals_can_be_kept_margins_are_equal() {
     // Both have a queue, for which there are too few slots; the one with the tighter goal gets more for the same load.
     let load = report(40, 80, 30, 20.0, 40);

@@ -98,21 +98,20 @@ fn the_device_takes_more_of_a_goal_where_more_slots_bring_throughput() {
     ratios.sort_by(f64::total_cmp);
     let median = ratios[ratios.len() / 2];
     assert!((0.8..=1.25).contains(&median), "{median:.2}: {ratios:.2?}");
-    assert!(device(1_000.0, 32.0).part() > 2.0 * device(1_000.0, 1.0).part());
 }
 
 /// A host that joins knows nothing of the device; what the others know is enough.
 #[test]
 fn a_host_that_joins_goes_by_what_the_others_know() {
-    let device = Device { rate: 20_000.0, half: 100.0 };
+    let device = Device { rate: 20_000.0, half: 20.0 };
     let mut rng = SplitMix64::new(7);
     let (mut hosts, mut shares) = (controllers(3), vec![1.0; 3]);
     run(&mut hosts, &mut shares, device, 600, &mut rng);
     hosts.extend(controllers(1));
     shares.push(1.0);
-    // Its total is the last that is answered.
+    // Its total is the last that is answered; what is assumed of a device would be 1.6 times as much.
     let total = run(&mut hosts, &mut shares, device, 50, &mut rng);
     let all: f64 = shares.iter().sum();
-    assert!((0.6..=1.6).contains(&device.ratio(total)), "{total:.0} slots");
+    assert!((0.71..=1.4).contains(&device.ratio(total)), "{total:.0} slots");
     assert!((0.9..=1.1).contains(&(all / total)), "{all:.0} slots are shared out of {total:.0}");
 }

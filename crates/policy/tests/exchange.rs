@@ -26,7 +26,8 @@ fn full(figure: f64) -> PoolRecord {
         active_weight: figure,
         weight: figure,
         used: figure,
-        granted: figure,
+        unused: figure,
+        goals: figure,
         completed: figure,
         device_s: figure,
         device_part: figure,
@@ -188,7 +189,7 @@ fn impossible_figures_are_told_as_the_nearest_possible() {
 fn pool() -> impl Strategy<Value = PoolRecord> {
     let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
     (
-        proptest::collection::vec(figure(), 11),
+        proptest::collection::vec(figure(), 12),
         proptest::option::of(any::<u64>()),
         prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
         proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
@@ -204,7 +205,8 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             device_part: sums[7],
             known: sums[8],
             elasticity: sums[9],
-            granted: sums[10],
+            unused: sums[10],
+            goals: sums[11],
             smallest_goal_us,
             needs,
             classes: classes.into_iter().map(|(class, (weight, need))| (class, weight, need)).collect(),
@@ -218,7 +220,8 @@ fn a_summary_comes_back_as_it_was_told() {
     let mut summary =
         Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
     (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
-    (summary.device_part, summary.known, summary.elasticity, summary.granted) = (0.75, 60.0, 15.0, 2.5);
+    (summary.device_part, summary.known, summary.elasticity) = (0.75, 60.0, 15.0);
+    (summary.unused, summary.goals) = (2.5, 1.0);
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
     (summary.classes[0], summary.classes[47]) = (Class { weight: 1.0, need: 0.5 }, Class { weight: 2.0, need: 60.25 });
     let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,7 +68,9 @@ pub(crate) fn handle_signals(patience: Duration) {
         let running = groups();
         STOPPING.store(true, Ordering::Relaxed);
         drop(running);
-        eprintln!("\nxtask: stopped by signal {signal}, ending child processes");
+        // In one piece, whatever children write meanwhile.
+        let said = format!("\nxtask: stopped by signal {signal}, ending child processes\n");
+        let _ = io::stderr().write_all(said.as_bytes());
         for round in [libc::SIGTERM, libc::SIGKILL] {
             groups().iter().for_each(|&group| kill_group(group, round));
             thread::sleep(patience);

@@ -167,7 +167,9 @@ impl Adaptive {
         });
         let pause = now.load * PATIENCE <= usual;
         self.without_load = if pause { self.without_load + length } else { 0.0 };
-        if self.without_load >= PATIENCE && (self.demand_ms > 0.0 || !self.joined) {
+        // A long delay makes pauses of its own.
+        let patience = PATIENCE + self.gain.0 * self.demand_ms / self.interval_ms;
+        if self.without_load >= patience && (self.demand_ms > 0.0 || !self.joined) {
             self.release(Reason::NotEnoughData);
         }
         if !(pause && self.demand_ms == 0.0) && core::mem::take(&mut self.joined) {

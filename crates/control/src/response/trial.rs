@@ -1,10 +1,9 @@
 //! Does the delay do anything?
 //!
 //! An acknowledgement that travels on data is not delayed by delaying bare ones, so that a throttle can be without any
-//! effect; and one that slows clients may do nothing for reads that are slow for another reason. Samples alone cannot tell:
-//! while reads stay slow at the longest delay, clients that come and go change more than the delay does. So the controller
-//! tries it: the delay is lifted and put back in force in turn, in pairs of blocks whose order alternates, so that a slow
-//! drift cancels.
+//! effect. Samples alone cannot tell: while reads stay slow at the longest delay, clients that come and go change more than
+//! the delay does. So the controller tries it: the delay is lifted and put back in force in turn, in pairs of blocks whose
+//! order alternates, so that a slow drift cancels.
 //!
 //! By Little's law (see [`super::gain`]) a pair gives y = X·R without the delay − X·R with it = k·q + chance, with q = Σx·d
 //! while it is in force. Let S(k) be the sum of (y − k·q)² over n pairs. If the size of the chance is unknown, the

@@ -4,7 +4,7 @@ use crate::time::Duration;
 
 /// What has to be known for what is assumed of a device, give or take 0.2, to count half: counts vary by half of what chance
 /// makes of them.
-const DOUBT: f64 = 12.0;
+pub(super) const DOUBT: f64 = 12.0;
 /// The elasticity while nothing is known of it.
 const ASSUMED: f64 = 0.1;
 /// For how long what was seen counts, in seconds (time constant).

@@ -160,6 +160,11 @@ pub struct Plan<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     workload: Workload,
+    /// Its goal, if that is within reach; else by how many times it is not.
+    goal: Option<Duration>,
+    beyond: Option<f64>,
+    /// For how long it has been idle; for ever, if nothing was seen of it.
+    idle: Duration,
     /// Arrivals per second, lately, and by how much they differ from that.
     arrivals: f64,
     spread: f64,
@@ -187,14 +192,14 @@ pub struct Controller {
     no_goal_s: f64,
     tightness: Option<f64>,
     knee: Knee,
-    /// The elasticity of throughput by what the group knows; `None` while alone.
-    elasticity: Option<f64>,
+    /// The elasticity of throughput by what the group knows; 1 while alone.
+    elasticity: f64,
+    /// Whether more of that is seen than assumed.
+    is_sure: bool,
     /// Others load the device, of whom nothing is heard.
     alone: bool,
     /// Weights of all workloads together.
     weight: f64,
-    /// For how long no workload that asks for something has had a goal; `None`: as long as anything is known.
-    without_goal: Option<Duration>,
     shares: Vec<Share>,
 }
 
@@ -218,10 +223,10 @@ impl Controller {
             no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
             tightness: None,
             knee: Knee::default(),
-            elasticity: None,
+            elasticity: 0.0,
+            is_sure: false,
             alone: false,
             weight: 0.0,
-            without_goal: None,
             shares: Vec::new(),
         })
     }
@@ -283,7 +288,6 @@ impl Controller {
             (None, None) => WITHOUT_GOALS_S,
         };
         let (mut total, mut tightness) = (Some(self.total), None);
-        let bounded = self.is_bounded(group);
         match self.config.method {
             Method::None | Method::SfqD => {
                 total = total.filter(|_| self.config.method == Method::SfqD);
@@ -301,15 +305,11 @@ impl Controller {
                 self.drg(group);
                 total = Some(self.total);
             }
-            Method::Needs if !bounded => {
+            Method::Needs if !self.is_bounded(group) => {
                 self.learn(group, false);
                 // Where a goal appears, the total begins with what is in use.
                 self.total = group.used.clamp(self.config.least, self.config.most);
-                let elasticity = self.elasticity.unwrap_or(0.0);
-                self.share(|known| {
-                    let beyond = known.out_of_reach(elasticity).map(Some);
-                    (None, 0.0, beyond.map_or(Reason::Unbounded, |feasible_at| Reason::Infeasible { feasible_at }))
-                });
+                self.share(|known| (None, 0.0, known.infeasible().unwrap_or(Reason::Unbounded)));
                 total = None;
             }
             Method::Needs => {
@@ -368,14 +368,10 @@ impl Controller {
         });
     }
 
-    /// Whether there is anything to bound slots for: without a latency that is to be kept and without goals within reach, fewer
-    /// slots would cost throughput and bring nothing. A goal counts for a while when its workload is idle.
-    fn is_bounded(&mut self, group: &Summary) -> bool {
-        self.without_goal = match (group.smallest_goal, self.without_goal) {
-            (Some(_), _) => Some(Duration::ZERO).filter(|_| group.device_part > 0.0),
-            (None, since) => since.map(|since| since + self.config.period).filter(|since| *since < GOAL_LASTS),
-        };
-        self.without_goal.is_some() || self.config.latency.is_some()
+    /// Whether there is anything to bound slots for: without a latency that is to be kept and without goals that count, fewer
+    /// slots would cost throughput and bring nothing. A host that is alone does not know the others' goals.
+    fn is_bounded(&self, group: &Summary) -> bool {
+        group.goals > 0.0 || self.config.latency.is_some() || self.alone
     }
 
     /// Learns of the device from the period, in which slots were bounded or not.
@@ -388,28 +384,28 @@ impl Controller {
         if !self.alone && (!bounded || group.queued > 0.0) {
             self.knee.learn(self.config.period, group.used, group.completed);
         }
-        self.elasticity = if self.alone { None } else { Some(Knee::together(group.known, group.elasticity)) };
+        self.elasticity = if self.alone { 1.0 } else { Knee::together(group.known, group.elasticity) };
+        self.is_sure = !self.alone && group.known > knee::DOUBT;
     }
 
     /// The total goes where the latency is what goals leave the device.
     fn follow_device(&mut self, group: &Summary) {
         // While those with a goal are idle, the total stays what it is.
-        if group.completed <= 0.0 || (group.smallest_goal.is_none() && self.config.latency.is_none()) {
+        let aims = group.smallest_goal.is_some() || self.config.latency.is_some() || self.alone;
+        if group.completed <= 0.0 || !aims {
             return;
         }
-        let elasticity = self.elasticity.unwrap_or(1.0);
         let factor = match (self.config.latency, group.smallest_goal) {
             (None, Some(_)) if group.device_part > 0.0 => {
                 let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
-                let worth = (elasticity / WORTH_A_GOAL).min(1.0);
+                let worth = (self.elasticity / WORTH_A_GOAL).min(1.0);
                 (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
             }
             // Little's law tells what the latency will be while those inside have not all come out yet.
             _ => self.target_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
         };
         // What everyone has and does not use loads nothing.
-        let unused = (group.granted - group.used).clamp(0.0, LEAST * group.workloads);
-        let total = (group.used * factor + unused).clamp(self.config.least, self.config.most);
+        let total = (group.used * factor + group.unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
         } else if group.queued > 0.0 {
@@ -450,7 +446,7 @@ impl Controller {
                 None if need <= least + level * weight => (need.min(level * weight), Reason::Kept),
                 None => (level * weight, Reason::Infeasible { feasible_at }),
             };
-            (Some(least + more), need, reason)
+            (Some(least + more), need, known.infeasible().unwrap_or(reason))
         });
     }
 
@@ -461,9 +457,12 @@ impl Controller {
     fn summarise(&mut self) {
         let known = self.knee.known();
         let mut own = Summary { known, elasticity: known * self.knee.elasticity(), ..Summary::default() };
-        for (place, known) in self.known.iter().enumerate() {
+        let elasticity = if self.is_sure { self.elasticity } else { 0.0 };
+        for (place, known) in self.known.iter_mut().enumerate() {
+            known.judge(elasticity);
             let (workload, report) = (&known.workload, &known.workload.report);
             own.weight += workload.weight;
+            own.goals += f64::from(u8::from(known.goal.is_some() && known.idle < GOAL_LASTS));
             if report.is_idle() {
                 continue;
             }
@@ -472,17 +471,15 @@ impl Controller {
             own.used += report.used();
             let has = |share: &&Share| share.id == workload.id;
             let share = self.shares.get(place).filter(has).or_else(|| self.shares.iter().find(has));
-            own.granted += share.and_then(|share| share.slots).unwrap_or(report.used());
+            let least = share.and_then(|share| share.slots).map_or(0.0, |slots| slots.min(LEAST));
+            own.unused += (least - report.used()).max(0.0);
             own.completed += report.completed as f64;
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;
-            if known.out_of_reach(self.elasticity.unwrap_or(0.0)).is_none() {
-                own.device_part = own.device_part.max(known.part_of_goal());
+            if let Some(goal) = known.goal {
+                own.device_part = own.device_part.max(known.latency_s / goal.as_secs_f64().max(1e-9));
+                own.smallest_goal = Some(own.smallest_goal.map_or(goal, |smallest| smallest.min(goal)));
             }
-            own.smallest_goal = match (own.smallest_goal, workload.goal) {
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
         }
         if self.config.method == Method::Needs {
             let horizon_s = self.horizon_s();
@@ -498,16 +495,17 @@ impl Controller {
 }
 
 impl Known {
-    /// What the device takes of its goal; 0 without a goal, or while it is idle.
-    fn part_of_goal(&self) -> f64 {
-        let goal = self.workload.goal.filter(|_| !self.workload.report.is_idle());
-        goal.map_or(0.0, |goal| self.latency_s / goal.as_secs_f64().max(1e-9))
+    /// Takes note whether its goal is within reach: what exceeds it even for one request alone, as far as that is known, no
+    /// number of slots keeps.
+    fn judge(&mut self, elasticity: f64) {
+        let goal_s = self.workload.goal.map_or(f64::INFINITY, Duration::as_secs_f64);
+        let times = self.latency_s * elasticity / goal_s.max(1e-9);
+        self.beyond = (times >= 1.0).then_some(times);
+        self.goal = self.workload.goal.filter(|_| self.beyond.is_none());
     }
 
-    /// How many times its goal the device takes even for one request alone, if that is more than once: no number of slots keeps
-    /// such a goal.
-    fn out_of_reach(&self, elasticity: f64) -> Option<f64> {
-        Some(self.part_of_goal() * elasticity).filter(|times| *times >= 1.0)
+    fn infeasible(&self) -> Option<Reason> {
+        self.beyond.map(|times| Reason::Infeasible { feasible_at: Some(times) })
     }
 
     /// After another period.
@@ -521,6 +519,9 @@ impl Known {
             let raw_s = report.device_latency_s().unwrap_or(0.0);
             return Self {
                 workload: *workload,
+                goal: None,
+                beyond: None,
+                idle: if report.is_idle() { GOAL_LASTS } else { Duration::ZERO },
                 arrivals,
                 spread: 0.0,
                 latency_s,
@@ -532,6 +533,9 @@ impl Known {
         let differs = (arrivals - before.arrivals).abs();
         Self {
             workload: *workload,
+            goal: None,
+            beyond: None,
+            idle: if report.is_idle() { before.idle + report.length } else { Duration::ZERO },
             arrivals: before.arrivals + NEWEST * (arrivals - before.arrivals),
             spread: before.spread + NEWEST * (differs - before.spread),
             latency_s: match latency {
@@ -563,7 +567,7 @@ impl Known {
 
     /// Slots needed to keep the goal times `scale`. Not increasing in `scale`.
     fn need(&self, scale: f64, no_goal_s: f64, horizon_s: f64) -> f64 {
-        let goal_s = self.workload.goal.map_or(no_goal_s, Duration::as_secs_f64);
+        let goal_s = self.goal.map_or(no_goal_s, Duration::as_secs_f64);
         let allowance = goal_s * scale - self.latency_s;
         let mut rate = need::rate(&self.workload.report, self.arrivals + self.spread, allowance, horizon_s);
         if self.workload.report.queued > 0 {

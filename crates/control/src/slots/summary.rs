@@ -59,8 +59,10 @@ pub struct Summary {
     pub weight: f64,
     /// Slots in use, in the mean.
     pub used: f64,
-    /// Slots that those who are not idle were granted; where there was no bound, what they used.
-    pub granted: f64,
+    /// Of the slot that each who is not idle has in any case, what was not used.
+    pub unused: f64,
+    /// Workloads with a goal within reach that have asked for something lately.
+    pub goals: f64,
     /// Requests completed in the period.
     pub completed: f64,
     /// Their time inside the device, in seconds, added up.
@@ -73,7 +75,7 @@ pub struct Summary {
     pub known: f64,
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
-    /// The smallest goal of a workload that is not idle.
+    /// The smallest goal within reach of a workload that is not idle.
     pub smallest_goal: Option<Duration>,
     /// Slots needed to keep every goal times [`scale`].
     pub needs: [f64; SCALES],
@@ -88,7 +90,8 @@ impl Default for Summary {
             active_weight: 0.0,
             weight: 0.0,
             used: 0.0,
-            granted: 0.0,
+            unused: 0.0,
+            goals: 0.0,
             completed: 0.0,
             device_s: 0.0,
             device_part: 0.0,
@@ -109,7 +112,8 @@ impl Summary {
         self.active_weight += other.active_weight;
         self.weight += other.weight;
         self.used += other.used;
-        self.granted += other.granted;
+        self.unused += other.unused;
+        self.goals += other.goals;
         self.completed += other.completed;
         self.device_s += other.device_s;
         self.device_part = self.device_part.max(other.device_part);
@@ -154,8 +158,10 @@ impl Summary {
     /// How much of its need each gets for a unit of weight at most, so that `total` slots are just enough: infinite where all
     /// needs are met.
     pub(super) fn level(&self, total: f64) -> f64 {
-        let (mut left, mut weight) = (total, self.active_weight);
+        let (mut left, mut weight) = (total.max(0.0), self.classes.iter().map(|class| class.weight).sum::<f64>());
         for class in self.classes.iter().filter(|class| class.weight > 0.0) {
+            // What is left of adding and subtracting is no weight.
+            weight = weight.max(class.weight);
             if class.need * weight > left * class.weight {
                 return left / weight;
             }

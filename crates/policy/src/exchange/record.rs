@@ -96,8 +96,10 @@ pub struct PoolRecord {
     pub weight: f64,
     /// Slots in use, in the mean.
     pub used: f64,
-    /// Slots that they were granted; where there was no bound, what they used.
-    pub granted: f64,
+    /// Of the slot that each has in any case, what was not used.
+    pub unused: f64,
+    /// Tenants with a goal within reach that have asked for something lately.
+    pub goals: f64,
     /// Requests completed.
     pub completed: f64,
     /// Their time inside the device in seconds, added up.
@@ -244,7 +246,8 @@ impl PoolRecord {
             &mut self.active_weight,
             &mut self.weight,
             &mut self.used,
-            &mut self.granted,
+            &mut self.unused,
+            &mut self.goals,
             &mut self.completed,
             &mut self.device_s,
             &mut self.device_part,
@@ -286,7 +289,8 @@ impl From<&Summary> for PoolRecord {
             active_weight: summary.active_weight,
             weight: summary.weight,
             used: summary.used,
-            granted: summary.granted,
+            unused: summary.unused,
+            goals: summary.goals,
             completed: summary.completed,
             device_s: summary.device_s,
             device_part: summary.device_part,
@@ -307,7 +311,8 @@ impl From<&PoolRecord> for Summary {
             active_weight: record.active_weight,
             weight: record.weight,
             used: record.used,
-            granted: record.granted,
+            unused: record.unused,
+            goals: record.goals,
             completed: record.completed,
             device_s: record.device_s,
             device_part: record.device_part,

@@ -247,6 +247,14 @@ fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     command
 }
 
+/// Both loads until they are killed: no queue is shortened for a goal whose volume is idle.
+fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
+    let run = |disk: &Disk, depth: u32| {
+        Running::spawn(fio(disk, depth, NOISE_SECONDS, &[]).stdin(Stdio::null()).stdout(Stdio::null()))
+    };
+    Ok([run(database, 1)?, run(backup, 32)?])
+}
+
 /// The database's mean response time in ms, and the backup's requests per second.
 struct Served {
     response_ms: f64,
@@ -330,8 +338,7 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     agree(&agents, "shared").context("after the load")?;
     let states = [agents[0].state()?, agents[1].state()?];
     let detail = judge(figures, &without, &with, &before, &during, &states)?;
-    let mut noise = fio(&disks[1], 32, NOISE_SECONDS, &[]);
-    let noise = Running::spawn(noise.stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let noise = noise(disks)?;
     let decided = |how: &str| {
         let last = || {
             std::thread::sleep(REST);
@@ -357,7 +364,7 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     ensure!(disks[0].length()? == before[0], "a stopped agent left {}", disks[0].length()?);
     backup.kill(false)?;
     until("original length", || (disks[1].length().ok()? == before[1]).then_some(()))?;
-    noise.kill();
+    noise.map(Running::kill);
     etcd.kill();
     Ok(format!(
         "{detail}; both alone {:.1} s after etcd was killed, together again after its start",
@@ -372,8 +379,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
         let disks = stage.disks(kind);
         let backup = &disks[1];
         let before = backup.length()?;
-        let mut noise = fio(backup, 32, NOISE_SECONDS, &[]);
-        let noise = Running::spawn(noise.stdin(Stdio::null()).stdout(Stdio::null()))?;
+        let noise = noise(disks)?;
         let shorter = || until("shorter queue", || (backup.length().ok()? < before).then_some(()));
         let agent = one_for_both(stage, disks)?;
         shorter()?;
@@ -403,7 +409,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
             until("original length", || (backup.length().ok()? == before).then_some(()))?;
             details += &format!("{kind:?}: put back within {:.2} s. ", at.elapsed().as_secs_f64());
         }
-        noise.kill();
+        noise.map(Running::kill);
     }
     Ok(details)
 }

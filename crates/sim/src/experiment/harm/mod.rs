@@ -14,7 +14,7 @@
 //! | worth | the best constant helps, on the seed by which it was chosen and on another one |
 //! | gained | of those, a method has at least half of what that constant takes from the p99 |
 //!
-//! Half of the cases carry a policy ([`policy`]): for those the best fixed setting takes the place of no control, and a tenant
+//! Half of the cases carry a policy (`policy`): for those the best fixed setting takes the place of no control, and a tenant
 //! that gets less than 0.95 of its reservation counts as harm, too, if it gets that with the best setting.
 //!
 //! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
