@@ -364,7 +364,7 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     ensure!(disks[0].length()? == before[0], "a stopped agent left {}", disks[0].length()?);
     backup.kill(false)?;
     until("original length", || (disks[1].length().ok()? == before[1]).then_some(()))?;
-    noise.map(Running::kill);
+    noise.into_iter().for_each(Running::kill);
     etcd.kill();
     Ok(format!(
         "{detail}; both alone {:.1} s after etcd was killed, together again after its start",
@@ -409,7 +409,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
             until("original length", || (backup.length().ok()? == before).then_some(()))?;
             details += &format!("{kind:?}: put back within {:.2} s. ", at.elapsed().as_secs_f64());
         }
-        noise.map(Running::kill);
+        noise.into_iter().for_each(Running::kill);
     }
     Ok(details)
 }
