@@ -177,12 +177,17 @@ fn sfq_d_bounds_all_tenants_together() {
     assert_eq!(bench.pool.in_flight(), 8);
 }
 
+fn eight_on_two_slots(service_ms: u64) -> (Bench, Vec<TenantId>) {
+    let slots = slots::Config { least: 1.0, ..slots::Config::published(Method::Rwd, PERIOD, 2.0) };
+    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), service_ms);
+    let tenants = (0..8).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    (bench, tenants)
+}
+
 #[test]
 fn a_share_below_one_slot_is_a_slot_for_part_of_the_time() {
     // Eight tenants, two slots in all.
-    let slots = slots::Config { least: 1.0, ..slots::Config::published(Method::Rwd, PERIOD, 2.0) };
-    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), 5);
-    let tenants: Vec<TenantId> = (0..8).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    let (mut bench, tenants) = eight_on_two_slots(5);
     for ms in 0..40_000 {
         bench.step(if ms % 40 == 0 { &tenants } else { &[] });
     }
@@ -194,9 +199,7 @@ fn a_share_below_one_slot_is_a_slot_for_part_of_the_time() {
 #[test]
 fn a_tenant_that_uses_less_than_its_part_of_a_slot_waits_for_no_period() {
     // Eight tenants, two slots in all: a quarter for each. Seven ask for more, one for a twentieth.
-    let slots = slots::Config { least: 1.0, ..slots::Config::published(Method::Rwd, PERIOD, 2.0) };
-    let mut bench = Bench::new(config(Some(slots::Config { period: PERIOD, ..slots })), 2);
-    let tenants: Vec<TenantId> = (0..8).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    let (mut bench, tenants) = eight_on_two_slots(2);
     for ms in 0..20_000 {
         let mut arrivals = if ms % 5 == 0 { tenants[..7].to_vec() } else { Vec::new() };
         arrivals.extend((ms % 130 == 0).then_some(tenants[7]));

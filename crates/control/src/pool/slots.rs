@@ -17,7 +17,7 @@ use crate::time::{Duration, Instant};
 
 /// Over how long a goal is judged.
 const WINDOW: Duration = Duration::from_secs(1);
-/// A goal that is missed for hours is told once in this time.
+/// A goal that is missed for hours is reported once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What the response time of a tenant is to stay below, as long as it has one.

@@ -166,7 +166,7 @@ mod tests {
             assert!(!coarse || sources.wait_coarsely());
             events.clear();
             assert_eq!(sources.wait(&mut events, Duration::from_secs(60)), Ok(0));
-            assert_eq!(events.len(), CROWD_EVENTS, "somebody else may come meanwhile");
+            assert_eq!(events.len(), CROWD_EVENTS, "another client may come meanwhile");
             let (_far, near) = ready();
             sources.add(near.as_fd(), 1_000, READ, Set::Own).unwrap();
             let mut seen = std::collections::BTreeSet::new();

@@ -12,7 +12,7 @@ const MOST_NS: u64 = 20_000;
 /// Who pays for a worker's time.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
-    /// Whether somebody has negotiated in this round.
+    /// Set once a client has negotiated in this round.
     negotiated: bool,
     /// Up to here everything is charged, and nothing was done for others since.
     since: Option<Work>,

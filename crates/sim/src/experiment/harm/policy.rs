@@ -64,11 +64,11 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
             let response = &pilot.tenants[last].response;
             let us = (if is_mean { response.mean_ms } else { response.p99_ms }) * 1e3 * factor;
             let us = us.clamp(TARGET_US.0, TARGET_US.1) as u64;
-            let offenders = ["writers", "readers", "all"][random.next_below(3) as usize];
+            let noisy = ["writers", "readers", "all"][random.next_below(3) as usize];
             let pool = [
                 ("read_response_time", format!("{us}us")),
                 ("statistic", if is_mean { "mean" } else { "p99" }.to_owned()),
-                ("offenders", offenders.to_owned()),
+                ("offenders", noisy.to_owned()),
             ];
             let pool: Table = pool.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
             table.insert("pool".to_owned(), pool.into());

@@ -12,7 +12,7 @@ use crate::experiment::{Digest, Execute};
 use evenkeel_control::{Duration, Instant};
 
 /// Scenarios that are judged for a case: each takes up to 16 runs.
-const ATTEMPTS: u32 = 100;
+const MOST_JUDGED: u32 = 100;
 /// The least time that counts, in milliseconds.
 const LEAST_MS: i64 = 1_000;
 /// Settings of a device that say what it is.
@@ -25,7 +25,7 @@ const OF_WORKLOAD: [&str; 6] = ["pattern", "streams", "burst", "arrivals", "read
 pub fn failure<E>(case: &Case, method: &Method, execute: &mut Execute<'_, E>) -> Option<String> {
     let admission = admission(method.admission)?;
     let mut found = None;
-    let text = shrink(&case.scenario, ATTEMPTS, &mut |text| {
+    let text = shrink(&case.scenario, MOST_JUDGED, &mut |text| {
         let text = settled(text, case.seed, execute)?;
         // What cannot be run, as a load that the plainer device does not keep up with, is no case.
         let judged = judged(case.seed, &text, std::slice::from_ref(method), execute).ok()?;
@@ -66,11 +66,11 @@ fn settled<E>(text: &str, seed: u64, execute: &mut Execute<'_, E>) -> Option<Str
     parsed(&text).is_ok().then_some(text)
 }
 
-/// The smallest scenario that is found with `attempts` judgements: `harmed` answers with the scenario that it judged, or
+/// The smallest scenario that is found with so many judgements at `most`: `harmed` answers with the scenario that it judged, or
 /// with nothing for one that is not harmed, or is none. `None` if the whole one is not.
-fn shrink(scenario: &str, attempts: u32, harmed: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
+fn shrink(scenario: &str, most: u32, harmed: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
     let mut best = harmed(scenario)?;
-    let mut left = attempts;
+    let mut left = most;
     loop {
         let before = best.clone();
         // Which step is next; one that succeeds is tried again.
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(failure(&case, &none, &mut execute), None);
     }
 
-    /// Whatever is harmful, the steps find it in few attempts: here one of 200 tenants, and its burst.
+    /// Whatever is harmful, the steps find it after few judgements: here one of 200 tenants, and its burst.
     #[test]
     fn crowds_shrink_by_halves() {
         let mut text = "duration = '8000ms'\n[device]\nkind = 'store'\n".to_owned();
@@ -348,13 +348,13 @@ mod tests {
             );
         }
         let mut judged = 0;
-        let small = shrink(&text, ATTEMPTS, &mut |text| {
+        let small = shrink(&text, MOST_JUDGED, &mut |text| {
             judged += 1;
             text.contains("burst").then(|| text.to_owned())
         });
         let small = small.unwrap();
         assert_eq!(scenario(&small, &[]).setup.clients.len(), 1, "{small}");
         assert!(small.contains("t77") && small.contains("1000ms"), "{small}");
-        assert!(judged <= ATTEMPTS, "{judged}");
+        assert!(judged <= MOST_JUDGED, "{judged}");
     }
 }
