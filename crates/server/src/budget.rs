@@ -9,6 +9,10 @@
 //! that has waited for a second, whose tenant is within its share, is the eldest: what it needs is set aside, one request at a
 //! time. A tenant may exceed its share by one request in this way.
 //!
+//! What a client left inside a device when it went stays there, and so does its charge. A tenant of which more than a
+//! [`LEFT_BEHIND`] of the limit is such takes no more than its floor until that is done: clients that come, ask and go would
+//! otherwise fill a device faster than it works.
+//!
 //! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
 
 use std::collections::HashMap;
@@ -21,6 +25,10 @@ use evenkeel_control::{Duration, Instant};
 pub(crate) const FLOOR: u64 = 64 << 10;
 /// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
+
+/// The part of the limit that clients which are gone may have left inside devices before those that come wait: 4 MiB of the
+/// default, as an ordinary bulk writer has in flight.
+const LEFT_BEHIND: u64 = 64;
 
 /// The bound.
 #[derive(Clone)]
@@ -46,6 +54,8 @@ struct Inner {
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
+    /// What of it clients left behind that are gone.
+    left_behind: AtomicU64,
     /// Connections of the tenant.
     connections: AtomicU32,
     /// Those of them that wait for memory.
@@ -105,6 +115,7 @@ impl Budget {
         let account = Arc::new(Account {
             budget: Arc::clone(&self.0),
             used: AtomicU64::new(0),
+            left_behind: AtomicU64::new(0),
             connections: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
         });
@@ -136,6 +147,9 @@ impl Account {
         let own = self.used.load(Relaxed);
         if own + bytes <= FLOOR {
             return true;
+        }
+        if self.left_behind.load(Relaxed) > limit / LEFT_BEHIND {
+            return false;
         }
         if self.is_eldest(waits) {
             return all + bytes <= limit || all <= self.floors();
@@ -190,6 +204,11 @@ impl Account {
     /// Whether connections of the tenant wait for memory.
     pub(crate) fn waits(&self) -> bool {
         self.waiting.load(Relaxed) > 0
+    }
+
+    /// A client is gone that has requests inside devices, for which `bytes` were taken; each [ends](Charge::end_left_behind).
+    pub(crate) fn leave_behind(&self, bytes: u64) {
+        self.left_behind.fetch_add(bytes, Relaxed);
     }
 
     /// One more connection is the tenant's.
@@ -267,6 +286,14 @@ impl Charge {
         self.bytes
     }
 
+    /// That of a request whose client is gone, which has ended.
+    pub(crate) fn end_left_behind(&self) {
+        if let Some(account) = &self.account {
+            let before = account.left_behind.fetch_sub(self.bytes, Relaxed);
+            debug_assert!(before >= self.bytes, "{before} bytes were left behind, and {} of them end", self.bytes);
+        }
+    }
+
     /// Takes up to `bytes` out of it, as a charge of its own.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -315,6 +342,19 @@ mod tests {
         assert!(account.take(1000 * KIB, 4 * KIB, None).is_none());
         drop(large);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_tenant_whose_clients_left_much_behind_has_its_floor_until_that_is_done() {
+        let budget = Budget::new(6400 * KIB);
+        let (busy, light) = (budget.account(&"busy".into()), budget.account(&"light".into()));
+        let left = [busy.take(0, 60 * KIB, None).unwrap(), busy.take(0, 50 * KIB, None).unwrap()];
+        assert!(busy.take(0, 4 * KIB, None).is_some(), "its clients are there");
+        busy.leave_behind(110 * KIB);
+        assert!(busy.take(0, 4 * KIB, None).is_none());
+        assert!(light.take(0, 1000 * KIB, None).is_some());
+        left[0].end_left_behind();
+        assert!(busy.take(0, 1000 * KIB, None).is_some());
     }
 
     #[test]

@@ -190,6 +190,29 @@ fn replies_that_are_not_taken_keep_no_memory_from_another_tenant() {
 }
 
 #[test]
+fn clients_that_come_and_go_leave_no_more_inside_a_device_than_two_have_there() {
+    let text = "[pools.slow]\nemulate = { preset = \"ssd\", read_latency = \"1s\" }\n\
+                [volumes.noise]\nbackend = \"emulate\"\npool = \"slow\"\nsize = \"8MiB\"\n";
+    let test = TestServer::start("left-behind", Engine::Auto, text);
+    let mut most = 0;
+    for _ in 0..12 {
+        let mut client = test.connect("noise");
+        for n in 0..64 {
+            client.send(Command::Read, CommandFlags::NONE, n << 16, 1 << 16, &[]);
+        }
+        drop(client);
+        test.wait_for("the client gone", |state| state.connections == 0);
+        most = most.max(test.server.state().buffer_memory_used_bytes);
+    }
+    println!("{most} bytes");
+    // Each asks for 4 MiB, and from 4 MiB on those that come wait.
+    assert!((4 << 20..=8 << 20).contains(&most), "{most} bytes");
+    test.wait_for("all given back", |state| state.buffer_memory_used_bytes == 0);
+    // Those that come later have more than the floor.
+    assert!(test.connect("noise").read(0, 1 << 20).unwrap() == vec![0; 1 << 20]);
+}
+
+#[test]
 fn one_client_cannot_take_all_connections() {
     let test = TestServer::start("flood", Engine::Auto, &format!("[server]\nmax_connections = 64\n{TENANTS}"));
     let flood: Vec<_> = (0..64).map(|_| test.raw_tcp()).collect();

@@ -350,8 +350,9 @@ pub(crate) struct Attached {
     pub(crate) tenant_name: Arc<str>,
     /// What the tenant has, together with its other connections.
     pub(crate) account: Member,
-    /// Whether payloads of reads need buffers: not so for volumes in memory.
-    pub(crate) reads_need_buffers: bool,
+    /// Whether the worker carries requests out itself, as for volumes in memory: reads need no buffers, and nothing of what was
+    /// begun is left when a client is gone.
+    pub(crate) at_once: bool,
 }
 
 /// How far a connection has come.
@@ -573,6 +574,12 @@ impl Connection {
     #[inline]
     pub(crate) fn held(&self) -> u64 {
         self.charged + self.out.charged
+    }
+
+    /// Those of them that its requests in flight hold.
+    pub(crate) fn inside(&self) -> u64 {
+        let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.charge.bytes());
+        self.charged - arriving - self.divided.held()
     }
 
     /// Whether the answer to an option goes on, and can: what was said so far is sent.

@@ -41,7 +41,7 @@ pub(crate) struct Divided {
     /// The most of them at a time.
     most: u32,
     since: Instant,
-    /// For the payload of a read: what no slice under way holds.
+    /// What no slice under way holds: for the payload of a read, or for what has none.
     charge: Charge,
     /// What was read so far, by offset.
     read: Vec<(u64, Buffer)>,
@@ -80,6 +80,11 @@ impl DividedRequests {
 
     fn get(&mut self, whole: Whole) -> Option<&mut Divided> {
         self.0.get_mut(whole.0 as usize)?.as_deref_mut()
+    }
+
+    /// Bytes of the buffer budget that no slice under way holds.
+    pub(super) fn held(&self) -> u64 {
+        self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
     }
 
     fn remove(&mut self, whole: Whole) -> Option<Box<Divided>> {
@@ -206,16 +211,14 @@ impl Worker {
     fn hand_out_slices(&mut self, connection: &mut Connection, whole: Whole) {
         let Phase::Attached(attached) = &connection.phase else { return };
         let volume = Arc::clone(&attached.volume);
-        let in_buffers = attached.reads_need_buffers;
         while let Some(divided) = connection.divided.get(whole)
             && divided.under_way < divided.most
             && divided.left() > 0
             && divided.failed.is_none()
         {
             let (work, mut request) = slice_request(divided, whole, connection.key, &volume);
-            if request.command == Command::Read && in_buffers {
-                request.charge = divided.charge.split(BufferPool::capacity(request.length as usize) as u64);
-            }
+            let memory = if request.command == Command::Read { request.length as usize } else { 0 };
+            request.charge = divided.charge.split(BufferPool::capacity(memory) as u64);
             self.enqueue(connection, work, request);
         }
     }
@@ -238,7 +241,12 @@ impl Worker {
                 divided.charge.join(charge);
                 divided.read.push((offset, buffer));
             }
-            Ok(_) => {}
+            // The payload has gone where it belongs.
+            Ok(_) if matches!(divided.command, Command::Read | Command::Write) => {}
+            Ok(_) => {
+                connection.charged += charge.bytes();
+                divided.charge.join(charge);
+            }
             Err(errno) => {
                 divided.failed.get_or_insert(errno);
             }

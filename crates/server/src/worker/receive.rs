@@ -21,7 +21,6 @@ use super::pump::EXTENTS_BYTES;
 use super::sources::Set;
 use super::transport::Peer;
 use super::{SCRATCH_UNDER_PRESSURE, Worker};
-use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
@@ -488,7 +487,7 @@ impl Worker {
         self.move_to(connection, Set::of(account.connections()));
         volume.connections.fetch_add(1, Ordering::Relaxed);
         let limits = volume.limits(snapshot.config.server.max_request);
-        let reads_need_buffers = matches!(volume.backend, Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_));
+        let at_once = volume.backend.is_memory();
         tracing::debug!(peer = %connection.peer, volume = volume.name, tenant = %tenant_name, "export chosen");
         connection.ticket = None;
         connection.phase = Phase::Attached(Box::new(Attached {
@@ -498,7 +497,7 @@ impl Worker {
             tenant,
             account,
             tenant_name,
-            reads_need_buffers,
+            at_once,
         }));
         Ok(())
     }
@@ -552,15 +551,19 @@ impl Worker {
         let work = attached.volume.work(header.command, header.flags, header.length);
         let pool = &self.snapshot.pools[attached.volume.pool];
         let slice = divide::slice_of(&attached.volume, pool, header.command, &work, header.length);
-        // What is allocated, not what is asked: a write of one byte takes a page. The slices of a write pay as they arrive.
+        // What is allocated, not what is asked: a write of one byte takes a page. The slices of a write pay as they arrive. What
+        // is inside a device counts in any case, if it has no payload as the least: it stays there when its client is gone, and
+        // clients that come and go would heap up any amount of it.
         let memory = match header.command {
             Command::Write if slice.is_none() => BufferPool::capacity(header.length as usize) as u64,
-            Command::Read if attached.reads_need_buffers => match slice {
+            Command::Write => 0,
+            Command::BlockStatus => EXTENTS_BYTES as u64,
+            _ if attached.at_once => 0,
+            Command::Read => match slice {
                 None => BufferPool::capacity(header.length as usize) as u64,
                 Some(slice) => header.length.next_multiple_of(slice) + slice,
             },
-            Command::BlockStatus => EXTENTS_BYTES as u64,
-            _ => 0,
+            _ => BufferPool::capacity(0) as u64,
         };
         let mut request = Request {
             command: header.command,

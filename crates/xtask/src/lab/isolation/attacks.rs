@@ -491,6 +491,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         b"POST /api/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
     )
     .storm(),
+    // What is inside a device when its client is gone.
+    Attack::requests("small_reads_and_reset", 64, 256, &[ask(READ, 512, At::Anywhere)]).ends(Ends::Sent(256, End::Reset)),
+    Attack::requests("trims_and_reset", 64, 64, &[ask(wire::TRIM, 64 * KIB, At::Anywhere)])
+        .punches()
+        .ends(Ends::Sent(64, End::Reset)),
+    Attack::requests("flushes_and_reset", 64, 64, &[ask(WRITE, 4 * KIB, At::Anywhere), ask(wire::FLUSH, 0, At::Start)])
+        .ends(Ends::Sent(64, End::Reset)),
 ];
 
 /// The row of that name.
