@@ -422,6 +422,12 @@ fn full_jobs(args: &Args, own: &Path) -> Vec<Job> {
             _ => jobs.push(job(step, &name, Reads::Lab, &["lab", &name, "--full"])),
         }
     }
+    if args.wants(Step::Tests) {
+        let mut harm = cargo();
+        harm.args(["run", "--release", "--quiet", "--package", "evenkeel", "--", "reproduce", "harm", "--record"]);
+        let name = "full-harm".to_owned();
+        jobs.push(Job { name, quarters: u32::MAX, limit: FULL_LIMIT, ..Job::new(Step::Tests, harm) });
+    }
     if args.wants(Step::Package) {
         jobs.push(job(Step::Package, "deb", Reads::Status, &["deb", "--check-reproducible"]));
     }
@@ -460,7 +466,8 @@ mod tests {
     fn jobs_of_a_full_run_have_names_of_their_own_and_time() {
         let jobs = full_jobs(&args(&["--full"]), Path::new("xtask"));
         let mut names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-        assert!(names.contains(&"full-package") && names.contains(&"full-deb") && names.contains(&"full-soak"));
+        assert!(names.contains(&"full-package") && names.contains(&"full-deb"));
+        assert!(names.contains(&"full-harm") && names.contains(&"full-soak"));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), jobs.len());

@@ -492,7 +492,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     )
     .storm(),
     // What is inside a device when its client is gone.
-    Attack::requests("small_reads_and_reset", 64, 256, &[ask(READ, 512, At::Anywhere)]).ends(Ends::Sent(256, End::Reset)),
+    Attack::requests("small_reads_and_reset", 64, 256, &[ask(READ, 512, At::Anywhere)])
+        .ends(Ends::Sent(256, End::Reset)),
     Attack::requests("trims_and_reset", 64, 64, &[ask(wire::TRIM, 64 * KIB, At::Anywhere)])
         .punches()
         .ends(Ends::Sent(64, End::Reset)),
