@@ -76,12 +76,17 @@ mod tests {
 
     #[test]
     fn who_negotiates_pays_for_waking_the_worker_and_no_other_does() {
+        // An interrupt counts for whom it interrupts.
         let round = |negotiated, crowd, others| {
-            let mut waking = Waking { negotiated, since: None };
-            waking.round_ends();
-            spin();
-            waking.round_begins(crowd, others);
-            took(&mut waking)
+            let mut rounds = [0; 9].map(|_| {
+                let mut waking = Waking { negotiated, since: None };
+                waking.round_ends();
+                spin();
+                waking.round_begins(crowd, others);
+                took(&mut waking)
+            });
+            rounds.sort_unstable();
+            rounds[rounds.len() / 2]
         };
         assert!(round(false, 1, 0) < MOST_NS, "no client has negotiated before");
         assert!((MOST_NS..5 * MOST_NS).contains(&round(true, 1, 0)), "looking for events is for others");
