@@ -11,7 +11,8 @@
 //!
 //! What a client left inside a device when it went stays there, and so does its charge. A tenant of which more than a
 //! [`LEFT_BEHIND`] of the limit is such takes no more than its floor until that is done: clients that come, ask and go would
-//! otherwise fill a device faster than it works.
+//! otherwise fill a device faster than it works. Where none of it has ended for a second, a device hangs, and
+//! the tenant's other volumes go on.
 //!
 //! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
 
@@ -21,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use evenkeel_control::{Duration, Instant};
 
+use crate::clock;
+
 /// Bytes that a tenant may hold in any case: 16 small requests. Also what a connection that holds nothing gets if it is free.
 pub(crate) const FLOOR: u64 = 64 << 10;
 /// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
@@ -29,6 +32,8 @@ const ELDEST_AFTER: Duration = Duration::from_secs(1);
 /// The part of the limit that clients which are gone may have left inside devices before those that come wait: 4 MiB of the
 /// default, as an ordinary bulk writer has in flight.
 const LEFT_BEHIND: u64 = 64;
+/// A device that has ended none of them for so long hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// The bound.
 #[derive(Clone)]
@@ -56,6 +61,8 @@ pub(crate) struct Account {
     used: AtomicU64,
     /// What of it clients left behind that are gone.
     left_behind: AtomicU64,
+    /// When the first of it was left or the last of it ended, in ns.
+    last_ended: AtomicU64,
     /// Connections of the tenant.
     connections: AtomicU32,
     /// Those of them that wait for memory.
@@ -116,6 +123,7 @@ impl Budget {
             budget: Arc::clone(&self.0),
             used: AtomicU64::new(0),
             left_behind: AtomicU64::new(0),
+            last_ended: AtomicU64::new(0),
             connections: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
         });
@@ -148,7 +156,7 @@ impl Account {
         if own + bytes <= FLOOR {
             return true;
         }
-        if self.left_behind.load(Relaxed) > limit / LEFT_BEHIND {
+        if self.left_behind.load(Relaxed) > limit / LEFT_BEHIND && !self.hangs(clock::now()) {
             return false;
         }
         if self.is_eldest(waits) {
@@ -207,8 +215,15 @@ impl Account {
     }
 
     /// A client is gone that has requests inside devices, for which `bytes` were taken; each [ends](Charge::end_left_behind).
-    pub(crate) fn leave_behind(&self, bytes: u64) {
-        self.left_behind.fetch_add(bytes, Relaxed);
+    pub(crate) fn leave_behind(&self, now: Instant, bytes: u64) {
+        if self.left_behind.fetch_add(bytes, Relaxed) == 0 {
+            self.last_ended.store(now.as_nanos(), Relaxed);
+        }
+    }
+
+    /// Whether nothing of what clients left behind ends.
+    fn hangs(&self, now: Instant) -> bool {
+        now.as_nanos().saturating_sub(self.last_ended.load(Relaxed)) >= HANGS_AFTER.as_nanos()
     }
 
     /// One more connection is the tenant's.
@@ -287,8 +302,9 @@ impl Charge {
     }
 
     /// That of a request whose client is gone, which has ended.
-    pub(crate) fn end_left_behind(&self) {
+    pub(crate) fn end_left_behind(&self, now: Instant) {
         if let Some(account) = &self.account {
+            account.last_ended.store(now.as_nanos(), Relaxed);
             let before = account.left_behind.fetch_sub(self.bytes, Relaxed);
             debug_assert!(before >= self.bytes, "{before} bytes were left behind, and {} of them end", self.bytes);
         }
@@ -350,10 +366,15 @@ mod tests {
         let (busy, light) = (budget.account(&"busy".into()), budget.account(&"light".into()));
         let left = [busy.take(0, 60 * KIB, None).unwrap(), busy.take(0, 50 * KIB, None).unwrap()];
         assert!(busy.take(0, 4 * KIB, None).is_some(), "its clients are there");
-        busy.leave_behind(110 * KIB);
+        // Later than the test takes.
+        let now = clock::now() + Duration::from_secs(60);
+        busy.leave_behind(now, 110 * KIB);
         assert!(busy.take(0, 4 * KIB, None).is_none());
         assert!(light.take(0, 1000 * KIB, None).is_some());
-        left[0].end_left_behind();
+        // They end one after the other, or the device hangs.
+        assert!(!busy.hangs(now + Duration::from_millis(999)) && busy.hangs(now + HANGS_AFTER));
+        left[0].end_left_behind(now + HANGS_AFTER);
+        assert!(!busy.hangs(now + HANGS_AFTER));
         assert!(busy.take(0, 1000 * KIB, None).is_some());
     }
 

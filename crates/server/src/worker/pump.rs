@@ -282,7 +282,7 @@ impl Worker {
             return self.answer(request, Err(Errno::Shutdown));
         }
         self.shared.slots.bury(request.key);
-        request.charge.end_left_behind();
+        request.charge.end_left_behind(clock::now());
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
@@ -301,7 +301,7 @@ impl Worker {
                     mail(&mut self.outbox, home, Message::Completed(Box::new(completion)));
                 } else {
                     self.shared.slots.bury(key);
-                    completion.charge.end_left_behind();
+                    completion.charge.end_left_behind(clock::now());
                     if let Ok(Output::Bytes(buffer)) = completion.result {
                         self.buffers.give(buffer);
                     }
