@@ -9,10 +9,10 @@
 //! that has waited for a second, whose tenant is within its share, is the eldest: what it needs is set aside, one request at a
 //! time. A tenant may exceed its share by one request in this way.
 //!
-//! What a client left inside a device when it went stays there, and so does its charge. A tenant of which more than a
-//! [`LEFT_BEHIND`] of the limit is such takes no more than its floor until that is done: clients that come, ask and go would
-//! otherwise fill a device faster than it works. Where none of it has ended for a second, a device hangs, and
-//! the tenant's other volumes go on.
+//! What a client left inside a device when it went stays there, and so does its charge. While more than a [`LEFT_BEHIND`] of
+//! the limit is such on a volume, the tenant takes no more than its floor for that volume: clients that come, ask and go would
+//! otherwise fill a device faster than it works. Where none of it has ended for a second, the device hangs, and waiting for it
+//! would help no request.
 //!
 //! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
 
@@ -29,11 +29,13 @@ pub(crate) const FLOOR: u64 = 64 << 10;
 /// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
 
-/// The part of the limit that clients which are gone may have left inside devices before those that come wait: 4 MiB of the
-/// default, as an ordinary bulk writer has in flight.
+/// The part of the limit that clients of a tenant which are gone may have left inside a volume's device before those that come
+/// wait: 4 MiB of the default, as an ordinary bulk writer has in flight.
 const LEFT_BEHIND: u64 = 64;
 /// A device that has ended none of them for so long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
+/// Counts of a tenant for what is left behind. Volumes share them by number.
+const PLACES: usize = 16;
 
 /// The bound.
 #[derive(Clone)]
@@ -59,14 +61,20 @@ struct Inner {
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
-    /// What of it clients left behind that are gone.
-    left_behind: AtomicU64,
-    /// When the first of it was left or the last of it ended, in ns.
-    last_ended: AtomicU64,
+    /// What of it clients left behind that are gone, by volume.
+    left: [Left; PLACES],
     /// Connections of the tenant.
     connections: AtomicU32,
     /// Those of them that wait for memory.
     waiting: AtomicU32,
+}
+
+/// What clients left behind.
+#[derive(Default)]
+struct Left {
+    bytes: AtomicU64,
+    /// When the first of it was left or the last of it ended, in ns.
+    last_ended: AtomicU64,
 }
 
 /// A connection of a tenant.
@@ -122,8 +130,7 @@ impl Budget {
         let account = Arc::new(Account {
             budget: Arc::clone(&self.0),
             used: AtomicU64::new(0),
-            left_behind: AtomicU64::new(0),
-            last_ended: AtomicU64::new(0),
+            left: Default::default(),
             connections: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
         });
@@ -155,9 +162,6 @@ impl Account {
         let own = self.used.load(Relaxed);
         if own + bytes <= FLOOR {
             return true;
-        }
-        if self.left_behind.load(Relaxed) > limit / LEFT_BEHIND && !self.hangs(clock::now()) {
-            return false;
         }
         if self.is_eldest(waits) {
             return all + bytes <= limit || all <= self.floors();
@@ -214,16 +218,22 @@ impl Account {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// A client is gone that has requests inside devices, for which `bytes` were taken; each [ends](Charge::end_left_behind).
-    pub(crate) fn leave_behind(&self, now: Instant, bytes: u64) {
-        if self.left_behind.fetch_add(bytes, Relaxed) == 0 {
-            self.last_ended.store(now.as_nanos(), Relaxed);
-        }
+    /// Whether `bytes` for a volume have to wait for what clients left behind in its device.
+    #[inline]
+    pub(crate) fn waits_for_the_gone(&self, volume: u32, bytes: u64) -> bool {
+        let left = &self.left[volume as usize % PLACES];
+        left.bytes.load(Relaxed) > self.budget.limit / LEFT_BEHIND
+            && self.used.load(Relaxed) + bytes > FLOOR
+            && !left.hangs(clock::now())
     }
 
-    /// Whether nothing of what clients left behind ends.
-    fn hangs(&self, now: Instant) -> bool {
-        now.as_nanos().saturating_sub(self.last_ended.load(Relaxed)) >= HANGS_AFTER.as_nanos()
+    /// A client is gone that has requests inside a volume's device, for which `bytes` were taken; each
+    /// [ends](Charge::end_left_behind).
+    pub(crate) fn leave_behind(&self, now: Instant, volume: u32, bytes: u64) {
+        let left = &self.left[volume as usize % PLACES];
+        if left.bytes.fetch_add(bytes, Relaxed) == 0 {
+            left.last_ended.store(now.as_nanos(), Relaxed);
+        }
     }
 
     /// One more connection is the tenant's.
@@ -244,6 +254,13 @@ impl Account {
         }
         let number = self.budget.numbers.fetch_add(1, Relaxed) + 1;
         Waiting { account: Arc::clone(self), number, since: now }
+    }
+}
+
+impl Left {
+    /// Whether nothing of it ends.
+    fn hangs(&self, now: Instant) -> bool {
+        now.as_nanos().saturating_sub(self.last_ended.load(Relaxed)) >= HANGS_AFTER.as_nanos()
     }
 }
 
@@ -301,11 +318,12 @@ impl Charge {
         self.bytes
     }
 
-    /// That of a request whose client is gone, which has ended.
-    pub(crate) fn end_left_behind(&self, now: Instant) {
+    /// That of a request to a volume, which has ended, and whose client is gone.
+    pub(crate) fn end_left_behind(&self, now: Instant, volume: u32) {
         if let Some(account) = &self.account {
-            account.last_ended.store(now.as_nanos(), Relaxed);
-            let before = account.left_behind.fetch_sub(self.bytes, Relaxed);
+            let left = &account.left[volume as usize % PLACES];
+            left.last_ended.store(now.as_nanos(), Relaxed);
+            let before = left.bytes.fetch_sub(self.bytes, Relaxed);
             debug_assert!(before >= self.bytes, "{before} bytes were left behind, and {} of them end", self.bytes);
         }
     }
@@ -365,17 +383,23 @@ mod tests {
         let budget = Budget::new(6400 * KIB);
         let (busy, light) = (budget.account(&"busy".into()), budget.account(&"light".into()));
         let left = [busy.take(0, 60 * KIB, None).unwrap(), busy.take(0, 50 * KIB, None).unwrap()];
-        assert!(busy.take(0, 4 * KIB, None).is_some(), "its clients are there");
+        assert!(!busy.waits_for_the_gone(3, 4 * KIB), "its clients are there");
         // Later than the test takes.
         let now = clock::now() + Duration::from_secs(60);
-        busy.leave_behind(now, 110 * KIB);
-        assert!(busy.take(0, 4 * KIB, None).is_none());
-        assert!(light.take(0, 1000 * KIB, None).is_some());
+        busy.leave_behind(now, 3, 110 * KIB);
+        assert!(busy.waits_for_the_gone(3, 4 * KIB));
+        assert!(!busy.waits_for_the_gone(4, 4 * KIB), "another volume");
+        assert!(!light.waits_for_the_gone(3, 1000 * KIB), "another tenant");
         // They end one after the other, or the device hangs.
-        assert!(!busy.hangs(now + Duration::from_millis(999)) && busy.hangs(now + HANGS_AFTER));
-        left[0].end_left_behind(now + HANGS_AFTER);
-        assert!(!busy.hangs(now + HANGS_AFTER));
-        assert!(busy.take(0, 1000 * KIB, None).is_some());
+        let hangs = |ms| busy.left[3].hangs(now + Duration::from_millis(ms));
+        assert!(!hangs(999) && hangs(1_000));
+        left[0].end_left_behind(now + HANGS_AFTER, 3);
+        assert!(!hangs(1_000) && !busy.waits_for_the_gone(3, 1000 * KIB));
+        // Those that are there keep what they have, and the floor is there in any case.
+        busy.leave_behind(now, 3, 60 * KIB);
+        assert!(busy.waits_for_the_gone(3, 4 * KIB));
+        drop(left);
+        assert!(!busy.waits_for_the_gone(3, 64 * KIB));
     }
 
     #[test]

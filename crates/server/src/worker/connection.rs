@@ -124,6 +124,8 @@ pub(crate) struct Completion {
     /// Whose it is.
     pub(crate) key: ConnKey,
     /// Of the request.
+    pub(crate) volume: u32,
+    /// Of the request.
     pub(crate) command: Command,
     /// Of the request.
     pub(crate) flags: CommandFlags,

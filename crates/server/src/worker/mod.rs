@@ -410,8 +410,9 @@ impl Worker {
                     if let (Paused::Memory(bytes), Some(waiting)) = (connection.paused, waiting) {
                         waiting.goes_on(now, bytes);
                     }
+                    let volume = connection.volume().map_or(0, |volume| volume.id);
                     let waits = matches!((connection.paused, account), (Paused::Memory(bytes), Some(account))
-                        if !account.may_take(held, bytes, waiting));
+                        if account.waits_for_the_gone(volume, bytes) || !account.may_take(held, bytes, waiting));
                     if !waits {
                         resume.push(key.slot);
                     }

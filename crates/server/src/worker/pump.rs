@@ -265,6 +265,7 @@ impl Worker {
         }
         self.deliver(Completion {
             key: request.key,
+            volume: request.volume,
             command: request.command,
             flags: request.flags,
             cookie: request.cookie,
@@ -282,7 +283,7 @@ impl Worker {
             return self.answer(request, Err(Errno::Shutdown));
         }
         self.shared.slots.bury(request.key);
-        request.charge.end_left_behind(clock::now());
+        request.charge.end_left_behind(clock::now(), request.volume);
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
@@ -301,7 +302,7 @@ impl Worker {
                     mail(&mut self.outbox, home, Message::Completed(Box::new(completion)));
                 } else {
                     self.shared.slots.bury(key);
-                    completion.charge.end_left_behind(clock::now());
+                    completion.charge.end_left_behind(clock::now(), completion.volume);
                     if let Ok(Output::Bytes(buffer)) = completion.result {
                         self.buffers.give(buffer);
                     }

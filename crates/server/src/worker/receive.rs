@@ -615,8 +615,10 @@ impl Worker {
     /// Takes bytes out of the tenant's buffer memory, or makes the connection wait.
     pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
         let held = connection.held();
-        let account = connection.account()?;
-        if let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
+        let (account, volume) = (connection.account()?, connection.volume()?.id);
+        if !account.waits_for_the_gone(volume, bytes)
+            && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref())
+        {
             connection.charged += bytes;
             return Some(charge);
         }

@@ -74,8 +74,10 @@ impl Worker {
 
     pub(super) fn close(&mut self, mut connection: Box<Connection>) {
         connection.out.clear(&mut self.buffers);
-        if let (Some(account), true) = (connection.account(), connection.in_flight > 0) {
-            account.leave_behind(clock::now(), connection.inside());
+        if let (Some(account), Some(volume), true) =
+            (connection.account(), connection.volume(), connection.in_flight > 0)
+        {
+            account.leave_behind(clock::now(), volume.id, connection.inside());
         }
         self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
         if let Some(buffer) = connection.incoming.take().and_then(|incoming| incoming.request.buffer) {
