@@ -456,6 +456,11 @@ impl Shared {
         self.mailboxes.get(worker)?.get()
     }
 
+    /// Whether all workers but the first have ended.
+    pub(crate) fn first_is_alone(&self) -> bool {
+        self.mailboxes.iter().skip(1).filter_map(OnceLock::get).all(|mailbox| mailbox.is_closed())
+    }
+
     /// Leaves a message for a worker. If it has ended, another one takes care of what must not be lost.
     pub(crate) fn post(&self, worker: usize, message: Message) {
         let returned = match self.mailbox(worker) {

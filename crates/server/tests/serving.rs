@@ -74,6 +74,40 @@ fn connections_move_between_workers_with_requests_in_flight() {
 }
 
 #[test]
+fn a_graceful_stop_answers_connections_on_their_way_between_workers() {
+    const READS: u64 = 8;
+    let text = "[server]\nworkers = 4\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    for round in 0..40 {
+        let test = TestServer::start("stop-moving", Engine::Auto, text);
+        let mut clients: Vec<_> = (0..2).map(|_| test.connect_tcp("disk0")).collect();
+        for client in &mut clients {
+            for _ in 0..READS {
+                client.send(Command::Read, CommandFlags::NONE, 0, 1 << 20, &[]);
+            }
+        }
+        let asked = READS * clients.len() as u64;
+        test.wait_for("all of it asked", |state| {
+            state.pools[0].tenants.iter().map(|tenant| tenant.reads_total).sum::<u64>() == asked
+        });
+        let stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stopped.load(Ordering::Relaxed) {
+                    test.server.shuffle_connections();
+                }
+            });
+            for client in &mut clients {
+                scope.spawn(|| client.wait_for_close());
+            }
+            test.server.shutdown().unwrap();
+            stopped.store(true, Ordering::Relaxed);
+        });
+        let answered: usize = clients.iter().map(|client| client.answers.done.len()).sum();
+        assert_eq!(answered as u64, asked, "round {round}");
+    }
+}
+
+#[test]
 fn looking_for_events_before_sleeping_changes_nothing_but_time() {
     for (engine, busy_poll) in ENGINES.into_iter().flat_map(|e| [0, 200, 1000].map(|us| (e, us))) {
         let scratch = support::Scratch::new("looking");

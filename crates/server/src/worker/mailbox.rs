@@ -86,6 +86,11 @@ impl<M> Mailbox<M> {
         !queue.open
     }
 
+    /// Whether its worker has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.queue().open
+    }
+
     /// Leaves one message and wakes the worker.
     ///
     /// # Errors

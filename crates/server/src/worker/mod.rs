@@ -206,7 +206,7 @@ impl Worker {
         self.occupation.begin();
         self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(sources::EVENTS);
-        while !(self.stopped || self.draining && self.is_idle() || self.has_left()) {
+        while !(self.stopped || self.has_drained() || self.has_left()) {
             let timeout = self.timeout();
             self.waking.round_ends();
             let others = self.wait(&mut events, timeout);
@@ -227,11 +227,12 @@ impl Worker {
             self.send_replies();
             self.post_mail();
         }
-        if self.leaving {
-            // Whoever takes this place counts anew from what is recorded. It may have been its turn to look at a pool.
-            self.shared.post(0, Message::Visit);
-        } else {
+        if !self.leaving {
             self.shared.stats[self.index].heard_ns.store(0, Ordering::Relaxed);
+        }
+        if self.index > 0 {
+            // It may have been this worker's turn to look at a pool, and the first ends when the others have.
+            self.shared.post(0, Message::Visit);
         }
         self.finish();
     }
@@ -536,6 +537,13 @@ impl Worker {
 
     fn is_idle(&self) -> bool {
         self.count == 0 && self.operations.is_empty()
+    }
+
+    /// Whether the server stops and nothing is left for this worker: its mailbox is closed then. Connections may be on their way
+    /// here from workers that have not heard of the stop, so the first, which gets what the others can take no more, ends last.
+    fn has_drained(&self) -> bool {
+        let done = self.draining && self.is_idle() && (self.index > 0 || self.shared.first_is_alone());
+        done && self.mailbox.close_if_empty()
     }
 
     fn post_mail(&mut self) {
