@@ -35,7 +35,7 @@ mod worker;
 pub use adopted::replace;
 pub use backend::rbd::leave;
 pub use error::Error;
-pub use listen::is_stale;
+pub use listen::{BACKLOG, is_stale};
 pub use paced::{Paced, Work};
 pub use places::shortage;
 pub use registry::{Inspected, inspect};

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::worker::Listener;
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
-const BACKLOG: i32 = 4096;
+pub const BACKLOG: i32 = 4096;
 
 /// Sockets with the addresses to show for them, and the files to remove in the end.
 #[derive(Default)]

@@ -152,7 +152,12 @@ impl Drop for SocketFile {
 }
 
 pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).map_err(|error| match error.kind() {
+    // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
+    let listen = |listener: TcpListener| {
+        rustix::net::listen(&listener, evenkeel_server::BACKLOG)?;
+        Ok(listener)
+    };
+    TcpListener::bind(address).and_then(listen).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
             let by = holder::of_tcp(address).map_or_else(String::new, |holder| format!(" by {holder}"));
             anyhow!("cannot show status on {address}: the address is in use{by}; choose another one with --status ADDR:PORT, or --status off")
