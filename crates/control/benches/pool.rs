@@ -1,4 +1,4 @@
-//! What a pool costs for a request: submit, dispatch and complete, with and without promised throughputs.
+//! What a pool costs for a request: submit, dispatch and complete, with and without guaranteed throughputs.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench pool             a table
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each tenant keeps four requests queued, a third of them writes; one of its requests completes, and the next is
-//! dispatched and submitted. Promises are above what there is, so that nobody waits for them. Median of rounds; those of
+//! dispatched and submitted. Guarantees are above what there is, so that nobody waits for them. Median of rounds; those of
 //! the rows alternate, so that all meet the same machine. Under `cargo test`, which passes no `--bench`, it runs as
 //! `--smoke` does.
 
@@ -16,7 +16,7 @@ use std::time::Instant as WallClock;
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -58,7 +58,7 @@ impl Loaded {
         let qos = Qos { burst: Duration::from_millis(10), ..Qos::default() };
         let tenants: Vec<TenantId> = (0..tenants).map(|_| pool.join(Instant::ZERO, qos)).collect();
         for &id in &tenants {
-            pool.set_promises(Instant::ZERO, id, goals);
+            pool.set_guarantees(Instant::ZERO, id, goals);
         }
         let mut loaded = Self { pool, tenants, now: Instant::ZERO, pushed: 0, inside: VecDeque::new() };
         for _ in 0..BACKLOG {
@@ -111,7 +111,7 @@ fn main() {
         ("of writes", Goals { write: rate, ..Goals::NONE }),
         ("of each", Goals { read: rate, write: rate, ..Goals::NONE }),
     ];
-    println!("{:<10} {:>8} {:>22}", "promise", "tenants", "ns (lowest-highest)");
+    println!("{:<10} {:>8} {:>22}", "guarantee", "tenants", "ns (lowest-highest)");
     for tenants in [3, 100, 1_000] {
         let mut loaded = rows.map(|(_, goals)| Loaded::new(tenants, &goals));
         let mut times = rows.map(|_| Vec::new());

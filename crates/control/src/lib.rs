@@ -9,7 +9,7 @@
 //! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
-//! | [`throughput`] | which limit gives the throughput that was promised? | static, SAAT, accurate |
+//! | [`throughput`] | which limit gives the throughput that was guaranteed? | static, SAAT, accurate |
 //! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
 //! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, waits |

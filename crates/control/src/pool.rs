@@ -29,14 +29,14 @@ use crate::token_bucket::TokenBucket;
 use crate::units::{Direction, Kind, Rates, Work};
 
 pub mod goal;
-pub mod promise;
+pub mod guarantee;
 mod rests;
 mod shares;
 pub mod slots;
 mod view;
 
 use goal::Goal;
-use promise::{Promised, Promises, Scope};
+use guarantee::{Guaranteed, Guarantees, Scope};
 pub use rests::Hold;
 use rests::{Rests, Seen};
 use shares::Shares;
@@ -48,7 +48,7 @@ pub use view::{TenantStats, TenantView};
 pub enum Scheduler {
     /// Reservation, weight and limit for each tenant.
     Mclock,
-    /// First come, first served; promises to tenants have no effect.
+    /// First come, first served; guarantees to tenants have no effect.
     None,
 }
 
@@ -169,7 +169,7 @@ struct Tenant {
     /// Slots of the hold before, for a burst that is known.
     held_before: u64,
     seen: Seen,
-    promised: Vec<Promised>,
+    guaranteed: Vec<Guaranteed>,
     tally: Tally,
     granted: Granted,
     /// Of response times, while a goal for a percentile needs it.
@@ -226,9 +226,9 @@ pub struct Pool<R> {
     /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
     goal_decided: Option<response::Reason>,
     rests: Rests,
-    promises: Option<Box<Promises>>,
-    /// Which promise cannot be kept, or can again, since [`Pool::take_promise_decision`].
-    promise_decided: Option<(TenantId, Scope, throughput::Reason)>,
+    guarantees: Option<Box<Guarantees>>,
+    /// Which guarantee cannot be kept, or can again, since [`Pool::take_guarantee_decision`].
+    guarantee_decided: Option<(TenantId, Scope, throughput::Reason)>,
     slots: Option<Box<Slots>>,
     slices: Slices,
 }
@@ -251,8 +251,8 @@ impl<R> Pool<R> {
             goal: None,
             goal_decided: None,
             rests: Rests::default(),
-            promises: None,
-            promise_decided: None,
+            guarantees: None,
+            guarantee_decided: None,
             slots: None,
             slices: Slices::new(now),
             config,
@@ -289,7 +289,7 @@ impl<R> Pool<R> {
             resting: 0,
             held_before: 0,
             seen: Seen::default(),
-            promised: Vec::new(),
+            guaranteed: Vec::new(),
             tally: Tally::default(),
             granted: Granted::default(),
             shape: None,
@@ -309,9 +309,9 @@ impl<R> Pool<R> {
     /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
-        let promised = core::mem::take(&mut tenant.promised);
-        if let Some(promises) = &mut self.promises {
-            promised.iter().for_each(|promise| promises.forget(promise));
+        let guaranteed = core::mem::take(&mut tenant.guaranteed);
+        if let Some(guarantees) = &mut self.guarantees {
+            guaranteed.iter().for_each(|guarantee| guarantees.forget(guarantee));
         }
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         tenant.live = false;
@@ -326,7 +326,7 @@ impl<R> Pool<R> {
         requests
     }
 
-    /// Changes what the operator promised a tenant.
+    /// Changes what the operator guaranteed a tenant.
     pub fn set_qos(&mut self, now: Instant, id: TenantId, qos: Qos) {
         if self.live_mut(id).is_none() {
             return;
@@ -341,7 +341,7 @@ impl<R> Pool<R> {
         }
         self.keep_share(id.index);
         self.apply_qos(now, id);
-        self.renew_promises(now, id);
+        self.renew_guarantees(now, id);
     }
 
     /// Changes what the pool's goal may do to a tenant, from its next decision on.
@@ -400,7 +400,7 @@ impl<R> Pool<R> {
     pub fn submit(&mut self, now: Instant, id: TenantId, work: Work, request: R) -> Result<(), R> {
         let scheduler = self.config.scheduler;
         let Some(tenant) = self.live_mut(id) else { return Err(request) };
-        Self::wake_promises(tenant, now, work.kind);
+        Self::wake_guarantees(tenant, now, work.kind);
         tenant.tally.arrives(now);
         let entry = Entry { tenant: id, request };
         match scheduler {
@@ -476,7 +476,7 @@ impl<R> Pool<R> {
                     Err(Some((queued_at, unwanted))) => {
                         self.tenants[unwanted.tenant.index as usize].tally.leaves(queued_at);
                         self.keep_share(unwanted.tenant.index);
-                        self.rest_promises(now, unwanted.tenant.index);
+                        self.rest_guarantees(now, unwanted.tenant.index);
                         return Err(Some(unwanted.request));
                     }
                 };
@@ -608,7 +608,7 @@ impl<R> Pool<R> {
         }
         let blocked = tenant.blocked;
         self.keep_share(ticket.tenant.index);
-        self.rest_promises(now, ticket.tenant.index);
+        self.rest_guarantees(now, ticket.tenant.index);
         if blocked {
             self.apply_slots(now, ticket.tenant.index);
         }
@@ -677,19 +677,19 @@ impl<R> Pool<R> {
         (&self.limit_iops, &self.limit_bytes_per_s)
     }
 
-    /// Ends rests that are over, and decides anew about goal and promises when it is time: for whoever looks at a pool that
+    /// Ends rests that are over, and decides anew about goal and guarantees when it is time: for whoever looks at a pool that
     /// may be idle. [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
         self.tick_goal(now);
-        self.tick_promises(now);
+        self.tick_guarantees(now);
         self.tick_slots(now);
     }
 
     /// When [`Self::tick_controllers`] is next due while requests are held back.
     #[inline]
     fn controllers_due(&self) -> Instant {
-        self.goal_due().min(self.promises_due()).min(self.slots_due())
+        self.goal_due().min(self.guarantees_due()).min(self.slots_due())
     }
 
     #[inline]
@@ -710,7 +710,7 @@ impl<R> Pool<R> {
         }
         tenant.blocked = block;
         if block {
-            tenant.promised.iter_mut().for_each(|promise| promise.blocked = true);
+            tenant.guaranteed.iter_mut().for_each(|guarantee| guarantee.blocked = true);
             self.queue.block(now, tenant.client);
         } else {
             self.queue.unblock(now, tenant.client);
@@ -736,7 +736,7 @@ impl<R> Pool<R> {
                     // Only live tenants have entries in the fifo: `leave` takes theirs out.
                     let _ = self.queue.push(queued_at, tenant.client, work, entry);
                 }
-                self.resume_promises(now);
+                self.resume_guarantees(now);
             }
             Scheduler::None => {
                 for index in 0..self.tenants.len() as u32 {

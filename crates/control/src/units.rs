@@ -1,4 +1,4 @@
-//! What a request asks of a device, and the rates it is promised in.
+//! What a request asks of a device, and the rates it is guaranteed in.
 
 /// What kind of work a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -14,11 +14,11 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes on unchanged to the system's allocator, whose promises therefore hold.
+// SAFETY: every call goes on unchanged to the system's allocator, whose guarantees therefore hold.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises about the layout are passed on.
+        // SAFETY: the caller's guarantees about the layout are passed on.
         unsafe { System.alloc(layout) }
     }
 

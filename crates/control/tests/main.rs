@@ -1,4 +1,4 @@
-//! The algorithms, by what they promise: one program, because each costs a link.
+//! The algorithms, by what they guarantee: one program, because each costs a link.
 
 mod admission;
 mod admission_baselines;
@@ -10,13 +10,13 @@ mod duty;
 mod events;
 mod exchange;
 mod fleet;
+mod mclock_guarantees;
 mod mclock_model;
-mod mclock_promises;
 mod mclock_token_bucket;
 mod placement;
 mod pool;
 mod pool_goal;
-mod pool_promise;
+mod pool_guarantee;
 mod pool_shares;
 mod pool_slots;
 mod response;

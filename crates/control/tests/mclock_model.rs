@@ -543,11 +543,11 @@ proptest! {
 
     #[test]
     fn does_what_the_model_says(
-        promises in prop::collection::vec(a_qos(), 1..6),
+        guarantees in prop::collection::vec(a_qos(), 1..6),
         steps in prop::collection::vec(a_step(), 1..400),
     ) {
         let mut pair = Pair::new();
-        for qos in promises {
+        for qos in guarantees {
             pair.apply(&Step::Join(qos));
         }
         for step in &steps {

@@ -1,4 +1,4 @@
-//! The pacer's promises: never more than the rate over any window, and never noticeably less.
+//! The pacer's guarantees: never more than the rate over any window, and never noticeably less.
 
 use evenkeel_control::token_bucket::TokenBucket;
 use evenkeel_control::units::{Kind, Rates, Work};

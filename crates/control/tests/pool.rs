@@ -251,7 +251,7 @@ fn drain_even(pool: &mut Pool<u64>, now: Instant) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[test]
-fn what_nobody_wants_uses_up_no_promise() {
+fn what_nobody_wants_uses_up_no_guarantee() {
     for scheduler in [Scheduler::Mclock, Scheduler::None] {
         // One request a second by the tenant's limit and by the pool's, and room for one inside.
         let limit = Rates { iops: 1, bytes_per_s: 0 };

@@ -3,7 +3,7 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal, promise};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal, guarantee};
 use evenkeel_control::response::{self, Reason, Standing};
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -198,14 +198,14 @@ fn a_reservation_wins_over_a_hold() {
     bench.run(4_000, 40);
     let view = bench.pool.tenant(bench.writer).unwrap();
     let served = view.stats.writes - before;
-    assert!((590..=660).contains(&served), "{served} of 600 promised, {:?}", view.hold);
+    assert!((590..=660).contains(&served), "{served} of 600 guaranteed, {:?}", view.hold);
 }
 
 #[test]
 fn a_guarantee_wins_over_a_hold() {
     let mut bench = Bench::new(config(20), Qos::default());
-    let guaranteed = promise::Goals::of_all(Rate::RequestsPerS(150));
-    bench.pool.set_promises(at(0), bench.writer, &guaranteed);
+    let guaranteed = guarantee::Goals::of_all(Rate::RequestsPerS(150));
+    bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
     bench.run(2_000, 40);
     let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
     bench.run(4_000, 40);

@@ -1,4 +1,4 @@
-//! Slots: what the methods promise, for any workloads.
+//! Slots: what the methods guarantee, for any workloads.
 
 use std::num::NonZeroU32;
 
@@ -26,7 +26,7 @@ fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64)
 
 fn workload(id: u64, goal_ms: u64, weight: f64, report: Report) -> Workload {
     let goal = (goal_ms > 0).then(|| Duration::from_millis(goal_ms));
-    Workload { id: WorkloadId(id), goal, weight, promised_iops: 0.0, report }
+    Workload { id: WorkloadId(id), goal, weight, guaranteed_iops: 0.0, report }
 }
 
 prop_compose! {

@@ -56,7 +56,7 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
                 ..Report::default()
             };
             let goal = Some(Duration::from_nanos((GOAL_S * 1e9) as u64));
-            let workload = Workload { id: WorkloadId(1), goal, weight: 1.0, promised_iops: 0.0, report };
+            let workload = Workload { id: WorkloadId(1), goal, weight: 1.0, guaranteed_iops: 0.0, report };
             group.add(controller.observe(&[workload]));
         }
         for (controller, share) in hosts.iter_mut().zip(shares.iter_mut()) {

@@ -1,8 +1,8 @@
-//! Promised throughput on a hybrid device that is a formula: what must hold whatever happens, and how well it is held.
+//! Guaranteed throughput on a hybrid device that is a formula: what must hold whatever happens, and how well it is held.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Demand, Goal, InForce, Method, Promise, Rate, Reason, SlowDevice, TenantId,
+    Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
     TenantSample,
 };
 use evenkeel_control::{Duration, Instant};
@@ -16,14 +16,14 @@ fn seconds(s: f64) -> Duration {
     Duration::from_nanos((s * 1e9) as u64)
 }
 
-fn reads(bytes_per_s: f64) -> Promise {
-    Promise { read: Some(Goal::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
+fn reads(bytes_per_s: f64) -> Guarantee {
+    Guarantee { read: Some(Goal::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
 }
 
 /// A reader whose misses come in bursts.
 #[derive(Clone, Debug)]
 struct Reader {
-    promised: f64,
+    guaranteed: f64,
     /// What it asks for at most, per second.
     demand: f64,
     /// Mean seconds of hits, and of misses.
@@ -38,14 +38,14 @@ struct Reader {
     slow: Counters,
 }
 
-fn reader(promised: f64, hits_s: f64, misses_s: f64) -> Reader {
+fn reader(guaranteed: f64, hits_s: f64, misses_s: f64) -> Reader {
     Reader {
-        promised,
+        guaranteed,
         demand: f64::INFINITY,
         hits_s,
         misses_s,
         pressure: 1.0,
-        limit: promised,
+        limit: guaranteed,
         missing: false,
         left_s: 0.0,
         counters: Counters::ZERO,
@@ -73,7 +73,7 @@ struct Plant {
 impl Plant {
     fn new(config: Config, readers: Vec<Reader>, slow_bytes_per_s: f64, seed: u64) -> Self {
         let mut controller = Controller::new(&config).unwrap();
-        let ids = readers.iter().map(|reader| controller.join(&reads(reader.promised)).unwrap()).collect();
+        let ids = readers.iter().map(|reader| controller.join(&reads(reader.guaranteed)).unwrap()).collect();
         Self {
             readers,
             ids,
@@ -178,12 +178,12 @@ fn mean(rates: &[f64]) -> f64 {
     rates.iter().sum::<f64>() / rates.len() as f64
 }
 
-fn dat(rates: &[f64], promised: f64) -> f64 {
-    (mean(rates) / promised - 1.0).abs()
+fn dat(rates: &[f64], guaranteed: f64) -> f64 {
+    (mean(rates) / guaranteed - 1.0).abs()
 }
 
-fn jitter(rates: &[f64], promised: f64) -> f64 {
-    mean(&rates.iter().map(|rate| (rate / promised - 1.0).abs()).collect::<Vec<f64>>())
+fn jitter(rates: &[f64], guaranteed: f64) -> f64 {
+    mean(&rates.iter().map(|rate| (rate / guaranteed - 1.0).abs()).collect::<Vec<f64>>())
 }
 
 fn often() -> Config {
@@ -191,13 +191,13 @@ fn often() -> Config {
 }
 
 #[test]
-fn a_static_limit_is_the_promise_and_falls_short() {
+fn a_static_limit_is_the_guarantee_and_falls_short() {
     let config = Config { method: Method::Static, ..Config::DEFAULT };
     let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, 1);
     let rates = plant.run(300.0);
     assert_eq!(plant.readers[0].limit, 100.0 * MB);
-    assert_eq!(plant.reasons, [Reason::AsPromised]);
-    // Half of what was promised for a fifth of the time.
+    assert_eq!(plant.reasons, [Reason::AsGuaranteed]);
+    // Half of what was guaranteed for a fifth of the time.
     assert!((0.08..0.12).contains(&dat(&rates[0], 100.0 * MB)), "{}", dat(&rates[0], 100.0 * MB));
 }
 
@@ -230,8 +230,8 @@ fn saat_with_one_tenant_is_equation_3() {
     // R = 0.2. (3) solved for 1 − op: A·(1/M − R/B) = 100·(1/80 − 0.2/200) = 1.15, so op is 0 at least, and
     // A = 1/(1/T − R/B) = 1/(0.01 − 0.001).
     assert!((limit - 1e6 / (0.01 - 0.001)).abs() < 2.0, "{limit}");
-    let Reason::Compensating { measured, promised, miss_rate } = reason else { panic!("{reason:?}") };
-    assert_eq!((measured, promised), (80.0 * MB, 100.0 * MB));
+    let Reason::Compensating { measured, guaranteed, miss_rate } = reason else { panic!("{reason:?}") };
+    assert_eq!((measured, guaranteed), (80.0 * MB, 100.0 * MB));
     assert!((miss_rate - 0.2).abs() < 1e-9);
     // From the new limit: 1 − op = 111.1·(1/90 − 0.001) = 1.123, so again 0.
     let mut controller = published(100_000_000);
@@ -252,8 +252,8 @@ fn saat_with_several_tenants_uses_sums_and_one_overlap() {
     let limits = second(&mut controller, 2, &moved);
     let not_overlapped = 150.0 / 138.0 * (1.0 - (45.0 + 12.0) / 200.0);
     let left = 1.0 - (0.5 * 100.0 + 0.25 * 50.0) / 200.0;
-    for ((limit, _), promised) in limits.iter().zip([100.0, 50.0]) {
-        assert!((limit - promised * MB * not_overlapped / left).abs() < 2.0, "{limit}");
+    for ((limit, _), guaranteed) in limits.iter().zip([100.0, 50.0]) {
+        assert!((limit - guaranteed * MB * not_overlapped / left).abs() < 2.0, "{limit}");
     }
 }
 
@@ -416,9 +416,9 @@ proptest! {
         let mut rng = SplitMix64::new(seed);
         let mut controller = Controller::new(&Config { method, slow_bytes_per_s: Some(1_000_000), ..often() }).unwrap();
         let most = ceiling.map(|factor| (1e7 * factor) as u64);
-        let goal = Goal { promised: Rate::BytesPerS(10_000_000), ceiling: most };
+        let goal = Goal { guaranteed: Rate::BytesPerS(10_000_000), ceiling: most };
         let requests = Goal::new(Rate::RequestsPerS(500));
-        let tenant = controller.join(&Promise { read: Some(goal), write: Some(requests), weight: 2.0 }).unwrap();
+        let tenant = controller.join(&Guarantee { read: Some(goal), write: Some(requests), weight: 2.0 }).unwrap();
         let mut now = Instant::ZERO;
         for _ in 0..300 {
             now += Duration::from_nanos(rng.next_below(300_000_000));
@@ -442,7 +442,7 @@ fn a_long_infeasible_phase_leaves_no_wound_up_limit() {
     for config in [often(), Config::DEFAULT] {
         let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.1)], 50.0 * MB, 3);
         plant.run(60.0);
-        // Nothing but misses for a minute: half of the promise is all there is.
+        // Nothing but misses for a minute: half of the guarantee is all there is.
         let (hits, misses) = (plant.readers[0].hits_s, plant.readers[0].misses_s);
         (plant.readers[0].hits_s, plant.readers[0].misses_s) = (0.0, 1.0);
         let rates = plant.run(60.0);
@@ -459,12 +459,12 @@ fn a_long_infeasible_phase_leaves_no_wound_up_limit() {
 }
 
 #[test]
-fn who_asks_for_less_is_not_learned_from_and_gets_its_promise_when_it_asks_again() {
+fn who_asks_for_less_is_not_learned_from_and_gets_its_guarantee_when_it_asks_again() {
     for config in [often(), Config::DEFAULT] {
         let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.9, 0.1)], 50.0 * MB, 4);
         plant.run(60.0);
         let known = plant.readers[0].limit;
-        // Half of the promise at most, without misses; then nothing.
+        // Half of the guarantee at most, without misses; then nothing.
         (plant.readers[0].demand, plant.readers[0].missing, plant.readers[0].left_s) = (50.0 * MB, false, 1e9);
         plant.run(100.0);
         assert!(matches!(plant.reasons[0], Reason::AppLimited { .. }), "{:?}", plant.reasons[0]);
@@ -536,7 +536,7 @@ fn a_limit_that_someone_else_set_is_not_learned_from() {
 }
 
 #[test]
-fn without_news_the_promise_is_the_limit() {
+fn without_news_the_guarantee_is_the_limit() {
     let mut plant = Plant::new(Config::DEFAULT, vec![reader(100.0 * MB, 0.8, 0.2)], 50.0 * MB, 7);
     plant.run(60.0);
     assert!(plant.readers[0].limit > 105.0 * MB);
@@ -583,10 +583,10 @@ fn tenants_come_and_go() {
     assert_eq!(controller.join(&reads(3e6)).unwrap(), a, "the number is given anew");
     let read = controller.decision().assignments[0].read.unwrap();
     assert_eq!((read.limit, read.reason), (Rate::BytesPerS(3_000_000), Reason::NotEnoughData));
-    controller.promise(a, &reads(6e6)).unwrap();
+    controller.guarantee(a, &reads(6e6)).unwrap();
     assert_eq!(controller.decision().assignments[0].read.unwrap().limit, Rate::BytesPerS(6_000_000));
-    assert!(controller.promise(a, &reads(0.0)).is_err() && controller.join(&reads(0.0)).is_err());
+    assert!(controller.guarantee(a, &reads(0.0)).is_err() && controller.join(&reads(0.0)).is_err());
     let low = Goal { ceiling: Some(5), ..Goal::new(Rate::BytesPerS(6)) };
-    let error = controller.join(&Promise { read: Some(low), ..reads(1.0) }).unwrap_err();
-    assert_eq!(error.to_string(), "ceiling must be at least the promise");
+    let error = controller.join(&Guarantee { read: Some(low), ..reads(1.0) }).unwrap_err();
+    assert_eq!(error.to_string(), "ceiling must be at least the guarantee");
 }

@@ -33,7 +33,7 @@ mod top;
 #[unsafe(link_section = ".note.evenkeel")]
 static MARK: Mark = Mark::SERVES;
 
-/// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was promised.
+/// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was guaranteed.
 #[derive(Parser)]
 #[command(version, propagate_version = true, after_help = AFTER_HELP)]
 struct Cli {
@@ -85,7 +85,7 @@ enum Command {
     /// Create, grow and remove volumes of a running server
     #[command(subcommand)]
     Volume(control::VolumeCommand),
-    /// Change the promise to a tenant of a running server
+    /// Change the guarantee to a tenant of a running server
     #[command(subcommand)]
     Tenant(control::TenantCommand),
     /// Change a pool of a running server

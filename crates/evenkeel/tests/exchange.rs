@@ -105,8 +105,8 @@ fn wait(what: &str, mut holds: impl FnMut() -> bool) {
 
 fn host(folder: &Folder, name: &str, port: u16) -> Server {
     let config = format!(
-        "[pools.main]\nadmission = \"none\"\nslots = \"needs\"\n[pools.main.emulate]\niops = 500\n\
-         [tenants.{name}]\nresponse_time = \"200ms\"\n[volumes.{name}]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
+        "[pools.main]\ntuning.admission = \"none\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 500\n\
+         [tenants.{name}]\nlatency.target = \"200ms\"\n[volumes.{name}]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
          [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
     );
     let file = folder.join("evenkeel.toml");

@@ -87,7 +87,8 @@ impl Drop for Agent {
     }
 }
 
-const GOAL: &str = "[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+const GOAL: &str =
+    "[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
 
 #[test]
 fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
@@ -97,14 +98,14 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     assert!(checked.status.success(), "{}", text(&checked.stderr));
     assert_eq!(
         text(&checked.stdout),
-        "usable: 1 resources with a goal, 1 hybrid devices with promises, 1 arrays shared with other hosts, OSDs by elastic\n"
+        "usable: 1 resources with a goal, 1 hybrid devices with guarantees, 1 arrays shared with other hosts, OSDs by elastic\n"
     );
 
-    let file = File::new("fault", "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n");
+    let file = File::new("fault", "[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n");
     let refused = guard(&["config", "check", file.path()]);
     assert!(!refused.status.success());
     assert!(
-        text(&refused.stderr).contains(&format!("{}:3:13: resources.a.statistic", file.path())),
+        text(&refused.stderr).contains(&format!("{}:3:22: resources.a.latency.percentile", file.path())),
         "{}",
         text(&refused.stderr)
     );

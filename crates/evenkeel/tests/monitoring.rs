@@ -16,13 +16,13 @@ mod skip;
 
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
-/// A pool with a goal for reads, slots by need and promises: every metric that needs no second machine has samples.
+/// A pool with a goal for reads, slots by need and guarantees: every metric that needs no second machine has samples.
 const SERVE: &str = "\
-[pools.main]\nread_response_time = \"5ms\"\nslots = \"needs\"\n[pools.main.emulate]\niops = 2000\n\
-[tenants.web]\nresponse_time = \"50ms\"\n[tenants.bulk]\npromise = { bytes_per_s = \"5MB\" }\n\
+[pools.main]\nlatency.target = \"5ms\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 2000\n\
+[tenants.web]\nlatency.target = \"50ms\"\n[tenants.bulk]\nguarantee = { bytes_per_s = \"5MB\" }\n\
 [volumes.web]\nbackend = \"emulate\"\nsize = \"16MiB\"\n[volumes.bulk]\nbackend = \"emulate\"\nsize = \"16MiB\"\n";
 const GUARD: &str = "\
-[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
 /// More lines about a tenant that has never been seen would be felt where there are a thousand.
 const LINES_OF_AN_IDLE_TENANT: usize = 20;
 

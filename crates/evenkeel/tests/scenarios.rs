@@ -69,7 +69,7 @@ fn assert_met(scenarios: &[PathBuf]) {
 #[test]
 fn a_bound_that_is_missed_is_seen() {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
-        .args(["sim", "--set", "pool.admission=none", "--set", "duration=3s", "--json"])
+        .args(["sim", "--set", "pool.tuning.admission=none", "--set", "duration=3s", "--json"])
         .arg(folder().join("bufferbloat.toml"))
         .output()
         .unwrap();
@@ -100,10 +100,10 @@ fn all_five() -> toml::Table {
     std::fs::read_to_string(folder().join("all-five.toml")).unwrap().parse().unwrap()
 }
 
-/// The metrics of `all-five` that say whether somebody with a promise gets it.
+/// The metrics of `all-five` that say whether somebody with a guarantee gets it.
 const GOALS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
 
-/// Each goal is met for a tenant alone with those who were promised nothing, and all are met together.
+/// Each goal is met for a tenant alone with those who were guaranteed nothing, and all are met together.
 #[test]
 fn no_goal_that_is_met_alone_is_lost_with_the_others() {
     for goal in GOALS {
@@ -133,8 +133,9 @@ fn goals_are_lost_without_the_controllers_and_one_without_placement() {
     let mut none = all_five();
     none["workers"].as_table_mut().unwrap().insert("placement".to_owned(), "round_robin".into());
     let pool = none["pool"].as_table_mut().unwrap();
-    pool.remove("read_response_time");
-    pool.extend(["admission", "slots"].map(|key| (key.to_owned(), "none".into())));
-    none["tenants"]["copy"].as_table_mut().unwrap().remove("promise");
+    pool.remove("latency");
+    let off = ["admission", "slots"].map(|key| (key.to_owned(), toml::Value::from("none")));
+    pool.insert("tuning".to_owned(), toml::Table::from_iter(off).into());
+    none["tenants"]["copy"].as_table_mut().unwrap().remove("guarantee");
     assert_eq!(missed(&none), ["database.mean_ms", "mail.mean_ms"]);
 }

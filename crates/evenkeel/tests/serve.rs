@@ -306,7 +306,7 @@ fn what_a_restart_would_refuse_is_refused_at_once() {
     let server = Server::start(&folder, &["--config", "e.toml"]);
     let complaint = fail(&folder, &["volume", "remove", "disk0"]);
     assert!(complaint.contains("default_export"), "{complaint}");
-    // A tenant that a command made is gone after a restart, and so would be the volume's promise.
+    // A tenant that a command made is gone after a restart, and so would be the volume's guarantee.
     succeed(&folder, &["tenant", "set", "passing", "--weight", "2", "--create"]);
     let complaint = fail(&folder, &["volume", "create", "more", "--size", "1MiB", "--tenant", "passing"]);
     assert!(complaint.contains("a restart would refuse") && complaint.contains("passing"), "{complaint}");
@@ -325,14 +325,14 @@ fn a_configuration_that_cannot_be_read_names_no_server() {
 }
 
 #[test]
-fn promises_and_pools_change_live_until_the_next_reload() {
+fn guarantees_and_pools_change_live_until_the_next_reload() {
     let folder = Folder::new();
     fs::write(folder.join("e.toml"), "[pools.main.emulate]\n[volumes.v]\nbackend = \"emulate\"\nsize = \"1MiB\"\n")
         .expect("written");
     let server = Server::start(&folder, &["--config", "e.toml"]);
     let said = succeed(
         &folder,
-        &["tenant", "set", "default", "--weight", "5", "--limit-iops", "1000", "--class", "background"],
+        &["tenant", "set", "default", "--weight", "5", "--limit-iops", "1000", "--priority", "background"],
     );
     assert!(said.contains("tenant default changed") && said.contains("until the next reload"), "{said}");
     succeed(
@@ -350,32 +350,36 @@ fn promises_and_pools_change_live_until_the_next_reload() {
         (&json!(50_000_000), &json!("operator"))
     );
     let tenant = &pool["tenants"][0];
-    assert_eq!((&tenant["qos"]["weight"], &tenant["qos"]["class"]), (&json!(5), &json!("background")));
+    assert_eq!((&tenant["qos"]["weight"], &tenant["qos"]["priority"]), (&json!(5), &json!("background")));
     assert_eq!(tenant["limit"]["iops"], 1000);
-    // A promise of one direction, of both, and of both together in its place.
-    for (arguments, promises) in [
-        (&["--promise-write-bytes-per-s", "5MB"][..], &[("write", "bytes", 5_000_000)][..]),
-        (&["--promise-read-iops", "100"], &[("read", "requests", 100), ("write", "bytes", 5_000_000)]),
-        (&["--promise-bytes-per-s", "9MB"], &[("all", "bytes", 9_000_000)]),
-        (&["--promise-bytes-per-s", "0"], &[]),
+    // A guarantee of one direction, of both, and of both together in its place.
+    for (arguments, guarantees) in [
+        (&["--guarantee-write-bytes-per-s", "5MB"][..], &[("write", "bytes", 5_000_000)][..]),
+        (&["--guarantee-read-iops", "100"], &[("read", "requests", 100), ("write", "bytes", 5_000_000)]),
+        (&["--guarantee-bytes-per-s", "9MB"], &[("all", "bytes", 9_000_000)]),
+        (&["--guarantee-bytes-per-s", "0"], &[]),
     ] {
         succeed(&folder, &[&["tenant", "set", "default"][..], arguments].concat());
         let state = server.state();
-        let shown = state["pools"][0]["tenants"][0]["promises"].as_array().expect("a list").clone();
-        let of = |promise: &Value| (promise["of"].clone(), promise["unit"].clone(), promise["promised_per_s"].clone());
-        let expected: Vec<_> = promises.iter().map(|&(of, unit, rate)| (json!(of), json!(unit), json!(rate))).collect();
+        let shown = state["pools"][0]["tenants"][0]["guarantees"].as_array().expect("a list").clone();
+        let of = |guarantee: &Value| {
+            (guarantee["of"].clone(), guarantee["unit"].clone(), guarantee["guaranteed_per_s"].clone())
+        };
+        let expected: Vec<_> =
+            guarantees.iter().map(|&(of, unit, rate)| (json!(of), json!(unit), json!(rate))).collect();
         assert_eq!(shown.iter().map(of).collect::<Vec<_>>(), expected, "{arguments:?}");
         let metrics = http(server.status(), "GET", "/metrics", &[], "").body;
-        let each = metrics.lines().filter(|line| line.starts_with("evenkeel_tenant_promise{"));
-        assert_eq!(each.count(), promises.len());
-        for (of, unit, rate) in promises {
-            let of = format!("evenkeel_tenant_promise{{pool=\"main\",tenant=\"default\",of=\"{of}\",unit=\"{unit}\"}}");
+        let each = metrics.lines().filter(|line| line.starts_with("evenkeel_tenant_guarantee{"));
+        assert_eq!(each.count(), guarantees.len());
+        for (of, unit, rate) in guarantees {
+            let of =
+                format!("evenkeel_tenant_guarantee{{pool=\"main\",tenant=\"default\",of=\"{of}\",unit=\"{unit}\"}}");
             assert_eq!(sample(&metrics, &of), f64::from(*rate));
         }
         let text = succeed(&folder, &["state"]);
         assert_eq!(
             text.contains("5000000 bytes/s of writes; what binds: throughput"),
-            promises.len() == 2 || promises == [("write", "bytes", 5_000_000)],
+            guarantees.len() == 2 || guarantees == [("write", "bytes", 5_000_000)],
             "{text}"
         );
     }
@@ -545,7 +549,7 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 #[test]
 fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
     let folder = Folder::new();
-    let guard = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+    let guard = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
     fs::write(folder.join("guard.toml"), guard).expect("written");
     for arguments in [
         &["serve", "--listen", "127.0.0.1:0", "--status", "off"][..],
@@ -573,7 +577,7 @@ fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
 #[test]
 fn a_device_that_hangs_is_reported_and_a_second_signal_does_not_wait_for_it() {
     let folder = Folder::new();
-    let config = "[pools.main]\nstall_report_after = \"100ms\"\n[pools.main.emulate]\nread_latency = \"1h\"\n\
+    let config = "[pools.main]\ntuning.stall_report_after = \"100ms\"\n[pools.main.emulate]\nread_latency = \"1h\"\n\
                   [volumes.disk0]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
     fs::write(folder.join("e.toml"), config).expect("written");
     let mut server = Server::start(&folder, &["--config", "e.toml"]);
@@ -670,11 +674,11 @@ fn configurations_are_checked_explained_and_described() {
     let schema: Value = serde_json::from_str(&succeed(&folder, &["config", "schema"])).expect("JSON");
     assert!(schema["properties"]["volumes"].is_object());
 
-    fs::write(folder.join("bad.toml"), "[pools.main]\nsceduler = \"none\"\n[tenants.a]\nweight = 0\n")
+    fs::write(folder.join("bad.toml"), "[pools.main]\ntuning.sceduler = \"none\"\n[tenants.a]\nweight = 0\n")
         .expect("written");
     let complaint = fail(&folder, &["config", "check", "bad.toml"]);
     for words in [
-        "error: bad.toml:2:1: pools.main.sceduler",
+        "error: bad.toml:2:8: pools.main.tuning.sceduler",
         "did you mean \"scheduler\"",
         "error: bad.toml:4:1: tenants.a.weight",
         "2 errors",
@@ -682,7 +686,7 @@ fn configurations_are_checked_explained_and_described() {
         assert!(complaint.contains(words), "{words:?} is missing in {complaint}");
     }
     let refused = fail(&folder, &["serve", "--config", "bad.toml"]);
-    assert!(refused.contains("bad.toml:2:1") && refused.contains("bad.toml:4:1"), "{refused}");
+    assert!(refused.contains("bad.toml:2:8") && refused.contains("bad.toml:4:1"), "{refused}");
     assert!(!folder.join("evenkeel-data").exists(), "a refused configuration left something behind");
 
     fs::write(folder.join("doubtful.toml"), "[server]\nstatus = \"0.0.0.0:9809\"\n").expect("written");

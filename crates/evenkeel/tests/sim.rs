@@ -13,7 +13,7 @@ warmup = "100ms"
 [device]
 kind = "store"
 [pool]
-admission = { kind = "fixed", budget = "256KiB" }
+tuning.admission = { kind = "fixed", budget = "256KiB" }
 [tenants.light]
 weight = 10
 [tenants.bulk]
@@ -64,24 +64,25 @@ impl Drop for Folder {
 #[test]
 fn the_same_seed_gives_the_same_bytes_however_many_jobs() {
     let folder = Folder::new("same");
-    let arguments = ["--sweep", "pool.admission.budget=64KiB,1MiB", "--seeds", "2", "--seed", "5", "--json", "--jobs"];
+    let arguments =
+        ["--sweep", "pool.tuning.admission.budget=64KiB,1MiB", "--seeds", "2", "--seed", "5", "--json", "--jobs"];
     let run = |jobs| folder.sim(&[&arguments[..], &[jobs]].concat()).stdout;
     let once = run("1");
     assert!(once == run("4") && once.len() > 1000);
     let result: serde_json::Value = serde_json::from_slice(&once).unwrap();
     assert_eq!(result["points"].as_array().unwrap().len(), 2);
-    assert_eq!(result["points"][1]["set"]["pool.admission.budget"], "1MiB");
+    assert_eq!(result["points"][1]["set"]["pool.tuning.admission.budget"], "1MiB");
     let values = result["points"][0]["metrics"]["light.mean_ms"]["values"].as_array().unwrap();
     assert!(values.len() == 2 && values[0] != values[1], "seeds differ");
     // The second of two seeds is the first of its own run.
-    let alone = folder.json(&["--seed", "6", "--set", "pool.admission.budget=64KiB"]);
+    let alone = folder.json(&["--seed", "6", "--set", "pool.tuning.admission.budget=64KiB"]);
     assert_eq!(alone["points"][0]["metrics"]["light.mean_ms"]["values"][0], values[1]);
 }
 
 #[test]
 fn sweeps_are_combined_and_the_table_fits_a_terminal() {
     let folder = Folder::new("table");
-    let sweeps = ["--sweep", "pool.admission.budget=64KiB,1MiB", "--sweep", "client.1.workload.queue_depth=2,8"];
+    let sweeps = ["--sweep", "pool.tuning.admission.budget=64KiB,1MiB", "--sweep", "client.1.workload.queue_depth=2,8"];
     let result = folder.json(&sweeps);
     assert_eq!(result["points"].as_array().unwrap().len(), 4);
     let output = folder.sim(&[&sweeps[..], &["--seeds", "2"]].concat());
@@ -96,7 +97,7 @@ fn what_cannot_be_run_says_where_and_why() {
     let folder = Folder::new("wrong");
     for (arguments, wanted) in [
         (&["--set", "duration=soon"][..], "--set duration=soon: duration: \"soon\" is not a length of time"),
-        (&["--sweep", "pool.admission.budget=1MiB,much"], "pool.admission.budget=much"),
+        (&["--sweep", "pool.tuning.admission.budget=1MiB,much"], "pool.tuning.admission.budget=much"),
         (&["--seeds", "0"], "--seeds 0 is out of range"),
         (&["--set", "client.0.workload={ trace = \"web.spc\" }"], "trace not found: put it at web.spc"),
         (&["--set", "client.0.workload={ rate = 1e7 }"], "more arrive than the device serves"),

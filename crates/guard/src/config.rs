@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
-use evenkeel_policy::config::{Exchange, Files, Http, Status, Terms};
+use evenkeel_policy::config::{Exchange, Files, Http, Latency, Percentile, Status, Terms};
 use evenkeel_policy::document::Document;
 use evenkeel_policy::exchange::MAX_POOLS;
-use evenkeel_policy::goal::default_offenders_above;
-pub use evenkeel_policy::goal::{Method, Statistic};
+pub use evenkeel_policy::goal::Method;
+use evenkeel_policy::goal::default_noisy_above;
 use evenkeel_policy::units::{Bytes, Cidr, Duration};
 use evenkeel_policy::{budget_that_hangs, rate_that_hangs};
 use schemars::JsonSchema;
@@ -21,11 +21,11 @@ use crate::actuator::{Actuator, Packets};
 
 mod array;
 mod ceph;
-mod promise;
+mod guarantee;
 
 pub use array::{ArrayConfig, ArrayVolume};
 pub use ceph::CephConfig;
-pub use promise::{GoalConfig, HybridConfig, PromiseConfig, PromiseMethod};
+pub use guarantee::{GoalConfig, GuaranteeConfig, GuaranteeMethod, HybridConfig};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -44,7 +44,7 @@ pub struct Config {
     pub guard: Guard,
     /// Resources with a goal, by the names that `evenkeel guard discover` shows.
     pub resources: BTreeMap<String, ResourceConfig>,
-    /// Hybrid devices whose tenants were promised a throughput, by names of your own.
+    /// Hybrid devices whose tenants were guaranteed a throughput, by names of your own.
     pub hybrids: BTreeMap<String, HybridConfig>,
     /// Arrays that this host shares with others, by the name that all hosts give them.
     pub arrays: BTreeMap<String, ArrayConfig>,
@@ -155,17 +155,14 @@ impl PacketChoice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceConfig {
-    /// What the response time of reads is to stay below.
-    pub read_response_time: Duration,
-    /// Which figure of the response times: "mean", or a percentile such as "p99".
-    #[serde(default)]
-    pub statistic: Statistic,
+    /// What the latency of reads is to stay below.
+    pub latency: Latency,
     /// Devices that belong to it, by path or name; default: those that stand on what has this name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Bytes per second above which a client counts as noisy for `method = "pid"`; "adaptive" goes by shares of the load.
-    #[serde(default = "default_offenders_above")]
-    pub offenders_above: Bytes,
+    #[serde(default = "default_noisy_above")]
+    pub noisy_above: Bytes,
     /// As for the whole agent, for this resource alone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub never: Vec<Who>,
@@ -284,7 +281,7 @@ impl Config {
 
     /// The settings of a resource's controller.
     pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
-        let goal = resource.read_response_time.into();
+        let goal = resource.latency.target.into();
         let published = match self.guard.method {
             Method::Adaptive => response::Config::adaptive(goal),
             Method::Pid => response::Config::pid(goal),
@@ -293,7 +290,7 @@ impl Config {
             interval: self.guard.interval.into(),
             step: self.guard.step.into(),
             max_delay: self.guard.max_delay.into(),
-            offender_bytes_per_s: resource.offenders_above.0,
+            offender_bytes_per_s: resource.noisy_above.0,
             ..published
         }
     }
@@ -309,8 +306,8 @@ impl Config {
         }
         // Limits so small that clients would seem to hang.
         for (hybrid, settings) in &self.hybrids {
-            for (tenant, promise) in &settings.tenants {
-                for (direction, goal) in [("read", promise.read), ("write", promise.write)] {
+            for (tenant, guarantee) in &settings.tenants {
+                for (direction, goal) in [("read", guarantee.read), ("write", guarantee.write)] {
                     let Some(goal) = goal.filter(|goal| goal.bytes_per_s.is_some()) else { continue };
                     for (key, rate) in [("bytes_per_s", goal.bytes_per_s), ("ceiling", goal.ceiling)] {
                         if let Some(hang) = rate.and_then(rate_that_hangs) {
@@ -356,20 +353,20 @@ impl Config {
             fault(&["resources"], format!("are more than {MAX_RESOURCES}; name those that matter"));
         }
         for (name, resource) in &self.resources {
-            if let Statistic::Percentile(percentile) = resource.statistic
+            if let Percentile::At(percentile) = resource.latency.percentile
                 && !abilities.tracepoints
             {
                 fault(
-                    &["resources", name, "statistic"],
+                    &["resources", name, "latency", "percentile"],
                     format!(
                         "p{percentile} cannot be measured: the kernel tells single response times by tracepoints only, \
-                         and shows none here (`evenkeel guard check`); write \"mean\", with a goal for the mean"
+                         and shows none here (`evenkeel guard check`); write percentile = \"mean\", with a target for the mean"
                     ),
                 );
             }
             if let Err(invalid) = self.controller(resource).validate() {
                 let (table, key): (&[&str], _) = match invalid.setting {
-                    "goal" => (&["resources", name], "read_response_time"),
+                    "goal" => (&["resources", name, "latency"], "target"),
                     other => (&["guard"], other),
                 };
                 let path: Vec<&str> = table.iter().copied().chain([key]).collect();

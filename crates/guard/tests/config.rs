@@ -1,7 +1,8 @@
 //! What a configuration must be, and what is said about one that is not.
 
 use evenkeel_guard::Config;
-use evenkeel_guard::config::{Abilities, CephConfig, EXAMPLE, Guard, Method, Statistic, Who};
+use evenkeel_guard::config::{Abilities, CephConfig, EXAMPLE, Guard, Method, Who};
+use evenkeel_policy::config::Percentile;
 use proptest::prelude::*;
 
 const NONE: Abilities = Abilities { tracepoints: false };
@@ -51,14 +52,14 @@ fn faults_name_file_line_key_and_cure() {
             "[guard]\nintervall = \"1s\"\n",
             "guard.toml:2:1: guard.intervall: unknown key \"intervall\"; did you mean \"interval\"?",
         ),
-        ("[resources.a]\n", "the key `read_response_time` is missing"),
-        ("[resources.a]\nread_response_time = 15\n", "guard.toml:2:"),
-        ("[resources.a]\nread_response_time = \"0\"\n", "resources.a.read_response_time: must be from 10 us"),
+        ("[resources.a]\n", "the key `latency` is missing"),
+        ("[resources.a]\nlatency.target = 15\n", "guard.toml:2:"),
+        ("[resources.a]\nlatency.target = \"0\"\n", "resources.a.latency.target: must be from 10 us"),
         ("[guard]\nports = []\n", "guard.toml:2:1: guard.ports: is empty"),
         ("[guard]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
         ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),
         ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
-        ("[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"median\"\n", "no figure of response times"),
+        ("[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no figure of latencies"),
         (
             "[guard]\n[guard.http]\ntls = \"always\"\n",
             "guard.toml:3:1: guard.http.tls: there is no certificate for HTTPS; add [guard.tls]",
@@ -88,7 +89,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[arrays.a.volumes.v]\n", "the key `device` is missing"),
         ("[arrays.a.volumes.v]\ndevice = \"sda\"\nweight = 0.0\n", "arrays.a.volumes.v.weight: must be above 0"),
         ("[arrays.a.volumes.v]\ndevice = \"sda\"\nceiling = 0\n", "arrays.a.volumes.v.ceiling: must be at least 1"),
-        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nresponse_time = \"0\"\n", "arrays.a.volumes.v.response_time: must"),
+        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nlatency.target = \"0\"\n", "arrays.a.volumes.v.latency: must"),
         ("[exchange]\nlease = \"1s\"\n", "exchange.lease: must be 2"),
     ];
     for (text, expected) in cases {
@@ -156,13 +157,13 @@ fn values_that_hang_are_told() {
 }
 
 #[test]
-fn promises_that_make_no_sense_are_refused() {
+fn guarantees_that_make_no_sense_are_refused() {
     let cases = [
         ("group = \"a\"", "read: is missing, and so is write"),
         ("group = \"a\"\nread = {}", "hybrids.p.tenants.t.read: must have either bytes_per_s or iops"),
         ("group = \"a\"\nread = { bytes_per_s = 1, iops = 1 }", "must have either bytes_per_s or iops"),
-        ("group = \"a\"\nread = { iops = 0 }", "read: promise must be above 0"),
-        ("group = \"a\"\nread = { iops = 9, ceiling = 8 }", "read: ceiling must be at least the promise"),
+        ("group = \"a\"\nread = { iops = 0 }", "read: guarantee must be above 0"),
+        ("group = \"a\"\nread = { iops = 9, ceiling = 8 }", "read: ceiling must be at least the guarantee"),
         ("group = \"a\"\nread = { iops = 9 }\nweight = 0.0", "weight: weight must be above 0"),
         ("group = \"../a\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
         ("group = \"/\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
@@ -175,12 +176,12 @@ fn promises_that_make_no_sense_are_refused() {
 
 #[test]
 fn percentiles_are_refused_with_the_reason_where_they_cannot_be_measured() {
-    let text = "[resources.a]\nread_response_time = \"15ms\"\nstatistic = \"p99\"\n";
+    let text = "[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = 99\n";
     let without = complaints(text);
-    assert!(without.contains("guard.toml:3:1: resources.a.statistic: p99 cannot be measured"), "{without}");
+    assert!(without.contains("guard.toml:3:9: resources.a.latency.percentile: p99 cannot be measured"), "{without}");
     assert!(without.contains("shows none here"), "{without}");
     let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("can be measured");
-    assert_eq!(with.resources["a"].statistic, Statistic::Percentile(99.0));
+    assert_eq!(with.resources["a"].latency.percentile, Percentile::At(99.0));
 }
 
 #[test]

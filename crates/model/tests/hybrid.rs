@@ -189,11 +189,11 @@ fn reader(params: HybridParams, limit: u64, seconds: u64, mut next: impl FnMut()
 }
 
 /// DAT and jitter in per cent, without the first minute.
-fn against(rates: &[f64], promised: f64) -> (f64, f64) {
+fn against(rates: &[f64], guaranteed: f64) -> (f64, f64) {
     let rates = &rates[60..];
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-    let jitter = rates.iter().map(|rate| (rate / promised - 1.0).abs()).sum::<f64>() / rates.len() as f64;
-    (100.0 * (1.0 - mean / promised), 100.0 * jitter)
+    let jitter = rates.iter().map(|rate| (rate / guaranteed - 1.0).abs()).sum::<f64>() / rates.len() as f64;
+    (100.0 * (1.0 - mean / guaranteed), 100.0 * jitter)
 }
 
 /// Blocks of a hot set of 40 MB that fits, and blocks that are never used again.
@@ -220,14 +220,14 @@ fn phases(seed: u64, hits: f64, misses: f64) -> impl FnMut() -> u64 {
 
 #[test]
 fn as_measured_on_dm_cache() {
-    let of = |promised: u64, next: &mut dyn FnMut() -> u64| {
-        against(&reader(HybridParams::lab(), promised, 600, next), promised as f64)
+    let of = |guaranteed: u64, next: &mut dyn FnMut() -> u64| {
+        against(&reader(HybridParams::lab(), guaranteed, 600, next), guaranteed as f64)
     };
-    // The notes say twice the slow device's 10 MB/s or more, not what the promise was.
+    // The notes say twice the slow device's 10 MB/s or more, not what the guarantee was.
     let measured: Vec<(f64, f64)> =
         [20, 30, 40, 45].into_iter().map(|mb| of(mb * 1_000_000, &mut phases(1, 24.0, 3.0))).collect();
-    println!("bursts, 20, 30, 40 and 45 MB/s promised: (DAT, jitter) in per cent {measured:.1?}");
-    assert!(measured.windows(2).all(|pair| pair[0].0 < pair[1].0), "the more is promised, the more is missed");
+    println!("bursts, 20, 30, 40 and 45 MB/s guaranteed: (DAT, jitter) in per cent {measured:.1?}");
+    assert!(measured.windows(2).all(|pair| pair[0].0 < pair[1].0), "the more is guaranteed, the more is missed");
     assert!(measured[0].0 > 2.0 && (12.0..20.0).contains(&measured[3].0), "measured 15 to 17: {measured:?}");
     assert!(measured.iter().all(|(dat, jitter)| (0.0..2.5).contains(&(jitter - dat))), "measured: 1 apart");
     // The same misses one by one: measured none.

@@ -451,7 +451,7 @@ fn receive(
             Err(violation) => return (log.events, Err(violation)),
         }
         assert!(consumed <= shown, "consumed more than there was");
-        assert!(shown - consumed <= client::MAX_CARRY, "left more than promised");
+        assert!(shown - consumed <= client::MAX_CARRY, "left more than guaranteed");
         if shown == input.len() {
             return (log.events, Ok(()));
         }
@@ -491,7 +491,10 @@ fn connect(wanted: &client::Wanted, input: &[u8], mut piece: impl FnMut() -> usi
         };
         consumed += step.consumed;
         assert!(consumed <= shown, "consumed more than there was");
-        assert!(shown - consumed <= client::MAX_OPTION_REPLY + 20 || step.outcome.is_some(), "left more than promised");
+        assert!(
+            shown - consumed <= client::MAX_OPTION_REPLY + 20 || step.outcome.is_some(),
+            "left more than guaranteed"
+        );
         if step.outcome.is_some() || shown == input.len() {
             return (out, Ok(step.outcome));
         }

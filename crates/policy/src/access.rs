@@ -21,12 +21,13 @@ pub enum Who {
     Certificate(Certificate),
 }
 
+const ADDRESS: &str = "address:";
 const UID: &str = "uid:";
 const UNIX: &str = "unix";
 const CERTIFICATE: &str = "certificate:";
 
 impl Who {
-    fn names(&self, caller: &Caller<'_>) -> bool {
+    pub(crate) fn names(&self, caller: &Caller<'_>) -> bool {
         match self {
             Self::Address(block) => caller.address.is_some_and(|address| block.contains(address)),
             Self::Uid(uid) => caller.uid == Some(*uid),
@@ -59,9 +60,10 @@ impl FromStr for Who {
             };
             return uid.parse().map(Self::Uid).map_err(wrong);
         }
+        let (text, said) = text.strip_prefix(ADDRESS).map_or((text, false), |block| (block, true));
         let block: Result<Cidr, _> = text.parse();
         // An address that is slightly wrong is told what is wrong with it.
-        let meant = text.contains('/') || text.parse::<IpAddr>().is_ok();
+        let meant = said || text.contains('/') || text.parse::<IpAddr>().is_ok();
         block.map(Self::Address).map_err(|error| {
             if meant {
                 return error;

@@ -27,7 +27,7 @@ pub enum Change {
     PoolRemoved(String),
     /// A tenant appears.
     TenantAdded(String),
-    /// A tenant has other promises, addresses or certificates.
+    /// A tenant has other guarantees, addresses or certificates.
     TenantChanged(String),
     /// A tenant disappears; its connections fall to the tenant that is now theirs.
     TenantRemoved(String),

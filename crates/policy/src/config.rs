@@ -1,4 +1,4 @@
-//! The configuration: what is served, to whom it was promised, and how.
+//! The configuration: the policy (pools and tenants), and what this host serves.
 //!
 //! A configuration is complete after reading: what was left out has its default, so
 //! that nothing needs to ask "or else what?". Paths that derive from `data_dir` are
@@ -11,21 +11,22 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use evenkeel_control::mclock::{CostModel, Qos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::access::Caller;
 pub use crate::access::Who;
 pub use crate::admission::{Admission, Repairs, SlowFast};
 pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
-use crate::goal;
-pub use crate::goal::{Method, Offenders, Standing, Statistic};
+pub use crate::goal::{Method, Noisy};
 pub use crate::http::{Asked, Http, Terms, Where};
+pub use crate::pool::{Pool, Scheduler, Tuning};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
+pub use crate::tenant::{Guarantee, Latency, Limit, Match, Of, Percentile, Priority, Tenant, Throttle};
 pub use crate::tls::{Certificate, Files, Need, Tls};
-use crate::units::{Bytes, Cidr, Duration, Rates, UnitError, as_text};
+use crate::units::{Bytes, Duration, UnitError, as_text};
 use crate::uri::Target;
 
 /// The pool that exists even if the configuration names none.
@@ -43,7 +44,7 @@ pub struct Config {
     pub server: Server,
     /// Shared devices that saturate, by name; `main` exists even if it is not named.
     pub pools: BTreeMap<String, Pool>,
-    /// To whom something was promised, by name; `default` exists even if it is not named.
+    /// Who gets what, by name; `default` exists even if it is not named.
     pub tenants: BTreeMap<String, Tenant>,
     /// Exports, by name; `disk0` (a file of 1 GiB) if there is no such table.
     pub volumes: BTreeMap<String, Volume>,
@@ -247,120 +248,6 @@ impl fmt::Display for Status {
 
 as_text!(Status, "an address such as \"127.0.0.1:9809\", or \"off\"", None, { "type": "string" });
 
-/// A shared device that saturates: one scheduler and one admission control in front of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Pool {
-    /// Who goes next.
-    pub scheduler: Scheduler,
-    /// How much may be inside the device: "elastic", "none", "slowfast", or a table with `kind`.
-    pub admission: Admission,
-    /// What a request costs on top of its payload, for admission and for weights: about 4000 on an SSD, 670000 on a disk.
-    pub base_cost: Bytes,
-    /// What a written byte costs in hundredths of a read byte; weights count in cost, admission does not.
-    #[schemars(range(min = 1, max = 10_000))]
-    pub write_cost_percent: u32,
-    /// The most the pool lets through.
-    pub limit: Rates,
-    /// How much unused limit may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
-    pub limit_burst: Duration,
-    /// An I/O that has been inside the device this long is reported.
-    pub stall_report_after: Duration,
-    /// What the response time of reads is to stay below; tenants that move much are held back for it. Counted from
-    /// arrival to completion, over reads of tenants that are no offenders.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_response_time: Option<Duration>,
-    /// Which figure of the response times the goal is for: "mean", or a percentile such as "p99".
-    pub statistic: Statistic,
-    /// How it is chosen how much offenders are held back.
-    pub method: Method,
-    /// By what a tenant becomes an offender.
-    pub offenders: Offenders,
-    /// Bytes per second above which it is one for `method = "pid"`; "adaptive" goes by shares of the load.
-    pub offenders_above: Bytes,
-    /// The longest that a throttled request waits more than it would otherwise.
-    pub max_delay: Duration,
-    /// How many requests tenants may have inside the device, so that their goals for response times are kept; together
-    /// with other hosts where there is an exchange.
-    pub slots: Slots,
-    /// Mean latency of the device that slots aim at; without this key "needs" finds it, the others take half of the smallest
-    /// goal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots_latency: Option<Duration>,
-    /// All slots together, on all hosts: never more, and the total of "rwd" and "sfq_d".
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub slots_most: u32,
-    /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub emulate: Option<Emulate>,
-}
-
-/// Who decides which request goes next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheduler {
-    /// Reservation, weight and limit for each tenant.
-    #[default]
-    Mclock,
-    /// First come, first served; promises to tenants have no effect.
-    None,
-}
-
-/// To whom something was promised.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tenant {
-    /// Served at least this fast whenever it asks.
-    pub reservation: Rates,
-    /// Never served faster than this (plus burst).
-    pub limit: Rates,
-    /// Promised over each second that it asks: a limit that makes up for what the device kept from it.
-    pub promise: Promise,
-    /// Share of what reservations leave, relative to other tenants.
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub weight: u32,
-    /// How much unused limit may be saved up, as time at the limit rate.
-    pub burst: Duration,
-    /// Whether it stands back for others.
-    pub class: Class,
-    /// What goals for response times may do to it.
-    pub standing: Standing,
-    /// What its response time over a second is to stay below, on pools with `slots`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub response_time: Option<Duration>,
-    /// Which figure of the response times that is for: "mean", or a percentile such as "p99".
-    pub response_time_statistic: Statistic,
-    /// Connections from these addresses belong to this tenant, whatever the volume says.
-    pub clients: Vec<Cidr>,
-    /// Connections with one of these certificates belong to this tenant, whatever their address or the volume say.
-    pub certificates: Vec<Certificate>,
-}
-
-/// A promised throughput: of reads and writes together, or of each direction for itself; each either iops or bytes_per_s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Promise {
-    /// Requests per second, reads and writes together; 0 = not promised.
-    pub iops: u64,
-    /// Payload bytes per second, reads and writes together, for example "50MB"; 0 = not promised.
-    pub bytes_per_s: Bytes,
-    /// Of reads; writes are not held back for it.
-    pub read: Rates,
-    /// Of writes; reads are not held back for it.
-    pub write: Rates,
-}
-
-/// Whether a tenant stands back for others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// Takes its share.
-    #[default]
-    Normal,
-    /// Beyond its reservation served only when no normal tenant can be.
-    Background,
-}
-
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -536,48 +423,6 @@ impl Default for Server {
     }
 }
 
-impl Default for Pool {
-    fn default() -> Self {
-        Self {
-            scheduler: Scheduler::Mclock,
-            admission: Admission::default(),
-            base_cost: Bytes(4_000),
-            write_cost_percent: 100,
-            limit: Rates::default(),
-            limit_burst: Duration::from_millis(10),
-            stall_report_after: Duration::from_secs(10),
-            read_response_time: None,
-            statistic: Statistic::Mean,
-            method: Method::Adaptive,
-            offenders: Offenders::Writers,
-            offenders_above: goal::default_offenders_above(),
-            max_delay: goal::default_max_delay(),
-            slots: Slots::None,
-            slots_latency: None,
-            slots_most: 4_096,
-            emulate: None,
-        }
-    }
-}
-
-impl Default for Tenant {
-    fn default() -> Self {
-        Self {
-            reservation: Rates::default(),
-            limit: Rates::default(),
-            promise: Promise::default(),
-            weight: 1,
-            burst: Duration::from_millis(10),
-            class: Class::Normal,
-            standing: Standing::Ordinary,
-            response_time: None,
-            response_time_statistic: Statistic::Mean,
-            clients: Vec::new(),
-            certificates: Vec::new(),
-        }
-    }
-}
-
 impl Default for Volume {
     fn default() -> Self {
         Self {
@@ -635,29 +480,29 @@ impl Config {
         }
     }
 
-    /// The tenant of connections to a volume whose address says nothing else.
-    pub fn tenant_of<'a>(&self, name: &'a str, volume: &'a Volume) -> &'a str {
-        match &volume.tenant {
+    /// The tenant of connections to a volume whose client no tenant names: the volume's own, the one that names the volume,
+    /// the one that is named like the volume, or else the default.
+    pub fn tenant_of<'a>(&'a self, name: &'a str, volume: &'a Volume) -> &'a str {
+        if let Some(tenant) = &volume.tenant {
+            return tenant;
+        }
+        match self.most_specific(|entry| entry.names_volume(name)) {
             Some(tenant) => tenant,
             None if self.tenants.contains_key(name) => name,
             None => DEFAULT_TENANT,
         }
     }
 
-    /// The tenant that claims a client's address, the most specific block first.
-    pub fn tenant_of_address(&self, address: std::net::IpAddr) -> Option<&str> {
-        self.tenants
-            .iter()
-            .flat_map(|(name, tenant)| tenant.clients.iter().map(move |block| (block, name)))
-            .filter(|(block, _)| block.contains(address))
-            .max_by_key(|(block, _)| block.specificity())
-            .map(|(_, name)| name.as_str())
+    /// The tenant that names a client, by the most specific of its entries.
+    pub fn tenant_of_client(&self, client: &Caller<'_>) -> Option<&str> {
+        self.most_specific(|entry| entry.names(client))
     }
 
-    /// The tenant that claims a client's certificate, known by its names and its SHA-256 fingerprint.
-    pub fn tenant_of_certificate(&self, names: &[String], fingerprint: &[u8; 32]) -> Option<&str> {
-        let means = |tenant: &Tenant| tenant.certificates.iter().any(|known| known.means(names, fingerprint));
-        self.tenants.iter().find(|(_, tenant)| means(tenant)).map(|(name, _)| name.as_str())
+    fn most_specific(&self, fits: impl Fn(&Match) -> bool) -> Option<&str> {
+        let entries =
+            self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name)));
+        let best = entries.filter(|(entry, _)| fits(entry)).max_by_key(|(entry, _)| entry.specificity());
+        best.map(|(_, name)| name.as_str())
     }
 
     /// Whether clients of a volume must use TLS that come over TCP, or else over a Unix socket.
@@ -693,36 +538,5 @@ impl Config {
     pub(crate) fn complete(&mut self) {
         self.pools.entry(DEFAULT_POOL.into()).or_default();
         self.tenants.entry(DEFAULT_TENANT.into()).or_default();
-    }
-}
-
-impl From<&Tenant> for Qos {
-    fn from(tenant: &Tenant) -> Self {
-        Self {
-            reservation: tenant.reservation.into(),
-            limit: tenant.limit.into(),
-            weight: tenant.weight,
-            burst: tenant.burst.into(),
-            background: tenant.class == Class::Background,
-        }
-    }
-}
-
-impl From<&Pool> for evenkeel_control::pool::Config {
-    fn from(pool: &Pool) -> Self {
-        let base = u32::try_from(pool.base_cost.0).unwrap_or(u32::MAX);
-        Self {
-            scheduler: match pool.scheduler {
-                Scheduler::Mclock => evenkeel_control::pool::Scheduler::Mclock,
-                Scheduler::None => evenkeel_control::pool::Scheduler::None,
-            },
-            admission: (&pool.admission).into(),
-            base_cost_bytes: base,
-            cost: CostModel { base_bytes: base, write_percent: pool.write_cost_percent },
-            limit: pool.limit.into(),
-            limit_burst: pool.limit_burst.into(),
-            goal: goal::of(pool),
-            slots: crate::slots::of(pool, None),
-        }
     }
 }

@@ -30,6 +30,24 @@ pub struct Document<'t> {
     assigned: Vec<&'t str>,
 }
 
+/// Names of entries that say what their table is: the entries of another kind would not fit.
+pub const SELF_NAMING: [&str; 2] = ["kind", "preset"];
+
+fn lay_over<'t>(below: &mut DeTable<'t>, above: &DeTable<'t>) {
+    for (key, value) in above {
+        // Out first: a map keeps the key it has, and with it the old place.
+        let mut value = value.clone();
+        if let (Some(before), DeValue::Table(table)) = (below.remove(key.get_ref().as_ref()), value.get_mut())
+            && let DeValue::Table(mut before) = before.into_inner()
+            && !SELF_NAMING.iter().any(|name| table.contains_key(*name))
+        {
+            lay_over(&mut before, table);
+            *table = before;
+        }
+        below.insert(key.clone(), value);
+    }
+}
+
 impl<'t> Document<'t> {
     /// Parses `text`; what cannot be parsed is left out and reported. `origin` names the text in errors.
     pub fn parse(text: &'t str, origin: &'t str) -> (Self, Vec<Problem>) {
@@ -47,7 +65,7 @@ impl<'t> Document<'t> {
         (document, problems)
     }
 
-    /// Puts a value over what the text says: `pool.admission="none"`, `client.0.workload.queue_depth=32`.
+    /// Puts a value over what the text says: `pool.tuning.admission="none"`, `client.0.workload.queue_depth=32`.
     ///
     /// A value that is no TOML stands for itself as a string, so that `duration=5s` needs no quotes.
     ///
@@ -85,17 +103,14 @@ impl<'t> Document<'t> {
         self.read_table(self.root.clone(), &[])
     }
 
-    /// Reads tables laid over each other as one `T`: an entry of a later one takes the place of the same one before.
+    /// Reads tables laid over each other as one `T`: an entry of a later one takes the place of the same one before. Tables
+    /// within them are laid over each other likewise, unless the later one says what it is (`kind`, `preset`).
     ///
     /// # Errors
     /// As [`Document::read`]; keys are given as those of the last table.
     pub fn read_layers<T: DeserializeOwned>(&self, layers: &[&[&str]]) -> (Option<T>, Vec<Problem>) {
         let mut merged = DeTable::default();
-        for (key, value) in layers.iter().filter_map(|path| self.table(path)).flatten() {
-            // Out first: a map keeps the key it has, and with it the old place.
-            merged.remove(key.get_ref().as_ref());
-            merged.insert(key.clone(), value.clone());
-        }
+        layers.iter().filter_map(|path| self.table(path)).for_each(|layer| lay_over(&mut merged, layer));
         let last = layers.last().copied().unwrap_or_default();
         self.read_table(Spanned::new(self.span(last).unwrap_or(0..0), merged), last)
     }

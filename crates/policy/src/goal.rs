@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Pool;
-use crate::units::{Bytes, Duration};
+use crate::units::Bytes;
 
 /// How often a pool's goal is measured and decided, at most.
 const SHORTEST_INTERVAL: ControlDuration = ControlDuration::from_millis(100);
@@ -20,10 +20,10 @@ const INTERVAL_GOALS: u64 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Each offender by its share of the load; gain learned.
+    /// Each noisy tenant by its share of the load; gain learned.
     #[default]
     Adaptive,
-    /// The published controller: one delay for all offenders.
+    /// The published controller: one delay for all.
     Pid,
 }
 
@@ -37,149 +37,39 @@ impl Method {
     }
 }
 
-/// A figure of many response times: "mean", or a percentile such as "p99".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "String", into = "String")]
-#[schemars(with = "String")]
-pub enum Statistic {
-    /// Their mean.
-    #[default]
-    Mean,
-    /// A percentile (above 0, below 100).
-    Percentile(f64),
-}
-
-// What is read is a number.
-impl Eq for Statistic {}
-
-impl TryFrom<String> for Statistic {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let percentile = text.strip_prefix('p').and_then(|number| number.parse::<f64>().ok());
-        match percentile.filter(|&percentile| percentile > 0.0 && percentile < 100.0) {
-            Some(percentile) => Ok(Self::Percentile(percentile)),
-            None if text == "mean" => Ok(Self::Mean),
-            None => {
-                Err(format!("{text:?} is no figure of response times; write \"mean\", or a percentile such as \"p99\""))
-            }
-        }
-    }
-}
-
-impl From<Statistic> for String {
-    fn from(statistic: Statistic) -> Self {
-        match statistic {
-            Statistic::Mean => "mean".into(),
-            Statistic::Percentile(percentile) => format!("p{percentile}"),
-        }
-    }
-}
-
-impl From<Statistic> for control::Statistic {
-    fn from(statistic: Statistic) -> Self {
-        match statistic {
-            Statistic::Mean => Self::Mean,
-            Statistic::Percentile(percentile) => Self::Percentile(percentile),
-        }
-    }
-}
-
-impl From<control::Statistic> for Statistic {
-    fn from(statistic: control::Statistic) -> Self {
-        match statistic {
-            control::Statistic::Mean => Self::Mean,
-            control::Statistic::Percentile(percentile) => Self::Percentile(percentile),
-        }
-    }
-}
-
-/// Who may be held back for a goal: tenants that move more than `offenders_above`.
+/// Which load makes a tenant noisy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Offenders {
-    /// By what they write.
+pub enum Noisy {
+    /// What it writes.
     #[default]
     Writers,
-    /// By what they read.
+    /// What it reads.
     Readers,
-    /// By both together.
+    /// Both together.
     All,
 }
 
-impl From<Offenders> for control::Load {
-    fn from(offenders: Offenders) -> Self {
-        match offenders {
-            Offenders::Writers => Self::Writes,
-            Offenders::Readers => Self::Reads,
-            Offenders::All => Self::All,
+impl From<Noisy> for control::Load {
+    fn from(noisy: Noisy) -> Self {
+        match noisy {
+            Noisy::Writers => Self::Writes,
+            Noisy::Readers => Self::Reads,
+            Noisy::All => Self::All,
         }
     }
 }
 
-/// What goals may do to a tenant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    /// Held back while it moves much.
-    #[default]
-    Ordinary,
-    /// Held back only when holding back all others is not enough.
-    Important,
-    /// Never held back.
-    Never,
-    /// An offender however little it moves.
-    Always,
-}
-
-impl Standing {
-    /// Name as written in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ordinary => "ordinary",
-            Self::Important => "important",
-            Self::Never => "never",
-            Self::Always => "always",
-        }
-    }
-}
-
-impl From<Standing> for response::Standing {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Ordinary => Self::Ordinary,
-            Standing::Important => Self::Important,
-            Standing::Never => Self::Never,
-            Standing::Always => Self::Always,
-        }
-    }
-}
-
-impl From<response::Standing> for Standing {
-    fn from(standing: response::Standing) -> Self {
-        match standing {
-            response::Standing::Ordinary => Self::Ordinary,
-            response::Standing::Important => Self::Important,
-            response::Standing::Never => Self::Never,
-            response::Standing::Always => Self::Always,
-        }
-    }
-}
-
-/// Load above which a tenant or client is an offender, unless configured otherwise.
-pub const fn default_offenders_above() -> Bytes {
+/// Load above which a tenant or client is noisy, unless configured otherwise.
+pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
-}
-
-/// The longest that a throttled request of a pool waits more than it would otherwise, unless configured otherwise.
-pub const fn default_max_delay() -> Duration {
-    Duration::from_secs(2)
 }
 
 /// The goal of a pool, if it has one.
 pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
-    let goal: ControlDuration = pool.read_response_time?.into();
-    let published = match pool.method {
+    let (latency, tuning) = (pool.latency?, &pool.tuning);
+    let goal: ControlDuration = latency.target.into();
+    let published = match tuning.method {
         Method::Adaptive => response::Config::adaptive(goal),
         Method::Pid => response::Config::pid(goal),
     };
@@ -188,13 +78,13 @@ pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
         response: response::Config {
             interval: interval.clamp(SHORTEST_INTERVAL, ControlDuration::from_secs(10)),
             // The published method is in classes; otherwise any delay will do.
-            step: if pool.method == Method::Pid { published.step } else { ControlDuration::ZERO },
+            step: if tuning.method == Method::Pid { published.step } else { ControlDuration::ZERO },
             max_delay: pool.max_delay.into(),
-            offender_bytes_per_s: pool.offenders_above.0,
+            offender_bytes_per_s: tuning.noisy_above.0,
             ..published
         },
-        statistic: pool.statistic.into(),
-        load: pool.offenders.into(),
+        statistic: latency.percentile.into(),
+        load: tuning.noisy.into(),
     })
 }
 

@@ -8,7 +8,8 @@
 //! | [`document`] | the same for any type, with values put over those of the text |
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
-//! | [`goal`] | goals for response times: how they are written and their decisions told |
+//! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
+//! | [`goal`] | latency targets of pools: settings, and how their decisions are told |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools: how they are written and their decisions told |
@@ -31,14 +32,16 @@ pub mod exchange;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod goal;
+pub mod guarantee;
 pub mod http;
 pub mod hybrid;
-pub mod promise;
+pub mod pool;
 pub mod rbd;
 mod rules;
 pub mod slots;
 pub mod ssd;
 pub mod state;
+pub mod tenant;
 pub mod tls;
 pub mod units;
 pub mod uri;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Need, Pool, Promise, Scheduler, Server, Statistic, Status, Tenant, Volume, Workers,
+    Backend, Config, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Pool, Scheduler, Server, Status, Tenant,
+    Volume, Workers,
 };
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
@@ -104,8 +105,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     for (name, settings) in &config.tenants {
         tenant(name, settings, &mut out);
     }
-    address_blocks(config, &mut out);
-    tls::certificates(config, &mut out);
+    matches(config, &mut out);
     names("volumes", config.volumes.keys(), &mut out);
     for (name, settings) in &config.volumes {
         volume(config, name, settings, &mut out);
@@ -240,56 +240,61 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
 }
 
 fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
-    let at = |key: &'static str| ["pools", name, key];
-    if let Some(complaint) = pool.admission.complaint() {
+    let at = |key: &'static str| ["pools", name, "tuning", key];
+    let tuning = &pool.tuning;
+    if let Some(complaint) = tuning.admission.complaint() {
         out.error(&at("admission"), complaint);
     }
-    out.error_if(u32::try_from(pool.base_cost.0).is_err(), &at("base_cost"), "is too large; use less than 4GiB");
+    out.error_if(u32::try_from(tuning.base_cost.0).is_err(), &at("base_cost"), "is too large; use less than 4GiB");
     out.error_if(
-        !(1..=MAX_COST_PERCENT).contains(&pool.write_cost_percent),
+        !(1..=MAX_COST_PERCENT).contains(&tuning.write_cost_percent),
         &at("write_cost_percent"),
-        &format!("{} is out of range; use 1 to {MAX_COST_PERCENT} (100 = as much as a read)", pool.write_cost_percent),
+        &format!(
+            "{} is out of range; use 1 to {MAX_COST_PERCENT} (100 = as much as a read)",
+            tuning.write_cost_percent
+        ),
     );
     out.error_if(
-        pool.stall_report_after.is_zero(),
+        tuning.stall_report_after.is_zero(),
         &at("stall_report_after"),
         "0 would report every I/O; use for example \"10s\"",
     );
     if let Some(emulate) = &pool.emulate
         && let Err(complaint) = emulate.params()
     {
-        out.error(&at("emulate"), complaint);
+        out.error(&["pools", name, "emulate"], complaint);
     }
     hangs::of_pool(name, pool, out);
-    goal(config, name, pool, out);
+    latency_of_pool(config, name, pool, out);
     slots(config, name, pool, out);
-    promises(config, name, pool, out);
+    guarantees(config, name, pool, out);
 }
 
-/// Slots that can be given, and goals that are aimed at.
+/// Slots that can be given, and latency targets that are aimed at.
 fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
-    let at = |key: &'static str| ["pools", name, key];
+    let at = |key: &'static str| ["pools", name, "tuning", key];
     let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-    let goal = ours.find(|(name, volume)| {
-        config.tenants.get(config.tenant_of(name, volume)).is_some_and(|tenant| tenant.response_time.is_some())
+    let target = ours.find(|(name, volume)| {
+        config.tenants.get(config.tenant_of(name, volume)).is_some_and(|tenant| tenant.latency.is_some())
     });
     let Some(control) = config.control(pool).slots else {
-        if let Some((volume, _)) = goal {
+        if let Some((volume, _)) = target {
             out.warning(
                 &at("slots"),
-                format!("the tenant of volume {volume:?} has a response_time, and without slots nothing is done for it; use slots = \"needs\""),
+                format!("the tenant of volume {volume:?} has a latency target, and without slots nothing is done for it; use slots = \"needs\""),
             );
         }
         return;
     };
     out.error_if(
-        pool.scheduler == Scheduler::None,
+        pool.tuning.scheduler == Scheduler::None,
         &at("slots"),
-        "need scheduler = \"mclock\": without it nobody can be held back",
+        "need scheduler = \"mclock\": without it no tenant can be throttled",
     );
     // Their totals are shared out among the tenants that one pool knows.
     out.error_if(
-        !config.exchange.etcd.is_empty() && matches!(pool.slots, crate::slots::Slots::Drg | crate::slots::Slots::SfqD),
+        !config.exchange.etcd.is_empty()
+            && matches!(pool.tuning.slots, crate::slots::Slots::Drg | crate::slots::Slots::SfqD),
         &at("slots"),
         "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" and \"sfq_d\" know the tenants of one host only",
     );
@@ -299,65 +304,80 @@ fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     }
 }
 
-/// A goal that can be aimed at, and somebody to hold back for it.
-fn goal(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
-    let at = |key: &'static str| ["pools", name, key];
-    let Some(goal) = crate::goal::of(pool) else { return };
+/// A latency target that can be aimed at, and a tenant to throttle for it.
+fn latency_of_pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+    let (Some(goal), Some(latency)) = (crate::goal::of(pool), pool.latency) else { return };
+    latency_of(latency, Of::Reads, &["pools", name, "latency"], out);
     if let Err(invalid) = goal.validate() {
-        let (key, must_be) = match invalid.setting {
-            "goal" => ("read_response_time", invalid.must_be),
-            other => (other, invalid.must_be),
+        let path: &[&str] = match invalid.setting {
+            "goal" => &["pools", name, "latency", "target"],
+            "max_delay" => &["pools", name, "max_delay"],
+            other => &["pools", name, "tuning", other],
         };
-        out.error(&at(key), format!("must be {must_be}"));
+        out.error(path, format!("must be {}", invalid.must_be));
     }
     out.error_if(
-        pool.scheduler == Scheduler::None,
-        &at("read_response_time"),
-        "needs scheduler = \"mclock\": without it nobody can be held back",
+        pool.tuning.scheduler == Scheduler::None,
+        &["pools", name, "latency"],
+        "needs scheduler = \"mclock\": without it no tenant can be throttled",
     );
     let mut tenants = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
     let ours = |(name, volume): (&String, &Volume)| config.tenant_of(name, volume).to_owned();
     let first = tenants.next().map(ours);
-    // Tenants also come by address.
-    let by_address = config.tenants.values().any(|tenant| !tenant.clients.is_empty());
+    // Clients may bring tenants of their own.
+    let by_client =
+        config.tenants.values().any(|tenant| tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_))));
     if let Some(only) = first
-        && !by_address
+        && !by_client
         && tenants.all(|volume| ours(volume) == only)
     {
         out.warning(
-            &at("read_response_time"),
-            format!("all volumes of this pool belong to tenant {only:?}, and nobody is held back for its own sake; give volumes that disturb others a tenant of their own"),
+            &["pools", name, "latency"],
+            format!("all volumes of this pool belong to tenant {only:?}, and no tenant is throttled for its own sake; give volumes that disturb others a tenant of their own"),
         );
     }
 }
 
-/// Warns when the tenants of a pool were promised more than it lets through.
-fn promises(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+/// What is measured where the target stands.
+fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
+    let path = |key: &'static str| [at, &[key]].concat();
+    out.error_if(latency.target.is_zero(), &path("target"), "nothing takes no time; use for example \"50ms\"");
+    let (name, owner) = match measured {
+        Of::All => ("all", "a tenant's target is measured of all its requests"),
+        Of::Reads | Of::Writes => ("reads", "a pool's target is measured of reads"),
+    };
+    let other = latency.of.is_some_and(|of| of != measured);
+    out.error_if(other, &path("of"), &format!("{owner}; write \"{name}\", or remove this key"));
+}
+
+/// Warns when the tenants of a pool have more guaranteed than it lets through.
+fn guarantees(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     let mut tenants: Vec<&str> =
         config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| config.tenant_of(n, v)).collect();
     tenants.sort_unstable();
     tenants.dedup();
-    let promised =
-        tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| {
-            let (reserved, promised) = (tenant.reservation, tenant.promise.sum());
-            Rates {
-                iops: sum.iops.saturating_add(reserved.iops.max(promised.iops)),
-                bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(promised.bytes_per_s).0)),
-            }
-        });
-    let unkept = |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| !tenant.promise.sum().is_unset());
-    if pool.scheduler == Scheduler::None
-        && let Some(tenant) = tenants.iter().find(unkept)
+    let due = tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| {
+        let (reserved, guaranteed) = (tenant.reservation, tenant.guarantee.sum());
+        Rates {
+            iops: sum.iops.saturating_add(reserved.iops.max(guaranteed.iops)),
+            bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(guaranteed.bytes_per_s).0)),
+        }
+    });
+    let guaranteed =
+        |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| !tenant.guarantee.sum().is_unset());
+    if pool.tuning.scheduler == Scheduler::None
+        && let Some(tenant) = tenants.iter().find(guaranteed)
     {
         out.warning(
-            &["pools", name, "scheduler"],
-            format!("tenant {tenant:?} was promised a throughput, and first come, first served keeps no promise; use \"mclock\""),
+            &["pools", name, "tuning", "scheduler"],
+            format!("tenant {tenant:?} has a throughput guarantee, which has no effect when requests go first come, first served; use \"mclock\""),
         );
     }
-    if exceeds(promised.iops, pool.limit.iops) || exceeds(promised.bytes_per_s.0, pool.limit.bytes_per_s.0) {
+    let limit = pool.limit.rates();
+    if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
-            format!("the tenants {} are promised {promised} together, more than the limit of {}; not all promises can be kept at once", tenants.join(", "), pool.limit),
+            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}; not all can be kept at once", tenants.join(", ")),
         );
     }
 }
@@ -373,11 +393,11 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         !(1..=MAX_WEIGHT).contains(&tenant.weight),
         &at("weight"),
         &format!(
-            "{} is out of range; use 1 to {MAX_WEIGHT} (for little service beside others: class = \"background\")",
+            "{} is out of range; use 1 to {MAX_WEIGHT} (for little service beside others: priority = \"background\")",
             tenant.weight
         ),
     );
-    let (reserved, limit) = (tenant.reservation, tenant.limit);
+    let (reserved, limit) = (tenant.reservation, tenant.limit.rates());
     if exceeds(reserved.iops, limit.iops) || exceeds(reserved.bytes_per_s.0, limit.bytes_per_s.0) {
         out.error(
             &at("reservation"),
@@ -385,62 +405,67 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         );
     }
     hangs::of_tenant(name, tenant, out);
-    promise(tenant, out, &at("promise"));
-    out.error_if(
-        tenant.response_time.is_some_and(Duration::is_zero),
-        &at("response_time"),
-        "nothing takes no time; use for example \"50ms\"",
-    );
-    if tenant.response_time.is_none() && tenant.response_time_statistic != Statistic::Mean {
-        out.warning(&at("response_time_statistic"), "has no effect without response_time");
+    guarantee(tenant, out, &at("guarantee"));
+    if let Some(latency) = tenant.latency {
+        latency_of(latency, Of::All, &at("latency"), out);
     }
 }
 
-/// A promise that can be kept, and has an effect.
-fn promise(tenant: &Tenant, out: &mut Findings, at: &[&str; 3]) {
+/// A guarantee that can be kept, and has an effect.
+fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str; 3]) {
     let [tenants, name, key] = *at;
-    let (promise, reserved, limit) = (tenant.promise, tenant.reservation, tenant.limit);
+    let (guarantee, reserved, limit) = (tenant.guarantee, tenant.reservation, tenant.limit.rates());
     let exceeding = |rates: Rates, bound: Rates| {
         exceeds(rates.iops, bound.iops) || exceeds(rates.bytes_per_s.0, bound.bytes_per_s.0)
     };
-    for (direction, rates) in [(None, promise.together()), (Some("read"), promise.read), (Some("write"), promise.write)]
+    for (direction, rates) in
+        [(None, guarantee.together()), (Some("read"), guarantee.read), (Some("write"), guarantee.write)]
     {
         if rates.iops > 0 && rates.bytes_per_s.0 > 0 {
             let path: Vec<&str> = [tenants, name, key].into_iter().chain(direction).collect();
-            out.error(&path, "must be either iops or bytes_per_s: nobody can keep both exactly");
+            out.error(&path, "must be either iops or bytes_per_s: both cannot be kept exactly");
             return;
         }
     }
-    let each = !promise.read.is_unset() || !promise.write.is_unset();
-    let sum = promise.sum();
-    if each && !promise.together().is_unset() {
+    let each = !guarantee.read.is_unset() || !guarantee.write.is_unset();
+    let sum = guarantee.sum();
+    if each && !guarantee.together().is_unset() {
         out.error(at, "must be either of reads and writes together or of each for itself; leave read and write away, or iops and bytes_per_s beside them");
     } else if exceeding(sum, limit) {
         out.error(
             at,
-            format!("{sum} is more than the tenant's limit of {limit}; raise the limit or lower the promise"),
+            format!("{sum} is more than the tenant's limit of {limit}; raise the limit or lower the guarantee"),
         );
-    } else if exceeding(reserved, sum) && (!each || both_in_one_unit(&promise)) {
+    } else if exceeding(reserved, sum) && (!each || both_in_one_unit(&guarantee)) {
         out.warning(at, format!("the reservation of {reserved} is more and wins, so that {sum} limits nothing"));
     }
 }
 
-/// Whether reads and writes were promised something that adds up.
-fn both_in_one_unit(promise: &Promise) -> bool {
-    let (read, write) = (promise.read, promise.write);
+/// Whether the guarantees of reads and writes add up.
+fn both_in_one_unit(guarantee: &Guarantee) -> bool {
+    let (read, write) = (guarantee.read, guarantee.write);
     (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
 }
 
-/// One block may belong to one tenant only; a block inside another is fine, because the most specific decides.
-fn address_blocks(config: &Config, out: &mut Findings) {
+/// An entry may belong to one tenant only; a block of addresses inside another is fine, because the most specific decides.
+/// Certificates need a server that asks for them.
+fn matches(config: &Config, out: &mut Findings) {
+    let asked_for = config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
     let mut owners = BTreeMap::new();
     for (name, tenant) in &config.tenants {
-        for block in &tenant.clients {
-            match owners.insert(*block, name) {
+        let at = ["tenants", name, "match"];
+        for entry in &tenant.matches {
+            if matches!(entry, Match::Client(who) if who.needs_certificate()) && !asked_for {
+                out.error(
+                    &at,
+                    format!("no client is asked for a certificate; set clients in [server.tls], or remove {entry}"),
+                );
+            }
+            match owners.insert(entry.to_string().to_lowercase(), name) {
                 Some(other) if other != name => {
                     out.error(
-                        &["tenants", name, "clients"],
-                        format!("{block} already belongs to tenant {other:?}; a client can have one tenant only"),
+                        &at,
+                        format!("{entry} already belongs to tenant {other:?}; a client can have one tenant only"),
                     );
                 }
                 _ => {}

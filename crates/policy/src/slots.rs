@@ -1,20 +1,19 @@
 //! Slots: how they are written, and how their decisions are told.
 
 use evenkeel_control::Duration as ControlDuration;
-use evenkeel_control::pool::slots::{Missed, ResponseGoal};
+use evenkeel_control::pool::slots::Missed;
 use evenkeel_control::slots::{self as control, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Pool, Tenant};
-use crate::goal::Statistic;
+use crate::config::{Config, Percentile, Pool};
 use crate::units::Duration;
 
 /// How the slots of a device are shared out between its tenants, on all hosts that share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Slots {
-    /// Nobody has a bound.
+    /// No tenant has a bound.
     #[default]
     None,
     /// A fixed total by weight.
@@ -49,22 +48,15 @@ impl Slots {
     }
 }
 
-/// Slots of a pool, if anybody has a bound. `period`: how often other hosts report, if there are any.
+/// Slots of a pool, if tenants have bounds. `period`: how often other hosts report, if there are any.
 pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
-    if pool.slots == Slots::None {
+    let tuning = &pool.tuning;
+    if tuning.slots == Slots::None {
         return None;
     }
-    let published = || control::Config::published(pool.slots.method(), ControlDuration::ZERO, 0.0).period;
-    let own = if pool.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
-    Some(pool.slots.control(period.unwrap_or(own), pool.slots_latency, pool.slots_most))
-}
-
-impl Tenant {
-    /// Its goal as a pool wants it.
-    pub fn response_goal(&self) -> Option<ResponseGoal> {
-        let time = self.response_time?.into();
-        Some(ResponseGoal { time, statistic: self.response_time_statistic.into() })
-    }
+    let published = || control::Config::published(tuning.slots.method(), ControlDuration::ZERO, 0.0).period;
+    let own = if tuning.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
+    Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
 }
 
 impl Config {
@@ -75,7 +67,7 @@ impl Config {
     }
 }
 
-/// Why a tenant has the slots that it has, as a sentence. `has_goal`: one that was promised nothing yields to the others.
+/// Why a tenant has the slots that it has, as a sentence. `has_goal`: one that was guaranteed nothing yields to the others.
 pub fn sentence(reason: &Reason, has_goal: bool) -> String {
     match reason {
         Reason::Unbounded => "the method sets no bound".into(),
@@ -108,7 +100,7 @@ pub fn sentence(reason: &Reason, has_goal: bool) -> String {
 /// A goal that a tenant has missed, as a sentence.
 pub fn missed_sentence(missed: &Missed) -> String {
     let (figure, goal) = (missed.figure.as_millis_f64(), missed.goal.time.as_millis_f64());
-    let statistic = String::from(Statistic::from(missed.goal.statistic));
+    let statistic = Percentile::from(missed.goal.statistic);
     let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", sentence(reason, true)));
     format!("{statistic} {figure:.1} ms, above {goal:.1} ms{because}")
 }
@@ -126,7 +118,7 @@ mod tests {
         let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
         let mut missed = Missed {
             tenant: pool.join(Instant::ZERO, Qos::default()),
-            goal: ResponseGoal::mean(ControlDuration::from_millis(10)),
+            goal: evenkeel_control::pool::slots::ResponseGoal::mean(ControlDuration::from_millis(10)),
             figure: ControlDuration::from_micros(12_540),
             untold: 3,
             reason: None,

@@ -316,19 +316,19 @@ pub struct OverdueIo {
 pub struct TenantState {
     /// Name in the configuration.
     pub name: String,
-    /// What it was promised.
+    /// What it was guaranteed.
     pub qos: QosState,
     /// The limit in force and who set it.
     pub limit: LimitState,
-    /// What goals may do to it: `ordinary`, `important`, `never` or `always`.
-    pub standing: String,
+    /// Whether it is throttled for latency targets: `never`, `last`, `normal` or `always`.
+    pub throttle: String,
     /// How it is held back for the pool's goal, if it is.
     pub hold: Option<HoldState>,
     /// Its slots, on a pool that shares them out.
     #[serde(default)]
     pub slots: Option<TenantSlotsState>,
-    /// The throughputs that it was promised: one for all that it does, or one for each direction.
-    pub promises: Vec<PromiseState>,
+    /// The throughputs that it was guaranteed: one for all that it does, or one for each direction.
+    pub guarantees: Vec<GuaranteeState>,
     /// Connections at present.
     pub connections: u64,
     /// Requests waiting.
@@ -412,15 +412,15 @@ pub struct HoldState {
     pub because: String,
 }
 
-/// A promised throughput, and what was decided for it.
+/// A guaranteed throughput, and what was decided for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PromiseState {
+pub struct GuaranteeState {
     /// What it is about: `all`, `read` or `write`.
     pub of: String,
     /// `bytes` or `requests`.
     pub unit: String,
-    /// How many each second were promised.
-    pub promised_per_s: u64,
+    /// How many each second were guaranteed.
+    pub guaranteed_per_s: u64,
     /// How many it got in the last interval; `null` before the first.
     pub measured_per_s: Option<f64>,
     /// The limit that was assigned for it. The smallest limit of all owners is in force.
@@ -432,10 +432,10 @@ pub struct PromiseState {
     /// What decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is this one.
     pub binding: String,
     /// Decisions lately, oldest first.
-    pub decisions: Vec<PromiseDecision>,
+    pub decisions: Vec<GuaranteeDecision>,
 }
 
-impl PromiseState {
+impl GuaranteeState {
     /// What it is about, to be put behind a rate: nothing where that is all.
     pub fn of_what(&self) -> &'static str {
         match self.of.as_str() {
@@ -446,9 +446,9 @@ impl PromiseState {
     }
 }
 
-/// A decision for a promise; one that stays the same in kind is one record.
+/// A decision for a guarantee; one that stays the same in kind is one record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct PromiseDecision {
+pub struct GuaranteeDecision {
     /// When it was taken first, on the scale of [`State::uptime_s`].
     pub from_s: f64,
     /// When it was taken last.
@@ -465,7 +465,7 @@ pub struct PromiseDecision {
     pub binding: String,
 }
 
-/// What a tenant was promised, as configured.
+/// What a tenant was guaranteed, as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QosState {
     /// Requests per second it gets whenever it asks.
@@ -481,7 +481,7 @@ pub struct QosState {
     /// Unused limit it may save up.
     pub burst_ms: u64,
     /// `normal` or `background`.
-    pub class: String,
+    pub priority: String,
 }
 
 /// A distribution of durations since the start. Percentiles are upper bounds, at most 12.5 % above.
@@ -642,7 +642,7 @@ impl From<&evenkeel_control::mclock::Qos> for QosState {
             limit_bytes_per_s: set(qos.limit.bytes_per_s),
             weight: qos.weight,
             burst_ms: qos.burst.as_nanos() / 1_000_000,
-            class: if qos.background { "background" } else { "normal" }.into(),
+            priority: if qos.background { "background" } else { "normal" }.into(),
         }
     }
 }

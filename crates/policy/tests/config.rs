@@ -1,11 +1,14 @@
 //! Configurations: defaults, every error with its place and cure, all of them at once.
 
-use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::throughput::Rate;
 use evenkeel_policy::Config;
+use evenkeel_policy::access::Caller;
 use evenkeel_policy::check::{Problem, check};
-use evenkeel_policy::config::{Admission, Backend, Cache, Class, Repairs, Scheduler, SlowFast, Status, Volume};
-use evenkeel_policy::units::{Bytes, Rates};
+use evenkeel_policy::config::{
+    Admission, Backend, Cache, Limit, Priority, Repairs, Scheduler, SlowFast, Status, Volume,
+};
+use evenkeel_policy::units::Bytes;
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Config {
@@ -32,8 +35,8 @@ fn assert_error(text: &str, place: &str, words: &[&str]) {
 fn nothing_said_means_one_file_volume_on_an_adaptive_pool() {
     let config = parse("");
     assert_eq!(config, Config::default());
-    assert_eq!(config.pools["main"].scheduler, Scheduler::Mclock);
-    assert_eq!(config.pools["main"].admission, Admission::Elastic { tolerance: 0.025 });
+    assert_eq!(config.pools["main"].tuning.scheduler, Scheduler::Mclock);
+    assert_eq!(config.pools["main"].tuning.admission, Admission::Elastic { tolerance: 0.025 });
     assert_eq!((config.volumes["disk0"].size, config.volumes["disk0"].backend), (Some(Bytes(1 << 30)), Backend::File));
     assert_eq!(config.server.listen, ["127.0.0.1:10809".parse().expect("an address")]);
     assert_eq!(config.server.unix_paths(), [std::path::PathBuf::from("evenkeel-data/nbd.sock")]);
@@ -53,14 +56,14 @@ fn everything_said_is_heard() {
         engine = "epoll"
         buffer_memory = "64MiB"
         [pools.fast]
-        scheduler = "none"
-        admission = { kind = "fixed", budget = "512KiB" }
+        tuning.scheduler = "none"
+        tuning.admission = { kind = "fixed", budget = "512KiB" }
         limit = { iops = 5000, bytes_per_s = "200MB" }
         [tenants.gold]
         reservation = { iops = 100 }
         weight = 9
-        class = "background"
-        clients = ["10.0.0.0/8"]
+        priority = "background"
+        match = ["10.0.0.0/8"]
         [volumes.a]
         pool = "fast"
         tenant = "gold"
@@ -73,11 +76,11 @@ fn everything_said_is_heard() {
     );
     assert_eq!(config.server.status, Status::Off);
     assert!(config.server.unix_paths().is_empty());
-    assert_eq!(config.pools["fast"].admission, Admission::Fixed { budget: Bytes(512 << 10) });
-    assert_eq!(config.pools["fast"].limit, Rates { iops: 5_000, bytes_per_s: Bytes(200_000_000) });
+    assert_eq!(config.pools["fast"].tuning.admission, Admission::Fixed { budget: Bytes(512 << 10) });
+    assert_eq!(config.pools["fast"].limit, Limit { iops: 5_000, bytes_per_s: Bytes(200_000_000), ..Limit::default() });
     assert!(config.pools.contains_key("main") && config.tenants.contains_key("default"));
     let gold = &config.tenants["gold"];
-    assert_eq!((gold.weight, gold.class, gold.reservation.iops), (9, Class::Background, 100));
+    assert_eq!((gold.weight, gold.priority, gold.reservation.iops), (9, Priority::Background, 100));
     assert_eq!(config.volumes["a"].size, Some(Bytes(3 << 29)));
     assert_eq!(config.volumes["b"].cache, Cache::Buffered);
     assert_eq!(config.default_export(), None, "two volumes, none of them disk0");
@@ -85,49 +88,83 @@ fn everything_said_is_heard() {
 
 #[test]
 fn slowfast_settings_overlay_its_defaults() {
-    let config =
-        parse("[pools.main]\nadmission = { kind = \"slowfast\", target_min = \"2ms\", repairs = [\"early_fit\"] }\n");
-    let Admission::SlowFast(settings) = &config.pools["main"].admission else { panic!("not slowfast") };
+    let config = parse(
+        "[pools.main]\ntuning.admission = { kind = \"slowfast\", target_min = \"2ms\", repairs = [\"early_fit\"] }\n",
+    );
+    let Admission::SlowFast(settings) = &config.pools["main"].tuning.admission else { panic!("not slowfast") };
     assert_eq!(settings.target_min.to_string(), "2ms");
     assert_eq!(settings.slow_interval, SlowFast::default().slow_interval);
     let control = evenkeel_control::admission::SlowFastConfig::from(settings);
     assert!(control.repairs.early_fit && !control.repairs.guarded_fit);
-    let none = parse("[pools.main]\nadmission = { kind = \"slowfast\", repairs = \"none\" }\n");
-    let Admission::SlowFast(settings) = &none.pools["main"].admission else { panic!("not slowfast") };
+    let none = parse("[pools.main]\ntuning.admission = { kind = \"slowfast\", repairs = \"none\" }\n");
+    let Admission::SlowFast(settings) = &none.pools["main"].tuning.admission else { panic!("not slowfast") };
     assert_eq!(settings.repairs, Repairs::from(evenkeel_control::admission::Repairs::NONE));
 }
 
 #[test]
 fn a_volume_finds_its_tenant_and_a_client_its_own() {
     let config = parse(
-        "[tenants.web]\nclients = [\"10.0.0.0/8\"]\n[tenants.db]\nclients = [\"10.1.0.0/16\"]\n\
+        "[tenants.web]\nmatch = [\"10.0.0.0/8\"]\n[tenants.db]\nmatch = [\"10.1.0.0/16\"]\n\
          [volumes.web]\nsize = 4096\n[volumes.other]\nsize = 4096\n[volumes.third]\nsize = 4096\ntenant = \"db\"\n",
     );
     let tenant = |name: &str| config.tenant_of(name, &config.volumes[name]).to_owned();
     assert_eq!((tenant("web"), tenant("other"), tenant("third")), ("web".into(), "default".into(), "db".into()));
-    let of = |address: &str| config.tenant_of_address(address.parse().expect("an address"));
+    let of = |address: &str| {
+        let address = Some(address.parse().expect("an address"));
+        config.tenant_of_client(&Caller { address, ..Caller::default() })
+    };
     assert_eq!((of("10.9.0.1"), of("10.1.0.1"), of("192.0.2.1")), (Some("web"), Some("db"), None));
 }
 
 #[test]
+fn the_most_specific_entry_decides_whose_a_connection_is() {
+    let config = parse(
+        "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\nclients = \"a\"\n\
+         [tenants.all]\nmatch = [\"volume:*\", \"unix\"]\n[tenants.db]\nmatch = [\"volume:db-*\", \"uid:1000\"]\n\
+         [tenants.one]\nmatch = [\"volume:db-1\", \"certificate:one.example.org\"]\n\
+         [volumes.db-1]\nsize = 4096\n[volumes.db-2]\nsize = 4096\n[volumes.web]\nsize = 4096\n\
+         [volumes.own]\nsize = 4096\ntenant = \"default\"\n",
+    );
+    for (volume, tenant) in [("db-1", "one"), ("db-2", "db"), ("web", "all"), ("own", "default")] {
+        assert_eq!(config.tenant_of(volume, &config.volumes[volume]), tenant, "{volume}");
+    }
+    let (names, fingerprint) = (["one.example.org".to_owned()], [0; 32]);
+    let of = |uid, certificate| config.tenant_of_client(&Caller { address: None, uid, certificate });
+    assert_eq!((of(Some(1000), None), of(Some(1), None), of(None, None)), (Some("db"), Some("all"), None));
+    assert_eq!(of(Some(1000), Some((&names[..], &fingerprint))), Some("one"));
+}
+
+#[test]
 fn unknown_keys_are_named_with_what_was_meant() {
-    assert_error("[pools.main]\nsceduler = \"none\"\n", "2:1: pools.main.sceduler", &["did you mean \"scheduler\""]);
+    assert_error(
+        "[pools.main]\ntuning.sceduler = \"none\"\n",
+        "2:8: pools.main.tuning.sceduler",
+        &["did you mean \"scheduler\""],
+    );
     assert_error("[server]\n  lisen = []\n", "2:3: server.lisen", &["did you mean \"listen\""]);
     assert_error("[sever]\n", "1:2: sever", &["did you mean \"server\""]);
     assert_error("[tenants.a]\nfrobnicate = 1\n", "2:1: tenants.a.frobnicate", &["known: ", "weight"]);
     assert_error("[pools.main]\nlimit = { iop = 5 }\n", "2:11: pools.main.limit.iop", &["did you mean \"iops\""]);
     assert_error(
-        "[pools.main.admission]\nkind = \"slowfast\"\ntarget_mim = \"1ms\"\n",
-        "3:1: pools.main.admission.target_mim",
+        "[pools.main.tuning.admission]\nkind = \"slowfast\"\ntarget_mim = \"1ms\"\n",
+        "3:1: pools.main.tuning.admission.target_mim",
         &["target_min"],
     );
 }
 
 #[test]
 fn unknown_values_are_named_with_what_was_meant() {
-    assert_error("[pools.main]\nscheduler = \"mclok\"\n", "2:13: pools.main.scheduler", &["did you mean \"mclock\""]);
-    assert_error("[pools.main]\nadmission = \"slow\"\n", "2:13: pools.main.admission", &["slowfast"]);
-    assert_error("[pools.main]\nadmission = \"fixed\"\n", "2:13: pools.main.admission", &["needs a budget", "512KiB"]);
+    assert_error(
+        "[pools.main]\ntuning.scheduler = \"mclok\"\n",
+        "2:20: pools.main.tuning.scheduler",
+        &["did you mean \"mclock\""],
+    );
+    assert_error("[pools.main]\ntuning.admission = \"slow\"\n", "2:20: pools.main.tuning.admission", &["slowfast"]);
+    assert_error(
+        "[pools.main]\ntuning.admission = \"fixed\"\n",
+        "2:20: pools.main.tuning.admission",
+        &["needs a budget", "512KiB"],
+    );
     assert_error(
         "[volumes.a]\nbackend = \"files\"\nsize = 1024\n",
         "2:11: volumes.a.backend",
@@ -140,10 +177,10 @@ fn unknown_values_are_named_with_what_was_meant() {
 fn wrong_quantities_say_what_would_be_right() {
     assert_error("[volumes.a]\nsize = \"12 parsecs\"\n", "2:8: volumes.a.size", &["64KiB"]);
     assert_error("[volumes.a]\nsize = -5\n", "2:8: volumes.a.size", &["a number of bytes"]);
-    assert_error("[tenants.a]\nburst = 5\n", "2:9: tenants.a.burst", &["50ms"]);
+    assert_error("[tenants.a]\nlimit.burst = 5\n", "2:15: tenants.a.limit.burst", &["50ms"]);
     assert_error("[server]\nlisten = [\"localhost\"]\n", "2:11: server.listen", &["127.0.0.1:10809"]);
     assert_error("[server]\nstatus = \"no\"\n", "2:10: server.status", &["off"]);
-    assert_error("[tenants.a]\nclients = [\"10.1.2.3/16\"]\n", "2:12: tenants.a.clients", &["10.1.0.0/16"]);
+    assert_error("[tenants.a]\nmatch = [\"10.1.2.3/16\"]\n", "2:10: tenants.a.match", &["10.1.0.0/16"]);
     assert_error("[server]\nworkers = 0\n", "2:1: server.workers", &["auto"]);
     assert_error("[tenants.a]\nweight = \"heavy\"\n", "2:10: tenants.a.weight", &["u32"]);
 }
@@ -153,45 +190,55 @@ fn rules_beyond_types_are_checked_in_place() {
     let memory = "backend = \"memory\"\nsize = 4096\n";
     for (text, place, words) in [
         ("[tenants.a]\nweight = 0\n".to_owned(), "2:1: tenants.a.weight", &["1 to 1000000"][..]),
+        ("[pools.main]\nlatency.target = \"1us\"\n".into(), "2:9: pools.main.latency.target", &["from 10 us to 100 s"]),
         (
-            "[pools.main]\nread_response_time = \"1us\"\n".into(),
-            "2:1: pools.main.read_response_time",
-            &["from 10 us to 100 s"],
-        ),
-        (
-            "[pools.main]\nread_response_time = \"1ms\"\nmax_delay = \"11s\"\n".into(),
+            "[pools.main]\nlatency.target = \"1ms\"\nmax_delay = \"11s\"\n".into(),
             "3:1: pools.main.max_delay",
             &["at most 10 s"],
         ),
         (
-            "[pools.main]\nread_response_time = \"1ms\"\nscheduler = \"none\"\n".into(),
-            "2:1: pools.main.read_response_time",
+            "[pools.main]\nlatency.target = \"1ms\"\ntuning.scheduler = \"none\"\n".into(),
+            "2:1: pools.main.latency",
             &["mclock"],
         ),
-        ("[pools.main]\nstatistic = \"p100\"\n".into(), "2:13: pools.main.statistic", &["p99"]),
         (
-            "[tenants.a]\npromise = { iops = 10, bytes_per_s = 5 }\n".into(),
-            "2:1: tenants.a.promise",
+            "[pools.main]\nlatency = { target = \"1ms\", percentile = 100 }\n".into(),
+            "2:42: pools.main.latency.percentile",
+            &["below 100"],
+        ),
+        (
+            "[pools.main]\nlatency = { target = \"1ms\", of = \"all\" }\n".into(),
+            "2:29: pools.main.latency.of",
+            &["reads"],
+        ),
+        (
+            "[tenants.a]\nlatency = { target = \"1ms\", of = \"reads\" }\n".into(),
+            "2:29: tenants.a.latency.of",
+            &["all"],
+        ),
+        (
+            "[tenants.a]\nguarantee = { iops = 10, bytes_per_s = 5 }\n".into(),
+            "2:1: tenants.a.guarantee",
             &["either iops or bytes_per_s"],
         ),
         (
-            "[tenants.a]\nlimit.iops = 5\npromise.iops = 6\n".into(),
-            "3:1: tenants.a.promise",
+            "[tenants.a]\nlimit.iops = 5\nguarantee.iops = 6\n".into(),
+            "3:1: tenants.a.guarantee",
             &["6 IOPS", "limit of 5 IOPS"],
         ),
         (
-            "[tenants.a]\npromise.read = { iops = 10, bytes_per_s = 5 }\n".into(),
-            "2:9: tenants.a.promise.read",
+            "[tenants.a]\nguarantee.read = { iops = 10, bytes_per_s = 5 }\n".into(),
+            "2:9: tenants.a.guarantee.read",
             &["either iops or bytes_per_s"],
         ),
         (
-            "[tenants.a]\npromise = { iops = 10, write = { iops = 5 } }\n".into(),
-            "2:1: tenants.a.promise",
+            "[tenants.a]\nguarantee = { iops = 10, write = { iops = 5 } }\n".into(),
+            "2:1: tenants.a.guarantee",
             &["together or of each"],
         ),
         (
-            "[tenants.a]\nlimit.iops = 5\npromise = { read.iops = 3, write.iops = 3 }\n".into(),
-            "3:1: tenants.a.promise",
+            "[tenants.a]\nlimit.iops = 5\nguarantee = { read.iops = 3, write.iops = 3 }\n".into(),
+            "3:1: tenants.a.guarantee",
             &["6 IOPS", "limit of 5 IOPS"],
         ),
         (
@@ -226,46 +273,50 @@ fn rules_beyond_types_are_checked_in_place() {
             &["volume \"a\""],
         ),
         (
-            "[tenants.a]\nclients = [\"10.0.0.0/8\"]\n[tenants.b]\nclients = [\"10.0.0.0/8\"]\n".into(),
-            "4:1: tenants.b.clients",
+            "[tenants.a]\nmatch = [\"10.0.0.0/8\"]\n[tenants.b]\nmatch = [\"10.0.0.0/8\"]\n".into(),
+            "4:1: tenants.b.match",
             &["tenant \"a\""],
         ),
-        ("[pools.main]\nwrite_cost_percent = 0\n".into(), "2:1: pools.main.write_cost_percent", &["100"]),
-        ("[pools.main]\nbase_cost = \"5GiB\"\n".into(), "2:1: pools.main.base_cost", &["4GiB"]),
-        ("[pools.main]\nstall_report_after = \"0s\"\n".into(), "2:1: pools.main.stall_report_after", &["10s"]),
+        ("[pools.main]\ntuning.write_cost_percent = 0\n".into(), "2:8: pools.main.tuning.write_cost_percent", &["100"]),
+        ("[pools.main]\ntuning.base_cost = \"5GiB\"\n".into(), "2:8: pools.main.tuning.base_cost", &["4GiB"]),
         (
-            "[pools.main]\nadmission = { kind = \"fixed\", budget = 0 }\n".into(),
-            "2:1: pools.main.admission",
+            "[pools.main]\ntuning.stall_report_after = \"0s\"\n".into(),
+            "2:8: pools.main.tuning.stall_report_after",
+            &["10s"],
+        ),
+        (
+            "[pools.main]\ntuning.admission = { kind = \"fixed\", budget = 0 }\n".into(),
+            "2:8: pools.main.tuning.admission",
             &["greater than 0"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"fixed\", target_min = \"1ms\", budget = 1 }\n".into(),
-            "2:13: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"fixed\", target_min = \"1ms\", budget = 1 }\n".into(),
+            "2:20: pools.main.tuning.admission",
             &["target_min", "slowfast"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"elastic\", tolerance = 1.0 }\n".into(),
-            "2:1: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"elastic\", tolerance = 1.0 }\n".into(),
+            "2:8: pools.main.tuning.admission",
             &["tolerance", "from 0.001 to 0.5"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"slowfast\", tolerance = 0.1 }\n".into(),
-            "2:13: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"slowfast\", tolerance = 0.1 }\n".into(),
+            "2:20: pools.main.tuning.admission",
             &["tolerance", "elastic"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"wbt\", target = \"0s\" }\n".into(),
-            "2:1: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"wbt\", target = \"0s\" }\n".into(),
+            "2:8: pools.main.tuning.admission",
             &["target", "greater than 0"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"vegas\", target = \"1ms\" }\n".into(),
-            "2:13: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"vegas\", target = \"1ms\" }\n".into(),
+            "2:20: pools.main.tuning.admission",
             &["target", "wbt"],
         ),
         (
-            "[pools.main]\nadmission = { kind = \"slowfast\", target_max = \"1ms\" }\n".into(),
-            "2:1: pools.main.admission",
+            "[pools.main]\ntuning.admission = { kind = \"slowfast\", target_max = \"1ms\" }\n".into(),
+            "2:8: pools.main.tuning.admission",
             &["target_max must be"],
         ),
         (
@@ -306,7 +357,7 @@ fn rules_beyond_types_are_checked_in_place() {
 
 #[test]
 fn all_errors_come_at_once_in_the_order_of_the_text() {
-    let text = "[server]\nlisen = []\nworkers = \"x\"\n[pools.main]\nadmission = \"fast\"\n[tenants.a]\nweight = 0\n[volumes.v]\nsize = \"1XB\"\npool = \"mian\"\n";
+    let text = "[server]\nlisen = []\nworkers = \"x\"\n[pools.main]\ntuning.admission = \"fast\"\n[tenants.a]\nweight = 0\n[volumes.v]\nsize = \"1XB\"\npool = \"mian\"\n";
     let found = errors(text);
     let lines: Vec<_> = found.iter().map(|problem| problem.position.expect("a place").0).collect();
     assert_eq!(lines, [2, 3, 5, 7, 9, 10], "{found:#?}");
@@ -334,24 +385,24 @@ fn doubts_are_warnings() {
 }
 
 #[test]
-fn promises_without_effect_are_doubtful() {
-    let text = "[tenants.a]\nreservation.iops = 200\npromise.iops = 100\n[tenants.b]\npromise.bytes_per_s = \"1MB\"\n\
-        [pools.main]\nscheduler = \"none\"\n[volumes.b]\nsize = 4096\n";
+fn guarantees_without_effect_are_doubtful() {
+    let text = "[tenants.a]\nreservation.iops = 200\nguarantee.iops = 100\n[tenants.b]\nguarantee.bytes_per_s = \"1MB\"\n\
+        [pools.main]\ntuning.scheduler = \"none\"\n[volumes.b]\nsize = 4096\n";
     let report = check(text, "test.toml");
     assert!(report.errors.is_empty(), "{:#?}", report.errors);
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
-    assert_eq!(keys, ["pools.main.scheduler", "tenants.a.promise"]);
-    let promised = |name: &str| report.config.tenants[name].promise.goals();
-    assert_eq!(promised("a"), Goals::of_all(Rate::RequestsPerS(100)));
-    assert_eq!(promised("b"), Goals::of_all(Rate::BytesPerS(1_000_000)));
-    assert_eq!(promised("default"), Goals::NONE);
-    // A reservation of all may be needed by the direction to which nothing was promised.
-    let text = "[tenants.a]\nreservation.iops = 200\npromise.read.iops = 100\n\
-        [tenants.b]\nreservation.iops = 200\npromise = { read.iops = 100, write.iops = 50 }\n";
+    assert_eq!(keys, ["pools.main.tuning.scheduler", "tenants.a.guarantee"]);
+    let guaranteed = |name: &str| report.config.tenants[name].guarantee.goals();
+    assert_eq!(guaranteed("a"), Goals::of_all(Rate::RequestsPerS(100)));
+    assert_eq!(guaranteed("b"), Goals::of_all(Rate::BytesPerS(1_000_000)));
+    assert_eq!(guaranteed("default"), Goals::NONE);
+    // A reservation of all may be needed by the direction to which nothing was guaranteed.
+    let text = "[tenants.a]\nreservation.iops = 200\nguarantee.read.iops = 100\n\
+        [tenants.b]\nreservation.iops = 200\nguarantee = { read.iops = 100, write.iops = 50 }\n";
     let report = check(text, "test.toml");
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
-    assert_eq!(keys, ["tenants.b.promise"], "{:#?}", report.errors);
-    let [of_a, of_b] = ["a", "b"].map(|name| report.config.tenants[name].promise.goals());
+    assert_eq!(keys, ["tenants.b.guarantee"], "{:#?}", report.errors);
+    let [of_a, of_b] = ["a", "b"].map(|name| report.config.tenants[name].guarantee.goals());
     assert_eq!(of_a, Goals { read: Some(Rate::RequestsPerS(100)), ..Goals::NONE });
     assert_eq!((of_b.all, of_b.write), (None, Some(Rate::RequestsPerS(50))));
 }
@@ -376,12 +427,12 @@ fn near_configurations() -> impl Strategy<Value = String> {
     let pieces = [
         "[server]\n",
         "[pools.main]\n",
-        "[pools.a.admission]\n",
+        "[pools.a.tuning.admission]\n",
         "[tenants.t]\n",
         "[volumes.v]\n",
         "[[volumes.v]]\n",
         "listen = [\"127.0.0.1:1\"]\n",
-        "admission = ",
+        "tuning.admission = ",
         "\"slowfast\"\n",
         "{ kind = \"fixed\" }\n",
         "kind = \"fixed\"\n",
@@ -390,7 +441,7 @@ fn near_configurations() -> impl Strategy<Value = String> {
         "size = \"1GiB\"\n",
         "size = 1e9\n",
         "weight = -1\n",
-        "clients = [1]\n",
+        "match = [1]\n",
         "workers = ",
         "99999999999999999999\n",
         "\"auto\"\n",
@@ -494,10 +545,14 @@ fn a_volume_in_a_ceph_cluster_says_which_image() {
 fn values_that_hang_are_warnings_and_known_as_such() {
     for (text, place, words) in [
         ("[tenants.a]\nlimit = { bytes_per_s = 10 }\n", "tenants.a.limit.bytes_per_s", "\"10MB\""),
-        ("[tenants.a]\npromise = { bytes_per_s = 4095 }\n", "tenants.a.promise.bytes_per_s", "less than one request"),
+        (
+            "[tenants.a]\nguarantee = { bytes_per_s = 4095 }\n",
+            "tenants.a.guarantee.bytes_per_s",
+            "less than one request",
+        ),
         ("[tenants.a]\nlimit = { bytes_per_s = \"2KiB\" }\n", "tenants.a.limit.bytes_per_s", "use at least 4KiB"),
-        ("[tenants.a]\npromise.read = { bytes_per_s = 1 }\n", "tenants.a.promise.read.bytes_per_s", "\"1MB\""),
-        ("[tenants.a]\npromise.write = { bytes_per_s = 1 }\n", "tenants.a.promise.write.bytes_per_s", "\"1MB\""),
+        ("[tenants.a]\nguarantee.read = { bytes_per_s = 1 }\n", "tenants.a.guarantee.read.bytes_per_s", "\"1MB\""),
+        ("[tenants.a]\nguarantee.write = { bytes_per_s = 1 }\n", "tenants.a.guarantee.write.bytes_per_s", "\"1MB\""),
         ("[pools.main]\nlimit = { bytes_per_s = 500 }\n", "pools.main.limit.bytes_per_s", "\"500MB\""),
         ("[pools.main.emulate]\nbandwidth = 50\n", "pools.main.emulate.bandwidth", "\"50MB\""),
         ("[pools.main.emulate]\nread_latency = \"2s\"\n", "pools.main.emulate.read_latency", "at most \"1s\""),
@@ -507,10 +562,14 @@ fn values_that_hang_are_warnings_and_known_as_such() {
             "less than one a second",
         ),
         ("[pools.main.emulate]\ncommit_latency = \"1001ms\"\n", "pools.main.emulate.commit_latency", "at most \"1s\""),
-        ("[pools.main]\nadmission = { kind = \"fixed\", budget = 64 }\n", "pools.main.admission.budget", "8096"),
         (
-            "[pools.main]\nadmission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 4096 }\n",
-            "pools.main.admission.budget_max",
+            "[pools.main]\ntuning.admission = { kind = \"fixed\", budget = 64 }\n",
+            "pools.main.tuning.admission.budget",
+            "8096",
+        ),
+        (
+            "[pools.main]\ntuning.admission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 4096 }\n",
+            "pools.main.tuning.admission.budget_max",
             "8096",
         ),
     ] {
@@ -524,7 +583,7 @@ fn values_that_hang_are_warnings_and_known_as_such() {
     }
     // Small, and meant; and other warnings.
     let text = "[server]\nstatus = \"0.0.0.0:9809\"\n[tenants.a]\nlimit = { iops = 1, bytes_per_s = 4096 }\n\
-                [pools.main]\nadmission = { kind = \"fixed\", budget = 8096 }\nlimit = { bytes_per_s = 0 }\n\
+                [pools.main]\ntuning.admission = { kind = \"fixed\", budget = 8096 }\nlimit = { bytes_per_s = 0 }\n\
                 [pools.main.emulate]\nread_latency = \"1s\"\n";
     let report = check(text, "test");
     assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
@@ -562,7 +621,7 @@ fn names_that_nothing_belongs_to_are_warnings_with_the_one_that_was_meant() {
     }
     for text in [
         // Something belongs to it.
-        format!("[tenants.databse]\nclients = [\"192.0.2.0/24\"]\n{volume}"),
+        format!("[tenants.databse]\nmatch = [\"192.0.2.0/24\"]\n{volume}"),
         format!("[tenants.databse]\n[volumes.other]\nsize = 4096\ntenant = \"databse\"\n{volume}"),
         // The one that could have been meant is there.
         format!("[tenants.databse]\n[tenants.database]\n[tenants.default]\nweight = 2\n{volume}"),

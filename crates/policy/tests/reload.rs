@@ -17,7 +17,7 @@ fn the_same_text_changes_nothing() {
 }
 
 #[test]
-fn promises_pools_and_volumes_change_live() {
+fn guarantees_pools_and_volumes_change_live() {
     let after = "[server]\nworkers = 7\ndefault_export = \"a\"\ndrain_timeout = \"1s\"\n[pools.main]\nlimit.iops = 5\n[pools.new]\n\
                  [tenants.silver]\n[tenants.default]\nweight = 3\n[volumes.a]\nsize = \"2MiB\"\ndescription = \"x\"\n[volumes.c]\nsize = \"1MiB\"\n";
     let changes = plan(&config(BEFORE), &config(after)).expect("all of it can change live");

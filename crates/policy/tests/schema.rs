@@ -108,12 +108,12 @@ fn commented_defaults_are_the_defaults() {
     full.volumes.get_mut("disk0").expect("disk0").path = None;
     // What is left out is found out: the system's host name, the size of sections, the latency that goals allow.
     (full.exchange.host, full.exchange.section_size) = (None, None);
-    full.pools.get_mut("main").expect("main").slots_latency = None;
+    full.pools.get_mut("main").expect("main").tuning.slots_latency = None;
     let params = |config: &Config| config.pools["lab"].emulate.as_ref().map(|emulate| emulate.params().expect("valid"));
     assert_eq!(params(&full), params(&short));
     full.pools.get_mut("lab").expect("lab").emulate.clone_from(&short.pools["lab"].emulate);
     for tenant in full.tenants.values_mut() {
-        tenant.response_time = None;
+        tenant.latency = None;
     }
     assert_eq!(full, short);
 }
@@ -184,9 +184,9 @@ fn every_key_is_described() {
 fn the_schema_and_the_parser_refuse_alike() {
     for (value, reason) in [
         (json!({ "server": { "lisen": [] } }), "unknown"),
-        (json!({ "pools": { "a": { "scheduler": "fifo" } } }), "mclock"),
-        (json!({ "pools": { "a": { "admission": "fast" } } }), "admission"),
-        (json!({ "pools": { "a": { "admission": { "budget": 5 } } } }), "kind"),
+        (json!({ "pools": { "a": { "tuning": { "scheduler": "fifo" } } } }), "mclock"),
+        (json!({ "pools": { "a": { "tuning": { "admission": "fast" } } } }), "admission"),
+        (json!({ "pools": { "a": { "tuning": { "admission": { "budget": 5 } } } } }), "kind"),
         (json!({ "tenants": { "a": { "weight": 0 } } }), "weight"),
         (json!({ "volumes": { "a": { "size": -1 } } }), "size"),
         (json!({ "server": { "workers": true } }), "workers"),

@@ -41,13 +41,19 @@ fn mistakes_are_named_with_their_line_and_their_cure() {
         (format!("{TLS}named_only = true\n"), "test:4:1: server.tls.named_only: ", "set clients"),
         (format!("{TLS}required = \"yes\"\n"), "test:4:", "always"),
         ("[volumes.a]\nsize = \"1MiB\"\ntls = \"tcp\"\n".to_owned(), "test:3:1: volumes.a.tls: ", "add [server.tls]"),
-        (format!("{TLS}[tenants.a]\ncertificates = [\"x\"]\n"), "test:5:1: tenants.a.certificates: ", "set clients"),
+        (format!("{TLS}[tenants.a]\nmatch = [\"certificate:x\"]\n"), "test:5:1: tenants.a.match: ", "set clients"),
         (
-            format!("{TLS}clients = \"a\"\n[tenants.a]\ncertificates = [\"X\"]\n[tenants.b]\ncertificates = [\"x\"]\n"),
-            "tenants.b.certificates: ",
+            format!(
+                "{TLS}clients = \"a\"\n[tenants.a]\nmatch = [\"certificate:X\"]\n[tenants.b]\nmatch = [\"certificate:x\"]\n"
+            ),
+            "tenants.b.match: ",
             "one tenant only",
         ),
-        (format!("{TLS}clients = \"a\"\n[tenants.a]\ncertificates = [\"sha256:{hex}0\"]\n"), "test:6:", "openssl x509"),
+        (
+            format!("{TLS}clients = \"a\"\n[tenants.a]\nmatch = [\"certificate:sha256:{hex}0\"]\n"),
+            "test:6:",
+            "openssl x509",
+        ),
     ] {
         let errors = Config::parse(&text, "test").expect_err(cure).to_string();
         assert!(errors.contains(key) && errors.contains(cure), "{errors}");
@@ -76,7 +82,7 @@ fn an_address_that_others_reach_is_warned_of_until_nobody_can_misuse_it() {
 fn all_of_it_can_change_while_the_server_runs() {
     let before = config("[volumes.a]\nsize = \"1MiB\"\n");
     let after = config(&format!(
-        "{TLS}clients = \"a\"\n[tenants.t]\ncertificates = [\"x\"]\n[volumes.a]\nsize = \"1MiB\"\ntls = \"no\"\n"
+        "{TLS}clients = \"a\"\n[tenants.t]\nmatch = [\"certificate:x\"]\n[volumes.a]\nsize = \"1MiB\"\ntls = \"no\"\n"
     ));
     let changes = plan(&before, &after).expect("nothing needs a restart");
     let expected = [Change::Server { key: "tls" }, Change::TenantAdded("t".into()), Change::VolumeChanged("a".into())];

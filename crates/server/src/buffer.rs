@@ -30,7 +30,7 @@ impl Buffer {
         Layout::from_size_align(capacity, ALIGN).expect("a buffer is far smaller than the address space")
     }
 
-    /// `None` if the system has no memory: a limit of the process, or of a system that promises no more than it has.
+    /// `None` if the system has no memory: a limit of the process, or of a system that guarantees no more than it has.
     fn allocate(capacity: usize, len: usize) -> Option<Self> {
         let (kept, len) = (capacity.try_into().ok()?, len.try_into().ok()?);
         let layout = Self::layout(capacity);

@@ -82,7 +82,7 @@ impl Registry {
             if known.is_none() {
                 places.insert(name.clone(), index);
                 let state = PoolState::new(config.control(pool), clock::now(), seed);
-                let overdue_after_ns = pool.stall_report_after.0.as_nanos();
+                let overdue_after_ns = pool.tuning.stall_report_after.0.as_nanos();
                 next.pools.push(Arc::new(SharedPool::new(name.clone(), state, overdue_after_ns)));
                 next.tenants.push(HashMap::new());
                 next.devices.push(None);
@@ -284,7 +284,7 @@ impl Registry {
                 && self.config.pools.get(&shared.name) != Some(pool)
             {
                 state.reconfigure(now, config.control(pool));
-                shared.overdue_after_ns.store(pool.stall_report_after.0.as_nanos(), Ordering::Relaxed);
+                shared.overdue_after_ns.store(pool.tuning.stall_report_after.0.as_nanos(), Ordering::Relaxed);
                 if let (Some(device), Some(Ok(params))) =
                     (&next.devices[index], pool.emulate.as_ref().map(config::Emulate::params))
                 {
@@ -296,15 +296,15 @@ impl Registry {
                 match tenants.get(name.as_str()) {
                     None => {
                         let id = state.join(now, tenant.into());
-                        state.set_standing(id, tenant.standing.into());
-                        state.set_promises(now, id, &tenant.promise.goals());
+                        state.set_standing(id, tenant.throttle.into());
+                        state.set_guarantees(now, id, &tenant.guarantee.goals());
                         state.set_response_goal(id, tenant.response_goal());
                         tenants.insert(Arc::from(name.as_str()), id);
                     }
                     Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
                         state.set_qos(now, id, tenant.into());
-                        state.set_standing(id, tenant.standing.into());
-                        state.set_promises(now, id, &tenant.promise.goals());
+                        state.set_standing(id, tenant.throttle.into());
+                        state.set_guarantees(now, id, &tenant.guarantee.goals());
                         state.set_response_goal(id, tenant.response_goal());
                     }
                     Some(_) => {}
@@ -315,7 +315,7 @@ impl Registry {
                 if config.tenants.contains_key(&**name) {
                     return true;
                 }
-                // What the departed tenant had queued is served under the default tenant's promise.
+                // What the departed tenant had queued is served under the default tenant's guarantee.
                 for request in state.leave(*id) {
                     if let Some(default) = default {
                         // A worker that has not seen the new snapshot may still carry out a request for a volume that
@@ -404,9 +404,9 @@ impl Opening {
             }
             config::Backend::Nbd => {
                 let remote = Remote::open(name, volume, read_only)?;
-                let promised = remote.promised();
-                read_only = promised.is_read_only();
-                let size = promised.size;
+                let guaranteed = remote.guaranteed();
+                read_only = guaranteed.is_read_only();
+                let size = guaranteed.size;
                 (Backend::Remote(remote), size)
             }
             config::Backend::Rbd => {

@@ -13,7 +13,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::Tls;
 use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
-use evenkeel_policy::access::Barred;
+use evenkeel_policy::access::{Barred, Caller};
 use evenkeel_policy::config::{Volume as Settings, Workers};
 use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
@@ -170,19 +170,13 @@ impl Snapshot {
     /// Whether a client whose certificate was verified may have any volume.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
-        !named_only || self.claims(peer).is_some()
-    }
-
-    /// The tenant that claims a client's certificate.
-    fn claims(&self, peer: &Peer) -> Option<&str> {
-        let identity = peer.identity.as_ref()?;
-        self.config.tenant_of_certificate(&identity.names, &identity.fingerprint)
+        let certificate = peer.caller().certificate;
+        !named_only || self.config.tenant_of_client(&Caller { certificate, ..Caller::default() }).is_some()
     }
 
     /// Who pays for a connection of `peer` to `volume`.
     pub(crate) fn tenant(&self, volume: &Volume, peer: &Peer) -> Option<(Arc<str>, TenantId)> {
-        let by_address = || self.config.tenant_of_address(peer.address?.to_canonical());
-        let name = match self.claims(peer).or_else(by_address) {
+        let name = match self.config.tenant_of_client(&peer.caller()) {
             Some(name) => name,
             None => self.config.tenant_of(&volume.name, self.settings(volume)?),
         };

@@ -11,7 +11,7 @@ use evenkeel_control::pool::goal::{Record, View};
 use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_policy::config::{Engine, Standing};
+use evenkeel_policy::config::{Engine, Percentile, Throttle};
 use evenkeel_policy::goal;
 use evenkeel_policy::slots::sentence;
 use evenkeel_policy::state::{
@@ -171,20 +171,20 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let view = state.tenant(id)?;
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
-    let (standing, hold) = (Standing::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let (throttle, hold) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
-    let promises = view.promises().map(|promise| evenkeel_policy::promise::state(&promise, at)).collect();
+    let guarantees = view.guarantees().map(|guarantee| evenkeel_policy::guarantee::state(&guarantee, at)).collect();
     drop(state);
     Some(TenantState {
         name: name.to_owned(),
         qos: (&qos).into(),
         limit,
-        standing: standing.name().into(),
+        throttle: throttle.name().into(),
         hold,
         slots,
-        promises,
+        guarantees,
         connections: connections.into(),
         queued_requests: queued,
         inside_requests: in_flight,
@@ -222,7 +222,7 @@ fn goal(view: &View<'_>, uptime: StdDuration) -> GoalState {
     };
     GoalState {
         goal_ms: view.config.response.goal.as_millis_f64(),
-        statistic: goal::Statistic::from(view.config.statistic).into(),
+        statistic: Percentile::from(view.config.statistic).to_string(),
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
         decision: view.decision.map(decision),
         decisions: view.records.iter().map(decision).collect(),
@@ -235,7 +235,7 @@ fn slots(granted: &Granted) -> TenantSlotsState {
     let (device, response) = (report.device_latency_s(), report.response_time_s());
     TenantSlotsState {
         goal_ms: granted.goal.map(|goal| goal.time.as_millis_f64()),
-        statistic: granted.goal.map_or_else(String::new, |goal| goal::Statistic::from(goal.statistic).into()),
+        statistic: granted.goal.map_or_else(String::new, |goal| Percentile::from(goal.statistic).to_string()),
         need: granted.need,
         granted: granted.share,
         used: report.used(),

@@ -204,7 +204,7 @@ impl Volume {
             // Fast or not at all.
             Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) if flags.contains(CommandFlags::FAST_ZERO) => false,
             Backend::File(file) => file.writes_zeros(punch),
-            Backend::Remote(remote) => !punch && !remote.promised().zeroes_fast(),
+            Backend::Remote(remote) => !punch && !remote.guaranteed().zeroes_fast(),
             Backend::Rbd(_) => !punch,
         }
     }
@@ -212,7 +212,7 @@ impl Volume {
     /// What a client is told about the volume.
     pub(crate) fn flags(&self) -> TransmissionFlags {
         if let Backend::Remote(remote) = &self.backend {
-            return remote.promised().flags(self.read_only);
+            return remote.guaranteed().flags(self.read_only);
         }
         let mut flags = TransmissionFlags::HAS_FLAGS
             | TransmissionFlags::SEND_FLUSH
@@ -303,7 +303,7 @@ impl Volume {
     /// What a request must obey, where the server takes reads and writes of so many bytes.
     pub(crate) fn limits(&self, max_request: Bytes) -> Limits {
         let (min_block, max_payload) = match &self.backend {
-            Backend::Remote(remote) => (remote.promised().min_block, remote.promised().max_payload),
+            Backend::Remote(remote) => (remote.guaranteed().min_block, remote.guaranteed().max_payload),
             _ => (MIN_BLOCK, saturate(max_request.0)),
         };
         Limits { size: self.size(), read_only: self.read_only, min_block, max_payload }
@@ -312,7 +312,7 @@ impl Volume {
     /// Request size that is served best, in bytes.
     pub(crate) fn preferred_block(&self) -> u32 {
         match &self.backend {
-            Backend::Remote(remote) => remote.promised().preferred_block,
+            Backend::Remote(remote) => remote.guaranteed().preferred_block,
             _ => PREFERRED_BLOCK,
         }
     }

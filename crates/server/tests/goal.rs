@@ -7,14 +7,14 @@ use crate::support;
 use std::sync::atomic::AtomicBool;
 
 use evenkeel_nbd::wire::Command;
-use evenkeel_policy::config::{Engine, Standing};
+use evenkeel_policy::config::{Engine, Latency, Throttle};
 use evenkeel_policy::state::{PoolState, State, TenantState};
 use support::{Client, Stop, TestServer};
 
 /// Writes that the backup keeps outstanding.
 const DEPTH: u64 = 64;
 /// The modelled device: 64 writes of 32 KiB at 20 MB/s keep a read waiting for 100 ms.
-const DEVICE: &str = "[pools.main]\nadmission = \"none\"\n[pools.main.emulate]\nbandwidth = \"20MB\"\n\
+const DEVICE: &str = "[pools.main]\ntuning.admission = \"none\"\n[pools.main.emulate]\nbandwidth = \"20MB\"\n\
     [tenants.backup]\n[tenants.database]\n\
     [volumes.backup]\nbackend = \"emulate\"\nsize = \"8MiB\"\n[volumes.database]\nbackend = \"emulate\"\nsize = \"8MiB\"\n";
 /// A fifth of that.
@@ -69,8 +69,8 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
         assert!(main_pool(&state).goal.is_none() && tenant(&state, "backup").hold.is_none());
 
         let mut config = test.config.clone();
-        config.pools.get_mut("main").unwrap().read_response_time =
-            Some(evenkeel_policy::units::Duration::from_millis(TARGET_MS));
+        config.pools.get_mut("main").unwrap().latency =
+            Some(Latency::mean(evenkeel_policy::units::Duration::from_millis(TARGET_MS)));
         test.server.reload(config.clone()).unwrap();
         let mut throttled = None;
         test.wait_for("writes that the throttle queues", |state| {
@@ -90,12 +90,12 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
         assert!(with < without, "{without} writes before a read without the target, {with} with it");
 
         // A tenant that is never throttled is released while the target stays, and the target leaves nothing behind.
-        config.tenants.get_mut("backup").unwrap().standing = Standing::Never;
+        config.tenants.get_mut("backup").unwrap().throttle = Throttle::Never;
         test.server.reload(config.clone()).unwrap();
         test.wait_for("the release of the backup", none_is_queued);
         let state = test.server.state();
-        assert!(main_pool(&state).goal.is_some() && tenant(&state, "backup").standing == "never");
-        config.tenants.get_mut("backup").unwrap().standing = test.config.tenants["backup"].standing;
+        assert!(main_pool(&state).goal.is_some() && tenant(&state, "backup").throttle == "never");
+        config.tenants.get_mut("backup").unwrap().throttle = test.config.tenants["backup"].throttle;
         test.server.reload(config).unwrap();
         test.wait_for("the throttle once more", most_are_queued);
         test.server.reload(test.config.clone()).unwrap();

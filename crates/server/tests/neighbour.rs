@@ -21,7 +21,7 @@ const AT_MOST: u64 = 8;
 #[test]
 fn a_limit_holds_and_a_light_tenant_beside_a_heavy_one_gets_a_share() {
     let text = format!(
-        "[pools.main]\nlimit = {{ iops = {IOPS} }}\nadmission = \"none\"\n[tenants.heavy]\n[tenants.light]\n\
+        "[pools.main]\nlimit = {{ iops = {IOPS} }}\ntuning.admission = \"none\"\n[tenants.heavy]\n[tenants.light]\n\
         [volumes.heavy]\nbackend = \"memory\"\nsize = \"8MiB\"\n[volumes.light]\nbackend = \"memory\"\nsize = \"8MiB\"\n"
     );
     let test = TestServer::start("neighbour", Engine::Auto, &text);

@@ -628,7 +628,7 @@ fn a_silent_server_is_reported_and_holds_up_nobody_else() {
         if seen.request.offset == 4096 { Act::Ignore } else { Act::Serve }
     });
     let text = format!(
-        "[server]\ndrain_timeout = \"100ms\"\n[pools.main]\nstall_report_after = \"100ms\"\n{}\
+        "[server]\ndrain_timeout = \"100ms\"\n[pools.main]\ntuning.stall_report_after = \"100ms\"\n{}\
          [volumes.here]\nbackend = \"memory\"\nsize = \"1MiB\"\n",
         fake.volume("")
     );

@@ -241,8 +241,8 @@ fn a_disconnect_that_waits_behind_a_full_queue_is_still_read() {
 fn an_operation_that_never_returns_is_reported_and_blocks_no_other() {
     let text = r#"
         [pools.stuck]
-        admission = { kind = "fixed", budget = "64KiB" }
-        stall_report_after = "200ms"
+        tuning.admission = { kind = "fixed", budget = "64KiB" }
+        tuning.stall_report_after = "200ms"
         emulate = { preset = "ssd", read_latency = "2000s", write_latency = "2000s" }
         [volumes.stuck]
         backend = "emulate"
@@ -388,7 +388,7 @@ fn a_lost_operation_is_reported_even_when_its_volume_is_removed() {
         [server]
         drain_timeout = "100ms"
         [pools.stuck]
-        stall_report_after = "100ms"
+        tuning.stall_report_after = "100ms"
         emulate = { preset = "ssd", read_latency = "2000s", write_latency = "2000s" }
         [volumes.stuck]
         backend = "emulate"

@@ -1,4 +1,4 @@
-//! Data stays right while connections move, volumes and promises change, and everything runs on both engines.
+//! Data stays right while connections move, volumes and guarantees change, and everything runs on both engines.
 
 use crate::support;
 
@@ -145,7 +145,7 @@ fn looking_for_events_before_sleeping_changes_nothing_but_time() {
 }
 
 #[test]
-fn promises_change_under_load_without_dropping_a_connection() {
+fn guarantees_change_under_load_without_dropping_a_connection() {
     let text = "[tenants.a]\nweight = 3\n[tenants.b]\n[volumes.a]\nbackend = \"memory\"\nsize = \"8MiB\"\n[volumes.b]\nbackend = \"memory\"\nsize = \"8MiB\"\n";
     let test = TestServer::start("reload", Engine::Auto, text);
     let stop = AtomicBool::new(false);
@@ -163,7 +163,7 @@ fn promises_change_under_load_without_dropping_a_connection() {
                 // Its connections fall to the default tenant, with what they have queued.
                 config.tenants.remove("b");
                 config.tenants.get_mut("a").unwrap().weight = round + 1;
-                config.pools.get_mut("main").unwrap().scheduler = evenkeel_policy::config::Scheduler::None;
+                config.pools.get_mut("main").unwrap().tuning.scheduler = evenkeel_policy::config::Scheduler::None;
             }
             let changes = test.server.reload(config).unwrap().changes;
             assert!(!changes.is_empty());
@@ -240,7 +240,7 @@ fn a_read_only_volume_refuses_writes_and_leaves_the_file_alone() {
 
 #[test]
 fn a_tenant_can_be_told_by_its_address() {
-    let text = "[tenants.local]\nclients = [\"127.0.0.0/8\"]\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let text = "[tenants.local]\nmatch = [\"127.0.0.0/8\"]\n[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     let test = TestServer::start("address", Engine::Auto, text);
     test.connect_tcp("disk0").write(0, &[1; 512]).unwrap();
     test.connect("disk0").read(0, 512).unwrap();

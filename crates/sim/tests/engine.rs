@@ -21,7 +21,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..200)
 }
 
-/// What the queue promises, in the slowest way there is.
+/// What the queue guarantees, in the slowest way there is.
 #[derive(Default)]
 struct List {
     now: u64,

@@ -38,7 +38,7 @@ fn reads_in_bursts(run: &Run) -> Vec<f64> {
 #[test]
 fn the_goal_is_held_and_costs_no_throughput() {
     for seed in 1..=5 {
-        let (without, with) = (run(&["pool.read_response_time=\"10s\""], seed), run(&[], seed));
+        let (without, with) = (run(&["pool.latency.target=\"10s\""], seed), run(&[], seed));
         assert!(mean(&reads_in_bursts(&without)) > 2.0 * GOAL_MS, "seed {seed}: there is something to hold");
         let reads = reads_in_bursts(&with);
         let late = reads.iter().filter(|&&ms| ms > GOAL_MS).count();
@@ -59,7 +59,7 @@ fn a_burst_is_met_within_its_first_second() {
 
 #[test]
 fn the_published_controller_approaches_it() {
-    let run = run(&["pool.method=\"pid\""], 1);
+    let run = run(&["pool.tuning.method=\"pid\""], 1);
     let reads = seconds(&run, "database.mean_ms", 30, 50);
     assert!(reads[0] > 1.3 * GOAL_MS && reads[19] < 1.15 * GOAL_MS, "{reads:.1?}");
 }
@@ -67,7 +67,7 @@ fn the_published_controller_approaches_it() {
 #[test]
 fn a_percentile_is_held_too() {
     for seed in 1..=3 {
-        let mut setup = scenario(&["pool.statistic=\"p99\"", "pool.read_response_time=\"25ms\""]).setup;
+        let mut setup = scenario(&["pool.latency.percentile=99", "pool.latency.target=\"25ms\""]).setup;
         (setup.warmup, setup.duration) = (Duration::from_secs(7), Duration::from_secs(43));
         let run = run_quietly(&setup, seed).unwrap();
         let p99 = run.tenants[1].response.p99().as_millis_f64();
@@ -77,10 +77,10 @@ fn a_percentile_is_held_too() {
 
 #[test]
 fn on_a_disk_behind_elastic_admission_as_well() {
-    let disk = ["pool.admission=\"elastic\"", "device.iops=180", "device.bandwidth=\"10MB\""];
+    let disk = ["pool.tuning.admission=\"elastic\"", "device.iops=180", "device.bandwidth=\"10MB\""];
     for seed in 1..=3 {
         let goal = |ms: &str| {
-            let goal = format!("pool.read_response_time=\"{ms}\"");
+            let goal = format!("pool.latency.target=\"{ms}\"");
             reads_in_bursts(&run(&[&disk[..], &[goal.as_str()]].concat(), seed))
         };
         let late = |ms: &str| goal(ms).iter().filter(|&&ms| ms > 20.0).count();
@@ -90,11 +90,11 @@ fn on_a_disk_behind_elastic_admission_as_well() {
 }
 
 #[test]
-fn reservations_and_standing_win() {
-    let promised = run(&["tenants.backup.reservation.bytes_per_s=\"90MB\"", "pool.read_response_time=\"2ms\""], 1);
-    let written = mean(&seconds(&promised, "backup.bytes_per_s", 6, 25));
+fn reservations_and_throttle_never_win() {
+    let guaranteed = run(&["tenants.backup.reservation.bytes_per_s=\"90MB\"", "pool.latency.target=\"2ms\""], 1);
+    let written = mean(&seconds(&guaranteed, "backup.bytes_per_s", 6, 25));
     assert!(written >= 89.5e6, "{written}");
-    let spared = run(&["tenants.backup.standing=\"never\""], 1);
+    let spared = run(&["tenants.backup.throttle=\"never\""], 1);
     assert!(mean(&reads_in_bursts(&spared)) > 2.0 * GOAL_MS);
 }
 
@@ -112,7 +112,7 @@ fn four_hundred_tenants_of_sixty_kib_a_second_are_noisy_together() {
     let text = |target: &str| {
         let mut text = format!(
             "duration = \"10s\"\nwarmup = \"5s\"\n[device]\nkind = \"store\"\npreset = \"ssd\"\niops = 6000\n\
-             [pool]\nadmission = \"none\"\nread_response_time = \"{target}\"\n[tenants.database]\n[[client]]\n\
+             [pool]\ntuning.admission = \"none\"\nlatency.target = \"{target}\"\n[tenants.database]\n[[client]]\n\
              tenant = \"database\"\nworkload = {{ op = \"read\", rate = 64, block_size = \"4k\", size = \"20GiB\" }}\n"
         );
         for n in 0..400 {
@@ -140,8 +140,8 @@ fn a_reservation_of_500_iops_is_kept_beside_a_target() {
     let text = |target: &str| {
         format!(
             "duration = \"20s\"\nwarmup = \"5s\"\n[device]\nkind = \"store\"\npreset = \"ssd\"\niops = 1500\n\
-             [pool]\nadmission = {{ kind = \"fixed\", budget = \"1MiB\" }}\nread_response_time = \"{target}\"\n\
-             statistic = \"p99\"\n[tenants.database]\n[tenants.reserved]\nreservation = {{ iops = 500 }}\n\
+             [pool]\ntuning.admission = {{ kind = \"fixed\", budget = \"1MiB\" }}\nlatency.target = \"{target}\"\n\
+             latency.percentile = 99\n[tenants.database]\n[tenants.reserved]\nreservation = {{ iops = 500 }}\n\
              [tenants.background]\n[[client]]\ntenant = \"database\"\n\
              workload = {{ op = \"read\", rate = 64, block_size = \"4k\", size = \"20GiB\" }}\n\
              [[client]]\ntenant = \"reserved\"\n\

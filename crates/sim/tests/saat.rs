@@ -17,21 +17,21 @@ fn setup(group: usize, control: Control, seconds: u64) -> Setup {
     Setup { device, tenants, habits, control, lead, duration: Duration::from_secs(seconds) }
 }
 
-/// DAT and jitter, means over the tenants, as parts of the promise.
+/// DAT and jitter, means over the tenants, as parts of the guarantee.
 fn figures(setup: &Setup, outcome: &Outcome) -> (f64, f64) {
     let n = setup.tenants.len() as f64;
-    let of = |(place, promised): (usize, f64)| {
+    let of = |(place, guaranteed): (usize, f64)| {
         let periods = outcome.periods(place, false);
         let mean = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / periods.len() as f64;
-        let far = |rate: f64| (rate / promised - 1.0).abs();
+        let far = |rate: f64| (rate / guaranteed - 1.0).abs();
         (far(mean(&mut periods.iter().copied())), mean(&mut periods.iter().map(|&rate| far(rate))))
     };
-    let all = setup.tenants.iter().map(|tenant| tenant.promised).enumerate().map(of);
+    let all = setup.tenants.iter().map(|tenant| tenant.guaranteed).enumerate().map(of);
     all.fold((0.0, 0.0), |sum, each| (sum.0 + each.0 / n, sum.1 + each.1 / n))
 }
 
 #[test]
-fn promises_are_kept_where_a_plain_limit_falls_short() {
+fn guarantees_are_kept_where_a_plain_limit_falls_short() {
     let often = Config { interval: Duration::from_millis(100), ..Config::DEFAULT };
     for group in [1, 7, 13] {
         let run = |config| {
@@ -58,7 +58,7 @@ fn the_same_seed_gives_the_same_outcome() {
 
 #[test]
 fn rows_hold_what_was_measured() {
-    // Everyone gets 90 % of its promise, in every second as much; who decides every 100 ms by our method 99.4 %.
+    // Everyone gets 90 % of its guarantee, in every second as much; who decides every 100 ms by our method 99.4 %.
     let got = |setup: &Setup| match setup.control {
         Control::Controller(Config { method: Method::Accurate, interval, .. }) if interval < Duration::from_secs(1) => {
             0.994
@@ -69,7 +69,7 @@ fn rows_hold_what_was_measured() {
     let report =
         saat::run(&Options { seed: 1, quick: true }, &traces, &mut |_, runs: &[(Setup, u64)]| -> Result<_, String> {
             let outcome = |(setup, _): &(Setup, u64)| Outcome {
-                halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.promised; 20]).collect(),
+                halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.guaranteed; 20]).collect(),
             };
             Ok(runs.iter().map(outcome).collect())
         })
@@ -112,7 +112,7 @@ fn other_constants_are_tried_with_their_own_device_and_tenants() {
     let report = saat::run(&options, &saat::Traces::new(), &mut |name, runs: &[(Setup, u64)]| -> Result<_, String> {
         names.push(name.to_owned());
         let outcome = |(setup, _): &(Setup, u64)| Outcome {
-            halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.promised; 4]).collect(),
+            halves: setup.tenants.iter().map(|tenant| vec![0.5 * got(setup) * tenant.guaranteed; 4]).collect(),
         };
         Ok(runs.iter().map(outcome).collect())
     })
@@ -153,7 +153,7 @@ fn recorded(texts: &[String]) -> Recorded {
 }
 
 #[test]
-fn recorded_traces_are_replayed_and_promises_to_them_kept() {
+fn recorded_traces_are_replayed_and_guarantees_to_them_kept() {
     let text = msr(40_000, 4, 64 << 20);
     let usr = std::sync::Arc::new(recorded(&[text]));
     assert_eq!((usr.requests(), usr.reads()), (40_000, Some(0.25)));

@@ -2,7 +2,7 @@
 
 use evenkeel_control::admission::{Config, SlowFastConfig};
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::pool::{self, Scheduler};
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
@@ -54,14 +54,14 @@ fn qos() -> impl Strategy<Value = Qos> {
 prop_compose! {
     fn setups()(
         admission in admissions(),
-        promises in proptest::collection::vec(qos(), 1..4),
+        guarantees in proptest::collection::vec(qos(), 1..4),
         scheduler in prop_oneof![Just(Scheduler::Mclock), Just(Scheduler::None)],
         warmup in prop_oneof![Just(0u64), Just(200)],
     )(
-        clients in proptest::collection::vec(clients(promises.len()), 1..5),
+        clients in proptest::collection::vec(clients(guarantees.len()), 1..5),
         changed in qos(),
         admission in Just(admission),
-        promises in Just(promises),
+        guarantees in Just(guarantees),
         scheduler in Just(scheduler),
         warmup in Just(warmup),
     ) -> Setup {
@@ -79,7 +79,7 @@ prop_compose! {
                 goal: None,
                 slots: None,
             },
-            tenants: promises
+            tenants: guarantees
                 .into_iter()
                 .enumerate()
                 .map(|(place, qos)| Tenant::new(format!("tenant {place}"), qos))

@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Takes on a new promise; what it has already been served counts on, converted.
+    /// Takes on a new guarantee; what it has already been served counts on, converted.
     pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));

@@ -6,7 +6,7 @@
 //! (OSDI 2010), with these differences, each explained where it is made and in
 //! `docs/mclock.md`:
 //!
-//! - One tag of each kind for a client, not for a request: a promise changes at once
+//! - One tag of each kind for a client, not for a request: a guarantee changes at once
 //!   for requests that already wait.
 //! - Weight tags live in virtual time (start-time fair queueing), so that nobody needs to be
 //!   adjusted when a client joins or wakes up, and everything is O(log clients).
@@ -53,7 +53,7 @@ pub struct ClientId {
     generation: u32,
 }
 
-/// What a client was promised.
+/// What a client was guaranteed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qos {
     /// Served at least this fast whenever it asks: a request is due while either rate is behind.
@@ -169,7 +169,7 @@ struct Choice {
     beside: bool,
 }
 
-/// The scheduler: requests in, in any order of clients; out, in the order of the promises.
+/// The scheduler: requests in, in any order of clients; out, in the order of the guarantees.
 ///
 /// Requests of one client are served in the order in which they were pushed, but where a direction has a limit of its own:
 /// then reads keep their order among themselves, and so do writes. Memory is
@@ -251,7 +251,7 @@ impl<R> Queue<R> {
         payloads
     }
 
-    /// Changes a promise; effective at once, also for requests that wait, without a
+    /// Changes a guarantee; effective at once, also for requests that wait, without a
     /// burst of saved-up credit. Does nothing if the client has left. O(log clients).
     ///
     /// What did not change keeps its state, so that a controller may adjust one limit

@@ -30,7 +30,7 @@ const TRIAL: usize = 4;
 const RARELY: usize = 100;
 /// What others may lose by a trial that succeeds, as a part of what all gain.
 const LOSS: f32 = 0.25;
-/// Connections looked at exactly in a decision: those that promise most.
+/// Connections looked at exactly in a decision: those that guarantee most.
 const CANDIDATES: usize = 64;
 /// Pairs of a connection and a worker that are looked at roughly in a decision; those that are left have the next turn.
 const PAIRS: usize = 16_384;
@@ -260,7 +260,7 @@ impl Waits {
     }
 
     /// About what the best move of a connection gains.
-    fn promise(&self, slot: u32, from: u32) -> f32 {
+    fn guarantee(&self, slot: u32, from: u32) -> f32 {
         let c = &self.connections[slot as usize].share;
         let cost = |worker: &Worker| {
             let [open, closed] = &worker.slopes;
@@ -300,7 +300,7 @@ impl Placement {
         self.begin_trial(&candidates, is_worth).unwrap_or_else(|| self.why_not(&candidates, before))
     }
 
-    /// The connections that promise most, among those whose turn it is.
+    /// The connections that guarantee most, among those whose turn it is.
     fn candidates(&mut self) -> Vec<(f32, u32)> {
         let (first, count) = (self.waits.next, self.entries.len());
         let turns = (0..count).map(|n| ((first + n) % count) as u32);
@@ -308,7 +308,7 @@ impl Placement {
         let busy = turns.filter(asks).filter_map(|slot| Some((slot, self.worker(slot)?)));
         let looked_at = busy.take(PAIRS / self.workers);
         let mut candidates: Vec<(f32, u32)> =
-            looked_at.map(|(slot, worker)| (self.waits.promise(slot, worker), slot)).collect();
+            looked_at.map(|(slot, worker)| (self.waits.guarantee(slot, worker), slot)).collect();
         self.waits.next = candidates.last().map_or(0, |&(_, slot)| slot as usize + 1);
         most_first(&mut candidates);
         candidates.truncate(CANDIDATES);
@@ -323,7 +323,7 @@ impl Placement {
         gains.filter(|(gain, _)| is_good(gain)).max_by(|a, b| a.0.sure().total_cmp(&b.0.sure()))
     }
 
-    /// Why nothing moves, not even the one that promises most.
+    /// Why nothing moves, not even the one that guarantees most.
     fn why_not(&self, candidates: &[(f32, u32)], heaviest: f64) -> Reason {
         let (all, most) = self.carries.iter().fold((0, 0), |(all, most), &one| (all + one, most.max(one)));
         if let Some((slot, _)) = self.elephant(all / self.workers as u64, most) {

@@ -181,7 +181,7 @@ impl<R> Pool<R> {
                 loads.push(freed);
                 tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
                 // A guarantee is the tenant's limit as well, so that every throttle would break it.
-                let standing = if tenant.promised.is_empty() { tenant.standing } else { Standing::Never };
+                let standing = if tenant.guaranteed.is_empty() { tenant.standing } else { Standing::Never };
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
                 samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s });

@@ -340,7 +340,7 @@ impl<R> Pool<R> {
                 id: WorkloadId(u64::from(tenant.generation) << 32 | index),
                 goal: tenant.granted.mean_goal(),
                 weight: f64::from(tenant.qos.weight.max(1)),
-                promised_iops: tenant.qos.reservation.iops as f64,
+                guaranteed_iops: tenant.qos.reservation.iops as f64,
                 report,
             });
         }

@@ -1,6 +1,6 @@
 //! What a tenant has, and what it received.
 
-use super::promise::{self, Promised, Scope};
+use super::guarantee::{self, Guaranteed, Scope};
 use super::slots::Granted;
 use super::{Hold, Pool, TenantId};
 use crate::histogram::Histogram;
@@ -39,7 +39,7 @@ pub struct TenantStats {
 
 /// A look at one tenant.
 pub struct TenantView<'a> {
-    /// The promise as configured.
+    /// The guarantee as configured.
     pub qos: &'a Qos,
     /// Who limits the tenant's IOPS.
     pub limit_iops: &'a LimitSet,
@@ -59,18 +59,18 @@ pub struct TenantView<'a> {
     pub hold: Option<Hold>,
     /// Its response-time goal and what the slot controller makes of it.
     pub granted: &'a Granted,
-    promised: &'a [Promised],
+    guaranteed: &'a [Guaranteed],
 }
 
 impl<'a> TenantView<'a> {
-    /// The throughputs that it was promised, at most one of each scope.
-    pub fn promises(&self) -> impl Iterator<Item = promise::View<'a>> {
-        self.promised.iter().map(Promised::view)
+    /// The throughputs that it was guaranteed, at most one of each scope.
+    pub fn guarantees(&self) -> impl Iterator<Item = guarantee::View<'a>> {
+        self.guaranteed.iter().map(Guaranteed::view)
     }
 
-    /// The throughput of this that it was promised, if one was.
-    pub fn promise(&self, scope: Scope) -> Option<promise::View<'a>> {
-        self.promises().find(|promise| promise.scope == scope)
+    /// The throughput of this that it was guaranteed, if one was.
+    pub fn guarantee(&self, scope: Scope) -> Option<guarantee::View<'a>> {
+        self.guarantees().find(|guarantee| guarantee.scope == scope)
     }
 }
 
@@ -89,7 +89,7 @@ impl<R> Pool<R> {
             standing: tenant.standing,
             hold: tenant.hold,
             granted: &tenant.granted,
-            promised: &tenant.promised,
+            guaranteed: &tenant.guaranteed,
         })
     }
 }

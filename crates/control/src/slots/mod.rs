@@ -86,8 +86,8 @@ pub struct Workload {
     pub goal: Option<Duration>,
     /// Its worth where not all goals can be kept, and its share by weight (above 0, at most 1e6).
     pub weight: f64,
-    /// Requests per second that it was promised while it asks for them; 0 for none.
-    pub promised_iops: f64,
+    /// Requests per second that it was guaranteed while it asks for them; 0 for none.
+    pub guaranteed_iops: f64,
     /// What it did.
     pub report: Report,
 }
@@ -571,7 +571,7 @@ impl Known {
         let allowance = goal_s * scale - self.latency_s;
         let mut rate = need::rate(&self.workload.report, self.arrivals + self.spread, allowance, horizon_s);
         if self.workload.report.queued > 0 {
-            rate = rate.max(self.workload.promised_iops);
+            rate = rate.max(self.workload.guaranteed_iops);
         }
         // More than one for each request is of no use.
         let useful = (self.arrivals + self.spread) * self.latency_s + self.workload.report.queued as f64;

@@ -1,4 +1,4 @@
-//! Ours: hold the promise in every window, remember what is owed, repay it slowly, learn only from what binds.
+//! Ours: hold the guarantee in every window, remember what is owed, repay it slowly, learn only from what binds.
 //!
 //! Time is divided into windows (1 s). In each a stream is due T·window, plus a part of what it is owed of earlier ones.
 //! The limit spreads what is left of that over what is left of the window, less the time that misses usually take:
@@ -16,7 +16,7 @@
 //!
 //! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
 //! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
-//! for long and somebody is short of its promise, nothing is learned or owed by those who miss; see `share`.
+//! for long and somebody is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
 
 use alloc::vec::Vec;
 
@@ -27,11 +27,11 @@ use super::{Config, Demand, Reason, share};
 const NEWEST_WEIGHT: f64 = 0.05;
 /// A window repays this part of what is owed ...
 const REPAY: f64 = 0.05;
-/// ... and at most this part of the promise.
+/// ... and at most this part of the guarantee.
 const REPAY_MOST: f64 = 0.25;
-/// What is owed is remembered up to the promise of this many seconds; more is forgotten.
+/// What is owed is remembered up to the guarantee of this many seconds; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
-/// A limit is at least this part of the promise, however far ahead a stream is: nobody is stopped.
+/// A limit is at least this part of the guarantee, however far ahead a stream is: nobody is stopped.
 const LEAST: f64 = 0.1;
 /// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
 /// next window may well hold twice as much ...
@@ -45,7 +45,7 @@ const SATURATED: f64 = 0.97;
 /// A shortage is put down to misses up to this multiple of the part of the time in which the slow device was busy, and
 /// this much more: what is waiting behind a miss comes late too.
 const EXPLAINED: (f64, f64) = (1.5, 0.1);
-/// Owed more than the promise of this many seconds is worth a reason of its own.
+/// Owed more than the guarantee of this many seconds is worth a reason of its own.
 const MUCH_OWED_S: f64 = 0.5;
 
 /// What is remembered of a stream.
@@ -119,10 +119,10 @@ pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Str
 }
 
 fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f64) {
-    let promised = stream.promised;
+    let guaranteed = stream.guaranteed;
     let memory = &mut stream.memory;
     if memory.window.elapsed == 0.0 && memory.window.due == 0.0 {
-        memory.window.due = promised * length;
+        memory.window.due = guaranteed * length;
     }
     let window = &mut memory.window;
     window.elapsed += seen.seconds;
@@ -135,7 +135,7 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     window.void |= seen.other_limit.is_some();
     let backlogged = seen.demand == Demand::Backlogged;
     if window.elapsed >= ends {
-        close(memory, promised, length, backlogged, seen.slow_bytes_per_s.is_some());
+        close(memory, guaranteed, length, backlogged, seen.slow_bytes_per_s.is_some());
     }
     let memory = stream.memory;
     let left = (length - memory.window.elapsed).max(length - ends);
@@ -146,7 +146,7 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     } else {
         left * (1.0 - memory.lost)
     };
-    let limit = (rest / time).max(LEAST * promised);
+    let limit = (rest / time).max(LEAST * guaranteed);
     let reason = reason(stream, seen, limit);
     stream.assign(limit, reason);
 }
@@ -162,10 +162,10 @@ fn busy(seen: &Seen, device: &Device) -> f64 {
 }
 
 /// A window is over: what is owed of it, what is learned from it, and what the next one owes.
-fn close(memory: &mut Memory, promised: f64, length: f64, backlogged: bool, misses_known: bool) {
+fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, misses_known: bool) {
     let window = memory.window;
     let share = |part: f64| part / window.elapsed;
-    let could = (promised * window.elapsed).min(window.assigned).max(f64::MIN_POSITIVE);
+    let could = (guaranteed * window.elapsed).min(window.assigned).max(f64::MIN_POSITIVE);
     let shortage = 1.0 - window.got / could;
     let explained = misses_known && shortage <= EXPLAINED.0 * share(window.busy) + EXPLAINED.1 && window.busy > 0.0;
     let short = window.got < NOT_SHORT * could;
@@ -178,8 +178,8 @@ fn close(memory: &mut Memory, promised: f64, length: f64, backlogged: bool, miss
     };
     if memory.standing == Standing::Backlogged && !window.void {
         // Measured, not planned: windows are not all equally long.
-        let rest = window.due + promised * (window.elapsed - length) - window.got;
-        let bound = promised * REMEMBERED_S;
+        let rest = window.due + guaranteed * (window.elapsed - length) - window.got;
+        let bound = guaranteed * REMEMBERED_S;
         memory.owed = (memory.owed + rest).clamp(-bound, bound);
         if share(window.busy) < SATURATED {
             memory.lost += NEWEST_WEIGHT * (share(window.lost).min(0.75) - memory.lost);
@@ -188,17 +188,17 @@ fn close(memory: &mut Memory, promised: f64, length: f64, backlogged: bool, miss
         memory.usual_slow += NEWEST_WEIGHT * 2.0 * (share(window.slow_bytes) - memory.usual_slow);
     } else {
         // What this window was to repay is owed again.
-        memory.owed += (window.due - promised * length).max(-promised * length);
+        memory.owed += (window.due - guaranteed * length).max(-guaranteed * length);
     }
-    let most = REPAY_MOST * promised * length;
+    let most = REPAY_MOST * guaranteed * length;
     let repaid = (REPAY * memory.owed).clamp(-most, most);
     memory.owed -= repaid;
-    memory.window = Window { due: promised * length + repaid, ..Window::default() };
+    memory.window = Window { due: guaranteed * length + repaid, ..Window::default() };
 }
 
 fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
-    let (measured, promised, memory) = (seen.rate, stream.promised, &stream.memory);
-    let behind = promised * memory.window.elapsed - memory.window.got;
+    let (measured, guaranteed, memory) = (seen.rate, stream.guaranteed, &stream.memory);
+    let behind = guaranteed * memory.window.elapsed - memory.window.got;
     if let Some(in_force) = seen.other_limit {
         return Reason::OtherLimit { in_force };
     }
@@ -207,10 +207,10 @@ fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
         // Before the window is over.
         _ if measured <= 0.0 && seen.demand == Demand::AppLimited => Reason::Idle,
         Standing::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
-        _ if limit >= stream.most && measured < promised => Reason::AtCeiling { measured, promised },
-        _ if limit < 0.98 * promised => Reason::GivingBack { measured, promised, ahead: -behind - memory.owed },
-        _ if memory.owed > MUCH_OWED_S * promised => Reason::Repaying { measured, promised, owed: memory.owed },
-        _ if limit <= 1.001 * promised => Reason::AsPromised,
-        _ => Reason::Compensating { measured, promised, miss_rate: seen.miss_rate().unwrap_or(0.0) },
+        _ if limit >= stream.most && measured < guaranteed => Reason::AtCeiling { measured, guaranteed },
+        _ if limit < 0.98 * guaranteed => Reason::GivingBack { measured, guaranteed, ahead: -behind - memory.owed },
+        _ if memory.owed > MUCH_OWED_S * guaranteed => Reason::Repaying { measured, guaranteed, owed: memory.owed },
+        _ if limit <= 1.001 * guaranteed => Reason::AsGuaranteed,
+        _ => Reason::Compensating { measured, guaranteed, miss_rate: seen.miss_rate().unwrap_or(0.0) },
     }
 }

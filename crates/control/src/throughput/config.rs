@@ -2,13 +2,13 @@
 
 pub use crate::invalid::InvalidConfig;
 
-use super::{Goal, Promise};
+use super::{Goal, Guarantee};
 use crate::time::Duration;
 
 /// How limits are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// What was promised, whatever comes of it.
+    /// What was guaranteed, whatever comes of it.
     Static,
     /// The published equations.
     Saat,
@@ -37,18 +37,18 @@ pub struct Config {
     /// How limits are assigned.
     pub method: Method,
     /// How often the caller observes and ticks (50 ms to 60 s). The published method decides once a second; ours holds the
-    /// promise in each [window](Self::window) if it may decide several times within one.
+    /// guarantee in each [window](Self::window) if it may decide several times within one.
     pub interval: Duration,
-    /// Our method: over how long the promise is to hold (50 ms to 60 s); not shorter than an interval has an effect.
+    /// Our method: over how long the guarantee is to hold (50 ms to 60 s); not shorter than an interval has an effect.
     pub window: Duration,
     /// Bytes per second that the slow device gives, if someone has measured it (1 or more); estimated otherwise.
     pub slow_bytes_per_s: Option<u64>,
-    /// An assigned limit is at most this many times the promise (1 to 100).
+    /// An assigned limit is at most this many times the guarantee (1 to 100).
     pub max_raise: f64,
 }
 
 impl Config {
-    /// Our method once a second, the slow device estimated, limits at most four times the promise.
+    /// Our method once a second, the slow device estimated, limits at most four times the guarantee.
     pub const DEFAULT: Self = Self {
         method: Method::Accurate,
         interval: Duration::from_secs(1),
@@ -78,13 +78,13 @@ impl Default for Config {
     }
 }
 
-pub(super) fn validate_promise(promise: &Promise) -> Result<(), InvalidConfig> {
-    let goals = || [promise.read, promise.write].into_iter().flatten();
-    let above = |goal: &Goal| goal.ceiling.is_none_or(|ceiling| ceiling >= goal.promised.value());
+pub(super) fn validate_guarantee(guarantee: &Guarantee) -> Result<(), InvalidConfig> {
+    let goals = || [guarantee.read, guarantee.write].into_iter().flatten();
+    let above = |goal: &Goal| goal.ceiling.is_none_or(|ceiling| ceiling >= goal.guaranteed.value());
     first_broken(&[
-        (goals().all(|goal| goal.promised.value() > 0), "promise", "above 0"),
-        (goals().all(|goal| above(&goal)), "ceiling", "at least the promise"),
-        (promise.weight > 0.0 && promise.weight <= 1e6, "weight", "above 0 and at most 1000000"),
+        (goals().all(|goal| goal.guaranteed.value() > 0), "guarantee", "above 0"),
+        (goals().all(|goal| above(&goal)), "ceiling", "at least the guarantee"),
+        (guarantee.weight > 0.0 && guarantee.weight <= 1e6, "weight", "above 0 and at most 1000000"),
     ])
 }
 

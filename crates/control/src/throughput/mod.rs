@@ -1,13 +1,13 @@
-//! Throughput: which limit gives the throughput that was promised?
+//! Throughput: which limit gives the throughput that was guaranteed?
 //!
-//! A tenant on a *hybrid* device (a fast one that caches a slow one) under a limit of exactly what it was promised gets
+//! A tenant on a *hybrid* device (a fast one that caches a slow one) under a limit of exactly what it was guaranteed gets
 //! less: while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch
-//! up. So the *assigned* limit has to stand above the promise, by as much as the misses cost. This module decides it, once
+//! up. So the *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides it, once
 //! an interval, for the tenants of one hybrid device.
 //!
 //! | answer | assigned limit |
 //! |---|---|
-//! | [`Method::Static`] | the promise, as people do today |
+//! | [`Method::Static`] | the guarantee, as people do today |
 //! | [`Method::Saat`] | by the equations of Wang et al., *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud Environment* |
 //! | [`Method::Accurate`] | ours: what the limit yields is learned, what is owed is remembered and repaid |
 //!
@@ -18,8 +18,8 @@
 //! use evenkeel_control::{Duration, Instant};
 //!
 //! let mut controller = Controller::new(&Config::DEFAULT)?;
-//! let promise = Promise { read: Some(Goal::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
-//! let tenant = controller.join(&promise)?;
+//! let guarantee = Guarantee { read: Some(Goal::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
+//! let tenant = controller.join(&guarantee)?;
 //! for second in 0..3 {
 //!     let hybrid = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
 //!     let slow = Counters { read_bytes: second * 5_000_000, reads: second * 50, ..Counters::ZERO };
@@ -87,26 +87,26 @@ impl Rate {
     }
 }
 
-/// What was promised in one direction.
+/// What was guaranteed in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goal {
     /// The throughput, above 0.
-    pub promised: Rate,
-    /// The assigned limit never exceeds this, in the unit of the promise; at least the promise. `None`: only
+    pub guaranteed: Rate,
+    /// The assigned limit never exceeds this, in the unit of the guarantee; at least the guarantee. `None`: only
     /// [`Config::max_raise`] bounds it.
     pub ceiling: Option<u64>,
 }
 
 impl Goal {
-    /// A promise without a ceiling of its own.
-    pub const fn new(promised: Rate) -> Self {
-        Self { promised, ceiling: None }
+    /// A guarantee without a ceiling of its own.
+    pub const fn new(guaranteed: Rate) -> Self {
+        Self { guaranteed, ceiling: None }
     }
 }
 
-/// What a tenant was promised. A direction without a goal gets no limit from here.
+/// What a tenant was guaranteed. A direction without a goal gets no limit from here.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Promise {
+pub struct Guarantee {
     /// For reads.
     pub read: Option<Goal>,
     /// For writes.
@@ -198,7 +198,7 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Whether a promise to this tenant cannot be kept at the present miss rate.
+    /// Whether a guarantee to this tenant cannot be kept at the present miss rate.
     pub fn infeasible(&self) -> bool {
         [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Infeasible { .. }))
     }
@@ -259,14 +259,14 @@ impl Controller {
         })
     }
 
-    /// Takes in a tenant; until it is known better its limits are what it was promised.
+    /// Takes in a tenant; until it is known better its limits are what it was guaranteed.
     ///
     /// # Errors
-    /// What of the promise makes no sense.
-    pub fn join(&mut self, promise: &Promise) -> Result<TenantId, InvalidConfig> {
-        config::validate_promise(promise)?;
-        let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
-        let tenant = Tenant { seen: None, read: stream(promise.read), write: stream(promise.write) };
+    /// What of the guarantee makes no sense.
+    pub fn join(&mut self, guarantee: &Guarantee) -> Result<TenantId, InvalidConfig> {
+        config::validate_guarantee(guarantee)?;
+        let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
+        let tenant = Tenant { seen: None, read: stream(guarantee.read), write: stream(guarantee.write) };
         let free = self.tenants.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
             self.tenants.push(None);
@@ -285,23 +285,23 @@ impl Controller {
         }
     }
 
-    /// Promises a tenant something else from the next decision on. What was learned stays where the unit does; what was
-    /// owed of the old promise is forgotten. An unknown number changes nothing.
+    /// Guarantees a tenant something else from the next decision on. What was learned stays where the unit does; what was
+    /// owed of the old guarantee is forgotten. An unknown number changes nothing.
     ///
     /// # Errors
-    /// What of the promise makes no sense; the old one stays.
-    pub fn promise(&mut self, tenant: TenantId, promise: &Promise) -> Result<(), InvalidConfig> {
-        config::validate_promise(promise)?;
+    /// What of the guarantee makes no sense; the old one stays.
+    pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
+        config::validate_guarantee(guarantee)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
             let changed = |stream: &mut Option<Stream>, goal: Option<Goal>| {
-                let next = goal.map(|goal| Stream::new(goal, promise.weight, self.config.max_raise));
+                let next = goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
                 *stream = match (stream.take(), next) {
                     (Some(old), Some(next)) => Some(next.learned_from(&old)),
                     (_, next) => next,
                 };
             };
-            changed(&mut known.read, promise.read);
-            changed(&mut known.write, promise.write);
+            changed(&mut known.read, guarantee.read);
+            changed(&mut known.write, guarantee.write);
             self.list();
         }
         Ok(())
@@ -336,14 +336,14 @@ impl Controller {
     }
 
     /// What to do now. Without a new sample the last decision stands until the signal counts as lost; then the limits are
-    /// what was promised. O(tenants).
+    /// what was guaranteed. O(tenants).
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         let patience =
             Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
         if core::mem::take(&mut self.fresh) {
             let streams = self.tenants.iter_mut().flatten().flat_map(Tenant::streams);
             match self.config.method {
-                Method::Static => streams.for_each(|stream| stream.assign(stream.promised, Reason::AsPromised)),
+                Method::Static => streams.for_each(|stream| stream.assign(stream.guaranteed, Reason::AsGuaranteed)),
                 Method::Saat => saat::decide(&self.device, streams.collect()),
                 Method::Accurate => accurate::decide(&self.config, &self.device, streams.collect()),
             }
@@ -351,7 +351,7 @@ impl Controller {
         } else if self.sampled_at.is_some_and(|at| now.since(at) > patience) {
             for stream in self.tenants.iter_mut().flatten().flat_map(Tenant::streams) {
                 stream.forget();
-                stream.assign(stream.promised, Reason::SignalLost);
+                stream.assign(stream.guaranteed, Reason::SignalLost);
             }
             self.list();
         }

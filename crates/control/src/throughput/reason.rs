@@ -3,10 +3,10 @@
 /// Why a limit is what it is. Rates are in the unit of the goal, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// No interval has been seen yet: the promise is the limit.
+    /// No interval has been seen yet: the guarantee is the limit.
     NotEnoughData,
-    /// The promise itself is the limit: the method knows no other, or nothing has to be made up for.
-    AsPromised,
+    /// The guarantee itself is the limit: the method knows no other, or nothing has to be made up for.
+    AsGuaranteed,
     /// The tenant asked for nothing: the limit stays, nothing is learned and nothing is owed.
     Idle,
     /// The tenant asked for less than it may have: the limit stays, nothing is learned and nothing is owed.
@@ -16,12 +16,12 @@ pub enum Reason {
         /// The limit that it did not use.
         limit: f64,
     },
-    /// Misses cost throughput: the limit stands as far above the promise as makes up for them.
+    /// Misses cost throughput: the limit stands as far above the guarantee as makes up for them.
     Compensating {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
         /// Part of its bytes that came from or went to the slow device, 0 to 1.
         miss_rate: f64,
     },
@@ -29,44 +29,44 @@ pub enum Reason {
     Repaying {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
         /// What it is owed, in units (bytes or requests).
         owed: f64,
     },
-    /// The tenant got more than it was promised: the limit takes that back.
+    /// The tenant got more than it was guaranteed: the limit takes that back.
     GivingBack {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
         /// What it got too much, in units (bytes or requests).
         ahead: f64,
     },
-    /// At the present miss rate the slow device cannot keep what was promised; what it gives is shared by weight. What is
+    /// At the present miss rate the slow device cannot keep what was guaranteed; what it gives is shared by weight. What is
     /// not had meanwhile is not owed afterwards.
     Infeasible {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
         /// What it can have.
         attainable: f64,
     },
-    /// The limit is as high as it may be, and the tenant still gets less than it was promised.
+    /// The limit is as high as it may be, and the tenant still gets less than it was guaranteed.
     AtCeiling {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
     },
-    /// The published equation has no solution here (the promise is infeasible at this miss rate, or the slow device did more
-    /// than it can): the limit is the promise.
+    /// The published equation has no solution here (the guarantee is infeasible at this miss rate, or the slow device did more
+    /// than it can): the limit is the guarantee.
     NoSolution {
         /// What the tenant got in the last interval.
         measured: f64,
-        /// What it was promised.
-        promised: f64,
+        /// What it was guaranteed.
+        guaranteed: f64,
     },
     /// The published method needs the bandwidth of the slow device or the miss rate, and does not know it: the limit stays.
     SlowDeviceUnknown,
@@ -77,12 +77,12 @@ pub enum Reason {
     },
     /// Counters began anew, or there was a pause: nothing is learned from this interval.
     CountersReset,
-    /// No samples for a while: the promise is the limit.
+    /// No samples for a while: the guarantee is the limit.
     SignalLost,
 }
 
 impl Reason {
-    /// Whether the promise is not kept although its tenant waits.
+    /// Whether the guarantee is not kept although its tenant waits.
     pub const fn is_missed(&self) -> bool {
         matches!(self, Self::AtCeiling { .. } | Self::Infeasible { .. })
     }
@@ -91,7 +91,7 @@ impl Reason {
     pub const fn name(&self) -> &'static str {
         match self {
             Self::NotEnoughData => "not_enough_data",
-            Self::AsPromised => "as_promised",
+            Self::AsGuaranteed => "as_guaranteed",
             Self::Idle => "idle",
             Self::AppLimited { .. } => "app_limited",
             Self::Compensating { .. } => "compensating",
@@ -110,15 +110,15 @@ impl Reason {
     /// What was measured and what was aimed at, per second, where the reason tells.
     pub const fn figures(&self) -> (Option<f64>, Option<f64>) {
         match *self {
-            Self::Compensating { measured, promised, .. }
-            | Self::Repaying { measured, promised, .. }
-            | Self::GivingBack { measured, promised, .. }
-            | Self::Infeasible { measured, promised, .. }
-            | Self::AtCeiling { measured, promised }
-            | Self::NoSolution { measured, promised } => (Some(measured), Some(promised)),
+            Self::Compensating { measured, guaranteed, .. }
+            | Self::Repaying { measured, guaranteed, .. }
+            | Self::GivingBack { measured, guaranteed, .. }
+            | Self::Infeasible { measured, guaranteed, .. }
+            | Self::AtCeiling { measured, guaranteed }
+            | Self::NoSolution { measured, guaranteed } => (Some(measured), Some(guaranteed)),
             Self::AppLimited { measured, .. } => (Some(measured), None),
             Self::NotEnoughData
-            | Self::AsPromised
+            | Self::AsGuaranteed
             | Self::Idle
             | Self::SlowDeviceUnknown
             | Self::OtherLimit { .. }

@@ -1,7 +1,7 @@
 //! SAAT as published, with the equation for several tenants put right.
 //!
 //! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
-//! Environment*, section III. M is what a stream got, A its limit, R its miss rate, T its promise, B the bandwidth of the
+//! Environment*, section III. M is what a stream got, A its limit, R its miss rate, T its guarantee, B the bandwidth of the
 //! slow device, op the part of the fast device's time during which the slow one worked too:
 //!
 //! ```text
@@ -24,13 +24,13 @@ use super::Reason;
 use super::stream::{Device, Interval, Seen, Stream};
 
 pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
-    let (mut assigned, mut measured, mut slow, mut slow_at_promise) = (0.0, 0.0, 0.0, 0.0);
+    let (mut assigned, mut measured, mut slow, mut slow_at_guarantee) = (0.0, 0.0, 0.0, 0.0);
     for stream in &streams {
         let Some((seen, miss_rate)) = usable(stream) else { continue };
         assigned += stream.assigned * seen.unit_bytes;
         measured += seen.rate * seen.unit_bytes;
         slow += miss_rate * seen.rate * seen.unit_bytes;
-        slow_at_promise += miss_rate * stream.promised * seen.unit_bytes;
+        slow_at_guarantee += miss_rate * stream.guaranteed * seen.unit_bytes;
     }
     let bandwidth = device.slow_bytes_per_s();
     for stream in &mut streams {
@@ -47,15 +47,15 @@ pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
             stream.keep(Reason::SlowDeviceUnknown);
             continue;
         };
-        let (promised, measured_rate) = (stream.promised, seen.rate);
-        // 1 − op, and what is left of the slow device at the promise.
+        let (guaranteed, measured_rate) = (stream.guaranteed, seen.rate);
+        // 1 − op, and what is left of the slow device at the guarantee.
         let not_overlapped = (assigned / measured * (1.0 - slow / bandwidth)).min(1.0);
-        let left = 1.0 - slow_at_promise / bandwidth;
+        let left = 1.0 - slow_at_guarantee / bandwidth;
         if not_overlapped > 0.0 && left > 0.0 {
-            let limit = promised * not_overlapped / left;
-            stream.assign(limit, Reason::Compensating { measured: measured_rate, promised, miss_rate });
+            let limit = guaranteed * not_overlapped / left;
+            stream.assign(limit, Reason::Compensating { measured: measured_rate, guaranteed, miss_rate });
         } else {
-            stream.assign(promised, Reason::NoSolution { measured: measured_rate, promised });
+            stream.assign(guaranteed, Reason::NoSolution { measured: measured_rate, guaranteed });
         }
     }
     for stream in streams {

@@ -1,8 +1,8 @@
 //! What is short is shared by weight.
 //!
-//! When the slow device has been saturated for long and tenants that miss get less than they were promised, their promises
+//! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their guarantees
 //! are infeasible at their present miss rates, and no limit changes that. Left alone, whoever has most requests out gets
-//! most of the slow device. So its bytes are dealt out by weight, to nobody more than it needs for its promise (weighted
+//! most of the slow device. So its bytes are dealt out by weight, to nobody more than it needs for its guarantee (weighted
 //! max-min fairness), and who takes more than that from others is limited to it. Who does not need the slow device is not
 //! concerned.
 
@@ -13,13 +13,13 @@ use super::stream::{Device, Stream};
 
 /// A slow device this busy over the last seconds is saturated.
 const SATURATED: f64 = 0.95;
-/// A stream that got this part of its promise over the last seconds is not short.
+/// A stream that got this part of its guarantee over the last seconds is not short.
 const NOT_SHORT: f64 = 0.95;
 /// Shares are dealt out of this much more than was seen, so that the device stays busy and more is found when there is more.
 const PROBE: f64 = 1.05;
 /// A stream that gets this part of its share is not robbed of it.
 const NOT_ROBBED: f64 = 0.9;
-/// Nobody is limited to less than this part of its promise.
+/// Nobody is limited to less than this part of its guarantee.
 const LEAST: f64 = 0.05;
 
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
@@ -29,16 +29,16 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         return;
     }
     let misses = |stream: &Stream| stream.memory.usual_slow > 0.0 && stream.memory.usual_rate > 0.0;
-    let short = |stream: &Stream| misses(stream) && stream.memory.usual_rate < NOT_SHORT * stream.promised;
+    let short = |stream: &Stream| misses(stream) && stream.memory.usual_rate < NOT_SHORT * stream.guaranteed;
     if !streams.iter().any(|stream| short(stream)) {
         return;
     }
-    // What each needs of the slow device for its promise, and its weight.
+    // What each needs of the slow device for its guarantee, and its weight.
     let needs: Vec<(f64, f64)> = streams
         .iter()
         .map(|stream| {
             let per_unit = if misses(stream) { stream.memory.usual_slow / stream.memory.usual_rate } else { 0.0 };
-            (per_unit * stream.promised, stream.weight)
+            (per_unit * stream.guaranteed, stream.weight)
         })
         .collect();
     let had: f64 = streams.iter().map(|stream| stream.memory.usual_slow).sum();
@@ -50,13 +50,13 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         if !short(stream) && share >= need {
             continue;
         }
-        let (measured, promised) = (stream.memory.usual_rate, stream.promised);
-        let attainable = promised * if need > 0.0 { (share / need).min(1.0) } else { 1.0 };
+        let (measured, guaranteed) = (stream.memory.usual_rate, stream.guaranteed);
+        let attainable = guaranteed * if need > 0.0 { (share / need).min(1.0) } else { 1.0 };
         stream.forgive();
-        let limit = if cut { attainable.max(LEAST * promised) } else { promised };
+        let limit = if cut { attainable.max(LEAST * guaranteed) } else { guaranteed };
         if share < need {
             stream.memory.cut = cut;
-            stream.assign(limit, Reason::Infeasible { measured, promised, attainable });
+            stream.assign(limit, Reason::Infeasible { measured, guaranteed, attainable });
         }
     }
 }

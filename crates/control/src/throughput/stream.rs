@@ -1,4 +1,4 @@
-//! One direction of one tenant: what was promised, what it did in the last interval, what it is assigned.
+//! One direction of one tenant: what was guaranteed, what it did in the last interval, what it is assigned.
 
 use crate::time::Duration;
 
@@ -76,7 +76,7 @@ pub(super) enum Interval {
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     unit: Rate,
-    pub(super) promised: f64,
+    pub(super) guaranteed: f64,
     /// The most that may be assigned.
     pub(super) most: f64,
     pub(super) weight: f64,
@@ -88,24 +88,24 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(goal: Goal, weight: f64, max_raise: f64) -> Self {
-        let promised = goal.promised.value() as f64;
+        let guaranteed = goal.guaranteed.value() as f64;
         Self {
-            unit: goal.promised,
-            promised,
-            most: goal.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(promised * max_raise),
+            unit: goal.guaranteed,
+            guaranteed,
+            most: goal.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(guaranteed * max_raise),
             weight,
-            assigned: promised,
+            assigned: guaranteed,
             reason: Reason::NotEnoughData,
             interval: Interval::None,
             memory: accurate::Memory::default(),
         }
     }
 
-    /// The same stream with another promise.
+    /// The same stream with another guarantee.
     pub(super) fn learned_from(mut self, old: &Self) -> Self {
         if core::mem::discriminant(&self.unit) == core::mem::discriminant(&old.unit) {
             self.memory = old.memory.without_debt();
-            self.assign(old.assigned * self.promised / old.promised, old.reason);
+            self.assign(old.assigned * self.guaranteed / old.guaranteed, old.reason);
         }
         self
     }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use evenkeel_policy::check::check_file;
-use evenkeel_policy::config::{Server, Workers};
+use evenkeel_policy::config::{Match, Server, Workers};
 use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
-use evenkeel_policy::units::{Bytes, Cidr, Duration};
+use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::Target;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -255,7 +255,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
 /// `evenkeel tenant`.
 #[derive(Subcommand)]
 pub(crate) enum TenantCommand {
-    /// Change what a tenant was promised, at once
+    /// Change the QoS policy of a tenant, at once
     ///
     /// In force until the next reload or restart: to keep it, put it into the configuration file.
     Set(SetTenant),
@@ -278,39 +278,42 @@ pub(crate) struct SetTenant {
     /// Bytes per second it never exceeds, for example 200MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
-    /// Requests per second it was promised, reads and writes together; 0 = no promise
-    #[arg(long, value_name = "N", conflicts_with = "promise_bytes_per_s")]
-    promise_iops: Option<u64>,
-    /// Bytes per second it was promised, reads and writes together, for example 100MB; 0 = no promise
+    /// Requests per second guaranteed over each second in which it asks, reads and writes together; 0 = no guarantee
+    #[arg(long, value_name = "N", conflicts_with = "guarantee_bytes_per_s")]
+    guarantee_iops: Option<u64>,
+    /// Bytes per second guaranteed, reads and writes together, for example 100MB; 0 = no guarantee
     #[arg(long, value_name = "BYTES")]
-    promise_bytes_per_s: Option<Bytes>,
-    /// Requests per second of reads alone it was promised; writes are not held back for it; 0 = no promise
-    #[arg(long, value_name = "N", conflicts_with_all = ["promise_read_bytes_per_s", "promise_iops", "promise_bytes_per_s"])]
-    promise_read_iops: Option<u64>,
-    /// Bytes per second of reads alone it was promised; 0 = no promise
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["promise_iops", "promise_bytes_per_s"])]
-    promise_read_bytes_per_s: Option<Bytes>,
-    /// Requests per second of writes alone it was promised; reads are not held back for it; 0 = no promise
-    #[arg(long, value_name = "N", conflicts_with_all = ["promise_write_bytes_per_s", "promise_iops", "promise_bytes_per_s"])]
-    promise_write_iops: Option<u64>,
-    /// Bytes per second of writes alone it was promised; 0 = no promise
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["promise_iops", "promise_bytes_per_s"])]
-    promise_write_bytes_per_s: Option<Bytes>,
+    guarantee_bytes_per_s: Option<Bytes>,
+    /// Requests per second of reads alone; writes are not throttled for it; 0 = no guarantee
+    #[arg(long, value_name = "N", conflicts_with_all = ["guarantee_read_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
+    guarantee_read_iops: Option<u64>,
+    /// Bytes per second of reads alone; 0 = no guarantee
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
+    guarantee_read_bytes_per_s: Option<Bytes>,
+    /// Requests per second of writes alone; reads are not throttled for it; 0 = no guarantee
+    #[arg(long, value_name = "N", conflicts_with_all = ["guarantee_write_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
+    guarantee_write_iops: Option<u64>,
+    /// Bytes per second of writes alone; 0 = no guarantee
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
+    guarantee_write_bytes_per_s: Option<Bytes>,
+    /// What its latency is to stay below on pools with slots, for example 10ms or 10ms@99 (percentile); "none" = no target
+    #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
+    latency: Option<Value>,
     /// Share of what reservations leave, relative to other tenants
     #[arg(long)]
     weight: Option<u32>,
     /// How much unused limit may be saved up, for example 50ms
-    #[arg(long)]
-    burst: Option<Duration>,
-    /// Whether it stands back for others
+    #[arg(long, value_name = "TIME")]
+    limit_burst: Option<Duration>,
+    /// Whether it is served before others: background is served when no normal tenant can be
     #[arg(long, value_enum)]
-    class: Option<Class>,
-    /// What goals for response times may do to it
+    priority: Option<Priority>,
+    /// Whether it is throttled for latency targets of others
     #[arg(long, value_enum)]
-    standing: Option<Standing>,
-    /// Connections from these addresses are its own, for example 10.1.0.0/16; may be given several times
-    #[arg(long = "client", value_name = "CIDR")]
-    clients: Vec<Cidr>,
+    throttle: Option<Throttle>,
+    /// Who belongs to it: volume:db-*, address:10.1.0.0/16, uid:1000, certificate:NAME; may be given several times
+    #[arg(long = "match", value_name = "ENTRY")]
+    matches: Vec<Match>,
     /// Make a new tenant if there is none of this name
     #[arg(long)]
     create: bool,
@@ -322,16 +325,16 @@ pub(crate) struct SetTenant {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Class {
+enum Priority {
     Normal,
     Background,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Standing {
-    Ordinary,
-    Important,
+enum Throttle {
     Never,
+    Last,
+    Normal,
     Always,
 }
 
@@ -341,25 +344,25 @@ enum Standing {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let TenantCommand::Set(set) = command;
-    let class = set.class.map(|class| match class {
-        Class::Normal => "normal",
-        Class::Background => "background",
+    let priority = set.priority.map(|priority| match priority {
+        Priority::Normal => "normal",
+        Priority::Background => "background",
     });
-    let standing = set.standing.map(|standing| match standing {
-        Standing::Ordinary => "ordinary",
-        Standing::Important => "important",
-        Standing::Never => "never",
-        Standing::Always => "always",
+    let throttle = set.throttle.map(|throttle| match throttle {
+        Throttle::Never => "never",
+        Throttle::Last => "last",
+        Throttle::Normal => "normal",
+        Throttle::Always => "always",
     });
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
-        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
-        ("promise", promise(&set)),
+        ("limit", limit(set.limit_iops, set.limit_bytes_per_s, set.limit_burst)),
+        ("guarantee", guarantee(&set)),
+        ("latency", set.latency),
         ("weight", set.weight.map(Value::from)),
-        ("burst", set.burst.map(|burst| json!(burst))),
-        ("class", class.map(Value::from)),
-        ("standing", standing.map(Value::from)),
-        ("clients", (!set.clients.is_empty()).then(|| json!(set.clients))),
+        ("priority", priority.map(Value::from)),
+        ("throttle", throttle.map(Value::from)),
+        ("match", (!set.matches.is_empty()).then(|| json!(set.matches))),
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
@@ -382,10 +385,10 @@ pub(crate) enum PoolCommand {
 pub(crate) struct SetPool {
     /// Name of the pool
     name: String,
-    /// Who goes next: mclock, none
+    /// The order of requests: mclock, none
     #[arg(long)]
     scheduler: Option<String>,
-    /// How much may be inside the device: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
+    /// How much may be in flight: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
     #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
     admission: Vec<(String, Value)>,
     /// Requests per second the pool lets through at most; 0 = no limit
@@ -397,9 +400,9 @@ pub(crate) struct SetPool {
     /// What a request costs on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
-    /// What the response time of reads is to stay below, for example 20ms; "none" = no goal
-    #[arg(long, value_parser = parse_goal, value_name = "TIME")]
-    read_response_time: Option<Value>,
+    /// What the latency of reads is to stay below, for example 20ms or 20ms@99 (percentile); "none" = no target
+    #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
+    latency: Option<Value>,
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
     #[arg(long, value_parser = parse_pair, value_name = "KEY=VALUE")]
     emulate: Vec<(String, Value)>,
@@ -420,11 +423,20 @@ fn parse_pair(text: &str) -> Result<(String, Value), String> {
     Ok((key.to_owned(), value))
 }
 
-fn parse_goal(text: &str) -> Result<Value, String> {
-    match text {
-        "none" => Ok(Value::Null),
-        time => time.parse::<Duration>().map(|time| json!(time)).map_err(|error| error.to_string()),
+fn parse_latency(text: &str) -> Result<Value, String> {
+    if text == "none" {
+        return Ok(Value::Null);
     }
+    let (time, percentile) = text.split_once('@').map_or((text, None), |(time, percentile)| (time, Some(percentile)));
+    let target: Duration = time.parse().map_err(|error: UnitError| error.to_string())?;
+    let percentile = match percentile {
+        None | Some("mean") => json!("mean"),
+        Some(text) => {
+            let percent = text.trim_start_matches('p').parse::<f64>();
+            json!(percent.map_err(|_| format!("{text:?} is no percentile; write for example 10ms@99"))?)
+        }
+    };
+    Ok(json!({ "target": target, "percentile": percentile }))
 }
 
 fn parse_admission(text: &str) -> Result<(String, Value), String> {
@@ -459,12 +471,15 @@ fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
     let PoolCommand::Set(set) = command;
-    let body = object([
+    let tuning = object([
         ("scheduler", set.scheduler.map(Value::from)),
         ("admission", admission(set.admission)?),
-        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
         ("base_cost", set.base_cost.map(|cost| json!(cost))),
-        ("read_response_time", set.read_response_time),
+    ]);
+    let body = object([
+        ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
+        ("latency", set.latency),
+        ("tuning", tuning.as_object().is_some_and(|tuning| !tuning.is_empty()).then_some(tuning)),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
@@ -526,24 +541,35 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
     given.then(|| object([("iops", iops.map(Value::from)), ("bytes_per_s", bytes_per_s.map(|rate| json!(rate)))]))
 }
 
-/// A promise in one unit takes the place of one in the other, and one of reads and writes together that of one of each.
-fn promise(set: &SetTenant) -> Option<Value> {
+fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>) -> Option<Value> {
+    let burst = burst.map(|burst| json!(burst));
+    match (rates(iops, bytes_per_s), burst) {
+        (Some(Value::Object(mut limit)), burst) => {
+            limit.extend(burst.map(|burst| ("burst".into(), burst)));
+            Some(limit.into())
+        }
+        (_, burst) => burst.map(|burst| json!({ "burst": burst })),
+    }
+}
+
+/// A guarantee in one unit takes the place of one in the other, and one of reads and writes together that of one of each.
+fn guarantee(set: &SetTenant) -> Option<Value> {
     let rates = |iops: Option<u64>, bytes_per_s: Option<Bytes>| match (iops, bytes_per_s) {
         (None, None) => None,
         (Some(iops), _) => Some(json!({ "iops": iops, "bytes_per_s": null })),
         (None, Some(rate)) => Some(json!({ "iops": null, "bytes_per_s": rate })),
     };
-    if let Some(Value::Object(mut together)) = rates(set.promise_iops, set.promise_bytes_per_s) {
+    if let Some(Value::Object(mut together)) = rates(set.guarantee_iops, set.guarantee_bytes_per_s) {
         together.extend([("read".into(), Value::Null), ("write".into(), Value::Null)]);
         return Some(together.into());
     }
-    let read = rates(set.promise_read_iops, set.promise_read_bytes_per_s);
-    let write = rates(set.promise_write_iops, set.promise_write_bytes_per_s);
+    let read = rates(set.guarantee_read_iops, set.guarantee_read_bytes_per_s);
+    let write = rates(set.guarantee_write_iops, set.guarantee_write_bytes_per_s);
     let each = read.is_some() || write.is_some();
-    let requests = [set.promise_read_iops, set.promise_write_iops].into_iter().flatten();
-    let bytes = [set.promise_read_bytes_per_s, set.promise_write_bytes_per_s].into_iter().flatten();
+    let requests = [set.guarantee_read_iops, set.guarantee_write_iops].into_iter().flatten();
+    let bytes = [set.guarantee_read_bytes_per_s, set.guarantee_write_bytes_per_s].into_iter().flatten();
     let given = requests.chain(bytes.map(|bytes| bytes.0)).any(|rate| rate > 0);
-    // A promise takes the place of one of all; none leaves it alone.
+    // A guarantee takes the place of one of all; none leaves it alone.
     let none = given.then_some(Value::Null);
     each.then(|| object([("iops", none.clone()), ("bytes_per_s", none), ("read", read), ("write", write)]))
 }

@@ -106,16 +106,16 @@ fn pool(pool: &PoolState) -> String {
         }
     }
     for tenant in &pool.tenants {
-        for promise in &tenant.promises {
+        for guarantee in &tenant.guarantees {
             let _ = writeln!(
                 text,
-                "  {} was promised {} {}/s{}; what binds: {}; {}",
+                "  {} was guaranteed {} {}/s{}; what binds: {}; {}",
                 tenant.name,
-                promise.promised_per_s,
-                promise.unit,
-                promise.of_what(),
-                promise.binding,
-                promise.because
+                guarantee.guaranteed_per_s,
+                guarantee.unit,
+                guarantee.of_what(),
+                guarantee.binding,
+                guarantee.because
             );
         }
     }
@@ -146,7 +146,7 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
     vec![
         tenant.name.clone(),
         rates(tenant.qos.reservation_iops, tenant.qos.reservation_bytes_per_s),
-        if tenant.qos.class == "background" {
+        if tenant.qos.priority == "background" {
             format!("{} bg", tenant.qos.weight)
         } else {
             tenant.qos.weight.to_string()

@@ -213,7 +213,7 @@ fn config(folder: &Path) -> String {
          [tenants.light]\nweight = 4\nreservation = {{ iops = 2000 }}\n"
     );
     for Setting { name, admission, .. } in &SETTINGS {
-        text += &format!("[pools.p-{name}]\nadmission = {admission}\n{DEVICE}\n");
+        text += &format!("[pools.p-{name}]\ntuning.admission = {admission}\n{DEVICE}\n");
         for tenant in ["bulk", "light"] {
             text += &format!(
                 "[volumes.{tenant}-{name}]\npool = \"p-{name}\"\ntenant = \"{tenant}\"\nbackend = \"emulate\"\n\

@@ -8,8 +8,8 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use evenkeel_guard::agent::array_record::SlotsRecord;
+use evenkeel_guard::agent::guarantee_record::GuaranteeRecord;
 use evenkeel_guard::agent::osd_record::OsdRecord;
-use evenkeel_guard::agent::promise_record::PromiseRecord;
 use evenkeel_guard::agent::record::Record;
 use serde::{Deserialize, Serialize};
 
@@ -23,9 +23,9 @@ type Agent = State<Arc<Mutex<Shared>>>;
 pub(crate) struct Decisions {
     /// Newest first.
     pub(crate) decisions: Vec<Record>,
-    /// About promised throughputs, newest first.
+    /// About guaranteed throughputs, newest first.
     #[serde(default)]
-    pub(crate) promises: Vec<PromiseRecord>,
+    pub(crate) guarantees: Vec<GuaranteeRecord>,
     /// About slots of arrays, newest first.
     #[serde(default)]
     pub(crate) slots: Vec<SlotsRecord>,
@@ -65,7 +65,7 @@ async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Respons
     let (name, count) = (wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
     Json(Decisions {
         decisions: agent.records(name, count),
-        promises: keeper.records(name, count),
+        guarantees: keeper.records(name, count),
         slots: arrays.records(name, count),
         osds: shared.osd_records(name, count),
     })

@@ -5,8 +5,8 @@ use std::fmt;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState};
+use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
 use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseState};
 use evenkeel_guard::agent::record::{ClientState, DeviceState, ResourceState, State};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -98,27 +98,29 @@ const HYBRID: &[Metric<HybridState>] = &[
     gauge("hybrid_slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| {
         h.slow_bytes_per_s
     }),
-    gauge("hybrid_background_bytes_per_second", "What the slow device does for nobody with a promise.", None, |h| {
+    gauge("hybrid_background_bytes_per_second", "What the slow device does for nobody with a guarantee.", None, |h| {
         Some(h.background_bytes_per_s)
     }),
 ];
 
-const GROUP: &[Metric<PromiseState>] =
-    &[gauge("promise_foreign", "1 while somebody else has set limits, which are left alone.", None, |g| {
+const GROUP: &[Metric<GuaranteeState>] =
+    &[gauge("guarantee_foreign", "1 while somebody else has set limits, which are left alone.", None, |g| {
         whether(g.foreign_limit.is_some())
     })];
 
-/// Of promised throughputs, in bytes or requests as the label `unit` says.
-const PROMISE: &[Metric<DirectionState>] = &[
-    gauge("promise_promised_per_second", "What was promised, in the unit of the promise.", None, |d| Some(d.promised)),
-    gauge("promise_measured_per_second", "What it got in the last period.", None, |d| Some(d.measured)),
-    gauge("promise_limit_per_second", "The limit that is assigned.", None, |d| Some(d.limit)),
-    gauge("promise_miss_ratio", "Part of its bytes that reached the slow device; absent without I/O.", None, |d| {
+/// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
+const GUARANTEE: &[Metric<DirectionState>] = &[
+    gauge("guarantee_guaranteed_per_second", "What was guaranteed, in the unit of the guarantee.", None, |d| {
+        Some(d.guaranteed)
+    }),
+    gauge("guarantee_measured_per_second", "What it got in the last period.", None, |d| Some(d.measured)),
+    gauge("guarantee_limit_per_second", "The limit that is assigned.", None, |d| Some(d.limit)),
+    gauge("guarantee_miss_ratio", "Part of its bytes that reached the slow device; absent without I/O.", None, |d| {
         d.miss_rate
     }),
     gauge(
-        "promise_infeasible",
-        "1 while it asks for what it was promised and the devices cannot give it.",
+        "guarantee_infeasible",
+        "1 while it asks for what it was guaranteed and the devices cannot give it.",
         None,
         |d| whether(out_of_reach(&d.reason)),
     ),
@@ -251,15 +253,15 @@ fn hybrids(encoder: &mut DescriptorEncoder<'_>, hybrids: &[HybridState]) -> fmt:
             (of.iter().cloned().chain(names).collect(), group)
         })
     });
-    let groups: Vec<Row<'_, PromiseState>> = groups.collect();
+    let groups: Vec<Row<'_, GuaranteeState>> = groups.collect();
     each(encoder, GROUP, &groups)?;
     let directions = groups.iter().flat_map(|(of, group)| {
         let both = [("read", &group.read), ("write", &group.write)];
-        both.into_iter().filter_map(move |(direction, promise)| {
-            let promise = promise.as_ref()?;
-            let kind = [("direction", direction.into()), ("unit", promise.unit.as_str().into())];
-            Some((of.iter().cloned().chain(kind).collect(), promise))
+        both.into_iter().filter_map(move |(direction, guarantee)| {
+            let guarantee = guarantee.as_ref()?;
+            let kind = [("direction", direction.into()), ("unit", guarantee.unit.as_str().into())];
+            Some((of.iter().cloned().chain(kind).collect(), guarantee))
         })
     });
-    each(encoder, PROMISE, &directions.collect::<Vec<_>>())
+    each(encoder, GUARANTEE, &directions.collect::<Vec<_>>())
 }

@@ -208,7 +208,7 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
     let config = warned(config);
     output::print(&format!("usable: {} resources with a goal", config.resources.len()));
     let hybrids = config.hybrids.len();
-    output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with promises") } else { String::new() });
+    output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with guarantees") } else { String::new() });
     let arrays = config.arrays.len();
     output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts") } else { String::new() });
     output::print(&config.ceph.map_or_else(|| "\n".into(), |ceph| format!(", OSDs by {}\n", ceph.admission.kind())));

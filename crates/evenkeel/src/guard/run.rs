@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use evenkeel_guard::Agent;
 use evenkeel_guard::agent::array_files::Arrays;
+use evenkeel_guard::agent::guarantee_files::Keeper;
 use evenkeel_guard::agent::osd_record::OsdRecord;
-use evenkeel_guard::agent::promise_files::Keeper;
 use evenkeel_guard::agent::record::State;
 use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
@@ -158,7 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let watches = config.watches_devices();
     if !watches && config.ceph.is_none() {
         return Err(anyhow!(
-            "no resource has a goal; add [resources.NAME] with read_response_time, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were promised a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
+            "no resource has a goal; add [resources.NAME] with latency, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were guaranteed a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
         ));
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     agent.follow(first);
     let mut read_times = agent.wants_read_times().then(|| start_read_times(&agent, goals.len())).transpose()?;
     let keeper =
-        Keeper::open(&config, &Roots::default(), Path::new(cgroup::ROOT)).context("promises cannot be kept")?;
+        Keeper::open(&config, &Roots::default(), Path::new(cgroup::ROOT)).context("guarantees cannot be kept")?;
     let arrays = Arrays::new(&config, &Roots::default())?;
     let others = keeper.names().chain(arrays.names()).map(str::to_owned);
     let guarded: Vec<String> = goals.into_iter().chain(others).collect();

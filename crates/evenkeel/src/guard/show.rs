@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use evenkeel_guard::agent::array_record::{ArrayState, QueueState, SlotsRecord};
+use evenkeel_guard::agent::guarantee_record::{DirectionState, HybridState};
 use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::promise_record::{DirectionState, HybridState};
 use evenkeel_guard::agent::record::{ClientState, State};
 use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
 use evenkeel_guard::discovery::osds::OsdEntry;
@@ -130,7 +130,7 @@ pub(super) fn state(state: &State) -> String {
         text += &if rows.is_empty() { "  no clients found\n".into() } else { table(&head, &rows) };
     }
     for hybrid in &state.hybrids {
-        text += &promises(hybrid);
+        text += &guarantees(hybrid);
     }
     if let Some(exchange) = &state.exchange {
         let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
@@ -205,7 +205,7 @@ fn osd(osd: &OsdState) -> Vec<String> {
 }
 
 /// A hybrid device and its tenants.
-fn promises(hybrid: &HybridState) -> String {
+fn guarantees(hybrid: &HybridState) -> String {
     let mut text = String::new();
     let slow = match (hybrid.slow_bytes_per_s, hybrid.slow_is_trusted) {
         (None, _) => "its slow device was not seen busy yet".to_owned(),
@@ -214,7 +214,7 @@ fn promises(hybrid: &HybridState) -> String {
     };
     let _ = writeln!(
         text,
-        "\n{}: {} {}, {slow}, {:.2} MB/s of it for nobody with a promise; limits by {}",
+        "\n{}: {} {}, {slow}, {:.2} MB/s of it for nobody with a guarantee; limits by {}",
         hybrid.name,
         hybrid.kind,
         hybrid.device,
@@ -224,7 +224,7 @@ fn promises(hybrid: &HybridState) -> String {
     if let Some(trouble) = hybrid.cache.as_ref().and_then(|cache| cache.trouble.as_ref()) {
         let _ = writeln!(text, "  the cache is in trouble: {trouble}");
     }
-    let head = ["group", "tenant", "", "promised", "got", "missed", "limit", "because"];
+    let head = ["group", "tenant", "", "guaranteed", "got", "missed", "limit", "because"];
     let mut rows = Vec::new();
     for tenant in &hybrid.tenants {
         for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
@@ -235,7 +235,7 @@ fn promises(hybrid: &HybridState) -> String {
                 tenant.group.clone(),
                 tenant.tenant.clone(),
                 name.to_owned(),
-                rate(goal, goal.promised),
+                rate(goal, goal.guaranteed),
                 rate(goal, goal.measured),
                 goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
                 if foreign.is_some() { "-".into() } else { rate(goal, goal.limit) },
@@ -268,7 +268,7 @@ fn client(client: &ClientState) -> Vec<String> {
 
 /// Decisions, newest first: about clients of resources, tenants of hybrid devices, volumes of arrays, and OSDs.
 pub(super) fn decisions(all: &Decisions) -> String {
-    let Decisions { decisions: records, promises, slots, osds } = all;
+    let Decisions { decisions: records, guarantees, slots, osds } = all;
     let mut text = String::new();
     for record in records {
         let _ = writeln!(
@@ -280,7 +280,7 @@ pub(super) fn decisions(all: &Decisions) -> String {
             let _ = writeln!(text, "  {} waits {:.1} ms: {}", held.client, held.delay_ms, held.because);
         }
     }
-    for record in promises {
+    for record in guarantees {
         let _ = writeln!(
             text,
             "{:.1} s to {:.1} s, {}, {} of {}: {} ({} times, limits {} to {} {})",
@@ -314,7 +314,7 @@ pub(super) fn decisions(all: &Decisions) -> String {
             kib(record.budget_bytes)
         );
     }
-    if records.is_empty() && promises.is_empty() && slots.is_empty() && osds.is_empty() {
+    if records.is_empty() && guarantees.is_empty() && slots.is_empty() && osds.is_empty() {
         text.push_str("nothing has been decided yet\n");
     }
     text

@@ -65,7 +65,7 @@ type Answer = Result<Json<Changed>, Rejected>;
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Wanted {
-    /// Without what takes most room: buckets of histograms, and decisions about promises but the newest.
+    /// Without what takes most room: buckets of histograms, and decisions about guarantees but the newest.
     brief: bool,
     /// Of all tenants this one alone.
     tenant: Option<String>,
@@ -84,7 +84,7 @@ async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response
             for latency in [&mut tenant.queue_wait, &mut tenant.device_latency, &mut tenant.response_time] {
                 latency.buckets.clear();
             }
-            tenant.promises.iter_mut().for_each(|promise| promise.decisions.clear());
+            tenant.guarantees.iter_mut().for_each(|guarantee| guarantee.decisions.clear());
         }
     }
     Json(state).into_response()

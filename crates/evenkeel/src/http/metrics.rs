@@ -9,7 +9,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use evenkeel_policy::state::{
-    GoalState, PoolState, PromiseState, RemoteState, SlotsState, State, TenantSlotsState, TenantState, VolumeState,
+    GoalState, GuaranteeState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState, VolumeState,
     WorkerState,
 };
 use prometheus_client::collector::Collector;
@@ -154,22 +154,22 @@ const TENANT_SLOTS: &[Metric<TenantSlotsState>] = &[
     counter("tenant_goal_violations", "Of those, how many violated it.", None, |s| s.violated_total),
 ];
 
-/// Of promised throughputs, in bytes or requests as the label `unit` says.
-const PROMISE: &[Metric<PromiseState>] = &[
-    gauge("tenant_promise", "Bytes or requests per second that it was promised; absent = none.", None, |p| {
-        some(p.promised_per_s)
+/// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
+const GUARANTEE: &[Metric<GuaranteeState>] = &[
+    gauge("tenant_guarantee", "Bytes or requests per second that it was guaranteed; absent = none.", None, |p| {
+        some(p.guaranteed_per_s)
     }),
-    gauge("tenant_promise_measured", "What it got in the last interval.", None, |p| p.measured_per_s),
-    gauge("tenant_promise_limit", "The limit assigned for that.", None, |p| some(p.limit_per_s)),
+    gauge("tenant_guarantee_measured", "What it got in the last interval.", None, |p| p.measured_per_s),
+    gauge("tenant_guarantee_limit", "The limit assigned for that.", None, |p| some(p.limit_per_s)),
     gauge(
-        "tenant_promise_infeasible",
-        "1 while it asks for what it was promised and the device cannot give it.",
+        "tenant_guarantee_infeasible",
+        "1 while it asks for what it was guaranteed and the device cannot give it.",
         None,
         |p| whether(out_of_reach(&p.reason)),
     ),
 ];
 
-/// Whether this is a reason of a promise that is not kept, although the tenant asks for it.
+/// Whether this is a reason of a guarantee that is not kept, although the tenant asks for it.
 pub(crate) fn out_of_reach(reason: &str) -> bool {
     ["infeasible", "at_ceiling", "no_solution"].contains(&reason)
 }
@@ -279,13 +279,13 @@ fn tenants(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Res
         .collect();
     each(encoder, TENANT, &rows)?;
     each(encoder, TENANT_SLOTS, &part(&rows, |tenant| tenant.slots.as_ref()))?;
-    let promises = rows.iter().flat_map(|(labels, tenant)| {
-        tenant.promises.iter().map(move |promise| {
-            let kind = [("of", promise.of.as_str().into()), ("unit", promise.unit.as_str().into())];
-            (labels.iter().cloned().chain(kind).collect(), promise)
+    let guarantees = rows.iter().flat_map(|(labels, tenant)| {
+        tenant.guarantees.iter().map(move |guarantee| {
+            let kind = [("of", guarantee.of.as_str().into()), ("unit", guarantee.unit.as_str().into())];
+            (labels.iter().cloned().chain(kind).collect(), guarantee)
         })
     });
-    each(encoder, PROMISE, &promises.collect::<Vec<_>>())?;
+    each(encoder, GUARANTEE, &guarantees.collect::<Vec<_>>())?;
     for counts in TENANT_COUNTS {
         let samples = rows.iter().flat_map(|(labels, tenant)| {
             counts.values.iter().map(move |&(value, count)| {

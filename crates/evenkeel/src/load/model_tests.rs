@@ -175,7 +175,7 @@ struct Store {
     flying: Vec<Flying>,
     /// Completed writes that no flush has been sent for yet.
     completed: Vec<u64>,
-    promised: Vec<Floor>,
+    guaranteed: Vec<Floor>,
 }
 
 enum Flying {
@@ -194,7 +194,7 @@ impl Store {
             flushed: vec![0xee; size],
             flying: Vec::new(),
             completed: Vec::new(),
-            promised: Vec::new(),
+            guaranteed: Vec::new(),
         }
     }
 
@@ -261,7 +261,7 @@ impl Store {
             Flying::Read { at, issued, data, .. } => {
                 self.lab.model.end_read(at, GRAIN, issued, Some(&data))?;
             }
-            Flying::Flush { floors, .. } => self.promised.extend(floors),
+            Flying::Flush { floors, .. } => self.guaranteed.extend(floors),
         }
         Ok(())
     }
@@ -279,10 +279,10 @@ impl Store {
     }
 }
 
-/// Holds an image against what was promised, as `--check-journal` does.
-fn check_promises(promised: &[Floor], image: &[u8]) -> Result<(), Box<Mismatch>> {
+/// Holds an image against what was guaranteed, as `--check-journal` does.
+fn check_guarantees(guaranteed: &[Floor], image: &[u8]) -> Result<(), Box<Mismatch>> {
     let mut lab = Lab { model: Model::new(Content::new(1), 0, 4 * GRAIN, GRAIN) };
-    for floor in promised {
+    for floor in guaranteed {
         for at in (floor.offset..floor.offset + floor.length).step_by(GRAIN as usize) {
             let before = match lab.model.at_rest(at) {
                 Some(Holds::AtLeast(generation)) => generation,
@@ -298,8 +298,8 @@ fn check_promises(promised: &[Floor], image: &[u8]) -> Result<(), Box<Mismatch>>
 }
 
 #[test]
-fn a_sound_store_never_raises_an_alarm_and_keeps_its_promises() {
-    let mut promises = 0;
+fn a_sound_store_never_raises_an_alarm_and_keeps_its_guarantees() {
+    let mut guarantees = 0;
     for seed in 0..300 {
         let mut store = Store::new(seed);
         for _ in 0..400 {
@@ -309,14 +309,14 @@ fn a_sound_store_never_raises_an_alarm_and_keeps_its_promises() {
             store.step().unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
         }
         let image = store.power_cut();
-        check_promises(&store.promised, &image).unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
-        promises += store.promised.len();
+        check_guarantees(&store.guaranteed, &image).unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
+        guarantees += store.guaranteed.len();
     }
-    assert!(promises > 1000, "{promises} promises were put to the test");
+    assert!(guarantees > 1000, "{guarantees} guarantees were put to the test");
 }
 
 #[test]
-fn a_store_that_flushes_nothing_breaks_its_promises() {
+fn a_store_that_flushes_nothing_breaks_its_guarantees() {
     let caught = (0..100).filter(|&seed| {
         let mut store = Store::new(seed);
         for _ in 0..400 {
@@ -327,7 +327,7 @@ fn a_store_that_flushes_nothing_breaks_its_promises() {
         }
         store.flushed.fill(0xee);
         let image = store.power_cut();
-        !store.promised.is_empty() && check_promises(&store.promised, &image).is_err()
+        !store.guaranteed.is_empty() && check_guarantees(&store.guaranteed, &image).is_err()
     });
     assert!(caught.count() > 90);
 }

@@ -17,7 +17,7 @@ evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --j
         }
         saat::NAME => {
             "
-baseline: the promise as the limit. faithful: SAAT as published, every second.
+baseline: the guarantee as the limit. faithful: SAAT as published, every second.
 evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
 "
         }

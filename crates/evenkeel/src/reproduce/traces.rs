@@ -58,7 +58,7 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     if recorded.requests() == MAX_REQUESTS {
         tracing::warn!("of trace {name} the first {MAX_REQUESTS} requests are replayed, over and over");
     }
-    ensure!(recorded.reads().is_some(), "trace {name} must have reads and writes: each is promised its part");
+    ensure!(recorded.reads().is_some(), "trace {name} must have reads and writes: each is guaranteed its part");
     Ok(Arc::new(recorded))
 }
 

@@ -445,7 +445,7 @@ fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<
 }
 
 fn merge(target: &mut Value, patch: Value) {
-    let names_itself = ["kind", "preset"].iter().any(|key| patch.get(key).is_some());
+    let names_itself = evenkeel_policy::document::SELF_NAMING.iter().any(|key| patch.get(key).is_some());
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) if !names_itself => {
             for (key, value) in patch {
@@ -463,15 +463,14 @@ fn merge(target: &mut Value, patch: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::config::{Admission, Emulate, Pool, Preset, Tenant};
-    use evenkeel_policy::units::Rates;
+    use evenkeel_policy::config::{Admission, Emulate, Limit, Pool, Preset, Tenant};
 
     #[test]
     fn a_patch_changes_what_it_names_and_nothing_else() {
-        let limit = Rates { iops: 100, bytes_per_s: Bytes(1_000) };
+        let limit = Limit { iops: 100, bytes_per_s: Bytes(1_000), ..Limit::default() };
         let tenant = Tenant { weight: 7, limit, ..Tenant::default() };
         let patched: Tenant = merged(&tenant, json!({ "limit": { "iops": 50 } })).expect("valid");
-        assert_eq!(patched, Tenant { limit: Rates { iops: 50, ..limit }, ..tenant.clone() });
+        assert_eq!(patched, Tenant { limit: Limit { iops: 50, ..limit }, ..tenant.clone() });
         let reset: Tenant = merged(&tenant, json!({ "weight": null })).expect("valid");
         assert_eq!(reset, Tenant { weight: 1, ..tenant });
     }
@@ -479,12 +478,14 @@ mod tests {
     #[test]
     fn another_kind_of_admission_replaces_the_old_one() {
         let pool: Pool =
-            merged(&Pool::default(), json!({ "admission": { "kind": "fixed", "budget": "1MiB" } })).expect("valid");
-        assert_eq!(pool.admission, Admission::Fixed { budget: Bytes(1 << 20) });
-        let tuned: Pool = merged(&Pool::default(), json!({ "admission": { "tolerance": 0.05 } })).expect("valid");
-        assert_eq!(tuned.admission, Admission::Elastic { tolerance: 0.05 });
-        let bare: Pool = merged(&pool, json!({ "admission": "none" })).expect("valid");
-        assert_eq!(bare.admission, Admission::None);
+            merged(&Pool::default(), json!({ "tuning": { "admission": { "kind": "fixed", "budget": "1MiB" } } }))
+                .expect("valid");
+        assert_eq!(pool.tuning.admission, Admission::Fixed { budget: Bytes(1 << 20) });
+        let tuned: Pool =
+            merged(&Pool::default(), json!({ "tuning": { "admission": { "tolerance": 0.05 } } })).expect("valid");
+        assert_eq!(tuned.tuning.admission, Admission::Elastic { tolerance: 0.05 });
+        let bare: Pool = merged(&pool, json!({ "tuning": { "admission": "none" } })).expect("valid");
+        assert_eq!(bare.tuning.admission, Admission::None);
     }
 
     #[test]

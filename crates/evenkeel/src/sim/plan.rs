@@ -26,8 +26,9 @@ impl FromStr for Sweep {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, values) =
-            text.split_once('=').ok_or("write KEY=A,B,..., for example pool.admission.budget=64KiB,256KiB,1MiB")?;
+        let (key, values) = text
+            .split_once('=')
+            .ok_or("write KEY=A,B,..., for example pool.tuning.admission.budget=64KiB,256KiB,1MiB")?;
         let values = split(values);
         if values.iter().any(String::is_empty) {
             return Err("a value between the commas is missing".into());
@@ -202,7 +203,8 @@ mod tests {
     fn sweeps_split_outside_of_brackets_and_strings() {
         let values = |text: &str| text.parse::<Sweep>().map(|sweep| sweep.values);
         assert_eq!(values("a.b=1, 2,3").unwrap(), ["1", "2", "3"]);
-        let tables = values("pool.admission=none,{ kind = \"fixed\", budget = \"1MiB\" },\"a,b\",[1,[2,3]]").unwrap();
+        let tables =
+            values("pool.tuning.admission=none,{ kind = \"fixed\", budget = \"1MiB\" },\"a,b\",[1,[2,3]]").unwrap();
         assert_eq!(tables, ["none", "{ kind = \"fixed\", budget = \"1MiB\" }", "\"a,b\"", "[1,[2,3]]"]);
         assert!(values("a").is_err() && values("a=").is_err() && values("a=1,,2").is_err());
     }

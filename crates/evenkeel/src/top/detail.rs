@@ -107,13 +107,13 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     let owners = if limit.iops_owner.is_some() { owner(&limit.iops_owner) } else { owner(&limit.bytes_per_s_owner) };
     let mut facts = vec![
         (
-            "promised",
+            "guaranteed",
             format!(
                 "reservation {}, weight {}, {}, {}",
                 rates(qos.reservation_iops, qos.reservation_bytes_per_s),
                 qos.weight,
-                qos.class,
-                tenant.standing
+                qos.priority,
+                tenant.throttle
             ),
         ),
         ("limit", rates(limit.iops, limit.bytes_per_s) + &owners),
@@ -154,22 +154,22 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
         facts.push(("slots", text));
     }
     let mut decisions = Vec::new();
-    for promise in &tenant.promises {
-        let measured = promise.measured_per_s.map_or_else(|| "-".into(), count);
+    for guarantee in &tenant.guarantees {
+        let measured = guarantee.measured_per_s.map_or_else(|| "-".into(), count);
         let text = format!(
             "{} {}/s{}, got {measured}; what binds: {}; {}",
-            count(promise.promised_per_s as f64),
-            promise.unit,
-            promise.of_what(),
-            promise.binding,
-            promise.because
+            count(guarantee.guaranteed_per_s as f64),
+            guarantee.unit,
+            guarantee.of_what(),
+            guarantee.binding,
+            guarantee.because
         );
-        facts.push(("promise", text));
-        decisions.extend(promise.decisions.iter().map(|decision| Told {
+        facts.push(("guarantee", text));
+        decisions.extend(guarantee.decisions.iter().map(|decision| Told {
             from_s: decision.from_s,
             until_s: decision.until_s,
             times: decision.times,
-            because: format!("{}{}", decision.because, promise.of_what()),
+            because: format!("{}{}", decision.because, guarantee.of_what()),
         }));
     }
     newest_first(&mut decisions);
@@ -239,10 +239,10 @@ fn of_agent(feed: &guard::Feed, tab: Tab, id: &Id, more: Option<&More>) -> Detai
         );
         told(record.from_s, record.until_s, record.times, text)
     }));
-    let promises = all.promises.iter().filter(|record| format!("{} {}", record.group, record.direction) == id.name);
+    let guarantees = all.guarantees.iter().filter(|record| format!("{} {}", record.group, record.direction) == id.name);
     detail
         .decisions
-        .extend(promises.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
+        .extend(guarantees.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
     let slots = all.slots.iter().filter(|record| record.volume == id.name);
     detail
         .decisions

@@ -1,13 +1,13 @@
 //! What an agent tells, as rows.
 
 use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState};
+use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
 use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseState};
 use evenkeel_guard::agent::record::{ClientState, ResourceState, State};
 
 use super::figures::{bytes, count, megabytes, ms, uptime};
 use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
-use super::serve::{AT_LIMIT, promise_kept, short};
+use super::serve::{AT_LIMIT, guarantee_kept, short};
 
 /// Remembers the last answer, as goals are judged by what was counted since.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ fn of_client(resource: &ResourceState, client: &ClientState, acting: bool) -> Ro
 }
 
 fn of_groups(hybrid: &HybridState) -> Vec<Row> {
-    let directions = |tenant: &PromiseState| {
+    let directions = |tenant: &GuaranteeState| {
         let both = [("read", &tenant.read), ("write", &tenant.write)];
         let rows = both.map(|(name, direction)| Some(of_group(hybrid, tenant, name, direction.as_ref()?)));
         rows.into_iter().flatten().collect::<Vec<_>>()
@@ -133,7 +133,7 @@ fn of_groups(hybrid: &HybridState) -> Vec<Row> {
     hybrid.tenants.iter().flat_map(directions).collect()
 }
 
-fn of_group(hybrid: &HybridState, tenant: &PromiseState, direction: &str, goal: &DirectionState) -> Row {
+fn of_group(hybrid: &HybridState, tenant: &GuaranteeState, direction: &str, goal: &DirectionState) -> Row {
     let in_bytes = goal.unit == "bytes_per_s";
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
     let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
@@ -146,8 +146,8 @@ fn of_group(hybrid: &HybridState, tenant: &PromiseState, direction: &str, goal: 
         iops: (!in_bytes).then_some(goal.measured),
         bytes_per_s: in_bytes.then_some(goal.measured),
         goal: Some(Goal {
-            what: rate(goal.promised),
-            kept: promise_kept(&goal.reason, Some(goal.measured), goal.promised),
+            what: rate(goal.guaranteed),
+            kept: guarantee_kept(&goal.reason, Some(goal.measured), goal.guaranteed),
         }),
         hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
         why: foreign.clone().unwrap_or_else(|| goal.because.clone()),

@@ -17,7 +17,7 @@ pub(super) enum Tab {
     Resources,
     /// Who reaches them.
     Initiators,
-    /// Control groups with promises.
+    /// Control groups with guarantees.
     Groups,
     /// Volumes of arrays, through the queues of this host.
     Queues,
@@ -131,7 +131,7 @@ impl Verdict {
     }
 }
 
-/// What was promised, and whether it is kept.
+/// What was guaranteed, and whether it is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Goal {
     /// For example `p99<20ms`.

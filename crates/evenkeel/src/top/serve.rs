@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use evenkeel_policy::state::{
-    ClientState, Clients, GoalState, LatencyState, LimitState, PoolState, PromiseState, State, TenantSlotsState,
+    ClientState, Clients, GoalState, GuaranteeState, LatencyState, LimitState, PoolState, State, TenantSlotsState,
     TenantState, VolumeState,
 };
 
@@ -13,8 +13,8 @@ use crate::http::metrics::BLIND;
 
 /// A rate of so much of its limit is at the limit: what is measured between two looks is never exact.
 pub(super) const AT_LIMIT: f64 = 0.95;
-/// As much of a promise is a promise kept, for the same reason.
-pub(super) const AS_PROMISED: f64 = 0.98;
+/// As much of a guarantee is a guarantee kept, for the same reason.
+pub(super) const AS_GUARANTEED: f64 = 0.98;
 
 /// Times of the same count differ by so much at most: the server works them out anew for each answer.
 const SAME_S: f64 = 0.01;
@@ -345,11 +345,11 @@ fn of_tenant(tenant: &TenantState, was: Option<&TenantState>, seconds: f64, pool
 
 /// What was decided about a tenant that is not held back.
 fn of_goal(tenant: &TenantState) -> Option<String> {
-    let promise = tenant.promises.first().map(|promise| promise.because.clone());
-    promise.or_else(|| tenant.slots.as_ref().map(|slots| slots.because.clone())).filter(|because| !because.is_empty())
+    let guarantee = tenant.guarantees.first().map(|guarantee| guarantee.because.clone());
+    guarantee.or_else(|| tenant.slots.as_ref().map(|slots| slots.because.clone())).filter(|because| !because.is_empty())
 }
 
-/// All that a tenant was promised: a response time, throughputs, a reservation.
+/// All that a tenant was guaranteed: a response time, throughputs, a reservation.
 fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goal> {
     let mut goals = Vec::new();
     if let Some((slots, goal_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.goal_ms?))) {
@@ -363,14 +363,14 @@ fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goa
         let statistic = if slots.statistic.is_empty() { "mean" } else { &slots.statistic };
         goals.push(Goal { what: format!("{statistic}<{}ms", short(goal_ms)), kept });
     }
-    goals.extend(tenant.promises.iter().map(promised));
+    goals.extend(tenant.guarantees.iter().map(guaranteed));
     let reserved = [
         (tenant.qos.reservation_iops, work.iops, "IOPS"),
         (tenant.qos.reservation_bytes_per_s, work.bytes_per_s, "MB/s"),
     ];
     for (reserved, got, unit) in reserved {
         let Some(reserved) = reserved.map(|reserved| reserved as f64) else { continue };
-        let kept = if got >= AS_PROMISED * reserved {
+        let kept = if got >= AS_GUARANTEED * reserved {
             Verdict::Kept
         } else if tenant.queued_requests == 0 {
             // It could have had more, had it asked.
@@ -384,24 +384,24 @@ fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goa
     goals
 }
 
-fn promised(promise: &PromiseState) -> Goal {
-    let promised = promise.promised_per_s as f64;
-    let figure = if promise.unit == "bytes" { megabytes(promised) + " MB/s" } else { count(promised) + "/s" };
-    let what = match promise.of.as_str() {
+fn guaranteed(guarantee: &GuaranteeState) -> Goal {
+    let guaranteed = guarantee.guaranteed_per_s as f64;
+    let figure = if guarantee.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + "/s" };
+    let what = match guarantee.of.as_str() {
         "read" => format!("{figure} read"),
         "write" => format!("{figure} wr"),
         _ => figure,
     };
-    Goal { what, kept: promise_kept(&promise.reason, promise.measured_per_s, promised) }
+    Goal { what, kept: guarantee_kept(&guarantee.reason, guarantee.measured_per_s, guaranteed) }
 }
 
-/// Whether a promised throughput is kept: less than that was perhaps all that was asked for.
-pub(super) fn promise_kept(reason: &str, measured: Option<f64>, promised: f64) -> Verdict {
+/// Whether a guaranteed throughput is kept: less than that was perhaps all that was asked for.
+pub(super) fn guarantee_kept(reason: &str, measured: Option<f64>, guaranteed: f64) -> Verdict {
     match (measured, reason) {
         (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => {
             Verdict::Quiet
         }
-        (Some(measured), _) if measured >= AS_PROMISED * promised => Verdict::Kept,
+        (Some(measured), _) if measured >= AS_GUARANTEED * guaranteed => Verdict::Kept,
         _ => Verdict::Missed,
     }
 }
@@ -414,10 +414,10 @@ fn held(tenant: &TenantState, work: Option<Work>) -> Option<(Hold, String)> {
         return Some((Hold { by: hold.slots_owner.clone(), how }, because));
     }
     if let Some(hold) = work.and_then(|work| at_limit(&tenant.limit, work)) {
-        let promise = tenant.promises.iter().find(|promise| promise.binding == hold.by);
-        let because = promise.map_or_else(
+        let guarantee = tenant.guarantees.iter().find(|guarantee| guarantee.binding == hold.by);
+        let because = guarantee.map_or_else(
             || format!("it is at its limit of {}, set by {}", hold.how, hold.by),
-            |promise| promise.because.clone(),
+            |guarantee| guarantee.because.clone(),
         );
         return Some((hold, because));
     }

@@ -1,11 +1,11 @@
 //! Answers and keys go in, screens come out.
 
 use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState};
-use evenkeel_guard::agent::promise_record::{DirectionState, HybridState, PromiseState as GroupState};
+use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState as GroupState, HybridState};
 use evenkeel_guard::agent::record::{self, ClientState as Initiator, ResourceState};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GoalDecision, GoalState, HoldState, LatencyState, LimitState, PoolState,
-    PromiseDecision, PromiseState, QosState, RemoteState, State, TenantSlotsState, TenantState, VolumeState,
+    AdmissionState, ClientState, Clients, GoalDecision, GoalState, GuaranteeDecision, GuaranteeState, HoldState,
+    LatencyState, LimitState, PoolState, QosState, RemoteState, State, TenantSlotsState, TenantState, VolumeState,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -87,23 +87,23 @@ fn server(seconds: u64) -> State {
     };
     let hold =
         HoldState { slots: 4, slots_owner: "response".into(), rest_ms: 12.5, because: "91 % of the load".into() };
-    let promise = PromiseState {
+    let guarantee = GuaranteeState {
         of: "write".into(),
         unit: "bytes".into(),
-        promised_per_s: 50_000_000,
+        guaranteed_per_s: 50_000_000,
         measured_per_s: Some(2e6),
         limit_per_s: 60_000_000,
         reason: "infeasible".into(),
-        because: "the promise cannot be kept now".into(),
+        because: "the guarantee cannot be kept now".into(),
         binding: "throughput".into(),
-        decisions: vec![PromiseDecision { because: "long ago".into(), times: 3, ..PromiseDecision::default() }],
+        decisions: vec![GuaranteeDecision { because: "long ago".into(), times: 3, ..GuaranteeDecision::default() }],
     };
     let reserved = QosState { reservation_iops: Some(400), ..QosState::default() };
     let limit = LimitState { iops: Some(50), iops_owner: Some("operator".into()), ..LimitState::default() };
     let tenants = vec![
         TenantState { hold: Some(hold), ..tenant("backup", seconds * 1000, 40.0, 10.0) },
         TenantState { qos: reserved, ..tenant("database", seconds * 500, 0.25, 1.25) },
-        TenantState { limit, promises: vec![promise], ..tenant("shop", seconds * 50, 2.0, 1.0) },
+        TenantState { limit, guarantees: vec![guarantee], ..tenant("shop", seconds * 50, 2.0, 1.0) },
     ];
     let admission = AdmissionState {
         kind: "elastic".into(),
@@ -190,7 +190,7 @@ fn tenants_show_rates_times_goals_and_who_throttles() {
         let expected: Vec<&str> = expected.split_whitespace().collect();
         assert_eq!(row[..expected.len()], expected, "{screen}");
     }
-    // Of the pool's goal, the reservation and the promise.
+    // Of the pool's goal, the reservation and the guarantee.
     shows(&screen, &["goals: 1 kept, 2 MISSED, 0 quiet", "throttled: 2", "[Tenants 3]", "at ./control.sock", "live"]);
     shows(&screen, &["backup: [response 4 slots, rest 12.5 ms] held back for the pool's goal (response): 91 %"]);
     shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
@@ -313,7 +313,7 @@ fn details_have_history_percentiles_and_decisions() {
     model.take_more(about.clone(), Some(More::Serve(Box::new(now))));
     let shown = screen(&model);
     shows(&shown, &["tenant shop of pool main", "p50 4.00 ms, p99 4.00 ms, p99.9 64.0 ms, just now"]);
-    shows(&shown, &["50.0 MB/s wr, MISSED", "by operator: 50 IOPS", "the promise cannot be kept"]);
+    shows(&shown, &["50.0 MB/s wr, MISSED", "by operator: 50 IOPS", "the guarantee cannot be kept"]);
     shows(line_with(&shown, "IOPS   "), &["##", "50, at most 50"]);
     // The last lines are one page down at most.
     keys(&mut model, "G");
@@ -404,7 +404,7 @@ fn agent(seconds: u64) -> Answer {
     };
     let read = DirectionState {
         unit: "bytes_per_s".into(),
-        promised: 50e6,
+        guaranteed: 50e6,
         measured: 41e6,
         limit: 42e6,
         reason: "compensating".into(),

@@ -132,7 +132,7 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// What one looks for first: is anybody not getting what was promised?
+/// What one looks for first: is anybody not getting what was guaranteed?
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "goals: ", Style::new());
@@ -392,7 +392,7 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     }
     let columns = [
         "resp ms: response time, mean; queue: before the device, device: inside it",
-        "goal: kept, MISSED, or quiet (less was asked for than promised)",
+        "goal: kept, MISSED, or quiet (less was asked for than guaranteed)",
         "throttled by: whose limit binds, and how much it is",
     ];
     put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());

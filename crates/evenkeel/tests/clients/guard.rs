@@ -11,7 +11,7 @@ use crate::https::{
 };
 use crate::tls::Authority;
 
-const GOAL: &str = "[resources.nothing-served]\nread_response_time = \"15ms\"\n";
+const GOAL: &str = "[resources.nothing-served]\nlatency.target = \"15ms\"\n";
 
 /// A folder for a test that needs these programs; the engine is of no account here.
 fn prepared() -> Option<Case> {

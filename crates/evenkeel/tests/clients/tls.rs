@@ -308,7 +308,7 @@ fn certificates_choose_tenants(case: &Case) {
     let shown = case.succeed(&["openssl", "x509", "-noout", "-fingerprint", "-sha256", "-in", "bob-cert.pem"]);
     let fingerprint = shown.trim().split('=').nth(1).unwrap();
     let tenants = format!(
-        "[tenants.first]\ncertificates = [\"ALICE\"]\n[tenants.second]\ncertificates = [\"sha256:{fingerprint}\"]\n"
+        "[tenants.first]\nmatch = [\"certificate:ALICE\"]\n[tenants.second]\nmatch = [\"certificate:sha256:{fingerprint}\"]\n"
     );
     let server = authority.serve("named_only = true", &tenants);
     for (folder, tenant) in [(&alice, "first"), (&bob, "second")] {
@@ -325,7 +325,7 @@ fn a_reload_revokes_and_renews(case: &Case) {
     let authority = Authority::new(case);
     let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
     authority.revoke(&[]);
-    let tenants = "[tenants.first]\ncertificates = [\"alice\"]\n[tenants.second]\ncertificates = [\"bob\"]\n";
+    let tenants = "[tenants.first]\nmatch = [\"certificate:alice\"]\n[tenants.second]\nmatch = [\"certificate:bob\"]\n";
     let server = authority.serve(&format!("revoked = \"{}\"", case.file("crl.pem")), tenants);
     let (_first, _second) = (stay(case, &server, &alice), stay(case, &server, &bob));
     for tenant in ["first", "second"] {

@@ -128,7 +128,7 @@ fn values_that_hang_are_refused_unless_forced() {
     let server = Server::start(&folder, &["--config", "e.toml"]);
     for arguments in [
         &["tenant", "set", "default", "--limit-bytes-per-s", "10"][..],
-        &["tenant", "set", "default", "--promise-read-bytes-per-s", "9"],
+        &["tenant", "set", "default", "--guarantee-read-bytes-per-s", "9"],
         &["pool", "set", "main", "--limit-bytes-per-s", "100"],
         &["pool", "set", "main", "--admission", "fixed:64"],
         &["pool", "set", "slow", "--emulate", "read_latency=1h"],
@@ -174,10 +174,10 @@ fn what_is_doubtful_about_a_change_is_told_once_in_the_answer_and_in_the_log() {
     let text = "[pools.main]\nlimit = { iops = 500 }\n[tenants.database]\n[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
     fs::write(folder.join("e.toml"), text).expect("written");
     let mut server = Server::start(&folder, &["--config", "e.toml"]);
-    let doubt = "warning: pools.main.limit: the tenants database are promised 900 IOPS";
+    let doubt = "warning: pools.main.limit: reservations and guarantees of the tenants database come to 900 IOPS";
     let said = succeed(&folder, &["tenant", "set", "database", "--reservation-iops", "900"]);
     assert!(said.contains(doubt), "{said}");
-    assert!(server.log_until("WARN").contains("are promised 900 IOPS"));
+    assert!(server.log_until("WARN").contains("come to 900 IOPS"));
     let said = succeed(&folder, &["tenant", "set", "database", "--weight", "2"]);
     assert!(!said.contains("warning"), "{said}");
     let said = succeed(&folder, &["volume", "create", "v", "--backend", "memory", "--size", "1000"]);
@@ -302,9 +302,9 @@ fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
 }
 
 #[test]
-fn a_promise_that_is_missed_is_one_warning_and_its_return_is_told() {
+fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_told() {
     let folder = Folder::new();
-    let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\npromise = { iops = 2000 }\n\
+    let text = "[pools.main.emulate]\niops = 100\n[tenants.disk]\nguarantee = { iops = 2000 }\n\
                 [volumes.disk]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
     fs::write(folder.join("e.toml"), text).expect("written");
     let mut server = Server::start(&folder, &["--config", "e.toml"]);
@@ -312,11 +312,11 @@ fn a_promise_that_is_missed_is_one_warning_and_its_return_is_told() {
     command.args(["load", server.uri(), "--op", "read", "--queue-depth", "16", "--duration", "300s"]);
     let silent = std::process::Stdio::null;
     let mut load = command.stdout(silent()).stderr(silent()).spawn().expect("a client");
-    let log = server.log_until("promised throughput missed");
+    let log = server.log_until("guaranteed throughput missed");
     succeed(&folder, &["pool", "set", "main", "--emulate", "iops=20000"]);
-    let log = log + &server.log_until("promised throughput not missed any more");
+    let log = log + &server.log_until("guaranteed throughput not missed any more");
     load.kill().and_then(|()| load.wait()).expect("the client ends");
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("promised throughput")).collect();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("guaranteed throughput")).collect();
     assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");
     server.stop();
 }

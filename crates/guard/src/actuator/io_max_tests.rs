@@ -142,7 +142,7 @@ fn a_group_that_is_gone_takes_its_limits_along() {
 }
 
 #[test]
-fn limits_that_were_not_promised_stay() {
+fn limits_that_were_not_guaranteed_stay() {
     let mut group = Group::new("beside", "253:0 rbps=50 wbps=60 riops=max wiops=9\n");
     let mut row = group.row();
     assert_eq!(row.look().unwrap().unwrap().wiops, Some(9));

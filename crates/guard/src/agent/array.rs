@@ -162,9 +162,9 @@ impl Array {
             volume.judge();
             self.workloads.push(Workload {
                 id: WorkloadId(id),
-                goal: volume.config.response_time.map(Into::into),
+                goal: volume.config.latency.map(|latency| latency.target.into()),
                 weight: volume.config.weight,
-                promised_iops: 0.0,
+                guaranteed_iops: 0.0,
                 report: volume.report,
             });
         }
@@ -230,7 +230,7 @@ impl Array {
         decisions.sort_by_key(|decision| std::cmp::Reverse(decision.until));
         decisions.into_iter().filter_map(move |decision| {
             let volume = self.volumes.get(decision.volume)?;
-            Some(decision.record(&self.name, &volume.name, volume.config.response_time.is_some()))
+            Some(decision.record(&self.name, &volume.name, volume.config.latency.is_some()))
         })
     }
 }
@@ -267,9 +267,9 @@ impl Volume {
             return;
         }
         let window = std::mem::take(window);
-        if let (Some(goal), Some(mean)) = (self.config.response_time, window.response_time_s()) {
+        if let (Some(latency), Some(mean)) = (self.config.latency, window.response_time_s()) {
             self.windows += 1;
-            self.violated += u64::from(mean > evenkeel_control::Duration::from(goal).as_secs_f64());
+            self.violated += u64::from(mean > evenkeel_control::Duration::from(latency.target).as_secs_f64());
         }
     }
 
@@ -286,7 +286,7 @@ impl Volume {
             response_ms: response_s.map(|seconds| seconds * 1e3),
             queued: report.queued,
             slots: TenantSlotsState {
-                goal_ms: self.config.response_time.map(|goal| goal.0.as_millis_f64()),
+                goal_ms: self.config.latency.map(|latency| latency.target.0.as_millis_f64()),
                 statistic: "mean".into(),
                 need: self.need,
                 granted,
@@ -298,7 +298,7 @@ impl Volume {
                 reason: self.reason.map_or("", |reason| reason.name()).into(),
                 because: self
                     .reason
-                    .map(|reason| evenkeel_policy::slots::sentence(&reason, self.config.response_time.is_some()))
+                    .map(|reason| evenkeel_policy::slots::sentence(&reason, self.config.latency.is_some()))
                     .unwrap_or_default(),
             },
             queues: Vec::new(),

@@ -85,7 +85,7 @@ impl Drop for Host {
 /// Two requests at a time of a database, and as many as fit of a backup.
 const DISKS: [(&str, f64); 2] = [("no-database", 2.0), ("no-backup", 60.0)];
 const CONFIG: &str = "[arrays.san.volumes.backup]\ndevice = \"no-backup\"\n\
-    [arrays.san.volumes.database]\ndevice = \"no-database\"\nresponse_time = \"20ms\"\n";
+    [arrays.san.volumes.database]\ndevice = \"no-database\"\nlatency.target = \"20ms\"\n";
 const DATABASE: usize = 1;
 
 #[test]
@@ -135,7 +135,7 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
     };
     let mut hosts = [
         own("backup", "device = \"no-backup\""),
-        own("database", "device = \"no-database\"\nresponse_time = \"20ms\""),
+        own("database", "device = \"no-database\"\nlatency.target = \"20ms\""),
     ];
     for second in 0..30 {
         for _ in 0..10 {

@@ -26,7 +26,7 @@ fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f
 
 #[test]
 fn goals_are_judged_by_seconds_and_reasons_are_kept() {
-    let mut array = array("[arrays.san.volumes.db]\ndevice = \"sda\"\nresponse_time = \"10ms\"\n");
+    let mut array = array("[arrays.san.volumes.db]\ndevice = \"sda\"\nlatency.target = \"10ms\"\n");
     let mut now = Instant::ZERO;
     // The period begins with the first look.
     assert_eq!(second(&mut array, &mut now, &sample(10, 5)), None);

@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::array_record::ArrayState;
+use super::guarantee_record::HybridState;
 use super::osd_record::OsdState;
-use super::promise_record::HybridState;
 use crate::discovery::Note;
 
 /// The agent at one moment.
@@ -42,7 +42,7 @@ pub struct State {
     pub map_age_s: Option<f64>,
     /// Resources with a goal.
     pub resources: Vec<ResourceState>,
-    /// Hybrid devices whose tenants were promised a throughput.
+    /// Hybrid devices whose tenants were guaranteed a throughput.
     #[serde(default)]
     pub hybrids: Vec<HybridState>,
     /// Arrays that this host shares with others.

@@ -13,10 +13,11 @@ use super::percentile::Percentile;
 use super::record::{ClientState, Decided, DeviceState, ResourceState, Sentence, client_sentence};
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Statistic, Who};
+use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
+use evenkeel_policy::config::Percentile as Figure;
 
 /// What to do when no delay of packets has an effect.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
@@ -98,9 +99,9 @@ impl Guarded {
             name: name.to_owned(),
             config: resource.clone(),
             controller: Controller::new(&config.controller(resource))?,
-            percentile: match resource.statistic {
-                Statistic::Mean => None,
-                Statistic::Percentile(percentile) => Some(Percentile::new(percentile)),
+            percentile: match resource.latency.percentile {
+                Figure::Mean => None,
+                Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
             choice: config.guard.packets,
             packets: config.guard.packets.packets(),
@@ -440,8 +441,8 @@ impl Guarded {
         clients.sort_by_key(|(address, _)| *address);
         ResourceState {
             name: self.name.clone(),
-            goal_ms: self.config.read_response_time.0.as_millis_f64(),
-            statistic: self.config.statistic.into(),
+            goal_ms: self.config.latency.target.0.as_millis_f64(),
+            statistic: self.config.latency.percentile.to_string(),
             read_response_ms: ms(sample.reads.mean_response_time()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),

@@ -13,7 +13,7 @@ const CONFIG: &str = r#"
 [guard]
 never = ["10.0.0.9"]
 [resources.vg]
-read_response_time = "15ms"
+latency.target = "15ms"
 "#;
 
 fn config(text: &str) -> Config {
@@ -120,8 +120,8 @@ fn four_clients() -> Vec<Link> {
 fn a_goal_for_a_percentile_is_measured_by_single_reads() {
     use crate::sensor::tracepoints::{BUCKETS, middle};
     let bucket = |ms| (0..BUCKETS).find(|bucket| middle(*bucket) >= Duration::from_millis(ms)).expect("a bucket");
-    let text = "[resources.other]\nread_response_time = \"1s\"\n\
-                [resources.vg]\nread_response_time = \"15ms\"\nstatistic = \"p90\"\n";
+    let text = "[resources.other]\nlatency.target = \"1s\"\n\
+                [resources.vg]\nlatency.target = \"15ms\"\nlatency.percentile = 90\n";
     let config = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("a configuration");
     let run = |timed: bool| {
         let mut agent = Agent::new(config.clone()).expect("an agent");
@@ -203,7 +203,7 @@ fn those_on_the_never_list_are_left_alone() {
 
 #[test]
 fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
-    let two = format!("{CONFIG}\n[resources.other]\nread_response_time = \"15ms\"\n");
+    let two = format!("{CONFIG}\n[resources.other]\nlatency.target = \"15ms\"\n");
     let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];
     let mut by_connection = agent(&two, apart);
     let mut plant = Plant::new(&[(1, "10.0.0.12", 4.0)]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::slots;
-use evenkeel_policy::config::{Exchange, Slots};
+use evenkeel_policy::config::{Exchange, Latency, Slots};
 use evenkeel_policy::is_name;
 use evenkeel_policy::units::Duration;
 use schemars::JsonSchema;
@@ -53,9 +53,9 @@ fn default_most() -> u32 {
 pub struct ArrayVolume {
     /// The device, by path or name: a disk, or what stands on disks of this array alone (multipath, LVM).
     pub device: String,
-    /// What its mean response time is to stay below.
+    /// What its mean latency is to stay below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub response_time: Option<Duration>,
+    pub latency: Option<Latency>,
     /// Its worth where not all goals can be kept, and its share by weight.
     #[serde(default = "default_weight")]
     pub weight: f64,
@@ -110,8 +110,8 @@ impl ArrayConfig {
             if !(volume.weight > 0.0 && volume.weight <= MAX_WEIGHT) {
                 faults.push((at("weight"), "must be above 0, at most 1,000,000".into()));
             }
-            if volume.response_time.is_some_and(|goal| goal.is_zero()) {
-                faults.push((at("response_time"), "must be above 0; write for example \"10ms\"".into()));
+            if volume.latency.is_some_and(|latency| latency.target.is_zero()) {
+                faults.push((at("latency"), "must have a target above 0; write for example \"10ms\"".into()));
             }
             if volume.ceiling == Some(0) {
                 faults.push((at("ceiling"), "must be at least 1".into()));

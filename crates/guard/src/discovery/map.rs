@@ -146,7 +146,7 @@ pub struct Map {
     pub links: Vec<Link>,
     /// The resources they are on.
     pub resources: Vec<ResourceEntry>,
-    /// Slow devices behind fast ones, on which groups can be promised a throughput.
+    /// Slow devices behind fast ones, on which groups can be guaranteed a throughput.
     #[serde(default)]
     pub hybrids: Vec<HybridEntry>,
     /// Ceph's OSDs, if they were looked for.

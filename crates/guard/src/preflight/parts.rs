@@ -193,10 +193,10 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
         ),
         simple(
             "io_controller",
-            "limits and counters of control groups, for promised throughputs ([hybrids])",
+            "limits and counters of control groups, for guaranteed throughputs ([hybrids])",
             evidence.io_controller,
             "/sys/fs/cgroup/cgroup.controllers",
-            "no group can be promised a throughput",
+            "no group can be guaranteed a throughput",
             "mount cgroup v2 at /sys/fs/cgroup (systemd does, with systemd.unified_cgroup_hierarchy=1), on a kernel with CONFIG_BLK_DEV_THROTTLING",
         ),
         simple(

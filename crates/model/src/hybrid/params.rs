@@ -45,7 +45,7 @@ pub struct HybridParams {
 impl HybridParams {
     /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
     ///
-    /// The paper gives sizes only. The slow device's rate was chosen so that a group under its promise as a limit loses as
+    /// The paper gives sizes only. The slow device's rate was chosen so that a group under its guarantee as a limit loses as
     /// much as in the paper: see `docs/model-hybrid.md`.
     pub const fn paper() -> Self {
         Self {

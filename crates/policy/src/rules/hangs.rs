@@ -23,18 +23,18 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
             latency(time.unwrap_or_default(), &at(key), out);
         }
     }
-    if let Some((key, message)) = budget_that_hangs(&pool.admission, pool.base_cost) {
-        out.hangs(&["pools", name, "admission", key], message);
+    if let Some((key, message)) = budget_that_hangs(&pool.tuning.admission, pool.tuning.base_cost) {
+        out.hangs(&["pools", name, "tuning", "admission", key], message);
     }
 }
 
 /// Rates of a tenant.
 pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     rate(tenant.limit.bytes_per_s, &["tenants", name, "limit", "bytes_per_s"], out);
-    // A promise is a limit, too.
-    rate(tenant.promise.bytes_per_s, &["tenants", name, "promise", "bytes_per_s"], out);
-    rate(tenant.promise.read.bytes_per_s, &["tenants", name, "promise", "read", "bytes_per_s"], out);
-    rate(tenant.promise.write.bytes_per_s, &["tenants", name, "promise", "write", "bytes_per_s"], out);
+    // A guarantee is kept by a limit.
+    rate(tenant.guarantee.bytes_per_s, &["tenants", name, "guarantee", "bytes_per_s"], out);
+    rate(tenant.guarantee.read.bytes_per_s, &["tenants", name, "guarantee", "read", "bytes_per_s"], out);
+    rate(tenant.guarantee.write.bytes_per_s, &["tenants", name, "guarantee", "write", "bytes_per_s"], out);
 }
 
 fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {

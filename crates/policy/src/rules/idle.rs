@@ -22,13 +22,13 @@ pub(super) fn names(config: &Config, out: &mut Findings) {
     if config.tenants.get(DEFAULT_TENANT) == Some(&Tenant::default()) {
         plain.push(DEFAULT_TENANT);
     }
-    let idle = config.tenants.iter().filter(|(name, tenant)| {
-        let claims = !tenant.clients.is_empty() || !tenant.certificates.is_empty();
-        !claims && *name != DEFAULT_TENANT && !used.contains(name.as_str())
-    });
+    let idle = config
+        .tenants
+        .iter()
+        .filter(|(name, tenant)| tenant.matches.is_empty() && *name != DEFAULT_TENANT && !used.contains(name.as_str()));
     for (name, _) in idle.take(MAX_PAIRS / plain.len().max(1)) {
         if let Some(meant) = meant(name, &plain) {
-            let message = format!("no volume, address or certificate belongs to this tenant; did you mean {meant:?}?");
+            let message = format!("neither volumes nor clients belong to this tenant; did you mean {meant:?}?");
             out.warning(&["tenants", name], message);
         }
     }

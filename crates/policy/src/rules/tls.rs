@@ -1,7 +1,5 @@
 //! Rules on encryption and certificates.
 
-use std::collections::BTreeMap;
-
 use super::Findings;
 use crate::config::{Config, Server};
 
@@ -31,27 +29,4 @@ pub(super) fn settings(server: &Server, out: &mut Findings) {
         &["server", "tls", "named_only"],
         "would refuse everybody where clients need no certificate; set clients, or remove this key",
     );
-}
-
-/// A certificate belongs to one tenant only, and somebody asks for it.
-pub(super) fn certificates(config: &Config, out: &mut Findings) {
-    let asked_for = config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
-    let mut owners = BTreeMap::new();
-    for (name, tenant) in &config.tenants {
-        let at = ["tenants", name, "certificates"];
-        if !tenant.certificates.is_empty() && !asked_for {
-            out.error(&at, "no client is asked for a certificate; set clients in [server.tls]");
-        }
-        for certificate in &tenant.certificates {
-            match owners.insert(certificate.to_string().to_lowercase(), name) {
-                Some(other) if other != name => {
-                    out.error(
-                        &at,
-                        format!("{certificate} already belongs to tenant {other:?}; a client can have one tenant only"),
-                    );
-                }
-                _ => {}
-            }
-        }
-    }
 }

@@ -192,7 +192,7 @@ impl Worker {
 
     /// Serves until told to stop.
     pub(crate) fn run(mut self, with_ring: bool) {
-        // Promises are kept to the microsecond; the default slack of 50 us would blur every deadline.
+        // Guarantees are kept to the microsecond; the default slack of 50 us would blur every deadline.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         if with_ring {
             match self.start_ring() {

@@ -344,7 +344,7 @@ impl Operation {
                 // of lost data that the next flush relies on. A sync follows instead.
                 let direct = match &self.volume.backend {
                     Backend::File(file) => file.is_direct(ptr, offset, len),
-                    Backend::Remote(remote) => remote.promised().has_fua(),
+                    Backend::Remote(remote) => remote.guaranteed().has_fua(),
                     // librbd may be told to cache where we cannot see it, in the image's own settings.
                     Backend::Rbd(_) | Backend::Memory(_) | Backend::Emulate(..) => false,
                 };

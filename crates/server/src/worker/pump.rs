@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
-use evenkeel_policy::{promise, slots};
+use evenkeel_policy::{guarantee, slots};
 
 use super::connection::{Completion, Output, Payload, Phase, Request, is_change};
 use super::divide::Whole;
@@ -87,7 +87,7 @@ impl Worker {
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
-            let (wake_at, decided, goal, missed_goal, promised) = {
+            let (wake_at, decided, goal, missed_goal, guaranteed) = {
                 let mut state = pool.lock();
                 for (ticket, outcome) in work.completed.drain(..) {
                     state.complete(now, ticket, outcome);
@@ -131,14 +131,14 @@ impl Worker {
                     }
                 };
                 pool.note_slices(&state);
-                // Rare: a promise that cannot be kept since, or can again.
-                let promised = state.take_promise_decision().and_then(|(id, scope, _)| {
-                    let view = state.tenant(id)?.promise(scope)?;
-                    let (reason, because) = (&view.limit.reason, promise::sentence(&view.limit, view.binding));
+                // Rare: a guarantee that cannot be kept since, or can again.
+                let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, _)| {
+                    let view = state.tenant(id)?.guarantee(scope)?;
+                    let (reason, because) = (&view.limit.reason, guarantee::sentence(&view.limit, view.binding));
                     Some((id, scope.name(), reason.name(), reason.is_missed(), because))
                 });
                 let missed_goal = state.take_missed_goal(now);
-                (wake_at, state.take_decision(), state.take_goal_decision(), missed_goal, promised)
+                (wake_at, state.take_decision(), state.take_goal_decision(), missed_goal, guaranteed)
             };
             if let Some(decision) = decided {
                 tracing::debug!(
@@ -161,17 +161,17 @@ impl Worker {
                 let not_logged = missed.untold;
                 tracing::warn!(pool = pool.name, tenant, not_logged, "response-time target missed: {because}");
             }
-            if let Some((id, of, reason, missed, because)) = promised {
+            if let Some((id, of, reason, missed, because)) = guaranteed {
                 let tenant = name_of(id);
                 if missed {
-                    tracing::warn!(pool = pool.name, tenant, of, reason, "promised throughput missed: {because}");
+                    tracing::warn!(pool = pool.name, tenant, of, reason, "guaranteed throughput missed: {because}");
                 } else {
                     tracing::info!(
                         pool = pool.name,
                         tenant,
                         of,
                         reason,
-                        "promised throughput not missed any more: {because}"
+                        "guaranteed throughput not missed any more: {because}"
                     );
                 }
             }

@@ -42,7 +42,7 @@ pub(super) struct File {
     /// The pool, as in a configuration.
     #[serde(default)]
     pub(super) pool: Pool,
-    /// Who was promised what, as in a configuration.
+    /// Who was guaranteed what, as in a configuration.
     pub(super) tenants: BTreeMap<String, Tenant>,
     /// Who asks for what.
     #[serde(default)]

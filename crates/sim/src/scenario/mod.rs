@@ -142,10 +142,10 @@ impl Reader<'_> {
             self.error(&["pool", "emulate"], "the device of a scenario is in [device]; move these keys there");
         }
         for (name, tenant) in &file.tenants {
-            if !tenant.clients.is_empty() {
+            if !tenant.matches.is_empty() {
                 self.error(
-                    &["tenants", name, "clients"],
-                    "clients of a scenario have no addresses; write [[client]] with tenant",
+                    &["tenants", name, "match"],
+                    "clients of a scenario say themselves whose they are; write [[client]] with tenant",
                 );
             }
         }
@@ -154,8 +154,8 @@ impl Reader<'_> {
         let tenants = file.tenants.iter().map(|(name, tenant)| world::Tenant {
             name: name.clone(),
             qos: tenant.into(),
-            standing: tenant.standing.into(),
-            promise: tenant.promise.goals(),
+            standing: tenant.throttle.into(),
+            guarantee: tenant.guarantee.goals(),
             response_goal: tenant.response_goal(),
         });
         let clients = self.clients(&file.client, &names, end, open);
@@ -359,11 +359,11 @@ impl Reader<'_> {
                 let path = ["change", place.as_str(), "tenants", name.as_str()];
                 let Some(tenant) = self.tenant(&path, name, &names) else { continue };
                 let stack = layers(&["tenants", name]);
-                if let Some(promise) = self.layered::<config::Tenant>(&stack) {
-                    let one = BTreeMap::from([(name.clone(), promise.clone())]);
+                if let Some(settings) = self.layered::<config::Tenant>(&stack) {
+                    let one = BTreeMap::from([(name.clone(), settings.clone())]);
                     self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
-                    let goal = promise.response_goal();
-                    changes.push((at, Change::Tenant(tenant, (&promise).into(), promise.promise.goals(), goal)));
+                    let goal = settings.response_goal();
+                    changes.push((at, Change::Tenant(tenant, (&settings).into(), settings.guarantee.goals(), goal)));
                 }
                 words.push(ChangeForm::words(name, table));
             }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::world;
 use evenkeel_control::admission;
-use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::guarantee::Goals;
 use proptest::prelude::*;
 
 const MINIMAL: &str = r#"
@@ -9,7 +9,7 @@ duration = "1s"
 [device]
 kind = "store"
 [pool]
-admission = "none"
+tuning.admission = "none"
 [tenants.a]
 [tenants."b.c"]
 weight = 3
@@ -83,8 +83,8 @@ fn workers_are_those_of_serve_unless_told_otherwise() {
 #[test]
 fn values_are_put_over_the_text() {
     let set = [
-        "pool.admission={ kind = \"fixed\", budget = \"1MiB\" }",
-        "pool.admission.budget=64KiB",
+        "pool.tuning.admission={ kind = \"fixed\", budget = \"1MiB\" }",
+        "pool.tuning.admission.budget=64KiB",
         "duration=3s",
         "tenants.\"b.c\".weight=7",
         "client.1.count=5",
@@ -104,12 +104,12 @@ fn changes_lie_on_top_of_each_other() {
     let changes = r#"
 [[change]]
 at = "600ms"
-pool = { base_cost = "8KiB" }
+pool = { tuning.base_cost = "8KiB" }
 [[change]]
 at = "300ms"
 stall = "20ms"
 device = { bandwidth = "50MB" }
-pool = { admission = { kind = "fixed", budget = "128KiB" } }
+pool = { tuning.admission = { kind = "fixed", budget = "128KiB" } }
 [[change]]
 at = "900ms"
 device = { iops = 777 }
@@ -185,14 +185,14 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("[[change]]\nat = '5ms'", &[], "change.0: changes nothing; give stall"),
         ("[[change]]\nat = '5ms'\ndevice = { kind = 'ssd' }", &[], "change.0.device"),
         (
-            "[[change]]\nat = '5ms'\npool = { admission = { kind = 'fixed', budget = 0 } }",
+            "[[change]]\nat = '5ms'\npool = { tuning.admission = { kind = 'fixed', budget = 0 } }",
             &[],
-            "test.toml:21:10: change.0.pool.admission: budget must be greater than 0",
+            "test.toml:21:17: change.0.pool.tuning.admission: budget must be greater than 0",
         ),
         (
-            "[[change]]\nat = '5ms'\npool = { admision = 'none' }",
+            "[[change]]\nat = '5ms'\npool = { tuning.admision = 'none' }",
             &[],
-            "change.0.pool.admision: unknown key \"admision\"; did you mean \"admission\"?",
+            "change.0.pool.tuning.admision: unknown key \"admision\"; did you mean \"admission\"?",
         ),
         ("[[change]]\nat = '5ms'\ntenants.a.weight = 0", &[], "change.0.tenants.a.weight: "),
         ("", &["duration=0s"], "--set duration=0s: duration: 0 would count nothing"),
@@ -218,7 +218,7 @@ fn every_error_has_its_line_its_key_and_a_cure() {
 
 #[test]
 fn all_errors_come_at_once_and_each_only_once() {
-    let errors = errors(&with(""), &["duration=3x", "pool.scheduler=fifo", "client.0.tenant=z"]);
+    let errors = errors(&with(""), &["duration=3x", "pool.tuning.scheduler=fifo", "client.0.tenant=z"]);
     assert_eq!(errors.lines().count(), 2, "{errors}");
     let missing = read("[device]\nkind = 'store'\n[tenants.a]\n", &[]).unwrap_err();
     assert_eq!(missing.len(), 1);
@@ -228,7 +228,7 @@ fn all_errors_come_at_once_and_each_only_once() {
 
 #[test]
 fn metrics_measure_what_their_names_say() {
-    let scenario = read(MINIMAL, &["pool.admission={ kind = \"fixed\", budget = \"256KiB\" }"]).unwrap();
+    let scenario = read(MINIMAL, &["pool.tuning.admission={ kind = \"fixed\", budget = \"256KiB\" }"]).unwrap();
     let run = world::run_quietly(&scenario.setup, 1).unwrap();
     let names = ["a".to_owned(), "b.c".to_owned()];
     let names: Vec<&String> = names.iter().collect();

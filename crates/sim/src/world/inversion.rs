@@ -15,7 +15,7 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 
-/// The part of a promise that says who goes first.
+/// The part of a guarantee that says who goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Standing {
     background: bool,
@@ -101,16 +101,16 @@ pub(super) struct Inversion {
 }
 
 impl Inversion {
-    pub(super) fn new(promises: impl Iterator<Item = Qos>) -> Self {
+    pub(super) fn new(guarantees: impl Iterator<Item = Qos>) -> Self {
         let mut inversion = Self { classes: Vec::new(), tenants: Vec::new(), admissions: 0 };
-        for (tenant, qos) in promises.enumerate() {
+        for (tenant, qos) in guarantees.enumerate() {
             inversion.tenants.push((0, false));
             inversion.set_qos(Instant::ZERO, tenant, &qos);
         }
         inversion
     }
 
-    /// A tenant has a new promise; what it has inside keeps the standing it was admitted with.
+    /// A tenant has a new guarantee; what it has inside keeps the standing it was admitted with.
     pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
         let standing = Standing::of(qos);
         let known = self.classes.iter().position(|class| class.standing == standing);

@@ -41,7 +41,7 @@ struct TenantMeter {
     /// Since the last sample.
     served: Served,
     responses_ns: Vec<u64>,
-    promise: Promise,
+    guarantee: Guarantee,
 }
 
 impl Meter {
@@ -51,7 +51,7 @@ impl Meter {
             result: TenantResult { name: tenant.name.clone(), ..TenantResult::default() },
             served: Served::default(),
             responses_ns: Vec::new(),
-            promise: Promise::new(from, tenant.qos.reservation),
+            guarantee: Guarantee::new(from, tenant.qos.reservation),
         };
         Self {
             from,
@@ -63,13 +63,13 @@ impl Meter {
 
     #[inline]
     pub(super) fn submitted(&mut self, now: Instant, tenant: usize, bytes: u32) {
-        self.tenants[tenant].promise.submitted(now, bytes);
+        self.tenants[tenant].guarantee.submitted(now, bytes);
     }
 
     #[inline]
     pub(super) fn completed(&mut self, now: Instant, tenant: usize, completion: Completion) {
         let tenant = &mut self.tenants[tenant];
-        tenant.promise.completed(now, completion.bytes);
+        tenant.guarantee.completed(now, completion.bytes);
         if now < self.from {
             return;
         }
@@ -97,9 +97,9 @@ impl Meter {
     }
 
     pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
-        let promise = &mut self.tenants[tenant].promise;
-        promise.close_windows(now);
-        promise.reservation = qos.reservation;
+        let guarantee = &mut self.tenants[tenant].guarantee;
+        guarantee.close_windows(now);
+        guarantee.reservation = qos.reservation;
     }
 
     pub(super) fn sample(&mut self, at: Instant, decision: &Decision, inside_bytes: u64, queued: usize) {
@@ -119,8 +119,8 @@ impl Meter {
     pub(super) fn finish(mut self, end: Instant, seed: u64, events: u64) -> Run {
         self.budget.change(end, self.budget.bytes);
         let finish = |mut tenant: TenantMeter| {
-            tenant.promise.close_windows(end);
-            TenantResult { deficit: tenant.promise.deficit, ..tenant.result }
+            tenant.guarantee.close_windows(end);
+            TenantResult { deficit: tenant.guarantee.deficit, ..tenant.result }
         };
         Run {
             seed,
@@ -148,7 +148,7 @@ impl TenantMeter {
 
 /// A reservation against what was asked and served.
 #[derive(Debug)]
-struct Promise {
+struct Guarantee {
     reservation: Rates,
     from: Instant,
     window_end: Instant,
@@ -176,7 +176,7 @@ impl Amount {
     }
 }
 
-impl Promise {
+impl Guarantee {
     fn new(from: Instant, reservation: Rates) -> Self {
         Self {
             reservation,
@@ -228,7 +228,7 @@ impl Promise {
         let due = |of: fn(&Amount) -> u64| {
             of(&self.left) + of(&self.submitted) - of(&self.submitted_last).min(of(&self.outstanding))
         };
-        let short = |promised: u64, of: fn(&Amount) -> u64| promised.min(due(of)).saturating_sub(of(&self.served));
+        let short = |guaranteed: u64, of: fn(&Amount) -> u64| guaranteed.min(due(of)).saturating_sub(of(&self.served));
         let requests = short(self.reservation.iops, |amount| amount.requests);
         let bytes = short(self.reservation.bytes_per_s, |amount| amount.bytes);
         self.deficit.requests += requests;
@@ -305,28 +305,28 @@ mod tests {
 
     #[test]
     fn a_request_at_the_edge_of_a_window_is_no_deficit() {
-        let mut promise = Promise::new(at(1_000), Rates { iops: 200, bytes_per_s: 102_400 });
+        let mut guarantee = Guarantee::new(at(1_000), Rates { iops: 200, bytes_per_s: 102_400 });
         // One after the other, each takes 5 ms: one is always under way.
-        promise.submitted(at(2), 512);
+        guarantee.submitted(at(2), 512);
         for n in 0..2_000 {
-            promise.completed(at(7 + 5 * n), 512);
-            promise.submitted(at(7 + 5 * n), 512);
+            guarantee.completed(at(7 + 5 * n), 512);
+            guarantee.submitted(at(7 + 5 * n), 512);
         }
-        assert_eq!(promise.deficit, Deficit::default());
+        assert_eq!(guarantee.deficit, Deficit::default());
     }
 
     #[test]
     fn a_reservation_is_judged_by_what_was_asked_and_only_in_counted_time() {
-        let mut promise = Promise::new(at(1_000), Rates { iops: 10, bytes_per_s: 0 });
+        let mut guarantee = Guarantee::new(at(1_000), Rates { iops: 10, bytes_per_s: 0 });
         // Not counted: 8 asked, none served.
-        (0..8).for_each(|_| promise.submitted(at(10), 512));
-        // First window: 8 left over, 5 served. Second: the 3 left. Third: 20 asked, 10 promised, 4 served.
-        (0..5).for_each(|_| promise.completed(at(1_500), 512));
-        (0..3).for_each(|_| promise.completed(at(2_999), 512));
-        (0..20).for_each(|_| promise.submitted(at(3_000), 512));
-        (0..4).for_each(|_| promise.completed(at(3_500), 512));
+        (0..8).for_each(|_| guarantee.submitted(at(10), 512));
+        // First window: 8 left over, 5 served. Second: the 3 left. Third: 20 asked, 10 guaranteed, 4 served.
+        (0..5).for_each(|_| guarantee.completed(at(1_500), 512));
+        (0..3).for_each(|_| guarantee.completed(at(2_999), 512));
+        (0..20).for_each(|_| guarantee.submitted(at(3_000), 512));
+        (0..4).for_each(|_| guarantee.completed(at(3_500), 512));
         // Cut short: not judged.
-        promise.close_windows(at(4_500));
-        assert_eq!(promise.deficit, Deficit { requests: 3 + 6, bytes: 0, windows: 2 });
+        guarantee.close_windows(at(4_500));
+        assert_eq!(guarantee.deficit, Deficit { requests: 3 + 6, bytes: 0, windows: 2 });
     }
 }

@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::placement;
 use evenkeel_control::pool;
-use evenkeel_control::pool::promise::Goals;
+use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::response::Standing;
 use evenkeel_control::{Duration, Instant};
@@ -52,7 +52,7 @@ pub struct Setup {
     pub device: DeviceParams,
     /// Scheduler, admission and limits.
     pub pool: pool::Config,
-    /// Who was promised what.
+    /// Who was guaranteed what.
     pub tenants: Vec<Tenant>,
     /// Who asks for what.
     pub clients: Vec<Client>,
@@ -84,20 +84,20 @@ pub struct FrontSetup {
 pub struct Tenant {
     /// Its name in results.
     pub name: String,
-    /// Its promise.
+    /// Its guarantee.
     pub qos: Qos,
     /// What a goal of the pool may do to it.
     pub standing: Standing,
-    /// The throughputs that it was promised, if any were.
-    pub promise: Goals,
+    /// The throughputs that it was guaranteed, if any were.
+    pub guarantee: Goals,
     /// What its response time is to stay below, for the slots of the pool.
     pub response_goal: Option<ResponseGoal>,
 }
 
 impl Tenant {
-    /// A tenant with a promise and no particular standing.
+    /// A tenant with a guarantee and no particular standing.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary, promise: Goals::NONE, response_goal: None }
+        Self { name: name.into(), qos, standing: Standing::Ordinary, guarantee: Goals::NONE, response_goal: None }
     }
 }
 
@@ -123,7 +123,7 @@ pub enum Change {
     Stall(Duration),
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
-    /// The tenant of this place has another promise from now on.
+    /// The tenant of this place has another guarantee from now on.
     Tenant(usize, Qos, Goals, Option<ResponseGoal>),
 }
 

@@ -54,7 +54,7 @@ pub struct TenantResult {
     pub device: Latencies,
     /// How long its requests waited behind admitted work that they outrank, summed over the requests.
     pub inversion: Duration,
-    /// What the reservation promised, the tenant asked for and it did not get.
+    /// What the reservation guaranteed, the tenant asked for and it did not get.
     pub deficit: Deficit,
 }
 
@@ -72,7 +72,7 @@ impl TenantResult {
 
 /// What reservations fell short by, over windows of a second from the start of the counted time.
 ///
-/// In each window a tenant was promised its reservation, and had asked for what was outstanding when the window began
+/// In each window a tenant was guaranteed its reservation, and had asked for what was outstanding when the window began
 /// and for what it submitted in it, but for what came in the last 10 ms of it and is under way when it ends: that belongs
 /// to the next one. The deficit is the smaller of the two less what completed, if that is more than nothing: for requests and for bytes, each where the reservation has such a rate. A window that the end of the run
 /// cuts short is not judged.

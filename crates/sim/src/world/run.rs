@@ -129,7 +129,7 @@ impl<'a, D: Machine> World<'a, D> {
         let join = |tenant: &super::Tenant| {
             let id = pool.join(now, tenant.qos);
             pool.set_standing(id, tenant.standing);
-            pool.set_promises(now, id, &tenant.promise);
+            pool.set_guarantees(now, id, &tenant.guarantee);
             pool.set_response_goal(id, tenant.response_goal);
             id
         };
@@ -366,9 +366,9 @@ impl<'a, D: Machine> World<'a, D> {
             Change::Device(params) => self.device.set_params(now, params),
             Change::Stall(length) => self.device.stall(now, *length),
             Change::Pool(config) => self.pool.reconfigure(now, **config),
-            Change::Tenant(place, qos, promise, goal) => {
+            Change::Tenant(place, qos, guarantee, goal) => {
                 self.pool.set_qos(now, self.tenants[*place], *qos);
-                self.pool.set_promises(now, self.tenants[*place], promise);
+                self.pool.set_guarantees(now, self.tenants[*place], guarantee);
                 self.pool.set_response_goal(self.tenants[*place], *goal);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);

@@ -169,7 +169,7 @@ fn a_setup_that_contradicts_itself_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_changed_promise_takes_effect() {
+fn a_changed_guarantee_takes_effect() {
     let mut setup = setup(admission::Config::Fixed { budget_bytes: 256 << 10 });
     setup.clients[1] = client(1, 64, 65536);
     let half = Instant::ZERO + Duration::from_secs(3);
@@ -183,13 +183,13 @@ fn a_changed_promise_takes_effect() {
 #[test]
 fn a_reservation_that_is_not_met_shows_as_a_deficit() {
     let mut setup = setup(admission::Config::Fixed { budget_bytes: 512 << 10 });
-    let promise = |iops| Qos { reservation: Rates { iops, bytes_per_s: 0 }, ..Qos::default() };
+    let guarantee = |iops| Qos { reservation: Rates { iops, bytes_per_s: 0 }, ..Qos::default() };
     setup.clients[1] = client(1, 64, 65536);
     // The device does about 1,500 of these a second.
-    setup.tenants[1].qos = promise(1_000);
+    setup.tenants[1].qos = guarantee(1_000);
     // Where a window cuts, it may count one too few.
     assert!(run_quietly(&setup, 1).unwrap().tenants[1].deficit.requests <= 4);
-    setup.tenants[1].qos = promise(3_000);
+    setup.tenants[1].qos = guarantee(3_000);
     let deficit = run_quietly(&setup, 1).unwrap().tenants[1].deficit;
     // Of the 64 that are outstanding at the end of each of the 4 windows, all but the 15 that came in the last 10 ms.
     assert!((4 * 46..4 * 52).contains(&deficit.requests) && deficit.windows == 4, "{deficit:?}");

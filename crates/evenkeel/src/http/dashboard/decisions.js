@@ -84,10 +84,10 @@ export class Decisions {
       this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer held back", now);
       this.newest.delete(`${subject} held`);
     }
-    for (const promise of tenant.promises) {
-      const by = promise.of === "all" ? "promise" : `promise of ${promise.of}s`;
-      if (subject === whole && promise.decisions.length > 0) this.#replace(subject, by, promise.decisions);
-      else this.#stands(subject, by, promise.reason, promise.because, now, undefined, many && (!this.begun || BLIND.has(promise.reason)));
+    for (const guarantee of tenant.guarantees) {
+      const by = guarantee.of === "all" ? "guarantee" : `guarantee of ${guarantee.of}s`;
+      if (subject === whole && guarantee.decisions.length > 0) this.#replace(subject, by, guarantee.decisions);
+      else this.#stands(subject, by, guarantee.reason, guarantee.because, now, undefined, many && (!this.begun || BLIND.has(guarantee.reason)));
     }
     const slots = tenant.slots;
     if (slots && slots.reason) this.#stands(subject, "slots", slots.reason, slots.because, now, undefined, many && !this.begun);

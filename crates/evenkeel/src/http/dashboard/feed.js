@@ -6,7 +6,7 @@ import { NO_READS, poolGoals, poolHold, poolWhy, tenantGoals, tenantHold, tenant
 export const SAMPLES = 300;
 /** What is kept of each subject and sample. */
 const FIELDS = [
-  "iops", "bytes", "queue", "device", "goalMs", "judgedMs", "promisedIops", "promisedBytes", "limitIops", "limitBytes",
+  "iops", "bytes", "queue", "device", "goalMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops", "limitBytes",
   "bound", "used", "waiting", "inside", "rest",
 ];
 const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * SAMPLES]));
@@ -56,10 +56,10 @@ function worked(was, is, seconds) {
 
 const or = (value) => value ?? NaN;
 
-/** What was promised in a unit, in sum over the directions; NaN without a promise. */
-function promised(tenant, unit) {
-  const own = tenant.promises.filter((promise) => promise.unit === unit);
-  if (own.length > 0) return own.reduce((sum, promise) => sum + promise.promised_per_s, 0);
+/** What was guaranteed in a unit, in sum over the directions; NaN without a guarantee. */
+function guaranteed(tenant, unit) {
+  const own = tenant.guarantees.filter((guarantee) => guarantee.unit === unit);
+  if (own.length > 0) return own.reduce((sum, guarantee) => sum + guarantee.guaranteed_per_s, 0);
   return or(unit === "bytes" ? tenant.qos.reservation_bytes_per_s : tenant.qos.reservation_iops);
 }
 
@@ -181,8 +181,8 @@ export class Feed {
     this.#keep(id, {
       ...work,
       goalMs: or(slots?.goal_ms),
-      promisedIops: promised(tenant, "requests"),
-      promisedBytes: promised(tenant, "bytes"),
+      guaranteedIops: guaranteed(tenant, "requests"),
+      guaranteedBytes: guaranteed(tenant, "bytes"),
       limitIops: or(tenant.limit.iops),
       limitBytes: or(tenant.limit.bytes_per_s),
       bound: or(slots?.granted ?? tenant.hold?.slots),

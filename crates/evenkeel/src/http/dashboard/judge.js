@@ -1,12 +1,12 @@
-// What was promised, whether it is kept, and who holds back: the same rules as `evenkeel top`.
+// What was guaranteed, whether it is kept, and who holds back: the same rules as `evenkeel top`.
 
 import { bytes, count, megabytes, ms, rates } from "./figures.js";
 
 /** A rate of so much of its limit is at the limit: what is measured between two looks is never exact. */
 const AT_LIMIT = 0.95;
-/** As much of a promise is a promise kept, for the same reason. */
-const AS_PROMISED = 0.98;
-/** Reasons with which nothing is known about a promise at present. */
+/** As much of a guarantee is a guarantee kept, for the same reason. */
+const AS_GUARANTEED = 0.98;
+/** Reasons with which nothing is known about a guarantee at present. */
 export const BLIND = new Set(["idle", "app_limited", "not_enough_data", "counters_reset", "signal_lost"]);
 
 /** Reasons with which the last figure of a pool's goal is old news. */
@@ -32,7 +32,7 @@ export function poolGoals(pool, work) {
   return [{ what: `${goal.statistic} < ${short(goal.goal_ms)} ms`, verdict }];
 }
 
-/** All that a tenant was promised: a response time, throughputs, a reservation. */
+/** All that a tenant was guaranteed: a response time, throughputs, a reservation. */
 export function tenantGoals(tenant, was, work) {
   if (!work) return [];
   const goals = [];
@@ -42,18 +42,18 @@ export function tenantGoals(tenant, was, work) {
     const verdict = grown("violated_total") > 0 ? MISSED : grown("windows_total") > 0 ? KEPT : QUIET;
     goals.push({ what: `${slots.statistic || "mean"} < ${short(slots.goal_ms)} ms`, verdict });
   }
-  for (const promise of tenant.promises) {
-    const figure = promise.unit === "bytes" ? `${megabytes(promise.promised_per_s)} MB/s` : `${count(promise.promised_per_s)}/s`;
-    const of = promise.of === "all" ? "" : ` ${promise.of}`;
-    const measured = promise.measured_per_s;
-    const verdict = measured === null || BLIND.has(promise.reason) ? QUIET
-      : measured >= AS_PROMISED * promise.promised_per_s ? KEPT : MISSED;
+  for (const guarantee of tenant.guarantees) {
+    const figure = guarantee.unit === "bytes" ? `${megabytes(guarantee.guaranteed_per_s)} MB/s` : `${count(guarantee.guaranteed_per_s)}/s`;
+    const of = guarantee.of === "all" ? "" : ` ${guarantee.of}`;
+    const measured = guarantee.measured_per_s;
+    const verdict = measured === null || BLIND.has(guarantee.reason) ? QUIET
+      : measured >= AS_GUARANTEED * guarantee.guaranteed_per_s ? KEPT : MISSED;
     goals.push({ what: figure + of, verdict });
   }
-  const reserved = (promised, got, text) => {
-    if (promised === null) return;
+  const reserved = (guaranteed, got, text) => {
+    if (guaranteed === null) return;
     // One that has nothing waiting could have had more, had it asked.
-    const verdict = got >= AS_PROMISED * promised ? KEPT : tenant.queued_requests === 0 ? QUIET : MISSED;
+    const verdict = got >= AS_GUARANTEED * guaranteed ? KEPT : tenant.queued_requests === 0 ? QUIET : MISSED;
     goals.push({ what: text, verdict });
   };
   const qos = tenant.qos;
@@ -94,8 +94,8 @@ export function tenantHold(tenant, work) {
   }
   const limit = atLimit(tenant.limit, work);
   if (limit) {
-    const promise = tenant.promises.find((promise) => promise.binding === limit.by);
-    return { ...limit, why: promise ? promise.because : `it is at its limit of ${limit.how}, set by ${limit.by}` };
+    const guarantee = tenant.guarantees.find((guarantee) => guarantee.binding === limit.by);
+    return { ...limit, why: guarantee ? guarantee.because : `it is at its limit of ${limit.how}, set by ${limit.by}` };
   }
   const slots = tenant.slots;
   if (slots && slots.granted !== null && slots.used >= AT_LIMIT * slots.granted) {
@@ -113,7 +113,7 @@ export function poolWhy(pool) {
 /** The same of a tenant. */
 export function tenantWhy(tenant, hold, pool) {
   if (hold) return hold.why;
-  const because = tenant.promises[0]?.because || tenant.slots?.because;
+  const because = tenant.guarantees[0]?.because || tenant.slots?.because;
   if (because) return because;
   return tenant.queued_requests > 0
     ? `${tenant.queued_requests} requests wait for pool ${pool.name}: ${pool.admission.reason}`

@@ -173,11 +173,11 @@ function plot(now) {
   timeline.draw(feed.offset, now.id);
 }
 
-/** The unit in which something was promised or limited, unless somebody wants another one. */
+/** The unit in which something was guaranteed or limited, unless somebody wants another one. */
 function unitOf(now) {
-  const { qos, promises, limit } = now.raw;
-  const inRequests = promises?.some((promise) => promise.unit === "requests") || qos?.reservation_iops || limit.iops;
-  const inBytes = promises?.some((promise) => promise.unit === "bytes") || qos?.reservation_bytes_per_s || limit.bytes_per_s;
+  const { qos, guarantees, limit } = now.raw;
+  const inRequests = guarantees?.some((guarantee) => guarantee.unit === "requests") || qos?.reservation_iops || limit.iops;
+  const inBytes = guarantees?.some((guarantee) => guarantee.unit === "bytes") || qos?.reservation_bytes_per_s || limit.bytes_per_s;
   const shown = unit ?? (inRequests && !inBytes ? "iops" : "bytes");
   for (const one of ["bytes", "iops"]) mark(byId(`unit-${one}`), "aria-pressed", one === shown);
   return shown;

@@ -226,10 +226,10 @@ function poolFacts(pool) {
 }
 
 function tenantFacts(tenant, whole, before) {
-  const { qos, limit, hold, slots, promises } = tenant.raw;
+  const { qos, limit, hold, slots, guarantees } = tenant.raw;
   const owner = limit.iops_owner ?? limit.bytes_per_s_owner;
   const facts = [
-    ["promised", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.class}, ${tenant.raw.standing}`],
+    ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.class}, ${tenant.raw.standing}`],
     ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
     ["why", tenant.why],
     ["requests", `${tenant.waiting} waiting, ${tenant.inside} inside, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
@@ -243,9 +243,9 @@ function tenantFacts(tenant, whole, before) {
   }
   if (hold) facts.push(["held back", `${hold.slots} slots (${hold.slots_owner}), each rests ${ms(hold.rest_ms)} ms: ${hold.because}`]);
   if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
-  for (const promise of promises) {
-    const of = promise.of === "all" ? "" : ` of ${promise.of}s`;
-    facts.push([`promise${of}`, `${count(promise.promised_per_s)} ${promise.unit}/s, got ${count(promise.measured_per_s ?? NaN)}; what binds: ${promise.binding}; ${promise.because}`]);
+  for (const guarantee of guarantees) {
+    const of = guarantee.of === "all" ? "" : ` of ${guarantee.of}s`;
+    facts.push([`guarantee${of}`, `${count(guarantee.guaranteed_per_s)} ${guarantee.unit}/s, got ${count(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`]);
   }
   return facts;
 }

@@ -50,7 +50,7 @@ function device(inside) {
 
 const top = (parts) => [...parts].sort((a, b) => b.part - a.part);
 
-/** How near a tenant is to the limit in force, or to what it was promised; 0 without either. */
+/** How near a tenant is to the limit in force, or to what it was guaranteed; 0 without either. */
 function near(tenant) {
   const work = tenant.work;
   if (!work) return 0;

@@ -1,4 +1,4 @@
-// Plots of five minutes: what was measured as areas, what was promised and allowed as lines, decisions as marks.
+// Plots of five minutes: what was measured as areas, what was guaranteed and allowed as lines, decisions as marks.
 
 import { SAMPLES } from "./feed.js";
 import { byId, keyed, make, mark, say, shape } from "./dom.js";
@@ -10,23 +10,23 @@ const EDGE = { left: 40, right: 6, top: 12, bottom: 16 };
 const SPANS = [[60, 15], [120, 30], [SAMPLES, 60]];
 /** Longer silence is a gap, not a slope. */
 const GAP_S = 3.5;
-/** A promise or limit so many times above all that was measured stays outside: it would flatten the rest. */
+/** A guarantee or limit so many times above all that was measured stays outside: it would flatten the rest. */
 const FAR = 4;
 /** A mark is at the cursor within so many seconds. */
 const NEAR_S = 4;
 
-/** What is plotted of a subject. `stack`: measured, from below; `lines`: promised and allowed. */
+/** What is plotted of a subject. `stack`: measured, from below; `lines`: guaranteed and allowed. */
 function specs(subject, unit) {
-  const [format, name, promised, limit] = unit === "bytes"
-    ? [megabytes, "MB/s", "promisedBytes", "limitBytes"] : [count, "IOPS", "promisedIops", "limitIops"];
+  const [format, name, guaranteed, limit] = unit === "bytes"
+    ? [megabytes, "MB/s", "guaranteedBytes", "limitBytes"] : [count, "IOPS", "guaranteedIops", "limitIops"];
   const response = {
     key: "response", title: "Response time, ms", format: ms,
     stack: [["device", "device"], ["queue", "queue"]],
-    lines: [["goalMs", "goal", "promise"], ["judgedMs", "as the goal counts", "judged"]],
+    lines: [["goalMs", "goal", "guarantee"], ["judgedMs", "as the goal counts", "judged"]],
   };
   const throughput = {
     key: "throughput", title: `Throughput, ${name}`, format,
-    stack: [[unit, "got"]], lines: [[promised, "promised", "promise"], [limit, "limit", "limit"]],
+    stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
     key: "requests", title: "Requests", format: count, stack: [["inside", "inside"], ["waiting", "waiting"]], lines,

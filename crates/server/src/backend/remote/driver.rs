@@ -11,7 +11,7 @@ use evenkeel_nbd::wire::{Errno, Framing, TransmissionFlags};
 use rustix::event::{Timespec, epoll};
 
 use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
-use super::{Job, Outbox, Promised, ReplyTo, Settings, Status, transport};
+use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, transport};
 use crate::backend::Extent;
 use crate::clock;
 use crate::dial::{self, DialError};
@@ -65,7 +65,7 @@ struct Round {
 /// The state of the thread.
 pub(super) struct Driver {
     settings: Settings,
-    promised: Promised,
+    guaranteed: Guaranteed,
     inbox: Arc<Mailbox<Event>>,
     status: Arc<Status>,
     epoll: OwnedFd,
@@ -95,7 +95,7 @@ impl Driver {
     /// A driver with its first connection.
     pub(super) fn new(
         settings: Settings,
-        promised: Promised,
+        guaranteed: Guaranteed,
         inbox: Arc<Mailbox<Event>>,
         status: Arc<Status>,
         (fd, connected): (OwnedFd, &Connected),
@@ -105,7 +105,7 @@ impl Driver {
         let places = std::iter::repeat_with(Place::default).take(settings.connections).collect();
         let mut driver = Self {
             settings,
-            promised,
+            guaranteed,
             inbox,
             status,
             epoll,
@@ -225,7 +225,7 @@ impl Driver {
         let is_stop = matches!(to, ReplyTo::Thread(_));
         if self.status.is_lost.load(Ordering::Relaxed) || (self.has_given_up && !(is_stop && nothing())) {
             self.answer(to, IoResult::Code(-libc::EIO));
-        } else if !self.promised.has(TransmissionFlags::SEND_FLUSH) || (is_stop && nothing()) {
+        } else if !self.guaranteed.has(TransmissionFlags::SEND_FLUSH) || (is_stop && nothing()) {
             self.answer(to, IoResult::Code(0));
         } else {
             self.flushes.waiting.push(to);
@@ -250,7 +250,7 @@ impl Driver {
                 continue;
             }
             if let Some(job) = self.waiting.pop_front() {
-                link.queue(job, &self.promised);
+                link.queue(job, &self.guaranteed);
             }
         }
         self.begin_round();
@@ -354,7 +354,7 @@ impl Driver {
                 if errno == Errno::Io && matches!(io, FileIo::Write { durable: true, .. }) {
                     self.lost("the server failed a write that was to be durable".into());
                 }
-                let fast = matches!(io, FileIo::Zero { may_write, .. } if self.promised.tries_fast(may_write));
+                let fast = matches!(io, FileIo::Zero { may_write, .. } if self.guaranteed.tries_fast(may_write));
                 IoResult::Code(-code_of(errno, fast))
             }
         };
@@ -490,14 +490,14 @@ impl Driver {
             Ok(made) => made,
             Err(error) => return self.could_not_connect(&error.to_string()),
         };
-        if let Err(why) = self.promised.fits(&connected, self.settings.connections) {
+        if let Err(why) = self.guaranteed.fits(&connected, self.settings.connections) {
             return self.could_not_connect(&why);
         }
-        if connected.size > self.promised.size + u64::from(self.promised.min_block) {
+        if connected.size > self.guaranteed.size + u64::from(self.guaranteed.min_block) {
             tracing::info!(
                 volume = self.settings.volume,
                 size = connected.size,
-                served = self.promised.size,
+                served = self.guaranteed.size,
                 "the remote export is larger than it was; open the volume anew to serve all of it"
             );
         }

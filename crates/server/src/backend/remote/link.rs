@@ -8,7 +8,7 @@ use evenkeel_control::Instant;
 use evenkeel_nbd::client::{Connected, Expect, MAX_CARRY, MAX_REQUEST, Replies, Request, Sink, Violation};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing, STATE_HOLE, STATE_ZERO};
 
-use super::{Job, Promised};
+use super::{Guaranteed, Job};
 use crate::backend::Extent;
 use crate::clock;
 use crate::engine::FileIo;
@@ -161,7 +161,7 @@ impl Link {
     }
 
     /// Queues a job, or as much of it as goes into one request.
-    pub(super) fn queue(&mut self, job: Job, promised: &Promised) {
+    pub(super) fn queue(&mut self, job: Job, guaranteed: &Guaranteed) {
         let (mut payload, mut flags) = ((std::ptr::null(), 0), CommandFlags::NONE);
         let (command, offset, length) = match job.io {
             FileIo::Read { offset, len, .. } => (Command::Read, offset, u64::from(len)),
@@ -173,7 +173,7 @@ impl Link {
             FileIo::Trim { offset, len } => (Command::Trim, offset, len),
             FileIo::Zero { offset, len, punch, may_write } => {
                 flags |= if punch { CommandFlags::NONE } else { CommandFlags::NO_HOLE };
-                flags |= if promised.tries_fast(may_write) { CommandFlags::FAST_ZERO } else { CommandFlags::NONE };
+                flags |= if guaranteed.tries_fast(may_write) { CommandFlags::FAST_ZERO } else { CommandFlags::NONE };
                 (Command::WriteZeroes, offset, len)
             }
             FileIo::Cache { offset, len } => (Command::Cache, offset, len),

@@ -55,7 +55,7 @@ pub(crate) struct Settings {
 
 /// What clients were told about the export, and what it must therefore offer as long as it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Promised {
+pub(crate) struct Guaranteed {
     /// Bytes.
     pub(crate) size: u64,
     /// What it can do.
@@ -68,7 +68,7 @@ pub(crate) struct Promised {
     pub(crate) max_payload: u32,
 }
 
-impl Promised {
+impl Guaranteed {
     /// What is used of an export.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl Promised {
         flags
     }
 
-    /// Whether an export that answers now can stand in for the one that was promised.
+    /// Whether an export that answers now can stand in for the one that was guaranteed.
     ///
     /// # Errors
     /// Why not.
@@ -231,7 +231,7 @@ impl Status {
 
 /// An export of another server, with a thread that drives the connections to it. The thread ends with the value.
 pub(crate) struct Remote {
-    promised: Promised,
+    guaranteed: Guaranteed,
     uri: String,
     connections: usize,
     inbox: Arc<Mailbox<Event>>,
@@ -248,17 +248,17 @@ impl Remote {
         let fail = |why: String| Error::Remote { volume: name.to_owned(), uri: target.to_string(), why };
         let (fd, connected) =
             dial::connect(&target, Framing::Extended, true).map_err(|error| fail(error.to_string()))?;
-        let mut promised = Promised::of(&connected).map_err(fail)?;
-        if promised.size < connected.size {
+        let mut guaranteed = Guaranteed::of(&connected).map_err(fail)?;
+        if guaranteed.size < connected.size {
             tracing::warn!(
                 volume = name,
                 size = connected.size,
-                served = promised.size,
+                served = guaranteed.size,
                 "the remote export ends within a block; the rest cannot be read or written"
             );
         }
         if read_only {
-            promised.flags |= TransmissionFlags::READ_ONLY;
+            guaranteed.flags |= TransmissionFlags::READ_ONLY;
         }
         let mut connections = volume.connections as usize;
         if connections > 1 && !connected.flags.contains(TransmissionFlags::CAN_MULTI_CONN) {
@@ -279,17 +279,17 @@ impl Remote {
             reconnect_timeout: volume.reconnect_timeout.0,
             keeps_unflushed: volume.unflushed == config::Unflushed::Kept,
         };
-        let driver = Driver::new(settings, promised, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));
+        let driver = Driver::new(settings, guaranteed, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));
         let driver = driver.map_err(system)?;
         inbox.open();
         let spawned = std::thread::Builder::new().name("evenkeel-remote".into()).spawn(move || driver.run());
         spawned.map_err(|cause| Error::System { action: "start a thread for a remote volume", cause })?;
-        Ok(Self { promised, uri, connections, inbox, status })
+        Ok(Self { guaranteed, uri, connections, inbox, status })
     }
 
     /// What clients are told of it.
-    pub(crate) fn promised(&self) -> &Promised {
-        &self.promised
+    pub(crate) fn guaranteed(&self) -> &Guaranteed {
+        &self.guaranteed
     }
 
     /// Hands an operation over; `reply_to` hears of its end under `token`.
@@ -422,7 +422,7 @@ mod tests {
                 name: None,
                 description: None,
             };
-            Promised::of(&connected).map(|promised| (promised.preferred_block, promised.max_payload))
+            Guaranteed::of(&connected).map(|guaranteed| (guaranteed.preferred_block, guaranteed.max_payload))
         };
         assert_eq!(preferred(1, 4096, 1 << 20), Ok((4096, 1 << 20)));
         assert_eq!(preferred(1, 1, 1 << 20), Ok((PORTABLE_MIN_BLOCK, 1 << 20)));

@@ -95,7 +95,7 @@ pub fn run(
         let pool = &mut hosts[host].0;
         let id = pool.join(Instant::ZERO, tenant.qos);
         if managed(host) {
-            pool.set_promises(Instant::ZERO, id, &tenant.promise);
+            pool.set_guarantees(Instant::ZERO, id, &tenant.guarantee);
             pool.set_response_goal(id, tenant.response_goal);
         }
         tenants.push(id);

@@ -65,13 +65,10 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
             let us = (if is_mean { response.mean_ms } else { response.p99_ms }) * 1e3 * factor;
             let us = us.clamp(TARGET_US.0, TARGET_US.1) as u64;
             let noisy = ["writers", "readers", "all"][random.next_below(3) as usize];
-            let pool = [
-                ("read_response_time", format!("{us}us")),
-                ("statistic", if is_mean { "mean" } else { "p99" }.to_owned()),
-                ("offenders", noisy.to_owned()),
-            ];
-            let pool: Table = pool.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
-            table.insert("pool".to_owned(), pool.into());
+            let percentile = if is_mean { "\"mean\"" } else { "99" };
+            let pool =
+                format!("latency = {{ target = \"{us}us\", percentile = {percentile} }}\ntuning.noisy = \"{noisy}\"");
+            table.insert("pool".to_owned(), pool.parse::<Table>().ok()?.into());
         }
     }
     Some(table.to_string())

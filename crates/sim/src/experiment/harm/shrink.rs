@@ -248,7 +248,10 @@ fn with_bounds<E>(
     table.insert("seed".to_owned(), i64::try_from(seed).unwrap_or(0).into());
     let pool = table.entry("pool").or_insert_with(|| Value::Table(Table::new()));
     if let Some(pool) = pool.as_table_mut() {
-        pool.insert("admission".to_owned(), admission);
+        let tuning = pool.entry("tuning").or_insert_with(|| Value::Table(Table::new()));
+        if let Some(tuning) = tuning.as_table_mut() {
+            tuning.insert("admission".to_owned(), admission);
+        }
     }
     table.insert("bound".to_owned(), Value::Array(bounds));
     Some(table.to_string())
@@ -323,7 +326,7 @@ mod tests {
             "{text}"
         );
         assert!(missed(&small) > 0, "{text}");
-        assert_eq!(missed(&scenario(&text, &["pool.admission=none"])), 0, "{text}");
+        assert_eq!(missed(&scenario(&text, &["pool.tuning.admission=none"])), 0, "{text}");
         // What was judged is in the file.
         let again = judged(7, &text, std::slice::from_ref(&tiny), &mut execute).expect("models work");
         assert!(again.verdict(0).harmed, "{}", again.effect(0));

@@ -31,7 +31,7 @@ const MANY_MB_PER_S: f64 = 400.0;
 fn tenants(names: &[&str], mb_per_s: f64, traces: &Traces) -> Vec<Tenant> {
     let known = |name: &&str| TRACES.iter().find(|trace| trace.name == *name);
     let recorded = |trace: &Trace| traces.get(trace.name).cloned();
-    let tenant = |trace: &Trace| Tenant { trace: *trace, recorded: recorded(trace), promised: mb_per_s * 1e6 };
+    let tenant = |trace: &Trace| Tenant { trace: *trace, recorded: recorded(trace), guaranteed: mb_per_s * 1e6 };
     names.iter().filter_map(known).map(tenant).collect()
 }
 

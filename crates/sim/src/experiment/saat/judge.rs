@@ -12,7 +12,7 @@ const JITTER_BAR: f64 = 2.3;
 /// Where the oracle cannot reach that either: this many times its figure.
 const ORACLE_FACTOR: f64 = 1.2;
 
-/// Figures of one run, means over its tenants, in per cent of the promise.
+/// Figures of one run, means over its tenants, in per cent of the guarantee.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
     /// Difference of the average throughput.
@@ -27,7 +27,7 @@ fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     let mut figures = Figures::default();
     let n = setup.tenants.len() as f64;
     for (place, tenant) in setup.tenants.iter().enumerate() {
-        let far = |rate: f64| 100.0 * (rate / tenant.promised - 1.0).abs();
+        let far = |rate: f64| 100.0 * (rate / tenant.guaranteed - 1.0).abs();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let periods = outcome.periods(place, false);
         let jitter = |periods: &[f64]| mean(&periods.iter().map(|&rate| far(rate)).collect::<Vec<f64>>());
@@ -117,8 +117,8 @@ pub(super) fn report(
         title: "Fourteen groups".to_owned(),
         text: vec![format!(
             "Means over the tenants and traces of a group and {} of {seconds} s. DAT: distance of the mean throughput \
-             from the promise. Jitter: mean distance of the throughput of 1 s from the promise; shifted: of seconds that \
-             begin half a second later than those that the controllers know. Baseline: the promise as the limit. The \
+             from the guarantee. Jitter: mean distance of the throughput of 1 s from the guarantee; shifted: of seconds that \
+             begin half a second later than those that the controllers know. Baseline: the guarantee as the limit. The \
              published method decides once a second, ours ten times (accurate_1s: once; saat_100ms: the published method \
              ten times). The oracle knows the future and sets one limit for each second.",
             if seeds == 1 { "one run".to_owned() } else { format!("{seeds} runs") }
@@ -148,8 +148,8 @@ pub(super) fn report(
     });
     section.figures = figures(groups, &arms);
     let intro = vec![
-        "A tenant on a hybrid device under a limit of exactly what it was promised gets less: misses cannot keep up, and the \
-         limit forbids to catch up afterwards. The limit has to stand above the promise; by how much is decided by nobody \
+        "A tenant on a hybrid device under a limit of exactly what it was guaranteed gets less: misses cannot keep up, and the \
+         limit forbids to catch up afterwards. The limit has to stand above the guarantee; by how much is decided by nobody \
          (today's practice), by the published equations, and by Evenkeel."
             .to_owned(),
         "Everything happens in virtual time on a modelled device; the same seed gives the same figures on every machine. \
@@ -195,7 +195,7 @@ fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Figure> {
             (name.to_owned(), groups.iter().enumerate().map(point).collect::<Points>())
         };
         let arms = [
-            ("promise as limit", Arm::Static),
+            ("guarantee as limit", Arm::Static),
             ("SAAT", Arm::Saat),
             ("Evenkeel", Arm::Accurate),
             ("oracle", Arm::Oracle),
@@ -204,7 +204,7 @@ fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Figure> {
             title: title.to_owned(),
             note: "In the order of the table.".to_owned(),
             x: Axis::linear("group"),
-            y: Axis::linear("% of the promise"),
+            y: Axis::linear("% of the guarantee"),
             joined: false,
             series: arms.into_iter().map(series).collect(),
         }
@@ -227,7 +227,7 @@ fn claims(arms: &[ByGroup], means: &[Judged]) -> Vec<Claim> {
     vec![
         Claim {
             source: "IV.A",
-            text: "The promise as the limit misses it by 6.56 % in the mean of 14 groups.".to_owned(),
+            text: "The guarantee as the limit misses it by 6.56 % in the mean of 14 groups.".to_owned(),
             reproduced: (5.0..=9.0).contains(&fixed),
             numbers: format!("{fixed:.2} % (between 5 and 9 asked for; the model was fitted to this)"),
         },

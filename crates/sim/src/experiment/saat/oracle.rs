@@ -1,7 +1,7 @@
 //! What could be done with one limit for each period if the future were known.
 //!
 //! Before each period the whole world is copied and the period tried with other limits, until every stream comes as close
-//! to its promise, and to what it is owed of earlier periods, as these tries can bring it. Then the period happens.
+//! to its guarantee, and to what it is owed of earlier periods, as these tries can bring it. Then the period happens.
 
 use evenkeel_control::Instant;
 use evenkeel_control::units::Kind;
@@ -14,7 +14,7 @@ const TRIES: u32 = 6;
 const CLOSE: f64 = 0.002;
 /// Part of what is owed that a period repays.
 const REPAY: f64 = 0.1;
-/// Limits are at most this many times the promise, as those of the controllers are.
+/// Limits are at most this many times the guarantee, as those of the controllers are.
 const MOST: f64 = 4.0;
 
 pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Meter) {

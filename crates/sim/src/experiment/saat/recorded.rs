@@ -66,7 +66,7 @@ impl Recorded {
         self.reads.len() + self.writes.len()
     }
 
-    /// Part of the bytes that are read; `None` unless there are reads and writes: each direction is promised its part.
+    /// Part of the bytes that are read; `None` unless there are reads and writes: each direction is guaranteed its part.
     pub fn reads(&self) -> Option<f64> {
         let [read, written] = self.bytes.map(|bytes| bytes as f64);
         (read > 0.0 && written > 0.0).then(|| read / (read + written))

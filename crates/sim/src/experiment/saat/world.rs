@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Goal, Promise, Rate, SlowDevice, TenantId, TenantSample,
+    Config, Controller, Counters, Goal, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
 };
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -19,23 +19,23 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 /// How often the counters are read for the figures: half of that, so that periods can also begin in between.
 pub const HALF: Duration = Duration::from_millis(500);
 
-/// A tenant and what it was promised.
+/// A tenant and what it was guaranteed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
     /// What it does, as fast as it may.
     pub trace: Trace,
     /// The same as it was recorded, instead of what was invented.
     pub recorded: Option<Arc<Recorded>>,
-    /// Throughput of reads and writes together, in bytes per second; each direction is promised its part.
-    pub promised: f64,
+    /// Throughput of reads and writes together, in bytes per second; each direction is guaranteed its part.
+    pub guaranteed: f64,
 }
 
 impl Tenant {
-    /// What was promised in one direction.
+    /// What was guaranteed in one direction.
     pub fn goal(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
-        (self.promised * part).max(1.0).round()
+        (self.guaranteed * part).max(1.0).round()
     }
 }
 
@@ -267,8 +267,8 @@ fn controlled(
     let mut ids: Vec<TenantId> = Vec::new();
     for tenant in &setup.tenants {
         let goal = |kind| Some(Goal::new(Rate::BytesPerS(tenant.goal(kind) as u64)));
-        let promise = Promise { read: goal(Kind::Read), write: goal(Kind::Write), weight: 1.0 };
-        ids.push(controller.join(&promise).map_err(|error| error.to_string())?);
+        let guarantee = Guarantee { read: goal(Kind::Read), write: goal(Kind::Write), weight: 1.0 };
+        ids.push(controller.join(&guarantee).map_err(|error| error.to_string())?);
     }
     let mut now = Instant::ZERO;
     while now < end {

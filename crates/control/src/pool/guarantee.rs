@@ -1,0 +1,570 @@
+//! A guaranteed throughput on one device: which limit gives it to a tenant?
+//!
+//! The sensor and the throttle of a [`throughput::Controller`] where the queue is ours. A tenant under a limit of exactly
+//! what it was guaranteed gets less whenever the device has other things to do, and never has it back. So the limit follows
+//! what is still due: it belongs to [`Owner::Throughput`], beside those of others, and the smallest binds. Reservations go
+//! before all of them.
+//!
+//! A guarantee is about reads and writes together, about reads alone or about writes alone. One to a direction alone limits
+//! what of it leaves the queue, and holds nothing else back ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)).
+//! What misses a cache below is not known here, and does not have to be: who had requests waiting all the time was kept
+//! from what it did not get.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::{Pool, Scheduler, Tenant, TenantId};
+use crate::limits::Owner;
+use crate::throughput::{
+    self, Assignment, Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Limit, Rate, Reason, TenantSample,
+};
+use crate::time::{Duration, Instant};
+use crate::units::{Direction, Kind, Rates};
+
+/// How often is measured and decided; a guarantee holds in each window of ten.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Decisions of a tenant that are remembered: enough to see how the present one came about.
+const RECORDS: usize = 32;
+/// A tenant that had nothing waiting or inside for a larger part of an interval than this may have got all it asked for.
+/// With one request at a time there is always a little between them.
+const IDLE_AT_MOST: f64 = 0.1;
+/// Slots that were all taken bound who got less than this part of its limit.
+const NOT_SHORT: f64 = 0.97;
+
+/// What a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// All that a tenant does: reads and writes together, and in requests also those that move no data.
+    All,
+    /// Requests that move data this way.
+    Of(Direction),
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 3] = [Self::All, Self::Of(Direction::Read), Self::Of(Direction::Write)];
+
+    /// Name as shown to people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Of(Direction::Read) => "read",
+            Self::Of(Direction::Write) => "write",
+        }
+    }
+
+    #[inline]
+    pub(super) fn covers(self, kind: Kind) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(direction) => kind.direction() == Some(direction),
+        }
+    }
+}
+
+/// The throughputs that a tenant is guaranteed: at most one of each scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Goals {
+    /// Of all that it does.
+    pub all: Option<Rate>,
+    /// Of reads.
+    pub read: Option<Rate>,
+    /// Of writes.
+    pub write: Option<Rate>,
+}
+
+impl Goals {
+    /// Nothing was guaranteed.
+    pub const NONE: Self = Self { all: None, read: None, write: None };
+
+    /// One throughput of all that a tenant does.
+    pub const fn of_all(rate: Rate) -> Self {
+        Self { all: Some(rate), ..Self::NONE }
+    }
+
+    /// What was guaranteed of this; a rate of 0 is no guarantee.
+    pub fn of(&self, scope: Scope) -> Option<Rate> {
+        let rate = match scope {
+            Scope::All => self.all,
+            Scope::Of(Direction::Read) => self.read,
+            Scope::Of(Direction::Write) => self.write,
+        };
+        rate.filter(|rate| rate.value() > 0)
+    }
+}
+
+/// What decides how much a tenant gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// Its reservation is as high as the smallest limit or higher, and wins.
+    Reservation,
+    /// The smallest limit, which is this owner's; of a rate, or of the requests inside.
+    Limit(Owner),
+}
+
+impl Binding {
+    /// Name as shown to people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Reservation => "reservation",
+            Self::Limit(owner) => owner.name(),
+        }
+    }
+}
+
+/// A decision as it is remembered; one that stays the same in kind is one record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Record {
+    /// When it was taken first.
+    pub from: Instant,
+    /// When it was taken last.
+    pub until: Instant,
+    /// How often.
+    pub times: u64,
+    /// The limit and why, as it was the last time.
+    pub limit: Limit,
+    /// What bound in the interval before.
+    pub binding: Binding,
+}
+
+/// A look at a tenant's guarantee.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// What the guarantee is about.
+    pub scope: Scope,
+    /// What was guaranteed.
+    pub guaranteed: Rate,
+    /// What the tenant got in the last interval, per second; `None` before the first.
+    pub measured: Option<f64>,
+    /// The limit assigned for it, and why.
+    pub limit: Limit,
+    /// What bound in the last interval.
+    pub binding: Binding,
+    /// Decisions lately, oldest first.
+    pub records: &'a VecDeque<Record>,
+}
+
+/// The controller of all guarantees on a pool.
+pub(super) struct Guarantees {
+    controller: Controller,
+    next_tick: Instant,
+    ticked_at: Instant,
+    /// Requests went first come, first served since then: what tenants got was not by their limits.
+    suspended: bool,
+    samples: Vec<TenantSample>,
+}
+
+impl Guarantees {
+    /// A tenant is gone, and its guarantee with it.
+    pub(super) fn forget(&mut self, guarantee: &Guaranteed) {
+        self.controller.leave(guarantee.id);
+    }
+}
+
+/// One guarantee to a tenant.
+pub(super) struct Guaranteed {
+    id: throughput::TenantId,
+    pub(super) scope: Scope,
+    guaranteed: Rate,
+    /// What the tenant had done at the last tick: of what was guaranteed, and in all.
+    counted: u64,
+    counted_in_all: Rates,
+    measured: Option<f64>,
+    limit: Limit,
+    binding: Binding,
+    records: VecDeque<Record>,
+    /// Since when it has nothing waiting or inside.
+    idle_since: Option<Instant>,
+    /// For how long it had nothing since the last tick.
+    idle: Duration,
+    /// Whether its slots were all taken since the last tick.
+    pub(super) blocked: bool,
+}
+
+impl Guaranteed {
+    /// A request comes, the first after some time or not.
+    pub(super) fn wakes(&mut self, now: Instant) {
+        if let Some(since) = self.idle_since.take() {
+            self.idle = self.idle + now.since(since);
+        }
+    }
+
+    /// Its last request has left.
+    pub(super) fn rests(&mut self, now: Instant) {
+        self.idle_since.get_or_insert(now);
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        View {
+            scope: self.scope,
+            guaranteed: self.guaranteed,
+            measured: self.measured,
+            limit: self.limit,
+            binding: self.binding,
+            records: &self.records,
+        }
+    }
+
+    fn demand(&mut self, now: Instant, length: Duration) -> Demand {
+        if self.idle_since.is_some() {
+            self.wakes(now);
+            self.rests(now);
+        }
+        let idle = core::mem::take(&mut self.idle);
+        match idle.as_secs_f64() <= IDLE_AT_MOST * length.as_secs_f64() {
+            true => Demand::Backlogged,
+            false => Demand::AppLimited,
+        }
+    }
+
+    fn record(&mut self, now: Instant) -> bool {
+        let (limit, binding) = (self.limit, self.binding);
+        match self.records.back_mut() {
+            Some(last) if last.limit.reason.name() == limit.reason.name() && last.binding == binding => {
+                (last.until, last.limit) = (now, limit);
+                last.times += 1;
+                false
+            }
+            _ => {
+                if self.records.len() == RECORDS {
+                    self.records.pop_front();
+                }
+                self.records.push_back(Record { from: now, until: now, times: 1, limit, binding });
+                true
+            }
+        }
+    }
+}
+
+/// What a tenant got in an interval, per second: of what was guaranteed, and in all.
+struct Got {
+    measured: f64,
+    iops: f64,
+    bytes_per_s: f64,
+}
+
+impl Tenant {
+    /// What it has done of this, in the unit of a guarantee.
+    fn done(&self, scope: Scope, unit: Rate) -> u64 {
+        let (stats, all) = (&self.stats, self.done_in_all());
+        match (scope, unit) {
+            (Scope::All, Rate::BytesPerS(_)) => all.bytes_per_s,
+            (Scope::All, Rate::RequestsPerS(_)) => all.iops,
+            (Scope::Of(Direction::Read), Rate::BytesPerS(_)) => stats.read_bytes,
+            (Scope::Of(Direction::Read), Rate::RequestsPerS(_)) => stats.reads,
+            (Scope::Of(Direction::Write), Rate::BytesPerS(_)) => stats.write_bytes,
+            (Scope::Of(Direction::Write), Rate::RequestsPerS(_)) => stats.writes,
+        }
+    }
+
+    /// Requests and bytes since it joined.
+    fn done_in_all(&self) -> Rates {
+        let stats = &self.stats;
+        Rates {
+            iops: stats.reads + stats.writes + stats.flushes + stats.metas,
+            bytes_per_s: stats.read_bytes.saturating_add(stats.write_bytes),
+        }
+    }
+
+    /// The smallest limit on all that it does in the unit of a guarantee, and the reservation, 0 for none.
+    fn bounds(&self, unit: Rate) -> (Option<(Owner, u64)>, u64) {
+        match unit {
+            Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.qos.reservation.bytes_per_s),
+            Rate::RequestsPerS(_) => (self.limit_iops.binding(), self.qos.reservation.iops),
+        }
+    }
+
+    /// What bound it, if it got so much, and the limit that this was to the guarantee; `None` for the one assigned.
+    /// `beyond`: a reservation took a direction beyond its limit.
+    fn bound_by(&self, guaranteed: &Guaranteed, got: &Got, beyond: bool) -> (Binding, Option<InForce>) {
+        let (limit, reservation) = self.bounds(guaranteed.guaranteed);
+        let assigned = guaranteed.limit.limit.value();
+        let limit = limit.filter(|&(_, limit)| guaranteed.scope == Scope::All || limit <= assigned);
+        let (owner, limit) = limit.unwrap_or((Owner::Throughput, assigned));
+        if beyond || (guaranteed.scope == Scope::All && reservation >= limit) {
+            // Whatever it got, it was not by our limit.
+            return (Binding::Reservation, Some(InForce::default()));
+        }
+        if got.measured < NOT_SHORT * limit as f64 {
+            let exhausted = |limit: Option<(Owner, u64)>, got: f64| limit.filter(|&(_, l)| got >= NOT_SHORT * l as f64);
+            let slots = self.slots.binding().filter(|_| guaranteed.blocked);
+            // Its own limit is exhausted by what it is about, another direction or request size by the rest.
+            let other = exhausted(self.limit_bytes_per_s.binding(), got.bytes_per_s)
+                .or_else(|| exhausted(self.limit_iops.binding(), got.iops))
+                .or(slots);
+            if let Some((owner, _)) = other {
+                return (Binding::Limit(owner), Some(only(got.measured as u64)));
+            }
+        }
+        (Binding::Limit(owner), (owner != Owner::Throughput).then(|| only(limit)))
+    }
+
+    /// Whether nothing of this is inside; what waits is not looked at.
+    pub(super) fn has_none_inside(&self, scope: Scope) -> bool {
+        match scope {
+            Scope::All => self.in_flight == 0,
+            Scope::Of(direction) => self.inside_of[direction as usize] == 0,
+        }
+    }
+}
+
+impl<R> Pool<R> {
+    /// Guarantees a tenant throughputs, others, or none any more. Only with [`Scheduler::Mclock`] anything comes of it.
+    pub fn set_guarantees(&mut self, now: Instant, id: TenantId, goals: &Goals) {
+        if self.live_mut(id).is_some() {
+            Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, goals.of(scope)));
+        }
+    }
+
+    fn set_guarantee(&mut self, now: Instant, id: TenantId, scope: Scope, guaranteed: Option<Rate>) {
+        let Some(rate) = guaranteed else {
+            self.withdraw_guarantee(now, id.index, scope);
+            return;
+        };
+        let tenant = &mut self.tenants[id.index as usize];
+        let known = tenant.guaranteed.iter().find(|guaranteed| guaranteed.scope == scope);
+        if known.is_some_and(|known| core::mem::discriminant(&known.guaranteed) != core::mem::discriminant(&rate)) {
+            self.withdraw_guarantee(now, id.index, scope);
+        }
+        let tenant = &mut self.tenants[id.index as usize];
+        let ceiling = match rate {
+            Rate::BytesPerS(_) => tenant.qos.limit.bytes_per_s,
+            Rate::RequestsPerS(_) => tenant.qos.limit.iops,
+        };
+        // A limit below the guarantee binds by itself.
+        let ceiling = (ceiling > 0).then_some(ceiling.max(rate.value()));
+        let weight = f64::from(tenant.qos.weight.clamp(1, 1_000_000));
+        let goal = Goal { guaranteed: rate, ceiling };
+        // A tenant of the controller for each guarantee: which way the data goes makes no difference to it.
+        let guarantee = Guarantee { read: Some(goal), write: None, weight };
+        if self.guarantees.is_none() {
+            let config = Config { interval: INTERVAL, ..Config::DEFAULT };
+            let Ok(controller) = Controller::new(&config) else { return };
+            let next_tick = now + INTERVAL;
+            self.guarantees = Some(
+                Guarantees { controller, next_tick, ticked_at: now, suspended: false, samples: Vec::new() }.into(),
+            );
+        }
+        let Some(guarantees) = &mut self.guarantees else { return };
+        if let Some(known) = tenant.guaranteed.iter_mut().find(|guaranteed| guaranteed.scope == scope) {
+            if guarantees.controller.guarantee(known.id, &guarantee).is_ok() {
+                known.guaranteed = rate;
+            }
+        } else if let Ok(throughput_id) = guarantees.controller.join(&guarantee) {
+            let idle = tenant.has_none_inside(scope) && self.queue.client_len(tenant.client) == 0;
+            let (counted, counted_in_all) = (tenant.done(scope, rate), tenant.done_in_all());
+            let place = tenant.guaranteed.partition_point(|guaranteed| guaranteed.scope < scope);
+            let guaranteed = Guaranteed {
+                id: throughput_id,
+                scope,
+                guaranteed: rate,
+                counted,
+                counted_in_all,
+                measured: None,
+                limit: Limit { limit: rate, reason: Reason::NotEnoughData },
+                binding: Binding::Limit(Owner::Throughput),
+                records: VecDeque::new(),
+                idle_since: idle.then_some(now),
+                idle: Duration::ZERO,
+                blocked: tenant.blocked,
+            };
+            tenant.guaranteed.insert(place, guaranteed);
+        }
+        self.assign(now, id.index);
+    }
+
+    /// Takes a guarantee back, and its limit with it.
+    fn withdraw_guarantee(&mut self, now: Instant, index: u32, scope: Scope) {
+        let tenant = &mut self.tenants[index as usize];
+        let Some(place) = tenant.guaranteed.iter().position(|guaranteed| guaranteed.scope == scope) else { return };
+        let guarantee = tenant.guaranteed.remove(place);
+        if let Some(guarantees) = &mut self.guarantees {
+            guarantees.forget(&guarantee);
+        }
+        self.limit_throughput(now, index, scope, None);
+    }
+
+    /// The operator's limit or the weight has changed.
+    pub(super) fn renew_guarantees(&mut self, now: Instant, id: TenantId) {
+        let guaranteed =
+            self.live_mut(id).map(|tenant| tenant.guaranteed.iter().map(|p| (p.scope, p.guaranteed)).collect());
+        let guaranteed: Vec<_> = guaranteed.unwrap_or_default();
+        for (scope, rate) in guaranteed {
+            self.set_guarantee(now, id, scope, Some(rate));
+        }
+    }
+
+    /// A request of this kind comes.
+    #[inline]
+    pub(super) fn wake_guarantees(tenant: &mut Tenant, now: Instant, kind: Kind) {
+        for guarantee in tenant.guaranteed.iter_mut().filter(|guarantee| guarantee.scope.covers(kind)) {
+            guarantee.wakes(now);
+        }
+    }
+
+    /// A request has left, or was taken out of the queue.
+    #[inline(always)]
+    pub(super) fn rest_guarantees(&mut self, now: Instant, index: u32) {
+        if !self.tenants[index as usize].guaranteed.is_empty() {
+            self.rest_each_guarantee(now, index);
+        }
+    }
+
+    fn rest_each_guarantee(&mut self, now: Instant, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        let mut guaranteed = core::mem::take(&mut tenant.guaranteed);
+        for guarantee in guaranteed.iter_mut().filter(|guarantee| tenant.has_none_inside(guarantee.scope)) {
+            let waiting = match guarantee.scope {
+                Scope::All => self.queue.client_len(tenant.client),
+                Scope::Of(direction) => self.queue.client_len_of(tenant.client, direction),
+            };
+            if waiting == 0 {
+                guarantee.rests(now);
+            }
+        }
+        tenant.guaranteed = guaranteed;
+    }
+
+    /// Limits are in force again after requests went first come, first served, and who waits now waits for its own.
+    pub(super) fn resume_guarantees(&mut self, now: Instant) {
+        let Some(guarantees) = &mut self.guarantees else { return };
+        guarantees.suspended = true;
+        for index in 0..self.tenants.len() as u32 {
+            self.tenants[index as usize].guaranteed.iter_mut().for_each(|guarantee| {
+                guarantee.wakes(now);
+                guarantee.idle = Duration::ZERO;
+            });
+            self.rest_guarantees(now, index);
+        }
+    }
+
+    /// Measures and decides anew when it is time.
+    #[inline]
+    pub(super) fn tick_guarantees(&mut self, now: Instant) {
+        if self.guarantees.as_ref().is_some_and(|guarantees| now >= guarantees.next_tick)
+            && self.config.scheduler == Scheduler::Mclock
+        {
+            self.decide_guarantees(now);
+        }
+    }
+
+    /// When that is next.
+    #[inline]
+    pub(super) fn guarantees_due(&self) -> Instant {
+        self.guarantees.as_ref().map_or(Instant::FAR_FUTURE, |guarantees| guarantees.next_tick)
+    }
+
+    fn decide_guarantees(&mut self, now: Instant) {
+        let Some(mut guarantees) = self.guarantees.take() else { return };
+        let length = now.since(guarantees.ticked_at);
+        guarantees.ticked_at = now;
+        guarantees.next_tick += INTERVAL;
+        if guarantees.next_tick <= now {
+            guarantees.next_tick = now + INTERVAL;
+        }
+        guarantees.samples.clear();
+        let suspended = core::mem::take(&mut guarantees.suspended);
+        let per_second = |moved: u64| moved as f64 / length.as_secs_f64().max(1e-9);
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
+            let mut guaranteed = core::mem::take(&mut tenant.guaranteed);
+            for guarantee in &mut guaranteed {
+                let (done, all) = (tenant.done(guarantee.scope, guarantee.guaranteed), tenant.done_in_all());
+                let before = core::mem::replace(&mut guarantee.counted_in_all, all);
+                let got = Got {
+                    measured: per_second(done.saturating_sub(core::mem::replace(&mut guarantee.counted, done))),
+                    iops: per_second(all.iops.saturating_sub(before.iops)),
+                    bytes_per_s: per_second(all.bytes_per_s.saturating_sub(before.bytes_per_s)),
+                };
+                let beyond = match guarantee.scope {
+                    Scope::All => false,
+                    Scope::Of(direction) => self.queue.take_beyond_limit_of(tenant.client, direction),
+                };
+                let (binding, in_force) = tenant.bound_by(guarantee, &got, beyond);
+                let in_force = if suspended { Some(InForce::default()) } else { in_force };
+                (guarantee.measured, guarantee.binding, guarantee.blocked) =
+                    (Some(got.measured), binding, tenant.blocked);
+                let hybrid = match guarantee.guaranteed {
+                    Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },
+                    Rate::RequestsPerS(_) => Counters { reads: done, ..Counters::ZERO },
+                };
+                let demand = guarantee.demand(now, length);
+                guarantees.samples.push(TenantSample { hybrid, in_force, demand, ..TenantSample::new(guarantee.id) });
+            }
+            tenant.guaranteed = guaranteed;
+        }
+        guarantees.controller.observe(now, None, &guarantees.samples);
+        guarantees.controller.tick(now);
+        self.guarantees = Some(guarantees);
+        for index in 0..self.tenants.len() as u32 {
+            if self.tenants[index as usize].live {
+                self.assign(now, index);
+            }
+        }
+    }
+
+    /// Puts the newest decisions about a tenant in force, and records them.
+    fn assign(&mut self, now: Instant, index: u32) {
+        let Some(guarantees) = &self.guarantees else { return };
+        let tenant = &mut self.tenants[index as usize];
+        let id = TenantId { index, generation: tenant.generation };
+        let assignments = guarantees.controller.decision().assignments;
+        let mut limits = [None; Scope::ALL.len()];
+        for (guarantee, assigned) in tenant.guaranteed.iter_mut().zip(&mut limits) {
+            let place = assignments.binary_search_by_key(&guarantee.id, |assignment: &Assignment| assignment.tenant);
+            let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
+            guarantee.limit = limit;
+            let before = guarantee.records.back().map(|record| record.limit.reason);
+            if guarantee.record(now) && limit.reason.is_missed() != before.as_ref().is_some_and(Reason::is_missed) {
+                self.guarantee_decided = Some((id, guarantee.scope, limit.reason));
+            }
+            *assigned = Some((guarantee.scope, limit.limit));
+        }
+        for (scope, limit) in limits.into_iter().flatten() {
+            self.limit_throughput(now, index, scope, Some(limit));
+        }
+    }
+
+    fn limit_throughput(&mut self, now: Instant, index: u32, scope: Scope, limit: Option<Rate>) {
+        let tenant = &mut self.tenants[index as usize];
+        let limit = limit.map_or(Rates::UNSET, rates);
+        match scope {
+            Scope::All => {
+                let iops = tenant.limit_iops.set(Owner::Throughput, super::rate(limit.iops));
+                let bytes = tenant.limit_bytes_per_s.set(Owner::Throughput, super::rate(limit.bytes_per_s));
+                let id = TenantId { index, generation: tenant.generation };
+                if iops || bytes {
+                    self.apply_qos(now, id);
+                }
+            }
+            Scope::Of(direction) => self.queue.set_limit_of(now, tenant.client, direction, limit),
+        }
+    }
+
+    /// Lifts the limits on single directions of a tenant, or puts them back in force.
+    pub(super) fn apply_directions(&mut self, now: Instant, index: u32, in_force: bool) {
+        let tenant = &self.tenants[index as usize];
+        for guarantee in &tenant.guaranteed {
+            if let Scope::Of(direction) = guarantee.scope {
+                let limit = if in_force { rates(guarantee.limit.limit) } else { Rates::UNSET };
+                self.queue.set_limit_of(now, tenant.client, direction, limit);
+            }
+        }
+    }
+
+    /// A guarantee that cannot be kept since, or can again, and why, since the last call; the newest if there were several.
+    #[inline]
+    pub fn take_guarantee_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
+        self.guarantee_decided.take()
+    }
+}
+
+fn only(limit: u64) -> InForce {
+    InForce { read: Some(limit), write: None }
+}
+
+fn rates(limit: Rate) -> Rates {
+    match limit {
+        Rate::RequestsPerS(iops) => Rates { iops, ..Rates::UNSET },
+        Rate::BytesPerS(bytes_per_s) => Rates { bytes_per_s, ..Rates::UNSET },
+    }
+}

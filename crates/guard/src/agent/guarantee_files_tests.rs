@@ -1,0 +1,208 @@
+use super::*;
+use crate::config::Abilities;
+use evenkeel_control::Duration;
+
+/// Files in place of the kernel's: two devices, and groups.
+struct Host {
+    root: PathBuf,
+    journal: Journal,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("evenkeel-keeper-{name}-{}", std::process::id()));
+        for (device, number) in [("no-hybrid", "4095:1"), ("no-slow", "4095:2")] {
+            let folder = root.join("sys/class/block").join(device);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
+            std::fs::write(folder.join("dev"), number).unwrap();
+            std::fs::write(folder.join("stat"), "1 0 8 1 1 0 8 1 0 2 2\n").unwrap();
+            std::os::unix::fs::symlink(&folder, root.join("sys/dev/block").join(number)).unwrap();
+        }
+        std::fs::create_dir_all(root.join("cgroup")).unwrap();
+        std::fs::write(root.join("cgroup/cgroup.controllers"), "cpu io memory\n").unwrap();
+        let journal = Journal::open(root.join("journal")).unwrap();
+        Self { root, journal }
+    }
+
+    fn group(&self, name: &str) {
+        let folder = self.root.join("cgroup").join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("io.stat"), "").unwrap();
+        std::fs::write(folder.join("io.max"), "").unwrap();
+    }
+
+    fn moved(&self, name: &str, bytes: u64) {
+        let text = format!(
+            "4095:1 rbytes={bytes} wbytes=0 rios=1 wios=0\n4095:2 rbytes={} wbytes=0 rios=1 wios=0\n",
+            bytes / 9
+        );
+        std::fs::write(self.root.join("cgroup").join(name).join("io.stat"), text).unwrap();
+    }
+
+    /// The slow device, busy with misses for two fifths of the time.
+    fn busy(&self, second: u64) {
+        let text = format!("1 0 {} 1 1 0 8 1 0 {} 2\n", second * 1_700, second * 400);
+        std::fs::write(self.root.join("sys/class/block/no-slow/stat"), text).unwrap();
+    }
+
+    fn io_max(&self, name: &str) -> String {
+        std::fs::read_to_string(self.root.join("cgroup").join(name).join("io.max")).unwrap().trim().to_owned()
+    }
+
+    fn keeper(&self) -> Keeper {
+        let text = "[hybrids.pool]\ndevice = \"no-hybrid\"\nslow = \"no-slow\"\ndecide_every = \"1s\"\n\
+                    [hybrids.pool.tenants.db]\ngroup = \"slice/db-*\"\nread = { bytes_per_s = \"10MB\" }\n";
+        let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
+        Keeper::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
+    }
+
+    fn tick(&mut self, keeper: &mut Keeper, second: u64) {
+        let errors = keeper.tick(at(second), Some(&mut self.journal));
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn at(second: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(second)
+}
+
+const GUARANTEED: &str = "4095:1 rbps=10000000 wbps=max riops=max wiops=max";
+
+#[test]
+fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
+    let mut host = Host::new("appear");
+    let mut keeper = host.keeper();
+    host.tick(&mut keeper, 0);
+    assert!(keeper.state()[0].notes[0].contains("no group is named by \"slice/db-*\""));
+    for name in ["slice/db-2", "slice/db-1", "slice/web"] {
+        host.group(name);
+    }
+    host.tick(&mut keeper, 1);
+    assert_eq!((host.io_max("slice/db-1"), host.io_max("slice/db-2")), (GUARANTEED.into(), GUARANTEED.into()));
+    assert_eq!(host.io_max("slice/web"), "");
+    for second in 2..12 {
+        host.moved("slice/db-1", second * 8_000_000);
+        host.busy(second);
+        host.tick(&mut keeper, second);
+    }
+    let state = keeper.state().remove(0);
+    let groups: Vec<&str> = state.tenants.iter().map(|tenant| tenant.group.as_str()).collect();
+    assert_eq!(groups, ["slice/db-1", "slice/db-2"]);
+    let limit = state.tenants[0].read.as_ref().unwrap().limit;
+    assert!(limit > 10e6, "it gets too little: {limit}");
+    assert_eq!(
+        host.io_max("slice/db-1"),
+        GUARANTEED.replace("10000000", &limit.to_string()),
+        "the record is what holds"
+    );
+    assert_eq!((state.kind.as_str(), state.slow_number.as_str()), ("other", "4095:2"));
+    assert!(keeper.records(Some("pool"), 1)[0].until_s == 11.0 && keeper.records(Some("none"), 9).is_empty());
+    // The end.
+    assert_eq!(host.journal.restore_all().len(), 2);
+    assert_eq!(host.io_max("slice/db-1"), "4095:1 rbps=max wbps=max riops=max wiops=max");
+}
+
+#[test]
+fn a_group_that_is_gone_is_let_go_of_and_another_of_its_name_begins_anew() {
+    let mut host = Host::new("gone");
+    let mut keeper = host.keeper();
+    host.group("slice/db-1");
+    host.tick(&mut keeper, 0);
+    std::fs::remove_dir_all(host.root.join("cgroup/slice/db-1")).unwrap();
+    host.tick(&mut keeper, 1);
+    assert!(keeper.state()[0].tenants.is_empty());
+    assert!(host.journal.is_clear());
+    host.group("slice/db-1");
+    host.tick(&mut keeper, 2);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+}
+
+#[test]
+fn a_limit_of_somebody_else_stays() {
+    let mut host = Host::new("foreign");
+    let mut keeper = host.keeper();
+    host.group("slice/db-1");
+    host.tick(&mut keeper, 0);
+    let foreign = "4095:1 rbps=5 wbps=max riops=max wiops=max";
+    std::fs::write(host.root.join("cgroup/slice/db-1/io.max"), foreign).unwrap();
+    for second in 1..5 {
+        host.tick(&mut keeper, second);
+        assert_eq!(host.io_max("slice/db-1"), foreign);
+    }
+    let state = keeper.state().remove(0).tenants.remove(0);
+    assert_eq!(state.foreign_limit.as_deref(), Some("rbps=5 wbps=max riops=max wiops=max"));
+    assert!(host.journal.restore_all().is_empty());
+}
+
+#[test]
+fn without_a_journal_nothing_is_written() {
+    let host = Host::new("dry");
+    let mut keeper = host.keeper();
+    host.group("slice/db-1");
+    for second in 0..3 {
+        host.moved("slice/db-1", second * 8_000_000);
+        assert!(keeper.tick(at(second), None).is_empty());
+    }
+    assert_eq!(host.io_max("slice/db-1"), "");
+    assert_eq!(keeper.state()[0].tenants[0].read.as_ref().unwrap().guaranteed, 10e6);
+}
+
+#[test]
+fn an_odd_file_of_one_group_is_told_and_hurts_no_other() {
+    let mut host = Host::new("odd");
+    let mut keeper = host.keeper();
+    host.group("slice/db-1");
+    host.group("slice/db-2");
+    host.tick(&mut keeper, 0);
+    std::fs::write(host.root.join("cgroup/slice/db-1/io.stat"), "4095:1 rbytes=x\n").unwrap();
+    for second in 1..6 {
+        host.moved("slice/db-2", second * 8_000_000);
+        host.busy(second);
+        let errors = keeper.tick(at(second), Some(&mut host.journal));
+        assert!(errors.len() == 1 && errors[0].to_string().contains("db-1/io.stat:1:"), "{errors:?}");
+    }
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    assert!(keeper.state()[0].tenants[1].read.as_ref().unwrap().limit > 10e6);
+}
+
+#[test]
+fn periods_are_kept_and_missed_ones_are_not_made_up_for() {
+    let mut host = Host::new("periods");
+    let mut keeper = host.keeper();
+    let ms = |ms| Instant::ZERO + Duration::from_millis(ms);
+    host.group("slice/db-1");
+    let mut ticks = Vec::new();
+    for now in [0, 100, 900, 1_000, 1_100, 4_500, 4_600, 5_400, 5_600] {
+        let before = keeper.records(None, 1).first().map(|record| record.until_s);
+        assert!(keeper.tick(ms(now), Some(&mut host.journal)).is_empty());
+        if keeper.records(None, 1).first().map(|record| record.until_s) != before {
+            ticks.push(now);
+        }
+    }
+    assert_eq!(ticks, [0, 1_000, 4_500, 5_600]);
+}
+
+#[test]
+fn what_is_missing_is_told_before_anything_starts() {
+    let host = Host::new("missing");
+    let config = |device: &str| {
+        let text = format!(
+            "[hybrids.pool]\ndevice = \"{device}\"\n[hybrids.pool.tenants.db]\ngroup = \"a\"\nread = {{ iops = 1 }}\n"
+        );
+        Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap()
+    };
+    let open = |device: &str| Keeper::open(&config(device), &Roots::under(&host.root), &host.root.join("cgroup"));
+    assert!(open("no-such").unwrap_err().to_string().contains("hybrids.pool: there is no block device no-such"));
+    assert!(open("no-hybrid").unwrap_err().to_string().contains("name its slow device"));
+    std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu memory\n").unwrap();
+    assert!(matches!(open("no-hybrid"), Err(Unable::NoController(_))));
+    std::fs::remove_file(host.root.join("cgroup/cgroup.controllers")).unwrap();
+    assert!(matches!(open("no-hybrid"), Err(Unable::NoGroups(_))));
+}

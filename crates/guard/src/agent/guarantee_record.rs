@@ -1,0 +1,314 @@
+//! What is shown of guaranteed throughputs: states, and decisions with their reasons.
+//!
+//! Units are last in the names. Rates are in the guarantee's unit, which `unit` names.
+
+use std::fmt;
+
+use evenkeel_control::Instant;
+use evenkeel_control::throughput::{Limit, Rate, Reason};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A hybrid device and its tenants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HybridState {
+    /// Its name in the configuration.
+    pub name: String,
+    /// The device as configured.
+    pub device: String,
+    /// `dm-cache`, `dm-writecache`, `bcache` or `other`.
+    pub kind: String,
+    /// Number of the device that tenants use.
+    pub device_number: String,
+    /// Number of the fast device below it, where that is known.
+    pub fast_number: Option<String>,
+    /// Number of the slow device below it.
+    pub slow_number: String,
+    /// How limits are assigned.
+    pub method: String,
+    /// What the slow device is taken to give; `null` before it was seen busy.
+    pub slow_bytes_per_s: Option<f64>,
+    /// Whether decisions rest on it.
+    pub slow_is_trusted: bool,
+    /// What the slow device did in the last period for nobody with a guarantee: write-back, promotion, others.
+    pub background_bytes_per_s: f64,
+    /// What the cache tells of itself, where it does.
+    pub cache: Option<CacheState>,
+    /// Groups with a guarantee.
+    pub tenants: Vec<GuaranteeState>,
+    /// What is missing or wrong, and what to do about it.
+    pub notes: Vec<String>,
+}
+
+/// What a cache tells of itself since it was set up, of all who use it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CacheState {
+    /// Reads that the fast device answered; of bcache all requests that it counts.
+    pub read_hits_total: Option<u64>,
+    /// Reads that it did not.
+    pub read_misses_total: Option<u64>,
+    /// Writes that the fast device took.
+    pub write_hits_total: Option<u64>,
+    /// Writes that it did not.
+    pub write_misses_total: Option<u64>,
+    /// Bytes that are on the fast device alone.
+    pub dirty_bytes: Option<u64>,
+    /// What is wrong with it, in its own words.
+    pub trouble: Option<String>,
+}
+
+/// A group with a guarantee.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GuaranteeState {
+    /// Its name in the configuration.
+    pub tenant: String,
+    /// The control group, below `/sys/fs/cgroup`.
+    pub group: String,
+    /// Reads, if something was guaranteed.
+    pub read: Option<DirectionState>,
+    /// Writes, if something was guaranteed.
+    pub write: Option<DirectionState>,
+    /// Limits that somebody else has set: this group is left alone.
+    pub foreign_limit: Option<String>,
+}
+
+/// One direction of a guarantee.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DirectionState {
+    /// `bytes_per_s` or `requests_per_s`.
+    pub unit: String,
+    /// What was guaranteed.
+    pub guaranteed: f64,
+    /// What it got in the last period.
+    pub measured: f64,
+    /// Part of its bytes that reached the slow device in the last period, 0 to 1; `null` without I/O.
+    pub miss_rate: Option<f64>,
+    /// The limit that is assigned.
+    pub limit: f64,
+    /// Why, for programs.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+}
+
+/// A decision about one direction of a tenant, for as long as its reason stayed the same.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct GuaranteeRecord {
+    /// The hybrid device.
+    pub hybrid: String,
+    /// The tenant's name in the configuration.
+    pub tenant: String,
+    /// Its control group.
+    pub group: String,
+    /// `read` or `write`.
+    pub direction: String,
+    /// When it was taken, since the start.
+    pub from_s: f64,
+    /// When it was taken last.
+    pub until_s: f64,
+    /// How many times.
+    pub times: u64,
+    /// Why, for programs.
+    pub reason: String,
+    /// Why, as a sentence, with the figures of the last time.
+    pub because: String,
+    /// `bytes_per_s` or `requests_per_s`.
+    pub unit: String,
+    /// What it got in the period before the last time.
+    pub measured: f64,
+    /// The limit that was assigned the last time.
+    pub limit: f64,
+    /// The smallest limit meanwhile.
+    pub least_limit: f64,
+    /// The largest limit meanwhile.
+    pub largest_limit: f64,
+}
+
+/// Which requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+impl DirectionState {
+    pub(super) fn new(guaranteed: Rate, measured: f64, miss_rate: Option<f64>, limit: Limit) -> Self {
+        Self {
+            unit: unit(limit.limit).into(),
+            guaranteed: guaranteed.value() as f64,
+            measured,
+            miss_rate,
+            limit: limit.limit.value() as f64,
+            reason: limit.reason.name().into(),
+            because: Sentence(&limit).to_string(),
+        }
+    }
+}
+
+/// A decision as it is kept: its text is made when somebody asks.
+#[derive(Clone, Debug)]
+pub(super) struct Decided {
+    from: Instant,
+    pub(super) until: Instant,
+    times: u64,
+    direction: Direction,
+    tenant: String,
+    group: String,
+    pub(super) limit: Limit,
+    measured: f64,
+    least: u64,
+    largest: u64,
+}
+
+impl Decided {
+    pub(super) fn new(
+        now: Instant,
+        direction: Direction,
+        tenant: String,
+        group: String,
+        limit: Limit,
+        measured: f64,
+    ) -> Self {
+        let value = limit.limit.value();
+        Self {
+            from: now,
+            until: now,
+            times: 1,
+            direction,
+            tenant,
+            group,
+            limit,
+            measured,
+            least: value,
+            largest: value,
+        }
+    }
+
+    /// The same reason once more.
+    pub(super) fn again(&mut self, now: Instant, limit: Limit, measured: f64) {
+        (self.until, self.limit, self.measured) = (now, limit, measured);
+        self.times += 1;
+        let value = limit.limit.value();
+        (self.least, self.largest) = (self.least.min(value), self.largest.max(value));
+    }
+
+    pub(super) fn record(&self, hybrid: &str) -> GuaranteeRecord {
+        let seconds = |at: Instant| at.since(Instant::ZERO).as_secs_f64();
+        GuaranteeRecord {
+            hybrid: hybrid.to_owned(),
+            tenant: self.tenant.clone(),
+            group: self.group.clone(),
+            direction: self.direction.name().into(),
+            from_s: seconds(self.from),
+            until_s: seconds(self.until),
+            times: self.times,
+            reason: self.limit.reason.name().into(),
+            because: Sentence(&self.limit).to_string(),
+            unit: unit(self.limit.limit).into(),
+            measured: self.measured,
+            limit: self.limit.limit.value() as f64,
+            least_limit: self.least as f64,
+            largest_limit: self.largest as f64,
+        }
+    }
+}
+
+const fn unit(rate: Rate) -> &'static str {
+    match rate {
+        Rate::BytesPerS(_) => "bytes_per_s",
+        Rate::RequestsPerS(_) => "requests_per_s",
+    }
+}
+
+/// A rate for people.
+struct Shown(f64, Rate);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value, unit) = *self;
+        match unit {
+            Rate::BytesPerS(_) if value.is_finite() => write!(f, "{:.2} MB/s", value / 1e6),
+            Rate::RequestsPerS(_) if value.is_finite() => write!(f, "{value:.0} requests/s"),
+            Rate::BytesPerS(_) | Rate::RequestsPerS(_) => f.write_str("no limit"),
+        }
+    }
+}
+
+/// A reason as a sentence.
+struct Sentence<'a>(&'a Limit);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = self.0.limit;
+        let rate = |value: f64| Shown(value, unit);
+        let limit = rate(unit.value() as f64);
+        match self.0.reason {
+            Reason::NotEnoughData => write!(f, "no period has been seen yet: the guarantee of {limit} is the limit"),
+            Reason::AsGuaranteed => write!(f, "the guarantee of {limit} is the limit"),
+            Reason::Idle => write!(f, "it asked for nothing; the limit stays at {limit}"),
+            Reason::AppLimited { measured, limit: unused } => write!(
+                f,
+                "it asked for {}, less than the {} that it may have; the limit stays at {limit}",
+                rate(measured),
+                rate(unused)
+            ),
+            Reason::Compensating { measured, guaranteed, miss_rate } => write!(
+                f,
+                "{:.1} % of its bytes missed the cache; it got {} of {} guaranteed; limit {limit}",
+                miss_rate * 100.0,
+                rate(measured),
+                rate(guaranteed)
+            ),
+            Reason::Repaying { measured, guaranteed, .. } => {
+                write!(
+                    f,
+                    "it is owed something: it got {} of {} guaranteed; limit {limit}",
+                    rate(measured),
+                    rate(guaranteed)
+                )
+            }
+            Reason::GivingBack { measured, guaranteed, .. } => write!(
+                f,
+                "it had too much before: it got {} of {} guaranteed; limit {limit}",
+                rate(measured),
+                rate(guaranteed)
+            ),
+            Reason::Infeasible { measured, guaranteed, attainable } => write!(
+                f,
+                "with so many misses the slow device cannot give {}: it got {}, {} can be had; limit {limit}",
+                rate(guaranteed),
+                rate(measured),
+                rate(attainable)
+            ),
+            Reason::AtCeiling { measured, guaranteed } => write!(
+                f,
+                "the limit of {limit} is as high as it may be, and it got {} of {} guaranteed",
+                rate(measured),
+                rate(guaranteed)
+            ),
+            Reason::NoSolution { measured, guaranteed } => write!(
+                f,
+                "the published equation has no solution at {} of {} guaranteed: the limit of {limit} is as high as it may be",
+                rate(measured),
+                rate(guaranteed)
+            ),
+            Reason::SlowDeviceUnknown => {
+                write!(f, "the published method needs to see the slow device busy first; the limit stays at {limit}")
+            }
+            Reason::OtherLimit { in_force } => {
+                write!(f, "another limit was found in io.max ({}): nothing is learned from it", rate(in_force))
+            }
+            Reason::CountersReset => write!(f, "counters began anew; the limit stays at {limit}"),
+            Reason::SignalLost => write!(f, "nothing can be measured: the guarantee of {limit} is the limit"),
+        }
+    }
+}

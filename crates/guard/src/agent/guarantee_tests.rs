@@ -1,0 +1,123 @@
+use evenkeel_policy::units::Bytes;
+
+use super::*;
+use crate::config::{Abilities, Config};
+
+fn guarantees(text: &str) -> Guarantees {
+    let text = format!("[hybrids.pool]\ndevice = \"dm-0\"\ndecide_every = \"1s\"\n{text}");
+    let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
+    Guarantees::new("pool", &config.hybrids["pool"]).unwrap()
+}
+
+const ONE: &str = "[hybrids.pool.tenants.db]\ngroup = \"db\"\nread = { bytes_per_s = \"20MB\", ceiling = \"30MB\" }\n";
+
+fn at(second: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(second)
+}
+
+fn usage(read: u64, missed: u64) -> Usage {
+    let bytes = |read_bytes| Counters { read_bytes, reads: read_bytes / 65_536, ..Counters::ZERO };
+    Usage { hybrid: bytes(read), slow: bytes(missed), ..Usage::default() }
+}
+
+fn found(tenant: TenantId, usage: Usage, limit: Option<u64>) -> Found {
+    Found { tenant, usage: Some(usage), limits: Some(Limits { rbps: limit, ..Limits::NONE }) }
+}
+
+/// A tenant that gets nine tenths of whatever its limit is; the result is the last limit.
+fn run(guarantees: &mut Guarantees, tenant: TenantId, seconds: std::ops::Range<u64>) -> u64 {
+    let mut total = 0;
+    for second in seconds {
+        let limit = guarantees.limits().find(|(id, _)| *id == tenant).unwrap().1.rbps;
+        total += limit.unwrap() * 9 / 10;
+        guarantees.tick(at(second), None, &[found(tenant, usage(total, total / 10), limit)]);
+    }
+    guarantees.limits().next().unwrap().1.rbps.unwrap()
+}
+
+#[test]
+fn the_limit_begins_at_the_guarantee_and_rises_with_what_is_missing() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    assert_eq!(guarantees.limits().collect::<Vec<_>>(), [(tenant, Limits { rbps: Some(20_000_000), ..Limits::NONE })]);
+    let limit = run(&mut guarantees, tenant, 0..30);
+    assert!((21_500_000..=24_000_000).contains(&limit), "20 MB/s need a limit of 22.2: {limit}");
+    let state = guarantees.tenants().remove(0);
+    let read = state.read.unwrap();
+    assert!((read.measured / 20e6 - 1.0).abs() < 0.05, "{read:?}");
+    assert!((read.miss_rate.unwrap() - 0.1).abs() < 1e-3 && read.guaranteed == 20e6 && read.unit == "bytes_per_s");
+    assert_eq!((state.write, state.foreign_limit), (None, None));
+}
+
+#[test]
+fn a_ceiling_is_never_exceeded() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    for second in 0..60 {
+        let limit = guarantees.limits().next().unwrap().1.rbps;
+        guarantees.tick(at(second), None, &[found(tenant, usage(second * 9_000_000, second * 8_000_000), limit)]);
+        assert!(guarantees.limits().all(|(_, limits)| limits.rbps.unwrap() <= 30_000_000));
+    }
+    assert_eq!(guarantees.config().tenants["db"].read.unwrap().ceiling, Some(Bytes(30_000_000)));
+}
+
+#[test]
+fn requests_become_limits_on_requests() {
+    let mut guarantees =
+        guarantees("[hybrids.pool.tenants.a]\ngroup = \"a\"\nread = { iops = 100 }\nwrite = { iops = 50 }\n");
+    let tenant = guarantees.join("a", "a").unwrap().unwrap();
+    guarantees.tick(at(0), None, &[]);
+    let expected = Limits { riops: Some(100), wiops: Some(50), ..Limits::NONE };
+    assert_eq!(guarantees.limits().collect::<Vec<_>>(), [(tenant, expected)]);
+    assert!(guarantees.join("nobody", "b").unwrap().is_none());
+}
+
+#[test]
+fn the_same_reason_is_one_record_and_another_one_a_new_one() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    run(&mut guarantees, tenant, 0..20);
+    let before = guarantees.records().count();
+    assert!(before < 10, "{before} records of 20 periods");
+    // Counters that began anew.
+    let limit = guarantees.limits().next().unwrap().1.rbps;
+    guarantees.tick(at(20), None, &[found(tenant, usage(0, 0), limit)]);
+    let newest = guarantees.records().next().unwrap();
+    assert_eq!((newest.reason.as_str(), newest.times, newest.until_s), ("counters_reset", 1, 20.0));
+    guarantees.tick(at(21), None, &[found(tenant, usage(0, 0), limit)]);
+    let newest = guarantees.records().next().unwrap();
+    assert_eq!((newest.reason.as_str(), newest.hybrid.as_str(), newest.direction.as_str()), ("idle", "pool", "read"));
+    assert!(newest.because.contains("asked for nothing"), "{}", newest.because);
+    let times: u64 = guarantees.records().map(|record| record.times).sum();
+    assert_eq!(times, 22, "every decision is in one record");
+}
+
+#[test]
+fn records_are_bounded_and_go_on_after_the_oldest_are_gone() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    let mut total = 0;
+    for second in 0..3 * MAX_RECORDS as u64 {
+        // In turn nothing and something, so that each reason is new.
+        total += second % 2 * 19_000_000;
+        let limit = guarantees.limits().next().unwrap().1.rbps;
+        guarantees.tick(at(second), None, &[found(tenant, usage(total, total / 9), limit)]);
+    }
+    assert_eq!(guarantees.records().count(), MAX_RECORDS);
+    assert!(guarantees.records().all(|record| record.times == 1));
+}
+
+#[test]
+fn a_tenant_with_limits_of_somebody_else_is_left_alone() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    let other = guarantees.join("db", "db-2").unwrap().unwrap();
+    guarantees.is_foreign(tenant, Limits { rbps: Some(7), ..Limits::NONE });
+    assert!(guarantees.limits().map(|(id, _)| id).eq([other]));
+    let states = guarantees.tenants();
+    assert_eq!(states[0].foreign_limit.as_deref(), Some("rbps=7 wbps=max riops=max wiops=max"));
+    guarantees.leave(other);
+    assert_eq!((guarantees.limits().count(), guarantees.tenants().len()), (0, 1));
+    assert_eq!(guarantees.join("db", "db-3").unwrap(), Some(other), "its number is given anew");
+    assert_eq!(guarantees.limits().count(), 1);
+}

@@ -1,0 +1,464 @@
+//! A tenant of the policy: who belongs to it, and what it gets.
+
+use std::fmt;
+use std::str::FromStr;
+
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::pool::goal::Statistic;
+use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::response::Standing;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de};
+
+use crate::access::{Caller, Who};
+use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
+
+/// Who belongs to a tenant, and what it gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Tenant {
+    /// Who belongs to it: "volume:db-*", "address:192.0.2.0/28", "certificate:db.example.org", "uid:1000"; the most specific
+    /// entry of all tenants decides.
+    #[serde(rename = "match")]
+    pub matches: Vec<Match>,
+    /// Share of what reservations leave, relative to other tenants.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub weight: u32,
+    /// Served at least this fast whenever it asks.
+    pub reservation: Rates,
+    /// Never served faster than this (plus burst).
+    pub limit: Limit,
+    /// Delivered over each second in which the tenant asks for it: a limit that makes up for what the device kept from it.
+    pub guarantee: Guarantee,
+    /// What its latency over a second is to stay below, on pools with `slots`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// Whether it is served before others.
+    pub priority: Priority,
+    /// Whether it is throttled for latency targets of others.
+    pub throttle: Throttle,
+}
+
+impl Default for Tenant {
+    fn default() -> Self {
+        Self {
+            matches: Vec::new(),
+            weight: 1,
+            reservation: Rates::default(),
+            limit: Limit::default(),
+            guarantee: Guarantee::default(),
+            latency: None,
+            priority: Priority::Normal,
+            throttle: Throttle::Normal,
+        }
+    }
+}
+
+impl Tenant {
+    /// Its latency target as a pool wants it.
+    pub fn response_goal(&self) -> Option<ResponseGoal> {
+        let latency = self.latency?;
+        Some(ResponseGoal { time: latency.target.into(), statistic: latency.percentile.into() })
+    }
+}
+
+impl From<&Tenant> for Qos {
+    fn from(tenant: &Tenant) -> Self {
+        Self {
+            reservation: tenant.reservation.into(),
+            limit: tenant.limit.rates().into(),
+            weight: tenant.weight,
+            burst: tenant.limit.burst.into(),
+            background: tenant.priority == Priority::Background,
+        }
+    }
+}
+
+/// A pair of rates that are never exceeded together; a rate left out (or 0) is not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limit {
+    /// Requests per second; 0 = not set.
+    pub iops: u64,
+    /// Payload bytes per second, for example "200MB"; 0 = not set.
+    pub bytes_per_s: Bytes,
+    /// How much unused limit may be saved up, as time at the limit rate. It also makes up for late wake-ups: 0 costs throughput.
+    pub burst: Duration,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self { iops: 0, bytes_per_s: Bytes(0), burst: Duration::from_millis(10) }
+    }
+}
+
+impl Limit {
+    /// The rates alone.
+    pub const fn rates(self) -> Rates {
+        Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
+    }
+}
+
+/// A throughput guarantee: of reads and writes together, or of each direction for itself; each either iops or bytes_per_s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guarantee {
+    /// Requests per second, reads and writes together; 0 = not guaranteed.
+    pub iops: u64,
+    /// Payload bytes per second, reads and writes together, for example "50MB"; 0 = not guaranteed.
+    pub bytes_per_s: Bytes,
+    /// Of reads; writes are not throttled for it.
+    pub read: Rates,
+    /// Of writes; reads are not throttled for it.
+    pub write: Rates,
+}
+
+/// A latency target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Latency {
+    /// What the latency, from arrival to completion, is to stay below.
+    pub target: Duration,
+    /// Which figure of the latencies: "mean", or a percentile such as 99.
+    #[serde(default)]
+    pub percentile: Percentile,
+    /// Of which requests: "reads", "writes" or "all"; default "reads" for a pool, "all" for a tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<Of>,
+}
+
+impl Latency {
+    /// A target for the mean.
+    pub const fn mean(target: Duration) -> Self {
+        Self { target, percentile: Percentile::Mean, of: None }
+    }
+}
+
+/// The requests whose latency counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Of {
+    /// Reads.
+    Reads,
+    /// Writes.
+    Writes,
+    /// Both.
+    All,
+}
+
+/// A figure of many latencies: "mean", or a percentile such as 99.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Percentile {
+    /// Their mean.
+    #[default]
+    Mean,
+    /// A percentile (above 0, below 100).
+    At(f64),
+}
+
+// What is read is a number.
+impl Eq for Percentile {}
+
+impl Percentile {
+    fn at(percent: f64) -> Result<Self, String> {
+        if percent > 0.0 && percent < 100.0 {
+            return Ok(Self::At(percent));
+        }
+        Err(format!("{percent} is no percentile; write \"mean\", or a number above 0 and below 100 such as 99"))
+    }
+}
+
+/// As records and messages show it: `mean`, `p99`.
+impl fmt::Display for Percentile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mean => f.write_str("mean"),
+            Self::At(percent) => write!(f, "p{percent}"),
+        }
+    }
+}
+
+impl From<Percentile> for Statistic {
+    fn from(percentile: Percentile) -> Self {
+        match percentile {
+            Percentile::Mean => Self::Mean,
+            Percentile::At(percent) => Self::Percentile(percent),
+        }
+    }
+}
+
+impl From<Statistic> for Percentile {
+    fn from(statistic: Statistic) -> Self {
+        match statistic {
+            Statistic::Mean => Self::Mean,
+            Statistic::Percentile(percent) => Self::At(percent),
+        }
+    }
+}
+
+impl Serialize for Percentile {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Mean => serializer.serialize_str("mean"),
+            Self::At(percent) if percent.fract() == 0.0 => serializer.serialize_u64(*percent as u64),
+            Self::At(percent) => serializer.serialize_f64(*percent),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Percentile {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Percentile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"mean\", or a percentile such as 99")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Percentile, E> {
+                match text.strip_prefix('p').unwrap_or(text).parse::<f64>() {
+                    Ok(percent) => Percentile::at(percent).map_err(E::custom),
+                    Err(_) if text == "mean" => Ok(Percentile::Mean),
+                    Err(_) => Err(E::custom(format!(
+                        "{text:?} is no figure of latencies; write \"mean\", or a percentile such as 99"
+                    ))),
+                }
+            }
+
+            fn visit_u64<E: de::Error>(self, percent: u64) -> Result<Percentile, E> {
+                self.visit_f64(percent as f64)
+            }
+
+            fn visit_i64<E: de::Error>(self, percent: i64) -> Result<Percentile, E> {
+                self.visit_f64(percent as f64)
+            }
+
+            fn visit_f64<E: de::Error>(self, percent: f64) -> Result<Percentile, E> {
+                Percentile::at(percent).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Percentile {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Percentile".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "anyOf": [{ "const": "mean" }, { "type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 100 }]
+        })
+    }
+}
+
+/// Whether a tenant is served before others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    /// Takes its share.
+    #[default]
+    Normal,
+    /// Beyond its reservation served only when no normal tenant can be.
+    Background,
+}
+
+/// Whether a tenant is throttled for latency targets of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Throttle {
+    /// Never.
+    Never,
+    /// Only when throttling all others is not enough.
+    Last,
+    /// While it makes much of the load.
+    #[default]
+    Normal,
+    /// However little it moves.
+    Always,
+}
+
+impl Throttle {
+    /// Name as written in the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Last => "last",
+            Self::Normal => "normal",
+            Self::Always => "always",
+        }
+    }
+}
+
+impl From<Throttle> for Standing {
+    fn from(throttle: Throttle) -> Self {
+        match throttle {
+            Throttle::Never => Self::Never,
+            Throttle::Last => Self::Important,
+            Throttle::Normal => Self::Ordinary,
+            Throttle::Always => Self::Always,
+        }
+    }
+}
+
+impl From<Standing> for Throttle {
+    fn from(standing: Standing) -> Self {
+        match standing {
+            Standing::Never => Self::Never,
+            Standing::Important => Self::Last,
+            Standing::Ordinary => Self::Normal,
+            Standing::Always => Self::Always,
+        }
+    }
+}
+
+/// An entry of a tenant's `match`: what belongs to the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// Clients of a server, as `allow` and `deny` name them.
+    Client(Who),
+    /// Volumes whose name fits; `*` stands for any letters, `?` for one.
+    Volume(String),
+}
+
+const VOLUME: &str = "volume:";
+
+impl Match {
+    /// Whether a client is meant.
+    pub fn names(&self, caller: &Caller<'_>) -> bool {
+        matches!(self, Self::Client(who) if who.names(caller))
+    }
+
+    /// Whether a volume is meant.
+    pub fn names_volume(&self, name: &str) -> bool {
+        matches!(self, Self::Volume(pattern) if fits(pattern.as_bytes(), name.as_bytes()))
+    }
+
+    /// Sorts by how exactly an entry says whom it means; the greatest decides.
+    pub(crate) fn specificity(&self) -> (u8, usize) {
+        match self {
+            // Letters that are given; one without wildcards comes last.
+            Self::Volume(pattern) => {
+                let given = pattern.bytes().filter(|letter| !b"*?".contains(letter)).count();
+                (u8::from(given == pattern.len()), given)
+            }
+            Self::Client(Who::Unix) => (2, 0),
+            Self::Client(Who::Address(block)) => (3, block.specificity() as usize),
+            Self::Client(Who::Uid(_)) => (4, 0),
+            Self::Client(Who::Certificate(_)) => (5, 0),
+        }
+    }
+}
+
+impl FromStr for Match {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        if let Some(pattern) = text.strip_prefix(VOLUME) {
+            let wrong = || UnitError::new(format!("{text:?} names no volume; write for example \"volume:db-*\""));
+            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Volume(pattern.to_owned())) };
+        }
+        let who = text.parse().map(Self::Client);
+        who.map_err(|error: UnitError| {
+            if text.contains(':') || text.contains('/') {
+                return error;
+            }
+            UnitError::new(format!(
+                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\" or \"certificate:db.example.org\""
+            ))
+        })
+    }
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(Who::Address(block)) => write!(f, "address:{block}"),
+            Self::Client(who) => who.fmt(f),
+            Self::Volume(pattern) => write!(f, "{VOLUME}{pattern}"),
+        }
+    }
+}
+
+as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
+
+/// Whether a name fits a pattern of letters, `*` and `?`. Takes as many steps as both have letters, multiplied.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut here, mut star) = (0, 0, None);
+    while here < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at, here));
+                at += 1;
+            }
+            Some(&letter) if letter == b'?' || letter == name[here] => {
+                at += 1;
+                here += 1;
+            }
+            _ => {
+                let Some((behind, taken)) = star else { return false };
+                star = Some((behind, taken + 1));
+                (at, here) = (behind + 1, taken + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|&letter| letter == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_as_in_a_shell() {
+        for (pattern, name, expected) in [
+            ("db-*", "db-1", true),
+            ("db-*", "db-", true),
+            ("db-*", "adb-1", false),
+            ("*", "", true),
+            ("d?sk*0", "disk-00", true),
+            ("d?sk*0", "disk-01", false),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("disk0", "disk0", true),
+            ("disk0", "disk01", false),
+        ] {
+            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn an_entry_prints_as_it_is_written() {
+        for text in ["volume:db-*", "address:10.1.0.0/16", "uid:1000", "unix", "certificate:db.example.org"] {
+            assert_eq!(text.parse::<Match>().unwrap().to_string(), text);
+        }
+        assert_eq!("10.1.0.0/16".parse::<Match>().unwrap().to_string(), "address:10.1.0.0/16");
+        for text in ["volume:", "db-*", "address:10.1.0.1/16", "uid:root", ""] {
+            assert!(text.parse::<Match>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_percentile_prints_as_it_is_written() {
+        let read = |text: &str| toml::from_str::<Latency>(&format!("target = \"5ms\"\npercentile = {text}"));
+        for (text, expected) in [
+            ("99", Percentile::At(99.0)),
+            ("99.9", Percentile::At(99.9)),
+            ("\"p99\"", Percentile::At(99.0)),
+            ("\"mean\"", Percentile::Mean),
+        ] {
+            let latency = read(text).unwrap();
+            assert_eq!(latency.percentile, expected);
+            assert_eq!(toml::from_str::<Latency>(&toml::to_string(&latency).unwrap()).unwrap(), latency);
+        }
+        for text in ["0", "100", "-1", "\"median\"", "nan"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+}
