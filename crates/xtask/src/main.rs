@@ -1,25 +1,16 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
 //! `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
 
-mod build;
-mod client;
-mod compare;
 mod deb;
 mod fuzz;
-mod lab;
 mod mutate;
-mod packages;
-mod process;
-mod scratch;
-mod servers;
-mod tally;
 mod test;
-mod tutorial;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use evenkeel_labs::{compare, lab, process};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project", arg_required_else_help = true)]
@@ -45,8 +36,8 @@ enum Task {
     /// Makes a package for Debian and its relatives.
     Deb(deb::Args),
     /// What runs inside the virtual machine of a lab.
-    #[command(hide = true, subcommand)]
-    Guest(lab::guest::Guest),
+    #[command(hide = true)]
+    Guest(lab::guest::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,13 +49,13 @@ fn main() -> ExitCode {
     }
     let outcome = match task {
         Task::Test(args) => test::run(&args),
-        Task::Lab(args) => lab::run(args),
+        Task::Lab(args) => lab::run(args, deb::uncompressed),
         Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
         Task::Mutate(args) => mutate::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
-        Task::Guest(command) => lab::guest::run(&command).map(|()| true),
+        Task::Guest(args) => lab::guest::run(&args).map(|()| true),
     };
     process::let_signals_end();
     match outcome {

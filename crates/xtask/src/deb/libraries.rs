@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-
-use crate::process;
+use evenkeel_labs::process;
 
 /// The field `Depends`.
 pub(super) fn depends(binary: &Path) -> Result<String> {

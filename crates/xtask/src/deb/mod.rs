@@ -13,10 +13,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::build::{self, Profile};
-use crate::process;
-use crate::scratch::Scratch;
+use evenkeel_labs::build::{self, Profile};
+use evenkeel_labs::process;
+use evenkeel_labs::scratch::Scratch;
 
 /// A release build of everything on two busy slow cores stays well below.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -43,7 +42,7 @@ pub(crate) struct Args {
 
 /// What a program is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Target {
+enum Target {
     /// 64-bit x86.
     Amd64,
     /// 64-bit ARM. Elsewhere than there, it takes the compiler of `gcc-aarch64-linux-gnu` and Rust's own library for it.
@@ -52,7 +51,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// That of this program.
-    pub(crate) fn own() -> Self {
+    fn own() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
     }
 
@@ -84,7 +83,7 @@ impl Target {
 
 /// How dpkg-deb packs what is inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+enum Compression {
     /// Smallest, and understood by every dpkg in use.
     Xz,
     /// For machines that are slow to unpack.
@@ -93,19 +92,19 @@ pub(crate) enum Compression {
 
 /// What goes into a package.
 #[derive(Debug)]
-pub(crate) struct Package<'a> {
+struct Package<'a> {
     /// The program.
-    pub(crate) binary: &'a Path,
+    binary: &'a Path,
     /// A program of this machine that writes the manual pages; `binary` itself unless that one is for another machine.
-    pub(crate) pages: &'a Path,
+    pages: &'a Path,
     /// Root of the sources.
-    pub(crate) sources: &'a Path,
+    sources: &'a Path,
     /// Architecture.
-    pub(crate) target: Target,
+    target: Target,
     /// Debian's form of the version.
-    pub(crate) version: String,
+    version: String,
     /// How it is packed.
-    pub(crate) compression: Compression,
+    compression: Compression,
 }
 
 /// `cargo xtask deb`.
@@ -130,8 +129,14 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     reproduce::compare(args.target, &made, package)
 }
 
+/// The package of the lab: `binary` with the manual pages that `pages` writes.
+pub(crate) fn uncompressed(binary: &Path, pages: &Path, version: &str, output: &Path) -> Result<PathBuf> {
+    let (sources, version, compression) = (build::workspace(), version.to_owned(), Compression::None);
+    pack(&Package { binary, pages, sources: &sources, target: Target::own(), version, compression }, output)
+}
+
 /// Makes the package in `output`, and returns its path.
-pub(crate) fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
+fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     if process::find_program("dpkg-deb").is_none() {
         bail!("dpkg-deb is missing; install the package dpkg");
     }

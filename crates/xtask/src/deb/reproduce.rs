@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use evenkeel_labs::build;
+use evenkeel_labs::process;
+use evenkeel_labs::scratch::Scratch;
 
 use super::{Target, release};
-use crate::build;
-use crate::process;
-use crate::scratch::Scratch;
 
 /// Builds a copy of the sources in a folder of another name and compares its package with `first`.
 pub(super) fn compare(

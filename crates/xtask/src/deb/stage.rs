@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use evenkeel_labs::process;
 
 use super::{Package, libraries};
-use crate::process;
 
 pub(super) const CHANGELOG: &str = "packaging/deb/changelog";
 const CONTROL: &str = "packaging/deb/control";

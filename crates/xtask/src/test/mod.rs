@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-
-use crate::build::{self, cargo};
-use crate::lab;
-use crate::packages;
-use crate::tally::Tally;
+use evenkeel_labs::build::{self, cargo};
+use evenkeel_labs::lab;
+use evenkeel_labs::packages;
+use evenkeel_labs::tally::Tally;
 use job::{Job, Outcome, Reads};
 
 /// A part of the whole.

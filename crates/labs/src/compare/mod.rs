@@ -47,7 +47,7 @@ enum Subject {
 
 /// Arguments of `cargo xtask compare`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// What to compare.
     subject: Subject,
     /// Print results as JSON.
@@ -195,7 +195,7 @@ impl Results {
 }
 
 /// Runs the comparison; the result is whether it may count as a success.
-pub(crate) fn run(args: &Args) -> Result<bool> {
+pub fn run(args: &Args) -> Result<bool> {
     let binary = match &args.binary {
         Some(binary) => std::path::absolute(binary)?,
         None => {

@@ -17,7 +17,7 @@ mod devtools;
 mod durability;
 mod figures;
 mod guard;
-pub(crate) mod guest;
+pub mod guest;
 mod hybrid;
 mod hybrid_guest;
 mod hybrid_stage;
@@ -46,7 +46,7 @@ mod rbd;
 mod replay;
 mod services;
 mod slots;
-pub(crate) mod soak;
+pub mod soak;
 mod steps;
 mod suites;
 mod sync_failure;
@@ -73,7 +73,7 @@ const CEPH_REPEATS: u64 = 3;
 
 /// Which lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Name {
+pub enum Name {
     /// Visits the dashboard with a real browser; no virtual machine.
     Browser,
     /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
@@ -106,7 +106,7 @@ pub(crate) enum Name {
 
 impl Name {
     /// As on the command line.
-    pub(crate) fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Self::Browser => "browser",
             Self::Ceph => "ceph",
@@ -128,7 +128,7 @@ impl Name {
 
 /// Arguments of `cargo xtask lab`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub struct Args {
     /// Lab to run.
     name: Name,
     /// Server to test: evenkeel, or a stand-in to try the lab itself (qemu-nbd).
@@ -159,12 +159,17 @@ pub(crate) struct Args {
     repeats: Option<u64>,
 }
 
+/// Makes a package of a program: stripped, and as it is, for the manual pages; its version, and the folder that it goes to. It is
+/// not compressed.
+pub type Pack = fn(&Path, &Path, &str, &Path) -> Result<PathBuf>;
+
 /// Settings of a run.
 #[derive(Debug)]
 struct Options {
     server: Server,
     binary: PathBuf,
     build: PathBuf,
+    pack: Pack,
     keep: bool,
     verbose: bool,
     only: String,
@@ -263,16 +268,16 @@ fn figure(lab: &str, name: &str, value: &str, bar: &str, met: bool) {
 }
 
 /// `cargo xtask lab`; the result is whether every check held.
-pub(crate) fn run(args: Args) -> Result<bool> {
+pub fn run(args: Args, pack: Pack) -> Result<bool> {
     if let Some(reason) = missing(args.name) {
         anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
     }
-    let tally = run_lab(args)?;
+    let tally = run_lab(args, pack)?;
     Ok(tally.failed.is_empty())
 }
 
 /// `cargo xtask soak`.
-pub(crate) fn run_soak(args: &soak::Args) -> Result<Tally> {
+pub fn run_soak(args: &soak::Args) -> Result<Tally> {
     let started = Instant::now();
     let binary = match given(args.binary.clone())? {
         Some(binary) => binary,
@@ -289,7 +294,7 @@ fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
     Ok(named.map(std::path::absolute).transpose()?)
 }
 
-fn run_lab(args: Args) -> Result<Tally> {
+fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     let started = Instant::now();
     let binary = match given(args.binary)? {
         Some(binary) => binary,
@@ -301,7 +306,7 @@ fn run_lab(args: Args) -> Result<Tally> {
     let build = build::workspace().join("lab/build");
     let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
     let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
-    let options = Options { server, binary, build, keep, verbose, only, full, seconds, repeats };
+    let options = Options { server, binary, build, pack, keep, verbose, only, full, seconds, repeats };
     let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
     let outcome = match args.name {
         Name::Browser => browser::run(&mut lab, &options),
@@ -323,12 +328,12 @@ fn run_lab(args: Args) -> Result<Tally> {
 }
 
 /// Whether a lab boots machines.
-pub(crate) fn boots(name: Name) -> bool {
+pub fn boots(name: Name) -> bool {
     !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
 }
 
 /// Programs without which a lab cannot run.
-pub(crate) fn programs(name: Name) -> Vec<&'static str> {
+pub fn programs(name: Name) -> Vec<&'static str> {
     let beside: &[&str] = match name {
         Name::Browser => &["chromium"],
         Name::Ceph => &["fio", "cc", "curl"],
@@ -352,7 +357,7 @@ pub(crate) fn programs(name: Name) -> Vec<&'static str> {
 }
 
 /// Why a lab cannot run on this machine, if so.
-pub(crate) fn missing(name: Name) -> Option<String> {
+pub fn missing(name: Name) -> Option<String> {
     packages::missing_text(&programs(name)).or_else(|| match name {
         Name::Ceph => ceph_stage::missing(),
         Name::Rbd => ceph_cluster::missing(),
@@ -364,7 +369,7 @@ pub(crate) fn missing(name: Name) -> Option<String> {
 }
 
 /// Fetches what the virtual machines need, once, before several labs ask for it at the same time.
-pub(crate) fn prepare() -> Result<()> {
+pub fn prepare() -> Result<()> {
     let build = build::workspace().join("lab/build");
     kernel::prepare(&build)?;
     kernel::busybox(&build)?;

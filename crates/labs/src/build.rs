@@ -13,7 +13,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// How to compile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Profile {
+pub enum Profile {
     /// The profile of the tests.
     Dev,
     /// The profile of measurements.
@@ -21,7 +21,7 @@ pub(crate) enum Profile {
 }
 
 /// Root of the workspace.
-pub(crate) fn workspace() -> PathBuf {
+pub fn workspace() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
@@ -33,14 +33,14 @@ pub(crate) fn page(name: &str) -> Result<String> {
 }
 
 /// A cargo command in the workspace's root, the same cargo that started this program.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("CARGO_TERM_COLOR", "never");
     cargo
 }
 
 /// Builds a binary and returns its path.
-pub(crate) fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
+pub fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--quiet", "--package", name, "--bin", name]);
     if profile == Profile::Release {
@@ -57,7 +57,7 @@ pub(crate) fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
 }
 
 /// Cargo's target directory: this program was built into `TARGET/debug`.
-pub(crate) fn target_dir() -> Result<PathBuf> {
+pub fn target_dir() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(own.ancestors().nth(2).context("this program is not in a target directory")?.to_owned())
 }

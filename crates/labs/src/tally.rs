@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 
 /// Results of a step or of all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Checks that held.
-    pub(crate) passed: u64,
+    pub passed: u64,
     /// Names of those that did not.
-    pub(crate) failed: Vec<String>,
+    pub failed: Vec<String>,
     /// Names and reasons of those that did not run.
-    pub(crate) skipped: BTreeMap<String, String>,
+    pub skipped: BTreeMap<String, String>,
 }
 
 impl Tally {
     /// One check that held.
-    pub(crate) fn one_passed() -> Self {
+    pub fn one_passed() -> Self {
         Self { passed: 1, ..Self::default() }
     }
 
     /// One check that did not.
-    pub(crate) fn one_failed(name: impl Into<String>) -> Self {
+    pub fn one_failed(name: impl Into<String>) -> Self {
         Self { failed: vec![name.into()], ..Self::default() }
     }
 
     /// One check that did not run.
-    pub(crate) fn one_skipped(name: impl Into<String>, reason: impl Into<String>) -> Self {
+    pub fn one_skipped(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { skipped: BTreeMap::from([(name.into(), reason.into())]), ..Self::default() }
     }
 
     /// Adds the results of another step.
-    pub(crate) fn add(&mut self, other: Self) {
+    pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
@@ -38,7 +38,7 @@ impl Tally {
 
     /// Turns tests that ended well only because they had nothing to test with into skipped ones: lines of
     /// the form `name: reason`. `program` is what the tests are part of.
-    pub(crate) fn apply_skip_log(&mut self, program: &str, log: &str) {
+    pub fn apply_skip_log(&mut self, program: &str, log: &str) {
         for line in log.lines() {
             let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
             // A test that skipped a part of itself and then failed has failed.
@@ -56,7 +56,7 @@ impl Tally {
 /// child process of a test can break up by writing in between. A program that announced more tests than
 /// it summed up has died on the way.
 #[derive(Debug, Default)]
-pub(crate) struct Harness {
+pub struct Harness {
     tally: Tally,
     announced: Option<u64>,
     named_failures: Vec<String>,
@@ -67,12 +67,12 @@ pub(crate) struct Harness {
 
 impl Harness {
     /// Of the job of this name; a test program does not say its own.
-    pub(crate) fn of(program: &str) -> Self {
+    pub fn of(program: &str) -> Self {
         Self { program: program.to_owned(), ..Self::default() }
     }
 
     /// Takes one line.
-    pub(crate) fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         let text = line.trim_start();
         if let Some(package) = text.strip_prefix("Doc-tests ") {
             self.close();
@@ -94,7 +94,7 @@ impl Harness {
     }
 
     /// The result after the last line; `success` is how the program ended.
-    pub(crate) fn finish(mut self, success: bool) -> Tally {
+    pub fn finish(mut self, success: bool) -> Tally {
         self.close();
         if self.tally.failed.is_empty() && !(success && self.summed_up) {
             let how = if success { "without a summary of its tests" } else { "with an error, and no test failed" };
@@ -129,11 +129,11 @@ impl Harness {
 
 /// Reads the output of a lab: a line for each check.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Tally);
+pub struct Lines(Tally);
 
 impl Lines {
     /// Takes one line.
-    pub(crate) fn line(&mut self, line: &str) {
+    pub fn line(&mut self, line: &str) {
         let Some(check) = line.strip_prefix("test lab::") else { return };
         if check.ends_with(" ... ok") {
             self.0.passed += 1;
@@ -143,7 +143,7 @@ impl Lines {
     }
 
     /// The result after the last line; `success` is how the lab ended. One that checked nothing has failed.
-    pub(crate) fn finish(mut self, name: &str, success: bool) -> Tally {
+    pub fn finish(mut self, name: &str, success: bool) -> Tally {
         if self.0.failed.is_empty() && (!success || self.0.passed == 0) {
             self.0.failed.push(format!("{name} ended without a verdict"));
         }

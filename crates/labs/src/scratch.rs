@@ -27,14 +27,14 @@ pub(crate) fn remove_all() {
 /// A directory of its own on a disk (`/tmp` is often in memory, where O_DIRECT fails and a log of a
 /// gigabyte hurts), removed on drop unless kept.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     path: PathBuf,
     keep: bool,
 }
 
 impl Scratch {
     /// Makes a directory whose name holds `purpose`.
-    pub(crate) fn new(purpose: &str) -> Result<Self> {
+    pub fn new(purpose: &str) -> Result<Self> {
         let base = match std::env::var_os("TMPDIR") {
             None if Path::new("/var/tmp").is_dir() => PathBuf::from("/var/tmp"),
             _ => std::env::temp_dir(),
@@ -57,7 +57,7 @@ impl Scratch {
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

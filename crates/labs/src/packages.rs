@@ -60,7 +60,7 @@ const PACKAGES: [(&str, &str); 43] = [
 ];
 
 /// Programs that the tests run, beside those that every system has.
-pub(crate) const TESTS: [&str; 21] = [
+pub const TESTS: [&str; 21] = [
     "chromium",
     "curl",
     "etcd",
@@ -92,7 +92,7 @@ fn missing(programs: &[&'static str]) -> BTreeSet<&'static str> {
 }
 
 /// Which of these programs are missing, and the one command that installs them; `None` when none is.
-pub(crate) fn missing_text(programs: &[&'static str]) -> Option<String> {
+pub fn missing_text(programs: &[&'static str]) -> Option<String> {
     let packages: Vec<&str> = missing(programs).into_iter().collect();
     let absent: Vec<&str> = programs.iter().copied().filter(|name| process::find_program(name).is_none()).collect();
     let command = "sudo apt-get install --no-install-recommends";
@@ -100,7 +100,7 @@ pub(crate) fn missing_text(programs: &[&'static str]) -> Option<String> {
 }
 
 /// Installs what is missing of these programs when this is root on a system with apt.
-pub(crate) fn provide(programs: &[&'static str]) -> Result<()> {
+pub fn provide(programs: &[&'static str]) -> Result<()> {
     let wanted: Vec<&str> = missing(programs).into_iter().collect();
     // SAFETY: geteuid has no preconditions and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;

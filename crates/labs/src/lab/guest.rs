@@ -23,9 +23,16 @@ use crate::{build, tutorial};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
+/// Arguments of `xtask guest`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Guest,
+}
+
 /// Commands of the guest.
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum Guest {
+enum Guest {
     /// Attacks a server of the lab of isolation.
     Attack(isolation::AttackerOptions),
     /// Serves what a test wants of nbdkit, in the lab of suites.
@@ -97,8 +104,8 @@ pub(crate) enum Guest {
 }
 
 /// Runs a command of the guest.
-pub(crate) fn run(command: &Guest) -> Result<()> {
-    match command {
+pub fn run(args: &Args) -> Result<()> {
+    match &args.command {
         Guest::Attack(options) => isolation::attack(options),
         Guest::Nbdkit(options) => suites::stand_in::run(options),
         Guest::Load { binary, subjects } => load(binary, subjects),

@@ -44,13 +44,13 @@ fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
 }
 
 /// Leaves the end of this program to the signal that ends it, if one does.
-pub(crate) fn let_signals_end() {
+pub fn let_signals_end() {
     drop(open_groups());
 }
 
 /// Ends all children when SIGINT, SIGTERM or SIGHUP arrives: those that still run after `patience` with SIGKILL. Call once, before
 /// any thread starts.
-pub(crate) fn handle_signals(patience: Duration) {
+pub fn handle_signals(patience: Duration) {
     // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -211,11 +211,7 @@ pub(crate) fn describe(command: &Command) -> String {
 ///
 /// A command that has not ended within `limit`, or whose output another process keeps open, is asked to end, and killed if
 /// it does not.
-pub(crate) fn stream(
-    command: &mut Command,
-    limit: Duration,
-    mut line: impl FnMut(&str),
-) -> Result<(ExitStatus, Duration)> {
+pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
     // One pipe for both, so that lines stay in the order in which they were written.
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
@@ -246,7 +242,7 @@ pub(crate) fn stream(
 }
 
 /// Runs a command, returns its standard output, and fails with its messages when it fails.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     let name = describe(command);
     tie_to_this_program(command);
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{name}`"))?;
@@ -257,14 +253,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Where a program is, looking also where Debian keeps programs for root.
-pub(crate) fn find_program(name: &str) -> Option<std::path::PathBuf> {
+pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(Into::into);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
 /// A command by name, found also where Debian keeps programs for root.
-pub(crate) fn program(name: &str) -> Command {
+pub fn program(name: &str) -> Command {
     Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
 }
 

@@ -8,8 +8,6 @@ use anyhow::{Context, Result};
 use super::package_guest::{BEFORE, Boot, REBOOTED};
 use super::vm::Machine;
 use super::{Lab, Options, SHARE, steps};
-use crate::build;
-use crate::deb::{self, Compression, Package, Target};
 use crate::process;
 use crate::scratch::Scratch;
 
@@ -25,7 +23,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     if options.keep {
         scratch.keep();
     }
-    let packages = packages(&options.binary, &scratch)?;
+    let packages = packages(options, &scratch)?;
     let layer = scratch.path().join("layer");
     std::fs::File::create(&layer)?.set_len(LAYER_BYTES)?;
     process::output(process::program("mkfs.ext4").args(["-q", "-F"]).arg(&layer))?;
@@ -44,14 +42,11 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
 /// Both packages, where the guest sees them. The program is without symbols, and nothing is compressed, because the guest's
 /// processors are emulated.
-fn packages(binary: &Path, scratch: &Scratch) -> Result<Vec<PathBuf>> {
+fn packages(options: &Options, scratch: &Scratch) -> Result<Vec<PathBuf>> {
     let stripped = scratch.path().join("evenkeel");
-    process::output(process::program("strip").arg("-o").arg(&stripped).arg(binary))?;
+    process::output(process::program("strip").arg("-o").arg(&stripped).arg(&options.binary))?;
     let pack = |version: &str| {
-        let sources = build::workspace();
-        let (target, version, compression) = (Target::own(), version.to_owned(), Compression::None);
-        let package = Package { binary: &stripped, pages: binary, sources: &sources, target, version, compression };
-        let file = deb::pack(&package, scratch.path())?;
+        let file = (options.pack)(&stripped, &options.binary, version, scratch.path())?;
         Ok(Path::new(SHARE).join(file.file_name().context("a package has a name")?))
     };
     VERSIONS.into_iter().map(pack).collect()
