@@ -1,14 +1,26 @@
 //! Evenkeel and others in the real world: labs with kernels, clusters and clients, and comparisons with other servers.
 //!
-//! Everything is driven from outside, by the binary `xtask`, which also runs inside the virtual machines.
+//! Everything is driven from outside, by the binary `xtask`, which also runs inside the virtual machines. A lab uses `base`,
+//! `machine` and `check`; `lab` and `guest` know all labs.
 
-pub mod build;
-mod client;
+pub mod base;
+mod browser;
+mod ceph;
+mod check;
 pub mod compare;
+mod durability;
+pub mod guest;
+mod hybrid;
+mod initiators;
+mod iscsi;
+mod isolation;
 pub mod lab;
-pub mod packages;
-pub mod process;
-pub mod scratch;
-mod servers;
-pub mod tally;
-mod tutorial;
+mod machine;
+mod nbd_client;
+mod package;
+mod rbd;
+mod slots;
+pub mod soak;
+mod suites;
+mod sync_failure;
+mod systemd;

@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use evenkeel_labs::{compare, lab, process};
+use evenkeel_labs::base::process;
+use evenkeel_labs::{compare, guest, lab, soak};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project", arg_required_else_help = true)]
@@ -26,7 +27,7 @@ enum Task {
     /// Runs a lab: real kernels, clients and clusters, in a virtual machine where it needs one.
     Lab(lab::Args),
     /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
-    Soak(lab::soak::Args),
+    Soak(soak::Args),
     /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
     Mutate(mutate::Args),
     /// Fuzzes what reads bytes from elsewhere, and keeps what it finds.
@@ -37,7 +38,7 @@ enum Task {
     Deb(deb::Args),
     /// What runs inside the virtual machine of a lab.
     #[command(hide = true)]
-    Guest(lab::guest::Args),
+    Guest(guest::Args),
 }
 
 fn main() -> ExitCode {
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
-        Task::Guest(args) => lab::guest::run(&args).map(|()| true),
+        Task::Guest(args) => guest::run(&args).map(|()| true),
     };
     process::let_signals_end();
     match outcome {

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use evenkeel_labs::build;
-use evenkeel_labs::process;
+use evenkeel_labs::base::build;
+use evenkeel_labs::base::process;
 
 /// A mutation that lets a test run without end is caught by this.
 const LIMIT: Duration = Duration::from_secs(15 * 60);

@@ -1,12 +1,19 @@
-//! Load by `evenkeel load`, and what is used of its report.
+//! Load by `evenkeel load` and, over TLS, by `nbdcopy`, which both servers are read with.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{Case, Contender};
-use crate::process;
+use super::{Case, Contender, MEMORY_BYTES};
+use crate::base::process;
+use crate::base::servers::{Address, EXPORT};
+
+/// What `nbdcopy` asks for at once, and how much of it.
+const REQUESTS: u32 = 8;
+const REQUEST_BYTES: u64 = 128 << 10;
 
 /// What is used of the report of `evenkeel load --json`.
 #[derive(Debug)]
@@ -50,4 +57,32 @@ pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Resul
     let job = Job::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
     ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
     Ok(job)
+}
+
+/// Reads the whole export again and again for so long, each time on a new connection.
+///
+/// # Errors
+/// When the server is not reached by TCP, or `nbdcopy` fails.
+pub(super) fn copy(address: &Address, certificates: &Path, seconds: u32) -> Result<Job> {
+    let Address::Tcp(port) = address else { anyhow::bail!("TLS is measured over TCP") };
+    let uri = format!("nbds://localhost:{port}/{EXPORT}?tls-certificates={}", certificates.display());
+    let begun = Instant::now();
+    let mut copied = 0;
+    while begun.elapsed() < Duration::from_secs(seconds.into()) {
+        let mut nbdcopy: Command = process::program("nbdcopy");
+        nbdcopy.args(["--connections=1", "--no-extents"]).arg(format!("--requests={REQUESTS}"));
+        nbdcopy.arg(format!("--request-size={REQUEST_BYTES}")).args([&uri, "null:"]);
+        process::output(&mut nbdcopy)?;
+        copied += MEMORY_BYTES;
+    }
+    let bytes_per_s = copied as f64 / begun.elapsed().as_secs_f64();
+    Ok(Job {
+        requests: copied as f64 / REQUEST_BYTES as f64,
+        iops: bytes_per_s / REQUEST_BYTES as f64,
+        bytes_per_s,
+        // It tells no times.
+        p50_us: f64::NAN,
+        p99_us: f64::NAN,
+        clean: true,
+    })
 }

@@ -7,9 +7,7 @@
 mod host;
 mod load;
 mod placement;
-pub(crate) mod stats;
 mod targets;
-mod tls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,15 +19,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::host::Memory;
-use self::stats::Spread;
 use self::targets::Target;
-use crate::build::{self, Profile};
-use crate::client::{self, Client};
-use crate::process::{self, Running};
-use crate::scratch::Scratch;
-use crate::servers::{self, Address, EXPORT, Server, Setup, Storage};
-
-pub(crate) use tls::certificates;
+use crate::base::build::{self, Profile};
+use crate::base::client::{self, Client};
+use crate::base::process::{self, Running};
+use crate::base::scratch::Scratch;
+use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::check::figures::Spread;
 
 /// Large enough to leave the processor's caches, small enough to fill in a moment.
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -305,7 +301,7 @@ fn measure_case(
     }
     let certificates = scratch.path().join("certificates");
     if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
-        tls::certificates(&certificates)?;
+        servers::certificates(&certificates)?;
     }
     let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
     let mut contenders = Vec::new();
@@ -369,7 +365,7 @@ fn measure(
     let begun = Instant::now();
     let watch = memory.watch();
     let job = match contender.certificates {
-        Some(certificates) if case.against == Against::Tls => tls::copy(&contender.address, certificates, seconds)?,
+        Some(certificates) if case.against == Against::Tls => load::copy(&contender.address, certificates, seconds)?,
         _ => load::run(case, seconds, contender)?,
     };
     let elapsed = begun.elapsed();

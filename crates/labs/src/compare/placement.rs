@@ -16,10 +16,10 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Args;
-use super::stats::Spread;
-use crate::client::Client;
-use crate::process::{self, Running};
-use crate::scratch::Scratch;
+use crate::base::client::Client;
+use crate::base::process::{self, Running};
+use crate::base::scratch::Scratch;
+use crate::check::figures::Spread;
 
 pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "waits"];
 /// Ours, the default.
@@ -186,7 +186,7 @@ fn measure(
     command.args(["serve", "--config"]).arg(&config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let server = Running::spawn(&mut command)?;
     let socket = dir.join("nbd.sock");
-    let address = crate::servers::Address::Unix(socket);
+    let address = crate::base::servers::Address::Unix(socket);
     Client::connect(&address.plain(), EXPORT, Duration::from_secs(20)).and_then(Client::disconnect)?;
     let _confined = Confined::new(server)?;
     let mut load = Command::new(binary);

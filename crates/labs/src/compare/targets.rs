@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Results;
-use super::stats::Spread;
+use crate::check::figures::Spread;
 
 /// One target with what was measured.
 #[derive(Debug, Serialize)]

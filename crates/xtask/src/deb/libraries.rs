@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use evenkeel_labs::process;
+use evenkeel_labs::base::process;
 
 /// The field `Depends`.
 pub(super) fn depends(binary: &Path) -> Result<String> {

@@ -13,9 +13,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use evenkeel_labs::build::{self, Profile};
-use evenkeel_labs::process;
-use evenkeel_labs::scratch::Scratch;
+use evenkeel_labs::base::build::{self, Profile};
+use evenkeel_labs::base::process;
+use evenkeel_labs::base::scratch::Scratch;
 
 /// A release build of everything on two busy slow cores stays well below.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);

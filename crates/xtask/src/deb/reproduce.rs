@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use evenkeel_labs::build;
-use evenkeel_labs::process;
-use evenkeel_labs::scratch::Scratch;
+use evenkeel_labs::base::build;
+use evenkeel_labs::base::process;
+use evenkeel_labs::base::scratch::Scratch;
 
 use super::{Target, release};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use evenkeel_labs::process;
+use evenkeel_labs::base::process;
 
 use super::{Package, libraries};
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use evenkeel_labs::{build, process};
+use evenkeel_labs::base::{build, process};
 
 use super::job::Outcome;
 

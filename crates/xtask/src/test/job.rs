@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use evenkeel_labs::process;
-use evenkeel_labs::scratch::Scratch;
-use evenkeel_labs::tally::{Harness, Lines, Tally};
+use evenkeel_labs::base::process;
+use evenkeel_labs::base::scratch::Scratch;
+use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
 

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use evenkeel_labs::build::{self, cargo};
+use evenkeel_labs::base::build::{self, cargo};
+use evenkeel_labs::base::packages;
+use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
-use evenkeel_labs::packages;
-use evenkeel_labs::tally::Tally;
 use job::{Job, Outcome, Reads};
 
 /// A part of the whole.
