@@ -356,7 +356,9 @@ mod tests {
             }
         }
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "process::tests::after_a_signal_no_child_starts", "--nocapture"]).env("STOPPED", "1");
+        command
+            .args(["--exact", "base::process::tests::after_a_signal_no_child_starts", "--nocapture"])
+            .env("STOPPED", "1");
         tie_to_this_program(&mut command);
         // SAFETY: between fork and exec; the set is initialised by sigfillset before use.
         unsafe {

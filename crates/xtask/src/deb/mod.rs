@@ -2,8 +2,6 @@
 //!
 //! Packed by dpkg-deb, whose archives hold no time but the one it is told, are sorted, and belong to root.
 
-mod libraries;
-mod reproduce;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -126,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if !args.check_reproducible {
         return Ok(true);
     }
-    reproduce::compare(args.target, &made, package)
+    compare(args.target, &made, package)
 }
 
 /// The package of the lab: `binary` with the manual pages that `pages` writes.
@@ -195,6 +193,32 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     })?;
     ensure!(status.success(), "cannot build for {triple}:\n{messages}");
     Ok(into.join(triple).join("release/evenkeel"))
+}
+
+/// Builds a copy of the sources in a folder of another name and compares its package with `first`.
+fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -> Result<PathBuf>) -> Result<bool> {
+    let scratch = Scratch::new("reproduce")?;
+    let sources = scratch.path().join("sources-elsewhere");
+    copy(&build::workspace(), &sources)?;
+    let binary = release(target, &sources, &scratch.path().join("built"))?;
+    let second = package(&binary, &sources, scratch.path())?;
+    let same = std::fs::read(first)? == std::fs::read(&second)?;
+    for file in [first, &second] {
+        print!("{}", process::output(process::program("sha256sum").arg(file))?);
+    }
+    println!("{}", if same { "reproducible: both are the same" } else { "NOT reproducible: they differ" });
+    Ok(same)
+}
+
+/// Every file that git knows of.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let list = process::output(Command::new("git").args(["ls-files", "-z"]).current_dir(from))?;
+    for name in list.split('\0').filter(|name| !name.is_empty()) {
+        let (source, copy) = (from.join(name), to.join(name));
+        std::fs::create_dir_all(copy.parent().context("a file is in a folder")?)?;
+        std::fs::copy(&source, &copy).with_context(|| format!("cannot copy {}", source.display()))?;
+    }
+    Ok(())
 }
 
 /// Debian sorts what follows `~` before the version itself, as Cargo does what follows `-`.
