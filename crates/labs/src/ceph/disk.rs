@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::LEARNING;
-use super::full::{cell, median, progress};
 use super::judge::Verdict;
-use super::stage::{Stage, Window};
+use super::stage::{Stage, Window, cell, median, progress};
 use crate::check::run::{Lab, Options};
 
 /// What BlueStore does on a device that rotates, for a file that does not: it charges 670,000 bytes for each write, and defers

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::cluster::FLASH;
 use super::judge::{MOST_P50, Verdict};
-use super::stage::{Stage, Window};
+use super::stage::{Stage, Window, cell, median, progress};
 use super::{disk, recovery};
 use crate::ceph::{AFTER_CHANGE, LEARNING, SMALL_KIB, SMALL_MOST, SPEED, sweep};
 use crate::check::figures::Spread;
@@ -76,10 +76,6 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
         repeats.push(speeds);
     }
     report(lab, &repeats)
-}
-
-pub(crate) fn progress(begun: Instant, what: &str) {
-    eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
 }
 
 /// What the agent makes of each speed of the device, which changes while it runs.
@@ -157,24 +153,6 @@ fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
         &format!("{small}; {all}"),
     );
     Ok(())
-}
-
-/// Throughput, 99th percentile and median, for a table.
-pub(crate) fn cell(window: &Window) -> String {
-    let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
-    format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
-}
-
-/// The medians of a case over its repeats.
-pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> Option<Window> {
-    let of = |value: fn(&Window) -> f64| Spread::of(windows.clone().map(value)).map(|spread| spread.median);
-    Some(Window {
-        case: case.to_owned(),
-        bulk_mb_per_s: of(|window| window.bulk_mb_per_s)?,
-        light_p99_ms: of(|window| window.light_p99_ms)?,
-        light_p50_ms: of(|window| window.light_p50_ms)?,
-        samples: windows.map(|window| window.samples).min()?,
-    })
 }
 
 /// What the agent takes of a core, and what a dry run takes of the OSD's throughput: on the paced device, and on memory, where

@@ -1,5 +1,5 @@
 //! A Ceph OSD on a paced device under a bulk client and light ones: the agent comes to control it, and leaves nothing behind.
-//! What its throttle is worth is judged by [`ceph_full`].
+//! What its throttle is worth is judged by [`full`].
 //!
 //! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
 

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::SPEED;
-use super::full::{median, progress};
-use super::stage::{OBJECT_BYTES, Stage, Window};
+use super::stage::{OBJECT_BYTES, Stage, Window, median, progress};
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 

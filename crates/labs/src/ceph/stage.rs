@@ -15,6 +15,7 @@ use super::admin::Admin;
 use super::cluster::{self, Cluster, PATIENCE, Plan};
 use crate::base::process::{self, Running, daemon};
 use crate::base::{build, tutorial};
+use crate::check::figures::Spread;
 use crate::check::run::Options;
 
 const POOL: &str = "bench";
@@ -328,4 +329,27 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// Throughput, 99th percentile and median, for a table.
+pub(crate) fn cell(window: &Window) -> String {
+    let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
+    format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
+}
+
+/// The medians of a case over its repeats.
+pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> Option<Window> {
+    let of = |value: fn(&Window) -> f64| Spread::of(windows.clone().map(value)).map(|spread| spread.median);
+    Some(Window {
+        case: case.to_owned(),
+        bulk_mb_per_s: of(|window| window.bulk_mb_per_s)?,
+        light_p99_ms: of(|window| window.light_p99_ms)?,
+        light_p50_ms: of(|window| window.light_p50_ms)?,
+        samples: windows.map(|window| window.samples).min()?,
+    })
+}
+
+/// Tells the time since the lab began, and what is next.
+pub(crate) fn progress(begun: Instant, what: &str) {
+    eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
 }

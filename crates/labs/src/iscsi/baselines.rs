@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::Holding;
+use super::holding::Holding;
 use super::observe::beside_writers;
 use super::stage::{Segments, Server, address};
 use crate::check::figures::Figures;

@@ -1,17 +1,16 @@
 //! The iSCSI lab inside the machine: the steps, and those that hold single clients back.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use super::stage::{self, Measured, Segments, Server, UNCAPPED, address, with_window};
+use super::holding::{EDT, Holding, sentinel_of, sentinels};
+use super::stage::{self, Measured, Segments, Server, UNCAPPED, with_window};
 use super::{baselines, control, others, overhead, servers};
-use crate::base::process::Running;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::guest::{signal, tool};
@@ -22,8 +21,6 @@ const MEASURE_SECONDS: [&str; 2] = ["1", "2"];
 const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
 /// The same in a short run, and of actuators that hold by the same delays.
 const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
-/// The other actuator.
-pub(super) const EDT: [&str; 2] = ["--actuator", "edt"];
 /// The same as on kernels before 6.6.
 const FILTERS: [&str; 3] = ["--actuator", "edt", "--filters"];
 
@@ -50,51 +47,6 @@ impl Machine {
 
 fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
     stage::load(Server::Lio, host, arguments)
-}
-
-/// `evenkeel guard hold` under way.
-pub(super) struct Holding {
-    running: Running,
-    lines: std::io::Lines<BufReader<Box<dyn std::io::Read + Send>>>,
-}
-
-impl Holding {
-    pub(super) fn start(binary: &Path, hosts: &[usize], delay_us: u64, packets: &str, more: &[&str]) -> Result<Self> {
-        let mut command = Command::new(binary);
-        command.args(["guard", "hold", "--device", "br0"]);
-        for &host in hosts {
-            command.args(["--client", &address(host)]);
-        }
-        command.args(["--delay", &format!("{delay_us}us"), "--packets", packets, "--journal", "/run/hold.journal"]);
-        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut running = Running::spawn(&mut command)?;
-        let output: Box<dyn std::io::Read + Send> = Box::new(running.take_stdout()?);
-        let mut lines = BufReader::new(output).lines();
-        let mut first = lines.next().context("guard hold said nothing")??;
-        // What an earlier one left comes first.
-        while first.ends_with(": put back") {
-            first = lines.next().context("guard hold ended without a word")??;
-        }
-        ensure!(first.starts_with("holding "), "guard hold said {first:?}");
-        Ok(Self { running, lines })
-    }
-
-    /// Kills its sentinel, then itself. It is stopped before, because it would start another sentinel.
-    fn kill_with_sentinel(self) -> Result<()> {
-        signal(self.running.id(), libc::SIGSTOP);
-        signal(sentinel_of(self.running.id())?, libc::SIGKILL);
-        self.running.kill();
-        Ok(())
-    }
-
-    /// Ends it as Ctrl-C does; the result is how many packets it dropped.
-    pub(super) fn stop(mut self) -> Result<u64> {
-        signal(self.running.id(), libc::SIGTERM);
-        let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
-        ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard hold failed");
-        let dropped = last.strip_prefix("put back; ").and_then(|t| t.split(' ').next()).and_then(|n| n.parse().ok());
-        dropped.with_context(|| format!("guard hold ended with {last:?}"))
-    }
 }
 
 /// Least squares: intercept, slope, coefficient of determination.
@@ -319,30 +271,6 @@ fn uncapped(plan: &Plan) -> Result<String> {
     ensure!(bare.mb_per_s > 0.9 * free.mb_per_s, "acknowledgements bite: {detail}");
     ensure!(all.mb_per_s < free.mb_per_s / 3.0, "all packets do not bite: {detail}");
     Ok(detail)
-}
-
-/// Sentinels that run, as process and parent.
-fn sentinels() -> Result<Vec<(u32, u32)>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if line.split(|&b| b == 0).any(|word| word == b"sentinel") {
-            // After the name in parentheses come the state and the parent.
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-            found.extend(parent.map(|parent| (pid, parent)));
-        }
-    }
-    Ok(found)
-}
-
-/// The sentinel of an agent.
-fn sentinel_of(agent: u32) -> Result<u32> {
-    let all = sentinels()?;
-    let own = all.iter().find(|(_, parent)| *parent == agent);
-    own.map(|(pid, _)| *pid).with_context(|| format!("agent {agent} has no sentinel; there are {all:?}"))
 }
 
 /// Kills with SIGKILL. With `both`, the sentinel goes first and the table does not belong to the process, so that

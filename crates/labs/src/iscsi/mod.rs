@@ -3,6 +3,7 @@
 mod baselines;
 mod control;
 pub(crate) mod guest;
+mod holding;
 pub(crate) mod load;
 mod observe;
 mod others;

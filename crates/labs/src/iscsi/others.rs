@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::guest::Holding;
+use super::holding::Holding;
 use super::observe::{Window, mean, observe};
 use super::stage::{self, Server, load_command, quiet};
 use crate::base::process::Running;

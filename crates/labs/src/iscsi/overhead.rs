@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::control::Agent;
-use super::guest::{EDT, Holding};
+use super::holding::{EDT, Holding};
 use super::observe::{Window, mean, observe, writers};
 use super::stage::{Segments, Server, load_fast};
 use crate::check::figures::Figures;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::control::spell;
-use super::guest::Holding;
+use super::holding::Holding;
 use super::observe::mean;
 use super::stage::{
     GROUP, HOSTS, NBD_PORTS, Server, TGT_PORT, address, initiator, load, load_command, quiet, target, volume_path,

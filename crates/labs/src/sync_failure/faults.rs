@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::Check;
 use super::requests::{BLOCK, block};
-use super::{GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
+use super::{Check, GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
 use crate::machine::guest::tool;
 
 /// How long a disk may take to come back.

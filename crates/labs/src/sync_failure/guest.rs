@@ -1,47 +1,15 @@
 //! The side of the lab inside the machine.
 
-use std::fmt;
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 use super::faults::{Faulty, Kernel, plug_in};
 use super::requests::Flushing;
 use super::trial::Trial;
-use super::{CHECKS, CONTROLS, FAULTY, RESTART, SUBJECTS, stale};
+use super::{CHECKS, CONTROLS, Check, FAULTY, RESTART, SUBJECTS, stale};
 use crate::base::servers::{self, Address, Server, Setup, Storage};
-use crate::check::steps;
 use crate::machine::guest::work_dir;
-
-/// What was observed for one check.
-#[derive(Debug, Default)]
-pub(super) struct Check {
-    pub(super) observed: u32,
-    pub(super) wrong: Vec<String>,
-}
-
-impl Check {
-    pub(super) fn expect(&mut self, holds: bool, what: impl fmt::Display) {
-        self.observed += 1;
-        if !holds {
-            self.wrong.push(what.to_string());
-        }
-    }
-
-    /// An answer of the server: 0 or the protocol's number of an error.
-    pub(super) fn answer(&mut self, got: u32, wanted: u32, what: impl fmt::Display) {
-        self.expect(got == wanted, format_args!("{what}: answered with {got}, should be {wanted}"));
-    }
-
-    pub(super) fn report(&self, name: &str) {
-        let outcome = match self.wrong.first() {
-            None if self.observed > 0 => Ok(format!("{} observations", self.observed)),
-            None => Err(anyhow!("nothing was observed")),
-            Some(first) => Err(anyhow!("{} of {} observations were wrong; {first}", self.wrong.len(), self.observed)),
-        };
-        steps::tell(name, outcome);
-    }
-}
 
 /// nbdkit passes on what the kernel says: the same questions must find it out.
 fn forgetful(flushing: &Flushing) -> Check {

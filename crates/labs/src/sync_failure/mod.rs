@@ -14,7 +14,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 use crate::base::scratch::Scratch;
 use crate::base::servers::Server;
@@ -111,4 +111,34 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let script = options.lean_guest_script(&scratch, "sync-failure", &[])?;
     let guest = machine.boot(&script, &disks)?;
     steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
+}
+
+/// What was observed for one check.
+#[derive(Debug, Default)]
+struct Check {
+    observed: u32,
+    wrong: Vec<String>,
+}
+
+impl Check {
+    fn expect(&mut self, holds: bool, what: impl fmt::Display) {
+        self.observed += 1;
+        if !holds {
+            self.wrong.push(what.to_string());
+        }
+    }
+
+    /// An answer of the server: 0 or the protocol's number of an error.
+    fn answer(&mut self, got: u32, wanted: u32, what: impl fmt::Display) {
+        self.expect(got == wanted, format_args!("{what}: answered with {got}, should be {wanted}"));
+    }
+
+    fn report(&self, name: &str) {
+        let outcome = match self.wrong.first() {
+            None if self.observed > 0 => Ok(format!("{} observations", self.observed)),
+            None => Err(anyhow!("nothing was observed")),
+            Some(first) => Err(anyhow!("{} of {} observations were wrong; {first}", self.wrong.len(), self.observed)),
+        };
+        steps::tell(name, outcome);
+    }
 }

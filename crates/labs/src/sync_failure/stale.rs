@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::Check;
 use super::faults::Faulty;
-use super::guest::Check;
 use super::requests::{EIO, LOST, connect, content, flush, keep, lose};
 use crate::base::process::Running;
 use crate::machine::guest::{tool, work_dir};

@@ -10,12 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::faults::{unplug, write_back};
-use super::guest::Check;
 use super::requests::{
     BLOCKS, EIO, Flushing, KEPT, LOST, UNTOUCHED, answer, connect, content, flush, keep, lose, read, write,
     write_sector,
 };
-use super::{CHECKS, FAULTY, GONE, OTHER, Subject};
+use super::{CHECKS, Check, FAULTY, GONE, OTHER, Subject};
 use crate::base::client::{Client, Command};
 use crate::base::process::Running;
 use crate::check::pattern::Content;
