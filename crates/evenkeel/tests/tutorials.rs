@@ -8,7 +8,7 @@ use tutorial::{Step, fits, follow, steps};
 
 #[path = "serve/port.rs"]
 mod port;
-#[path = "../../xtask/src/tutorial.rs"]
+#[path = "../../labs/src/base/tutorial.rs"]
 mod tutorial;
 
 const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");

@@ -8,8 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::{build, process};
+use evenkeel_labs::base::{build, process};
 
 /// What cargo-fuzz asks of a nightly compiler, as options that the stable one has too: counters at each edge, and what
 /// is compared with what.

@@ -1,25 +1,17 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
 //! `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
 
-mod build;
-mod client;
-mod compare;
 mod deb;
 mod fuzz;
-mod lab;
 mod mutate;
-mod packages;
-mod process;
-mod scratch;
-mod servers;
-mod tally;
 mod test;
-mod tutorial;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use evenkeel_labs::base::process;
+use evenkeel_labs::{compare, guest, lab, soak};
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project", arg_required_else_help = true)]
@@ -35,7 +27,7 @@ enum Task {
     /// Runs a lab: real kernels, clients and clusters, in a virtual machine where it needs one.
     Lab(lab::Args),
     /// Lets everything happen to a server for as long as asked, and looks for what was lost or leaked.
-    Soak(lab::soak::Args),
+    Soak(soak::Args),
     /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
     Mutate(mutate::Args),
     /// Fuzzes what reads bytes from elsewhere, and keeps what it finds.
@@ -45,8 +37,8 @@ enum Task {
     /// Makes a package for Debian and its relatives.
     Deb(deb::Args),
     /// What runs inside the virtual machine of a lab.
-    #[command(hide = true, subcommand)]
-    Guest(lab::guest::Guest),
+    #[command(hide = true)]
+    Guest(guest::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,13 +50,13 @@ fn main() -> ExitCode {
     }
     let outcome = match task {
         Task::Test(args) => test::run(&args),
-        Task::Lab(args) => lab::run(args),
+        Task::Lab(args) => lab::run(args, deb::uncompressed),
         Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
         Task::Mutate(args) => mutate::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),
-        Task::Guest(command) => lab::guest::run(&command).map(|()| true),
+        Task::Guest(args) => guest::run(&args).map(|()| true),
     };
     process::let_signals_end();
     match outcome {

@@ -6,9 +6,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-
-use crate::build;
-use crate::process;
+use evenkeel_labs::base::build;
+use evenkeel_labs::base::process;
 
 /// A mutation that lets a test run without end is caught by this.
 const LIMIT: Duration = Duration::from_secs(15 * 60);

@@ -2,8 +2,6 @@
 //!
 //! Packed by dpkg-deb, whose archives hold no time but the one it is told, are sorted, and belong to root.
 
-mod libraries;
-mod reproduce;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -13,10 +11,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-
-use crate::build::{self, Profile};
-use crate::process;
-use crate::scratch::Scratch;
+use evenkeel_labs::base::build::{self, Profile};
+use evenkeel_labs::base::process;
+use evenkeel_labs::base::scratch::Scratch;
 
 /// A release build of everything on two busy slow cores stays well below.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -43,7 +40,7 @@ pub(crate) struct Args {
 
 /// What a program is built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Target {
+enum Target {
     /// 64-bit x86.
     Amd64,
     /// 64-bit ARM. Elsewhere than there, it takes the compiler of `gcc-aarch64-linux-gnu` and Rust's own library for it.
@@ -52,7 +49,7 @@ pub(crate) enum Target {
 
 impl Target {
     /// That of this program.
-    pub(crate) fn own() -> Self {
+    fn own() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
     }
 
@@ -84,7 +81,7 @@ impl Target {
 
 /// How dpkg-deb packs what is inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+enum Compression {
     /// Smallest, and understood by every dpkg in use.
     Xz,
     /// For machines that are slow to unpack.
@@ -93,19 +90,19 @@ pub(crate) enum Compression {
 
 /// What goes into a package.
 #[derive(Debug)]
-pub(crate) struct Package<'a> {
+struct Package<'a> {
     /// The program.
-    pub(crate) binary: &'a Path,
+    binary: &'a Path,
     /// A program of this machine that writes the manual pages; `binary` itself unless that one is for another machine.
-    pub(crate) pages: &'a Path,
+    pages: &'a Path,
     /// Root of the sources.
-    pub(crate) sources: &'a Path,
+    sources: &'a Path,
     /// Architecture.
-    pub(crate) target: Target,
+    target: Target,
     /// Debian's form of the version.
-    pub(crate) version: String,
+    version: String,
     /// How it is packed.
-    pub(crate) compression: Compression,
+    compression: Compression,
 }
 
 /// `cargo xtask deb`.
@@ -127,11 +124,17 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     if !args.check_reproducible {
         return Ok(true);
     }
-    reproduce::compare(args.target, &made, package)
+    compare(args.target, &made, package)
+}
+
+/// The package of the lab: `binary` with the manual pages that `pages` writes.
+pub(crate) fn uncompressed(binary: &Path, pages: &Path, version: &str, output: &Path) -> Result<PathBuf> {
+    let (sources, version, compression) = (build::workspace(), version.to_owned(), Compression::None);
+    pack(&Package { binary, pages, sources: &sources, target: Target::own(), version, compression }, output)
 }
 
 /// Makes the package in `output`, and returns its path.
-pub(crate) fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
+fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     if process::find_program("dpkg-deb").is_none() {
         bail!("dpkg-deb is missing; install the package dpkg");
     }
@@ -190,6 +193,32 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     })?;
     ensure!(status.success(), "cannot build for {triple}:\n{messages}");
     Ok(into.join(triple).join("release/evenkeel"))
+}
+
+/// Builds a copy of the sources in a folder of another name and compares its package with `first`.
+fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -> Result<PathBuf>) -> Result<bool> {
+    let scratch = Scratch::new("reproduce")?;
+    let sources = scratch.path().join("sources-elsewhere");
+    copy(&build::workspace(), &sources)?;
+    let binary = release(target, &sources, &scratch.path().join("built"))?;
+    let second = package(&binary, &sources, scratch.path())?;
+    let same = std::fs::read(first)? == std::fs::read(&second)?;
+    for file in [first, &second] {
+        print!("{}", process::output(process::program("sha256sum").arg(file))?);
+    }
+    println!("{}", if same { "reproducible: both are the same" } else { "NOT reproducible: they differ" });
+    Ok(same)
+}
+
+/// Every file that git knows of.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let list = process::output(Command::new("git").args(["ls-files", "-z"]).current_dir(from))?;
+    for name in list.split('\0').filter(|name| !name.is_empty()) {
+        let (source, copy) = (from.join(name), to.join(name));
+        std::fs::create_dir_all(copy.parent().context("a file is in a folder")?)?;
+        std::fs::copy(&source, &copy).with_context(|| format!("cannot copy {}", source.display()))?;
+    }
+    Ok(())
 }
 
 /// Debian sorts what follows `~` before the version itself, as Cargo does what follows `-`.

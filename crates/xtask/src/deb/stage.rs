@@ -1,4 +1,4 @@
-//! What is in a package, laid out as it will be installed.
+//! What is in a package, laid out as it will be installed, and which packages it needs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use evenkeel_labs::base::process;
 
-use super::{Package, libraries};
-use crate::process;
+use super::Package;
 
 pub(super) const CHANGELOG: &str = "packaging/deb/changelog";
 const CONTROL: &str = "packaging/deb/control";
@@ -90,7 +90,7 @@ fn control(package: &Package, root: &Path) -> Result<()> {
         package.version,
         package.target.debian(),
         bytes / 1024,
-        libraries::depends(package.binary)?
+        depends(package.binary)?
     );
     // Before the description, which is the last field and has several lines.
     let text = text.replacen("Description:", &format!("{fields}Description:"), 1);
@@ -102,6 +102,41 @@ fn control(package: &Package, root: &Path) -> Result<()> {
         put(root, &format!("DEBIAN/{script}"), &text, 0o755)?;
     }
     Ok(())
+}
+
+/// The field `Depends`.
+fn depends(binary: &Path) -> Result<String> {
+    let text =
+        process::output(process::program("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
+    from_readelf(&text).with_context(|| format!("what {} needs", binary.display()))
+}
+
+/// The packages of the libraries that `readelf` lists; of the C library the newest version of which something is used.
+pub(super) fn from_readelf(text: &str) -> Result<String> {
+    let quoted = |line: &str| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned());
+    let mut packages = Vec::new();
+    for library in text.lines().filter(|line| line.contains("(NEEDED)")).filter_map(quoted) {
+        let package = match library.as_str() {
+            // All of them are of the C library's package.
+            "libc.so.6" | "libm.so.6" | "libdl.so.2" | "libpthread.so.0" | "librt.so.1" => continue,
+            loader if loader.starts_with("ld-linux-") => continue,
+            "libgcc_s.so.1" => "libgcc-s1",
+            other => bail!("no package is known for {other}; add it to {}", file!()),
+        };
+        packages.push(package.to_owned());
+    }
+    let versions = text.split("GLIBC_").skip(1).filter_map(version);
+    let (major, minor) = versions.max().context("no version of the C library")?;
+    packages.push(format!("libc6 (>= {major}.{minor})"));
+    packages.sort();
+    Ok(packages.join(", "))
+}
+
+/// The version that a text begins with, without its third number.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let text = text.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+    let mut numbers = text.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// The files of a folder, by name.

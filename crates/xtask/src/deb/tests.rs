@@ -15,8 +15,8 @@ const READELF: &str = "
 
 #[test]
 fn packages_are_told_by_the_libraries_and_the_newest_version_in_use() {
-    assert_eq!(libraries::from_readelf(READELF).unwrap(), "libc6 (>= 2.34), libgcc-s1");
-    let error = libraries::from_readelf("(NEEDED) Shared library: [libssl.so.3]").unwrap_err();
+    assert_eq!(stage::from_readelf(READELF).unwrap(), "libc6 (>= 2.34), libgcc-s1");
+    let error = stage::from_readelf("(NEEDED) Shared library: [libssl.so.3]").unwrap_err();
     assert!(error.to_string().contains("libssl.so.3"), "{error}");
 }
 

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use evenkeel_labs::base::{build, process};
 
 use super::job::Outcome;
-use crate::{build, process};
 
 const FILE: &str = "docs/results/full.md";
 

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use evenkeel_labs::base::process;
+use evenkeel_labs::base::scratch::Scratch;
+use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
-use crate::process;
-use crate::scratch::Scratch;
-use crate::tally::{Harness, Lines, Tally};
 
 /// Far above what a job takes on two slow cores; a job that hangs ends there.
 const LIMIT: Duration = Duration::from_secs(20 * 60);

@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-
-use crate::build::{self, cargo};
-use crate::lab;
-use crate::packages;
-use crate::tally::Tally;
+use evenkeel_labs::base::build::{self, cargo};
+use evenkeel_labs::base::packages;
+use evenkeel_labs::base::tally::Tally;
+use evenkeel_labs::lab;
 use job::{Job, Outcome, Reads};
 
 /// A part of the whole.

@@ -1,0 +1,63 @@
+//! Cargo, as the tasks use it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base::process;
+
+/// A first build of everything on two slow cores stays well below.
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+
+/// How to compile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// The profile of the tests.
+    Dev,
+    /// The profile of measurements.
+    Release,
+}
+
+/// Root of the workspace.
+pub fn workspace() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
+}
+
+/// A page of the documentation.
+pub(crate) fn page(name: &str) -> Result<String> {
+    let path = workspace().join(format!("docs/{name}.md"));
+    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A cargo command in the workspace's root, the same cargo that started this program.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace()).env("CARGO_TERM_COLOR", "never");
+    cargo
+}
+
+/// Builds a binary and returns its path.
+pub fn binary(name: &str, profile: Profile) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", name, "--bin", name]);
+    if profile == Profile::Release {
+        command.arg("--release");
+    }
+    let mut messages = String::new();
+    let (status, _) = process::stream(&mut command, BUILD_LIMIT, |line| {
+        messages.push_str(line);
+        messages.push('\n');
+    })?;
+    ensure!(status.success(), "cannot build {name}:\n{messages}");
+    let dir = if profile == Profile::Release { "release" } else { "debug" };
+    Ok(target_dir()?.join(dir).join(name))
+}
+
+/// Cargo's target directory: this program was built into `TARGET/debug`.
+pub fn target_dir() -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    Ok(own.ancestors().nth(2).context("this program is not in a target directory")?.to_owned())
+}

@@ -1,0 +1,10 @@
+//! What everything here is done with: programs, folders, servers, a client, packages.
+
+pub mod build;
+pub(crate) mod client;
+pub mod packages;
+pub mod process;
+pub mod scratch;
+pub(crate) mod servers;
+pub mod tally;
+pub(crate) mod tutorial;

@@ -1,0 +1,150 @@
+//! What the tests need from the distribution: the same package names on Debian 12, 13 and Ubuntu.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::base::process;
+
+/// Far more than the slowest mirror takes for everything.
+const FETCH_LIMIT: Duration = Duration::from_secs(900);
+
+/// Programs that tests and labs run, and the packages that have them.
+const PACKAGES: [(&str, &str); 43] = [
+    ("ceph", "ceph-common"),
+    ("ceph-mon", "ceph-mon"),
+    ("ceph-osd", "ceph-osd"),
+    ("chromium", "chromium"),
+    ("cc", "gcc"),
+    ("curl", "curl"),
+    ("dmsetup", "dmsetup"),
+    ("dpkg-deb", "dpkg"),
+    ("etcd", "etcd-server"),
+    ("etcdctl", "etcd-client"),
+    ("fio", "fio"),
+    ("ip", "iproute2"),
+    // The program is not used; its package brings the library of the initiator that the lab drives.
+    ("iscsi-perf", "libiscsi-bin"),
+    ("man", "man-db"),
+    ("mkfs.btrfs", "btrfs-progs"),
+    ("mkfs.exfat", "exfatprogs"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.f2fs", "f2fs-tools"),
+    ("mkfs.ntfs", "ntfs-3g"),
+    ("mkfs.vfat", "dosfstools"),
+    ("monmaptool", "ceph-base"),
+    ("nbd-client", "nbd-client"),
+    ("nbdcopy", "libnbd-bin"),
+    ("nbdinfo", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
+    ("nft", "nftables"),
+    ("nsenter", "util-linux"),
+    ("openssl", "openssl"),
+    ("pgrep", "procps"),
+    ("promtool", "prometheus"),
+    ("qemu-img", "qemu-utils"),
+    ("qemu-io", "qemu-utils"),
+    ("qemu-nbd", "qemu-utils"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("rbd", "ceph-common"),
+    ("script", "bsdutils"),
+    ("sfdisk", "fdisk"),
+    ("strip", "binutils"),
+    ("systemctl", "systemd"),
+    ("systemd-analyze", "systemd"),
+    ("tc", "iproute2"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
+];
+
+/// Programs that the tests run, beside those that every system has.
+pub const TESTS: [&str; 21] = [
+    "chromium",
+    "curl",
+    "etcd",
+    "etcdctl",
+    "fio",
+    "mkfs.btrfs",
+    "mkfs.exfat",
+    "mkfs.f2fs",
+    "mkfs.ntfs",
+    "mkfs.vfat",
+    "nbdcopy",
+    "nbdinfo",
+    "nbdkit",
+    "nft",
+    "openssl",
+    "promtool",
+    "qemu-io",
+    "qemu-nbd",
+    "script",
+    "sfdisk",
+    "systemd-analyze",
+];
+
+/// Packages of those of these programs that are missing; a program that is in none stands for itself.
+fn missing(programs: &[&'static str]) -> BTreeSet<&'static str> {
+    let package =
+        |name: &'static str| PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
+    programs.iter().filter(|name| process::find_program(name).is_none()).map(|name| package(name)).collect()
+}
+
+/// Which of these programs are missing, and the one command that installs them; `None` when none is.
+pub fn missing_text(programs: &[&'static str]) -> Option<String> {
+    let packages: Vec<&str> = missing(programs).into_iter().collect();
+    let absent: Vec<&str> = programs.iter().copied().filter(|name| process::find_program(name).is_none()).collect();
+    let command = "sudo apt-get install --no-install-recommends";
+    (!absent.is_empty()).then(|| format!("not installed: {} ({command} {})", absent.join(", "), packages.join(" ")))
+}
+
+/// Installs what is missing of these programs when this is root on a system with apt.
+pub fn provide(programs: &[&'static str]) -> Result<()> {
+    let wanted: Vec<&str> = missing(programs).into_iter().collect();
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if wanted.is_empty() || !root || process::find_program("apt-get").is_none() {
+        return Ok(());
+    }
+    println!("installing {}", wanted.join(" "));
+    let apt = |words: &[&str]| {
+        let mut command = Command::new("apt-get");
+        // Some packages bring a service besides the program that is wanted (etcd, Prometheus): systemctl does not start it then.
+        fetch(command.args(words).env("DEBIAN_FRONTEND", "noninteractive").env("SYSTEMD_OFFLINE", "1"))
+    };
+    apt(&["-o", RETRIES, "update", "-qq"])?;
+    let options = ["-o", RETRIES, "install", "-y", "-qq", "--no-install-recommends"];
+    apt(&[&options[..], &wanted].concat())
+}
+
+/// For `-o`: a mirror that hiccups is asked again.
+pub(crate) const RETRIES: &str = "Acquire::Retries=5";
+
+/// Runs a command that fetches something.
+pub(crate) fn fetch(command: &mut Command) -> Result<()> {
+    let mut messages = Vec::new();
+    let (status, _) = process::stream(command, FETCH_LIMIT, |line| messages.push(line.to_owned()))?;
+    ensure!(status.success(), "{} failed:\n{}", process::describe(command), messages.join("\n"));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+    use crate::lab;
+
+    #[test]
+    fn every_program_has_one_package_and_a_missing_one_is_named_with_its_cure() {
+        let labs = lab::Name::value_variants().iter().flat_map(|name| lab::programs(*name));
+        // Where there is no apt there are no packages.
+        for program in TESTS.into_iter().chain(labs).filter(|name| !["apt-get", "dpkg"].contains(name)) {
+            assert_eq!(PACKAGES.iter().filter(|(name, _)| *name == program).count(), 1, "{program}");
+        }
+        assert_eq!(missing_text(&["sh", "cat"]), None);
+        let cure = "not installed: no-such-program (sudo apt-get install --no-install-recommends no-such-program)";
+        assert_eq!(missing_text(&["sh", "no-such-program"]).as_deref(), Some(cure));
+    }
+}

@@ -1,0 +1,418 @@
+//! Child processes that never outlive this program.
+//!
+//! Every child leads its own process group and is killed by the kernel when this program dies
+//! (`PR_SET_PDEATHSIG`). A signal thread ends all groups on Ctrl-C, and lets no other start, so that no server,
+//! virtual machine or compiler stays behind.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// What a child that is asked to end may take: a lab ends its own children and removes gigabytes of files.
+const GRACE: Duration = Duration::from_secs(10);
+/// Lines of a child that may wait to be read; a pipe holds about as many.
+const LINES_AHEAD: usize = 1_000;
+
+/// Process groups that are ended when this program is.
+static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+/// Whether a signal is ending this program. Changes under the lock of `GROUPS`.
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The groups, to which a child may be added. Never returns once a signal ends this program.
+fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
+    loop {
+        let groups = groups();
+        if !STOPPING.load(Ordering::Relaxed) {
+            return groups;
+        }
+        drop(groups);
+        thread::sleep(GRACE);
+    }
+}
+
+/// Leaves the end of this program to the signal that ends it, if one does.
+pub fn let_signals_end() {
+    drop(open_groups());
+}
+
+/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives: those that still run after `patience` with SIGKILL. Call once, before
+/// any thread starts.
+pub fn handle_signals(patience: Duration) {
+    // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
+    let set = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::sigaddset(&mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        set
+    };
+    thread::spawn(move || {
+        let mut signal = 0;
+        // SAFETY: `set` is initialised and `signal` outlives the call.
+        unsafe { libc::sigwait(&set, &mut signal) };
+        let running = groups();
+        STOPPING.store(true, Ordering::Relaxed);
+        drop(running);
+        // In one piece, whatever children write meanwhile.
+        let said = format!("\nxtask: stopped by signal {signal}, ending child processes\n");
+        let _ = io::stderr().write_all(said.as_bytes());
+        for round in [libc::SIGTERM, libc::SIGKILL] {
+            groups().iter().for_each(|&group| kill_group(group, round));
+            thread::sleep(patience);
+        }
+        crate::base::scratch::remove_all();
+        std::process::exit(128 + signal);
+    });
+}
+
+fn kill_group(group: i32, signal: i32) {
+    // SAFETY: kill has no memory effects; the group belongs to a child that has not been reaped by others.
+    unsafe { libc::kill(-group, signal) };
+}
+
+/// A running child with its process group; killed and reaped on drop.
+///
+/// Who leaves the group is not: the sentinel of an agent, which is to outlive it, and a job of fio, which with `--thread` is no
+/// process of its own.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    group: i32,
+    name: String,
+}
+
+impl Running {
+    /// Starts `command` in its own process group. Never returns while a signal ends this program.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
+        let name = describe(command);
+        tie_to_this_program(command);
+        let mut groups = open_groups();
+        let child = command.process_group(0).spawn().with_context(|| format!("cannot start `{name}`"))?;
+        let group = child.id() as i32;
+        groups.insert(group);
+        Ok(Self { child, group, name })
+    }
+
+    /// Process id of the child.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child's standard output, once, when it was piped.
+    pub(crate) fn take_stdout(&mut self) -> Result<impl Read + Send + 'static> {
+        self.child.stdout.take().context("standard output was not piped")
+    }
+
+    /// The child's standard input, once, when it was piped.
+    pub(crate) fn take_stdin(&mut self) -> Result<impl io::Write + Send + 'static> {
+        self.child.stdin.take().context("standard input was not piped")
+    }
+
+    /// Whether the child has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits until the child ends, or kills it at the deadline.
+    pub(crate) fn wait(self, limit: Duration) -> Result<ExitStatus> {
+        self.wait_and_count(limit).map(|(status, _)| status)
+    }
+
+    /// The same, with the user and system time of the child and of all its children that have ended.
+    fn wait_and_count(mut self, limit: Duration) -> Result<(ExitStatus, Duration)> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut status = 0;
+            // SAFETY: an all-zero rusage is valid, and both pointers are to variables that outlive the call.
+            let (pid, used) = unsafe {
+                let mut used: libc::rusage = std::mem::zeroed();
+                (libc::wait4(self.child.id() as i32, &mut status, libc::WNOHANG, &mut used), used)
+            };
+            if pid < 0 {
+                // `ended` has already seen its end.
+                return Ok((self.child.wait()?, Duration::ZERO));
+            }
+            if pid > 0 {
+                let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1_000);
+                return Ok((ExitStatus::from_raw(status), time(used.ru_utime) + time(used.ru_stime)));
+            }
+            if Instant::now() > deadline {
+                bail!("`{}` did not end within {limit:?}", self.name);
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends the child a signal, and nobody that it started.
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: kill has no memory effects; the child has not been reaped.
+        unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Kills the child and everything it started, at once.
+    pub(crate) fn kill(mut self) {
+        self.kill_now();
+    }
+
+    fn kill_now(&mut self) {
+        kill_group(self.group, libc::SIGKILL);
+        let _ = self.child.wait();
+        groups().remove(&self.group);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill_now();
+    }
+}
+
+/// Starts a daemon whose messages go to a log.
+pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
+    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this
+/// program blocks for itself and which would stay blocked across exec.
+pub(crate) fn tie_to_this_program(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: the closure runs between fork and exec, calls only async-signal-safe functions, and the set is
+    // initialised by sigemptyset before use.
+    unsafe {
+        command.pre_exec(move || {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // The parent may have died between fork and prctl.
+            if libc::getppid() as u32 != parent { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(()) }
+        });
+    }
+}
+
+/// The command as a person would type it.
+pub(crate) fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command to its end, calls `line` with every line of its standard output and standard error. The result is its status
+/// and the time of processors that it took.
+///
+/// A command that has not ended within `limit`, or whose output another process keeps open, is asked to end, and killed if
+/// it does not.
+pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
+    // One pipe for both, so that lines stay in the order in which they were written.
+    let (reader, writer) = io::pipe()?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let running = Running::spawn(command)?;
+    // The command object holds the write ends; without this the reader would never see the end.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    // A process of another group may outlive the command and keep the pipe open: the thread that reads is not waited for.
+    let (send, lines) = sync_channel(LINES_AHEAD);
+    thread::spawn(move || {
+        BufReader::new(reader).split(b'\n').map_while(io::Result::ok).try_for_each(|text| send.send(text))
+    });
+    // Whether the output ended by then.
+    let mut read_until = |deadline: Instant| loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
+            _ if left.is_zero() => return false,
+            Ok(text) => line(&String::from_utf8_lossy(&text)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return true,
+        }
+    };
+    if !read_until(Instant::now() + limit) {
+        kill_group(running.group, libc::SIGTERM);
+        read_until(Instant::now() + GRACE);
+        bail!("`{}` did not end within {limit:?}", running.name);
+    }
+    running.wait_and_count(Duration::from_secs(60))
+}
+
+/// Runs a command, returns its standard output, and fails with its messages when it fails.
+pub fn output(command: &mut Command) -> Result<String> {
+    let name = describe(command);
+    tie_to_this_program(command);
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start `{name}`"))?;
+    if !out.status.success() {
+        bail!("`{name}` failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Where a program is, looking also where Debian keeps programs for root.
+pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(Into::into);
+    std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
+}
+
+/// A command by name, found also where Debian keeps programs for root.
+pub fn program(name: &str) -> Command {
+    Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
+}
+
+/// User plus system CPU time of a process so far, in nanoseconds, from `/proc/PID/stat`.
+///
+/// The kernel counts in ticks of 10 ms, so a difference needs seconds of load to mean something.
+pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
+    cpu_ns_of(&format!("/proc/{pid}/stat"))
+}
+
+/// The same of its threads of that name, which the kernel cuts off after 15 characters.
+pub(crate) fn thread_cpu_ns(pid: u32, name: &str) -> Result<u64> {
+    let mut total = None;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = thread?.path();
+        // One that ends meanwhile is another's.
+        if std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name) {
+            total = Some(total.unwrap_or(0) + cpu_ns_of(&path.join("stat").to_string_lossy())?);
+        }
+    }
+    total.with_context(|| format!("process {pid} has no thread {name}"))
+}
+
+fn cpu_ns_of(path: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path)?;
+    let ticks = parse_cpu_ticks(&text).with_context(|| format!("unexpected format of {path}"))?;
+    // SAFETY: sysconf has no preconditions.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as u64;
+    Ok(ticks * 1_000_000_000 / per_second.max(1))
+}
+
+/// Fields 14 and 15; the process name in field 2 may hold spaces and brackets.
+fn parse_cpu_ticks(stat: &str) -> Option<u64> {
+    let rest = &stat[stat.rfind(')')? + 1..];
+    let mut fields = rest.split_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_ticks_survive_odd_process_names() {
+        let stat = "42 (a b) c) S 1 42 42 0 -1 4194560 100 0 0 0 37 5 0 0 20 0 1 0 100";
+        assert_eq!(parse_cpu_ticks(stat), Some(42));
+        assert_eq!(parse_cpu_ticks("garbage"), None);
+    }
+
+    #[test]
+    fn stream_gives_lines_of_both_outputs_and_the_status() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo one; echo two >&2; exit 3"]);
+        let (status, _) = stream(&mut command, Duration::from_secs(60), |l| lines.push(l.to_owned())).unwrap();
+        assert_eq!(lines, ["one", "two"]);
+        assert_eq!(status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_asked_to_end_and_what_it_left_behind_is_not_waited_for() {
+        let mut command = Command::new("sh");
+        // One process in a group of its own keeps the pipe open; nothing but the signal makes the shell say the last word.
+        let script = "trap 'echo asked; exit' TERM; setsid sleep 30 & echo $!; while :; do sleep 0.1; done";
+        let (mut lines, begun) = (Vec::new(), Instant::now());
+        let outcome = stream(command.args(["-c", script]), Duration::from_secs(1), |l| lines.push(l.to_owned()));
+        assert!(outcome.unwrap_err().to_string().contains("did not end within 1s"));
+        assert_eq!(lines.last().unwrap(), "asked");
+        assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+        // SAFETY: kill has no memory effects; the process sleeps for longer than this test.
+        unsafe { libc::kill(lines[0].parse().unwrap(), libc::SIGKILL) };
+    }
+
+    /// Runs itself as the program that is stopped.
+    #[test]
+    fn after_a_signal_no_child_starts() {
+        if std::env::var_os("STOPPED").is_some() {
+            handle_signals(Duration::from_millis(300));
+            // SAFETY: kill has no memory effects; all threads block the signal but for the one that waits for it.
+            unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+            loop {
+                Running::spawn(&mut Command::new("true")).unwrap().wait(Duration::from_secs(60)).unwrap();
+                println!("\nstarted");
+            }
+        }
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "base::process::tests::after_a_signal_no_child_starts", "--nocapture"])
+            .env("STOPPED", "1");
+        tie_to_this_program(&mut command);
+        // SAFETY: between fork and exec; the set is initialised by sigfillset before use.
+        unsafe {
+            command.pre_exec(|| {
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigfillset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let (reader, writer) = io::pipe().unwrap();
+        let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+        drop(command);
+        let said = io::read_to_string(reader).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGTERM));
+        let (_, after) = said.split_once("stopped by signal 15").unwrap();
+        // The one that was being started.
+        assert!(after.matches("started").count() <= 1, "{said}");
+    }
+
+    #[test]
+    fn children_receive_signals_that_this_program_blocks() {
+        // SAFETY: the set is initialised by sigemptyset; only this thread's mask changes.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        }
+        let mask = output(Command::new("grep").args(["SigBlk", "/proc/self/status"])).unwrap();
+        assert_eq!(mask.split_whitespace().last(), Some("0000000000000000"));
+    }
+
+    #[test]
+    fn dropping_a_running_child_ends_its_whole_group() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut running = Running::spawn(&mut command).unwrap();
+        let mut first = String::new();
+        BufReader::new(running.take_stdout().unwrap()).read_line(&mut first).unwrap();
+        let grandchild: i32 = first.trim().parse().unwrap();
+        drop(running);
+        // Gone, or a zombie that waits for its new parent: either way it runs no longer.
+        let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+        let alive = state.rfind(')').is_some_and(|i| !matches!(&state[i + 2..i + 3], "Z" | "X"));
+        assert!(!alive || killed_soon(grandchild), "grandchild {grandchild} is still alive: {state}");
+    }
+
+    /// A killed process may need a moment to leave the run queue.
+    fn killed_soon(pid: i32) -> bool {
+        (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .map_or(true, |s| s.rfind(')').is_some_and(|i| matches!(&s[i + 2..i + 3], "Z" | "X")))
+        })
+    }
+}

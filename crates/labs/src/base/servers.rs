@@ -1,0 +1,293 @@
+//! Evenkeel and its peers, started the same way.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::base::client::Client;
+use crate::base::process::{self, Running};
+
+/// Export name that every server offers.
+pub(crate) const EXPORT: &str = "disk0";
+
+const OPENSSL: &str = "\
+[req]\ndistinguished_name = dn\nprompt = no\n[dn]\nCN = evenkeel\n\
+[authority]\nbasicConstraints = critical,CA:TRUE\nkeyUsage = critical,keyCertSign,cRLSign\n\
+[server]\nsubjectAltName = DNS:localhost,IP:127.0.0.1\nextendedKeyUsage = serverAuth\n\
+[client]\nextendedKeyUsage = clientAuth\n";
+
+/// An emulated processor under load takes its time to start a server.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// A server under test.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Server {
+    /// The server of this project as it is by default.
+    Evenkeel,
+    /// The same without mClock and admission.
+    EvenkeelNoQos,
+    /// The same on epoll and threads instead of io_uring.
+    EvenkeelEpoll,
+    /// The same with certificates, for clients that want TLS.
+    EvenkeelTls,
+    /// QEMU's server, used as an honest stand-in.
+    QemuNbd,
+    /// QEMU's server told to ignore FLUSH and FUA: it must be caught.
+    QemuNbdUnsafe,
+    /// nbdkit.
+    Nbdkit,
+}
+
+impl Server {
+    const ALL: [Self; 7] = [
+        Self::Evenkeel,
+        Self::EvenkeelNoQos,
+        Self::EvenkeelEpoll,
+        Self::EvenkeelTls,
+        Self::QemuNbd,
+        Self::QemuNbdUnsafe,
+        Self::Nbdkit,
+    ];
+
+    /// Whether it is this project's, in any form.
+    pub(crate) fn is_evenkeel(&self) -> bool {
+        matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll | Self::EvenkeelTls)
+    }
+
+    /// Short name, as on the command line.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Evenkeel => "evenkeel",
+            Self::EvenkeelNoQos => "evenkeel-noqos",
+            Self::EvenkeelEpoll => "evenkeel-epoll",
+            Self::EvenkeelTls => "evenkeel-tls",
+            Self::QemuNbd => "qemu-nbd",
+            Self::QemuNbdUnsafe => "qemu-nbd-unsafe",
+            Self::Nbdkit => "nbdkit",
+        }
+    }
+}
+
+impl FromStr for Server {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let Some(server) = Self::ALL.iter().find(|s| s.name() == text) else {
+            bail!("unknown server `{text}`, expected one of {}", Self::ALL.map(|s| s.name()).join(", "));
+        };
+        Ok(server.clone())
+    }
+}
+
+/// What is behind the export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Storage {
+    /// Memory of the given size in bytes; QEMU has its null device instead.
+    Memory(u64),
+    /// A regular file.
+    File(PathBuf),
+    /// A block device.
+    Block(PathBuf),
+}
+
+/// Where the server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A port on 127.0.0.1.
+    Tcp(u16),
+}
+
+impl Address {
+    /// As an NBD URI.
+    pub(crate) fn uri(&self) -> String {
+        match self {
+            Self::Unix(path) => format!("nbd+unix:///{EXPORT}?socket={}", path.display()),
+            Self::Tcp(port) => format!("nbd://127.0.0.1:{port}/{EXPORT}"),
+        }
+    }
+
+    /// A path or `host:port`.
+    pub(crate) fn plain(&self) -> String {
+        match self {
+            Self::Unix(path) => path.display().to_string(),
+            Self::Tcp(port) => format!("127.0.0.1:{port}"),
+        }
+    }
+}
+
+/// What a server is started with.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    /// Which server.
+    pub(crate) server: &'a Server,
+    /// Evenkeel's binary.
+    pub(crate) binary: &'a Path,
+    /// What is behind the export.
+    pub(crate) storage: &'a Storage,
+    /// Where it listens.
+    pub(crate) address: &'a Address,
+}
+
+/// Starts a server with its files in `dir` and waits until it answers. Its messages go to `dir/NAME.log`.
+pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
+    start_with(setup, None, dir)
+}
+
+/// The same for Evenkeel and nbdkit with a folder of certificates, for clients that want TLS; others may go without.
+pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
+    let Setup { server, binary, storage, address } = *setup;
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let mut command = match server {
+        Server::Evenkeel | Server::EvenkeelNoQos | Server::EvenkeelEpoll | Server::EvenkeelTls => {
+            let config = dir.join("evenkeel.toml");
+            let tls = certificates.map(evenkeel_tls).unwrap_or_default();
+            std::fs::write(&config, evenkeel_config(server, storage, address, dir)? + &tls)?;
+            let mut command = Command::new(binary);
+            command.args(["serve", "--config"]).arg(config);
+            command
+        }
+        Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
+        Server::Nbdkit => nbdkit(certificates, storage, address),
+    };
+    if let Address::Unix(path) = address {
+        // nbdkit leaves its socket behind, and does not start where there is one.
+        let _ = std::fs::remove_file(path);
+    }
+    let log = std::fs::File::create(dir.join(format!("{}.log", server.name())))?;
+    let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+    match Client::connect(&address.plain(), EXPORT, START_LIMIT).and_then(Client::disconnect) {
+        Ok(()) => Ok(running),
+        Err(e) => {
+            let said = std::fs::read_to_string(dir.join(format!("{}.log", server.name()))).unwrap_or_default();
+            let ended = running.ended()?.map(|s| format!(" ({s})")).unwrap_or_default();
+            Err(e.context(format!("{} does not serve{ended}; it said: {}", server.name(), said.trim())))
+        }
+    }
+}
+
+fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
+    let mut text = String::from("[server]\nstatus = \"off\"\n");
+    writeln!(text, "data_dir = {}", quote(&dir.join("data")))?;
+    match address {
+        Address::Unix(path) => writeln!(text, "listen = []\nunix = [{}]", quote(path))?,
+        Address::Tcp(port) => writeln!(text, "listen = [\"127.0.0.1:{port}\"]\nunix = []")?,
+    }
+    if *server == Server::EvenkeelEpoll {
+        writeln!(text, "engine = \"epoll\"")?;
+    }
+    let (scheduler, admission) =
+        if *server != Server::EvenkeelNoQos { ("mclock", "elastic") } else { ("none", "none") };
+    writeln!(text, "\n[pools.main]\nscheduler = \"{scheduler}\"\nadmission = \"{admission}\"")?;
+    writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
+    match storage {
+        Storage::Memory(bytes) => writeln!(text, "backend = \"memory\"\nsize = {bytes}")?,
+        Storage::File(path) => writeln!(text, "backend = \"file\"\npath = {}", quote(path))?,
+        Storage::Block(path) => writeln!(text, "backend = \"block\"\npath = {}", quote(path))?,
+    }
+    Ok(text)
+}
+
+fn evenkeel_tls(folder: &Path) -> String {
+    let [certificate, key, clients] =
+        ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| quote(&folder.join(name)));
+    format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = \"no\"\n")
+}
+
+/// A TOML string; the paths of the labs hold no control characters.
+fn quote(path: &Path) -> String {
+    format!("{:?}", path.display().to_string())
+}
+
+fn qemu_nbd(lies: bool, storage: &Storage, address: &Address) -> Command {
+    let mut command = process::program("qemu-nbd");
+    command.args(["--persistent", "--shared=16", "--export-name", EXPORT, "--discard=unmap"]);
+    match address {
+        Address::Unix(path) => command.arg("--socket").arg(path),
+        Address::Tcp(port) => command.args(["--bind=127.0.0.1", "--port"]).arg(port.to_string()),
+    };
+    match storage {
+        Storage::Memory(bytes) => command.arg("--image-opts").arg(format!("driver=null-co,size={bytes}")),
+        Storage::File(path) | Storage::Block(path) => {
+            let cache = if lies { "--cache=unsafe" } else { "--cache=none" };
+            // io_uring is its fastest way to a file.
+            let aio = if lies { "--aio=threads" } else { "--aio=io_uring" };
+            command.args(["--format=raw", cache, aio]).arg(path)
+        }
+    };
+    command
+}
+
+fn nbdkit(certificates: Option<&Path>, storage: &Storage, address: &Address) -> Command {
+    let mut command = process::program("nbdkit");
+    command.args(["--foreground", "--exit-with-parent"]);
+    if let Some(folder) = certificates {
+        command.args(["--tls=on", "--tls-verify-peer"]).arg(format!("--tls-certificates={}", folder.display()));
+    }
+    match address {
+        Address::Unix(path) => command.arg("--unix").arg(path),
+        Address::Tcp(port) => command.args(["--ipaddr=127.0.0.1", "--port"]).arg(port.to_string()),
+    };
+    match storage {
+        Storage::Memory(bytes) => command.args(["memory", &format!("size={bytes}")]),
+        Storage::File(path) | Storage::Block(path) => command.arg("file").arg(path),
+    };
+    command
+}
+
+/// Makes an authority, a server's and a client's certificate in `folder`, named as clients and nbdkit want them.
+///
+/// # Errors
+/// When the folder cannot be written to, or `openssl` fails.
+pub(crate) fn certificates(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join("openssl.cnf"), OPENSSL)?;
+    let openssl = |words: String| {
+        let mut command = process::program("openssl");
+        command.args(words.split_whitespace()).current_dir(folder);
+        process::output(&mut command).with_context(|| format!("openssl {words}"))
+    };
+    let new = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -config openssl.cnf";
+    openssl(format!("req -x509 {new} -extensions authority -days 2 -keyout ca-key.pem -out ca-cert.pem"))?;
+    for name in ["server", "client"] {
+        openssl(format!("req -new {new} -subj /CN={name} -keyout {name}-key.pem -out {name}.csr"))?;
+        openssl(format!(
+            "x509 -req -in {name}.csr -CA ca-cert.pem -CAkey ca-key.pem -CAcreateserial -days 2 \
+             -extfile openssl.cnf -extensions {name} -out {name}-cert.pem"
+        ))?;
+    }
+    Ok(())
+}
+
+/// A port of 127.0.0.1 that nobody listens on now.
+pub(crate) fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_config_for_evenkeel_names_storage_and_address() {
+        let dir = Path::new("d");
+        let unix = Address::Unix("s".into());
+        let text = evenkeel_config(&Server::EvenkeelEpoll, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
+        assert!(text.contains("unix = [\"s\"]") && text.contains(r#"path = "/dev/a\"b""#), "{text}");
+        assert!(text.contains("scheduler = \"mclock\"") && text.contains("engine = \"epoll\""), "{text}");
+        let text = evenkeel_config(&Server::EvenkeelNoQos, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
+        assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("scheduler = \"none\""), "{text}");
+        assert!(text.contains("backend = \"memory\"\nsize = 5"), "{text}");
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        assert_eq!("qemu-nbd-unsafe".parse::<Server>().unwrap(), Server::QemuNbdUnsafe);
+        assert!("x".parse::<Server>().unwrap_err().to_string().contains("nbdkit"));
+    }
+}

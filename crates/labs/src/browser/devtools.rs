@@ -1,0 +1,245 @@
+//! A browser without a window, driven through its DevTools protocol.
+//!
+//! It speaks over two pipes (`--remote-debugging-pipe`) rather than a WebSocket: JSON messages, each with a zero byte
+//! behind it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::base::process::Running;
+
+/// An answer takes milliseconds; a browser that starts on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at a condition.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A browser with one page.
+pub(super) struct Browser {
+    to: Box<dyn Write + Send>,
+    messages: Receiver<Value>,
+    next: u64,
+    session: Option<String>,
+    /// Errors in its console, exceptions of scripts, violations of the content security policy.
+    pub(super) complaints: Vec<String>,
+    /// Addresses that it has asked for.
+    pub(super) requests: Vec<String>,
+    /// Killed with the value.
+    _process: Running,
+}
+
+impl Browser {
+    /// Starts it with its files and its log in `folder`.
+    pub(super) fn start(program: &Path, folder: &Path) -> Result<Self> {
+        let log = std::fs::File::create(folder.join("browser.log"))?;
+        let mut command = Command::new("sh");
+        // It reads from descriptor 3 and writes to 4.
+        command.args(["-c", r#"exec "$@" 3<&0 4>&1 </dev/null >/dev/null"#, "sh"]).arg(program);
+        command.args([
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+        ]);
+        command.args(["--disable-background-networking", "--no-first-run", "--disable-dev-shm-usage"]);
+        command.arg(format!("--user-data-dir={}", folder.join("profile").display())).arg("about:blank");
+        let mut process = Running::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log))?;
+        let to = Box::new(process.take_stdin()?);
+        let from = BufReader::new(process.take_stdout()?);
+        let (told, messages) = channel();
+        thread::spawn(move || {
+            for message in from.split(0).map_while(Result::ok) {
+                let Ok(message) = serde_json::from_slice(&message) else { return };
+                if told.send(message).is_err() {
+                    return;
+                }
+            }
+        });
+        let (complaints, requests) = (Vec::new(), Vec::new());
+        let mut browser = Self { to, messages, next: 0, session: None, complaints, requests, _process: process };
+        browser.attach()?;
+        Ok(browser)
+    }
+
+    fn attach(&mut self) -> Result<()> {
+        // It may answer before it has opened its first page.
+        let begun = Instant::now();
+        let page = loop {
+            let targets = self.call("Target.getTargets", json!({}))?;
+            let mut targets = targets["targetInfos"].as_array().into_iter().flatten();
+            if let Some(page) = targets.find(|target| target["type"] == "page") {
+                break page["targetId"].clone();
+            }
+            ensure!(begun.elapsed() < PATIENCE, "the browser has no page");
+            thread::sleep(Duration::from_millis(50));
+        };
+        let attached = self.call("Target.attachToTarget", json!({"targetId": page, "flatten": true}))?;
+        self.session = Some(attached["sessionId"].as_str().context("no session")?.to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network", "Accessibility"] {
+            self.call(&format!("{domain}.enable"), json!({}))?;
+        }
+        Ok(())
+    }
+
+    /// Calls a method of the protocol.
+    pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.next += 1;
+        let id = self.next;
+        let mut message = json!({"id": id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut text = message.to_string().into_bytes();
+        text.push(0);
+        self.to.write_all(&text).with_context(|| format!("{method}: the browser has gone; see browser.log"))?;
+        self.to.flush()?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut message = match self.messages.recv_timeout(left) {
+                Ok(message) => message,
+                Err(RecvTimeoutError::Timeout) => bail!("{method}: no answer within {PATIENCE:?}"),
+                Err(RecvTimeoutError::Disconnected) => bail!("{method}: the browser has gone; see browser.log"),
+            };
+            if message["id"] != id {
+                self.hear(&message);
+                continue;
+            }
+            ensure!(message["error"].is_null(), "{method}: {}", message["error"]);
+            return Ok(message["result"].take());
+        }
+    }
+
+    /// What it tells unasked.
+    fn hear(&mut self, message: &Value) {
+        let params = &message["params"];
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match message["method"].as_str() {
+            Some("Network.requestWillBeSent") => self.requests.push(text(&params["request"]["url"])),
+            Some("Runtime.exceptionThrown") => {
+                self.complaints.push(text(&params["exceptionDetails"]["exception"]["description"]));
+            }
+            Some("Runtime.consoleAPICalled") if matches!(params["type"].as_str(), Some("error" | "warning")) => {
+                self.complaints.push(params["args"].to_string());
+            }
+            Some("Log.entryAdded") if params["entry"]["level"] != "verbose" && params["entry"]["level"] != "info" => {
+                self.complaints.push(text(&params["entry"]["text"]));
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes to an address. A page that differs in what is behind `#` alone is loaded anew, too.
+    pub(super) fn open(&mut self, address: &str) -> Result<()> {
+        self.call("Page.navigate", json!({"url": "about:blank"}))?;
+        let gone = self.call("Page.navigate", json!({"url": address}))?;
+        ensure!(gone["errorText"].is_null(), "{address}: {}", gone["errorText"]);
+        self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'").map(drop)
+    }
+
+    /// The value of an expression; a promise is waited for.
+    pub(super) fn value(&mut self, expression: &str) -> Result<Value> {
+        let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let mut answer = self.call("Runtime.evaluate", params)?;
+        let exception = &answer["exceptionDetails"];
+        ensure!(exception.is_null(), "{expression}: {}", exception["exception"]["description"]);
+        Ok(answer["result"]["value"].take())
+    }
+
+    /// The value of an expression as text.
+    pub(super) fn text(&mut self, expression: &str) -> Result<String> {
+        let value = self.value(expression)?;
+        Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    }
+
+    /// Waits until an expression is true; how long that took.
+    pub(super) fn wait_for(&mut self, condition: &str) -> Result<Duration> {
+        let begun = Instant::now();
+        // Between two pages there is none to ask.
+        while !self.value(condition).is_ok_and(|value| value == true) {
+            ensure!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {condition}");
+            thread::sleep(PAUSE);
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Presses a key and lets it go.
+    pub(super) fn press(&mut self, key: &str) -> Result<()> {
+        // What the browser itself does with a key goes by its number.
+        let number = match key {
+            "Enter" => 13,
+            "Escape" => 27,
+            "ArrowLeft" => 37,
+            _ => 0,
+        };
+        let mut event = json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": number});
+        if key.chars().count() == 1 {
+            event["text"] = json!(key);
+        }
+        self.call("Input.dispatchKeyEvent", event)?;
+        let event = json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": number});
+        self.call("Input.dispatchKeyEvent", event).map(drop)
+    }
+
+    /// Sets the size of the window, in pixels.
+    pub(super) fn resize(&mut self, width: u32, height: u32) -> Result<()> {
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size).map(drop)
+    }
+
+    /// Says what the system prefers.
+    pub(super) fn prefer(&mut self, features: &[(&str, &str)]) -> Result<()> {
+        let features: Vec<Value> = features.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        self.call("Emulation.setEmulatedMedia", json!({"features": features})).map(drop)
+    }
+
+    /// Writes a picture of the window.
+    pub(super) fn picture(&mut self, path: &Path) -> Result<()> {
+        let data = self.call("Page.captureScreenshot", json!({"format": "png"}))?;
+        let bytes = base64(data["data"].as_str().context("no picture")?).context("a picture that is not base64")?;
+        std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// Decodes base64; `None` for anything else.
+fn base64(text: &str) -> Option<Vec<u8>> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    };
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for four in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let mut word = 0_u32;
+        for &c in four {
+            word = word << 6 | u32::from(digit(c)?);
+        }
+        word <<= 6 * (4 - four.len());
+        bytes.extend_from_slice(&word.to_be_bytes()[1..four.len()]);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_is_read_at_any_length() {
+        for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmE=", "fooba")] {
+            assert_eq!(base64(text).as_deref(), Some(bytes.as_bytes()), "{text}");
+        }
+        assert_eq!(base64("+/8="), Some(vec![0xfb, 0xff]));
+        assert_eq!(base64("a b="), None);
+    }
+}

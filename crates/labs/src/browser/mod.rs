@@ -1,0 +1,408 @@
+//! The dashboard in a real browser: what it shows, how it is used, what it costs. No virtual machine.
+
+mod devtools;
+mod stage;
+mod watch;
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use self::devtools::Browser;
+use self::stage::{MANY, Server};
+use self::watch::{Top, spent};
+use crate::base::scratch::Scratch;
+use crate::base::{build, process};
+use crate::check::run::{Lab, Options};
+
+/// First paint on an idle machine takes a tenth of a second.
+const PAINTED: Duration = Duration::from_secs(5);
+/// What sorting a thousand tenants takes the page.
+const SORTED_MS: f64 = 1_000.0;
+/// What the server spends on one viewer, and `evenkeel top` on a look a second, of a core: far less where it is built
+/// for speed.
+const COST: f64 = 0.10;
+/// Far more than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What `evenkeel top` draws in a few seconds, in bytes.
+const DRAWN: usize = 1_000;
+/// What a verdict has to settle, and the looks after it, most of which must show it.
+const SETTLING: Duration = Duration::from_secs(5);
+const LOOKS: usize = 5;
+const LOOK: Duration = Duration::from_millis(1_100);
+/// What the dashboard and `evenkeel top` must agree on.
+const CASES: &str = include_str!("../../../evenkeel/src/top/judge_cases.json");
+
+/// A name that would do harm if it became markup.
+const HOSTILE: &str = "<img src=x onerror=document.title='struck'>";
+
+/// Figures of a tenant's row: of the text in its columns from the second on.
+const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants tbody tr')].find(tr => tr.cells[0].textContent === name);";
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let program = process::find_program("chromium").context("chromium is not installed")?;
+    let mut scratch = Scratch::new("browser")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let pictures = build::target_dir()?.join("xtask/browser");
+    std::fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
+    let mut browser = Browser::start(&program, scratch.path())?;
+    browser.resize(1280, 800)?;
+    many(lab, options, &scratch, &mut browser, &pictures)?;
+
+    let mut server = Server::with_some(&options.binary, scratch.path())?;
+    let clients = server.load()?;
+    browser.open(&server.page())?;
+    figures(lab, &mut browser)?;
+    judgements(lab, &mut browser)?;
+    decisions(lab, &mut browser)?;
+    keys(lab, &mut browser)?;
+    access(lab, &mut browser)?;
+    looks(lab, &mut browser, &pictures)?;
+    silence(lab, &mut browser, &server.page());
+    hostile(lab, &mut browser, &server)?;
+
+    browser.open(&server.page())?;
+    browser.wait_for("document.body.dataset.standing === 'live'")?;
+    server.fall();
+    browser.wait_for("!document.getElementById('lost').hidden && document.body.dataset.standing === 'lost'")?;
+    picture(&mut browser, &pictures, "lost")?;
+    let told = browser.text("document.getElementById('lost').textContent")?;
+    lab.check("a_lost_server_is_told", told.contains("No answer from the server since"), &told);
+    server.rise("database")?;
+    let took =
+        browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.standing === 'live'")?;
+    lab.passed("and_found_again", &format!("{:.1} s after it served again", took.as_secs_f64()));
+    drop(clients);
+    Ok(())
+}
+
+/// A thousand tenants: time to the first paint, search, pages, what it costs.
+fn many(lab: &mut Lab, options: &Options, scratch: &Scratch, browser: &mut Browser, pictures: &Path) -> Result<()> {
+    let server = Server::with_many(&options.binary, scratch.path())?;
+    let load = server.load_some(scratch.path())?;
+    browser.open(&server.page())?;
+    browser.wait_for("performance.getEntriesByName('first-contentful-paint').length > 0")?;
+    let painted = browser.value("performance.getEntriesByName('first-contentful-paint')[0].startTime")?;
+    let painted = Duration::from_secs_f64(painted.as_f64().context("no time of the first paint")? / 1e3);
+    let shown = browser.wait_for("document.querySelectorAll('#tenants tbody tr').length > 0")?;
+    let told = format!("{} ms, and tenants {} ms later", painted.as_millis(), shown.as_millis());
+    lab.passed("a_thousand_tenants_are_shown", &told);
+    let bar = format!("{} ms", PAINTED.as_millis());
+    let value = format!("{} ms", painted.as_millis());
+    lab.judge(options, "the_first_paint_is_quick", &value, &bar, painted < PAINTED);
+
+    let info = "document.querySelector('#tenants .info').textContent";
+    let all = browser.text(info)?;
+    let rows = browser.value("document.querySelectorAll('#tenants tbody tr').length")?;
+    let expected = format!("1 to 20 of {}", MANY + 1);
+    lab.check("a_thousand_tenants_are_paged", all == expected && rows == 20, &format!("{all}; {rows} rows"));
+    browser.press("n")?;
+    browser.wait_for(&format!("{info}.startsWith('21 to 40')"))?;
+    browser.press("/")?;
+    for key in "-0777".chars() {
+        browser.press(&key.to_string())?;
+    }
+    browser.wait_for("document.querySelectorAll('#tenants tbody tr').length === 1")?;
+    let found = browser.text("document.querySelector('#tenants tbody th').textContent")?;
+    lab.check("and_searched", found == "tenant-0777", &found);
+    browser.press("Escape")?;
+    browser.wait_for(&format!("{info} === '{expected}'"))?;
+    let sort = "(() => { const begun = performance.now(); document.querySelector('#tenants thead button').click(); return performance.now() - begun; })()";
+    let sorted = browser.value(sort)?.as_f64().unwrap_or(f64::INFINITY);
+    let first = browser.text("document.querySelector('#tenants tbody th').textContent")?;
+    lab.check("and_sorted", first == "default", &format!("{first} first"));
+    let bar = format!("{SORTED_MS} ms");
+    lab.judge(options, "and_sorted_soon", &format!("{sorted:.1} ms"), &bar, sorted < SORTED_MS);
+
+    let clients = "document.querySelector('[data-stage=clients] .figure').textContent";
+    browser.wait_for(&format!("!{clients}.startsWith('0 ')"))?;
+    let clients = browser.text(clients)?;
+    let with_viewer = spent(options, server.id()?, None)?;
+    println!("lab: with {clients} the server takes {} of a core in all", percent(with_viewer.serving));
+    let (value, bar) = (percent(with_viewer.answering), percent(COST));
+    lab.judge(options, "one_viewer_costs_the_server_little", &value, &bar, with_viewer.answering < COST);
+    picture(browser, pictures, "thousand-tenants")?;
+
+    browser.call("Page.navigate", json!({"url": "about:blank"}))?;
+    let top = Top::start(&options.binary, server.status())?;
+    let draws = |what: &str| {
+        let (begun, mut drawn, mut seen) = (Instant::now(), 0, false);
+        while begun.elapsed() < PATIENCE && !(seen && drawn > DRAWN) {
+            thread::sleep(Duration::from_millis(200));
+            let (bytes, is_there) = top.drew(what);
+            (drawn, seen) = (drawn + bytes, seen || is_there);
+        }
+        (seen && drawn > DRAWN, drawn)
+    };
+    let (began, first) = draws("tenant-0");
+    let with_top = spent(options, server.id()?, Some(top.id()))?;
+    top.drew("");
+    let (goes_on, more) = draws("");
+    lab.check("top_draws_and_goes_on", began && goes_on, &format!("{first} bytes, then {more} more"));
+    for (name, share) in [("top_costs_little", with_top.asking), ("and_costs_the_server_little", with_top.answering)] {
+        lab.judge(options, name, &percent(share), &percent(COST), share < COST);
+    }
+    drop(load);
+    Ok(())
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.2} %", 100.0 * part)
+}
+
+/// What is shown of tenants with load.
+fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    let title = browser.text("document.title")?;
+    lab.check("it_has_a_title", title.ends_with("Evenkeel"), &title);
+    let rates = format!(
+        "(() => {{ {ROW} return ['database', 'shop', 'backup'].map(name => row(name)?.cells[1].textContent ?? '').join(' '); }})()"
+    );
+    browser.wait_for(&format!("!/(^| )(|0|–)( |$)/.test({rates})"))?;
+    let first = browser.text(&rates)?;
+    browser.wait_for(&format!("{rates} !== '{first}'"))?;
+    lab.passed("figures_of_tenants_appear_and_change", &format!("IOPS {first}, then {}", browser.text(&rates)?));
+    let held = format!("(() => {{ {ROW} return row('backup').cells[6].textContent; }})()");
+    browser.wait_for(&format!("/operator|response/.test({held})"))?;
+    lab.passed("who_is_held_back_is_told", &browser.text(&held)?);
+    let met = judged(browser, "database", "kept")?;
+    browser.value("location.hash = '#/small'")?;
+    browser.wait_for(&format!("(() => {{ {ROW} return /[1-9]/.test(row('hopeless')?.cells[1].textContent); }})()"))?;
+    let missed = judged(browser, "hopeless", "MISSED")?;
+    browser.value("location.hash = '#/main'")?;
+    lab.passed("targets_are_judged", &format!("{met}; {missed}"));
+    let stages = browser.text("[...document.querySelectorAll('.stage')].map(s => `${s.dataset.stage}: ${s.querySelector('.figure').textContent}`).join(', ')")?;
+    let whole = ["clients", "workers", "tenants", "admission", "device"];
+    lab.check("the_path_has_every_control_point", whole.iter().all(|stage| stages.contains(stage)), &stages);
+    browser.value("location.hash = '#/shared/mail'")?;
+    browser.wait_for("document.querySelector('[data-stage=slots] .figure') !== null && document.getElementById('facts').textContent.includes('p99')")?;
+    let slots = browser.text("document.querySelector('[data-stage=slots]').textContent")?;
+    lab.check("slots_are_part_of_it_where_they_are_shared_out", slots.contains("needs"), &slots);
+    browser.value("location.hash = '#/main'")?;
+    browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
+}
+
+/// What most looks at a tenant's target say once it has settled; it must be this verdict. The last of them.
+fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
+    let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
+    let mut looks = Vec::new();
+    thread::sleep(SETTLING);
+    for _ in 0..LOOKS {
+        thread::sleep(LOOK);
+        looks.push(browser.text(&target)?);
+    }
+    let of_them: Vec<&String> = looks.iter().filter(|told| told.contains(verdict)).collect();
+    ensure!(of_them.len() > LOOKS / 2, "the target of {tenant} is not told as {verdict}: {}", looks.join("; "));
+    Ok(of_them[of_them.len() - 1].clone())
+}
+
+/// The cases on which `evenkeel top` is tested, put to the page's own judgement.
+fn judgements(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    let script = format!(
+        "(async () => {{
+            const {{ Feed }} = await import('/dashboard/feed.js');
+            const {{ base, cases }} = {CASES};
+            const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
+            const over = (from, part, name) => {{
+                if (Array.isArray(part)) return part.map((item) => over(null, item, name));
+                if (!isObject(part)) return part;
+                const merged = {{ ...(isObject(from) ? from : base[name]) }};
+                for (const key in part) merged[key] = over(merged[key], part[key], key);
+                return merged;
+            }};
+            const state = (told, uptime_s) => {{
+                const pool = over(base.pool, told?.pool ?? {{}}, 'pool');
+                return {{ uptime_s, pools: [{{ ...pool, tenants: [over(base.tenant, told?.tenant ?? {{}}, 'tenant')] }}] }};
+            }};
+            const says = (subject) => [subject.goal?.verdict ?? null, subject.hold?.by ?? null];
+            return cases.map((told) => {{
+                const feed = new Feed();
+                feed.take(state(told.was, 100), 0);
+                feed.take(state(told, 101), 1000);
+                return [says(feed.pools()[0]), says(feed.tenants()[0])];
+            }});
+        }})()"
+    );
+    let judged = browser.value(&script)?;
+    let table: Value = serde_json::from_str(CASES)?;
+    let cases = table["cases"].as_array().context("there are no cases")?;
+    let differs = |(place, case): (usize, &Value)| {
+        let expected = json!([case["pool_says"], case["tenant_says"]]);
+        (judged[place] != expected).then(|| format!("{}: {} instead of {expected}", case["name"], judged[place]))
+    };
+    let differing: Vec<String> = cases.iter().enumerate().filter_map(differs).collect();
+    let told = if differing.is_empty() { format!("{} cases", cases.len()) } else { differing.join("; ") };
+    lab.check("it_judges_as_top_does", differing.is_empty(), &told);
+    Ok(())
+}
+
+/// Decisions and their marks in the plots.
+fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    browser.wait_for("document.querySelectorAll('#timeline button').length > 1")?;
+    browser.wait_for("document.querySelectorAll('[data-plot=response] .area').length === 2 && (document.querySelector('[data-plot=response] .area.device').getAttribute('d') ?? '').length > 40")?;
+    let told = browser.text("document.querySelector('#timeline button').textContent")?;
+    browser.value("document.querySelector('#timeline button').click()")?;
+    browser.wait_for(
+        "document.querySelectorAll('.marks path.chosen').length === document.querySelectorAll('.plot').length",
+    )?;
+    lab.passed("a_decision_leads_to_its_mark_in_every_plot", &told);
+    browser.value(
+        "document.querySelector('#timeline button').click(); document.querySelector('#timeline .chosen') === null",
+    )?;
+    // By keys alone: where a plot is read, and to the decision that is marked there.
+    browser.value("document.querySelector('[data-plot=response] [role=slider]').focus()")?;
+    let mut read = String::new();
+    for _ in 0..120 {
+        browser.press("ArrowLeft")?;
+        read = browser.text("document.activeElement.getAttribute('aria-valuetext')")?;
+        if read.contains("decision") {
+            break;
+        }
+    }
+    browser.press("Enter")?;
+    browser.wait_for("document.activeElement.closest('#timeline .chosen') !== null")?;
+    lab.passed("and_a_mark_to_its_decision", &read);
+    browser.press("Escape")
+}
+
+/// Everything by keys.
+fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    browser.value("document.activeElement.blur()")?;
+    browser.press("?")?;
+    browser.wait_for("document.getElementById('keys').open")?;
+    browser.press("Escape")?;
+    browser.wait_for("!document.getElementById('keys').open")?;
+    browser.press("j")?;
+    browser.wait_for("document.getElementById('subject').textContent.startsWith('Tenant')")?;
+    browser.press("Escape")?;
+    browser.wait_for("document.getElementById('subject').textContent === 'Pool main'")?;
+    browser.press("p")?;
+    browser.wait_for("document.body.dataset.standing === 'paused'")?;
+    let asked = browser.requests.len();
+    thread::sleep(Duration::from_secs(2));
+    browser.value("1")?;
+    let while_paused = browser.requests.len() - asked;
+    browser.press("p")?;
+    browser.wait_for("document.body.dataset.standing === 'live'")?;
+    lab.check("keys_do_everything", while_paused <= 1, &format!("{while_paused} requests in 2 s of pause"));
+    browser.press("t")?;
+    browser.wait_for("document.documentElement.dataset.theme === 'light'")?;
+    browser.prefer(&[("prefers-color-scheme", "dark")])?;
+    let light = browser.text("getComputedStyle(document.body).backgroundColor")?;
+    browser.press("t")?;
+    let dark = browser.text("getComputedStyle(document.body).backgroundColor")?;
+    browser.press("t")?;
+    let system = browser.text("getComputedStyle(document.body).backgroundColor")?;
+    let told = format!("light {light}, dark {dark}, system {system}");
+    lab.check("themes_are_chosen_or_the_system_s", light != dark && dark == system, &told);
+    browser.prefer(&[("prefers-reduced-motion", "reduce")])?;
+    let moves = browser.text("getComputedStyle(document.querySelector('.stage'), '::after').animationName")?;
+    lab.check("nothing_moves_where_that_is_not_wanted", moves == "none", &moves);
+    browser.prefer(&[])
+}
+
+/// The page as a screen reader has it.
+fn access(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    let tree = browser.call("Accessibility.getFullAXTree", json!({}))?;
+    let nodes: Vec<&Value> =
+        tree["nodes"].as_array().into_iter().flatten().filter(|node| node["ignored"] == false).collect();
+    let role = |node: &Value| node["role"]["value"].as_str().unwrap_or_default().to_owned();
+    let name = |node: &Value| node["name"]["value"].as_str().unwrap_or_default().trim().to_owned();
+    let used =
+        ["button", "link", "searchbox", "slider", "combobox", "checkbox", "table", "list", "region", "navigation"];
+    let nameless: Vec<String> = nodes
+        .iter()
+        .filter(|node| used.contains(&role(node).as_str()) && name(node).is_empty())
+        // A list without a name is read as a list.
+        .map(|node| role(node))
+        .filter(|role| role != "list")
+        .collect();
+    lab.check("whatever_can_be_used_has_a_name", nameless.is_empty(), &nameless.join(", "));
+    let wanted = [
+        "banner",
+        "main",
+        "contentinfo",
+        "region",
+        "table",
+        "columnheader",
+        "rowheader",
+        "heading",
+        "slider",
+        "status",
+    ];
+    let absent: Vec<&str> =
+        wanted.into_iter().filter(|wanted| !nodes.iter().any(|node| role(node) == *wanted)).collect();
+    lab.check("landmarks_tables_and_headings_are_there", absent.is_empty(), &absent.join(", "));
+    Ok(())
+}
+
+/// Pictures to look at, and nothing that sticks out of the window.
+fn looks(lab: &mut Lab, browser: &mut Browser, pictures: &Path) -> Result<()> {
+    browser.value("location.hash = '#/main/backup'")?;
+    browser.wait_for("document.getElementById('subject').textContent === 'Tenant backup'")?;
+    let mut wide = Vec::new();
+    for (width, height) in [(1280, 800), (800, 900), (420, 900)] {
+        browser.resize(width, height)?;
+        for theme in ["light", "dark"] {
+            browser.prefer(&[("prefers-color-scheme", theme)])?;
+            picture(browser, pictures, &format!("{theme}-{width}"))?;
+        }
+        let beyond = browser.value("document.documentElement.scrollWidth - innerWidth")?.as_i64().unwrap_or(i64::MAX);
+        if beyond > 0 {
+            wide.push(format!("{beyond} pixels at {width}"));
+        }
+    }
+    browser.resize(1280, 800)?;
+    browser.prefer(&[])?;
+    let told = if wide.is_empty() { format!("pictures in {}", pictures.display()) } else { wide.join(", ") };
+    lab.check("it_fits_into_any_window", wide.is_empty(), &told);
+    Ok(())
+}
+
+/// Nothing from elsewhere, nothing in the console.
+fn silence(lab: &mut Lab, browser: &mut Browser, page: &str) {
+    let foreign = |address: &&String| !address.starts_with("http://127.0.0.1:") && address.as_str() != "about:blank";
+    let foreign: Vec<&String> = browser.requests.iter().filter(foreign).collect();
+    let told = if foreign.is_empty() {
+        format!("{} requests, {page} last", browser.requests.len())
+    } else {
+        format!("{foreign:?}")
+    };
+    lab.check("nothing_comes_from_elsewhere", foreign.is_empty(), &told);
+    let complaints = browser.complaints.join("; ");
+    lab.check("the_console_stays_empty", complaints.is_empty(), &complaints);
+}
+
+/// What a name says is never markup. A configuration accepts no such name, so one is slipped into the answers.
+fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
+    let script = format!(
+        "const real = fetch; window.fetch = async (...asked) => {{ const answer = await real(...asked); const text = await answer.text(); return new Response(text.replaceAll('\"database\"', {}), answer); }};",
+        json!(json!(HOSTILE).to_string())
+    );
+    let added = browser.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": script}))?;
+    browser.open(&server.page())?;
+    browser.wait_for(&format!(
+        "[...document.querySelectorAll('#tenants tbody th')].some(th => th.textContent === {})",
+        json!(HOSTILE)
+    ))?;
+    browser
+        .value("[...document.querySelectorAll('#tenants tbody a')].find(a => a.textContent.startsWith('<')).click()")?;
+    browser.wait_for("document.getElementById('subject').textContent.includes('<img')")?;
+    browser.wait_for("document.getElementById('path').textContent.includes('<img')")?;
+    let struck = browser.value("document.querySelectorAll('img').length > 0 || document.title === 'struck'")?;
+    lab.check("a_hostile_name_is_text", struck == false, HOSTILE);
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", json!({"identifier": added["identifier"]})).map(drop)
+}
+
+fn picture(browser: &mut Browser, folder: &Path, name: &str) -> Result<()> {
+    let path: PathBuf = folder.join(format!("{name}.png"));
+    if let Err(e) = browser.picture(&path) {
+        bail!("no picture {}: {e:#}", path.display());
+    }
+    Ok(())
+}

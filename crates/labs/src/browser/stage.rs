@@ -1,0 +1,165 @@
+//! What the browser visits: a server with tenants of every kind and load, and one with a thousand tenants, some of
+//! them under load.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::base::client::Client;
+use crate::base::process::Running;
+use crate::base::servers::free_port;
+
+/// An emulated processor under load takes its time to start a server.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// Far longer than the lab; clients end with the stage.
+const LOAD: &str = "600s";
+/// Tenants of the large server, besides the default one.
+pub(super) const MANY: usize = 1_000;
+/// As many of them are under load, each from two connections.
+const LOADED: usize = 100;
+
+/// A goal, a reservation, promises, a limit, a second pool: something for every panel. In pool `small` there is a
+/// reservation for 25 times what the device can do.
+const SOME: &str = r#"
+[pools.main]
+read_response_time = "12ms"
+emulate = { preset = "ssd", iops = 6000, bandwidth = "120MB" }
+[pools.shared]
+slots = "needs"
+emulate = { preset = "ssd", iops = 1000 }
+[pools.small]
+admission = { kind = "fixed", budget = "4KiB" }
+emulate = { preset = "ssd", iops = 200 }
+[tenants.hopeless]
+reservation = { iops = 5000 }
+[tenants.database]
+reservation = { iops = 60 }
+[tenants.shop]
+promise = { bytes_per_s = "4MB" }
+[tenants.backup]
+limit = { bytes_per_s = "20MB" }
+class = "background"
+[tenants.mail]
+response_time = "30ms"
+[volumes]
+database = { backend = "emulate", size = "64MiB" }
+shop = { backend = "emulate", size = "64MiB" }
+backup = { backend = "emulate", size = "64MiB" }
+mail = { backend = "emulate", size = "64MiB", pool = "shared" }
+hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
+"#;
+
+/// What each tenant of the small server does: `database` 15 times what is reserved for it.
+const CLIENTS: [(&str, &[&str]); 5] = [
+    ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
+    ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
+    ("backup", &["--op", "write", "--block-size", "64k", "--queue-depth", "16"]),
+    ("mail", &["--op", "mix", "--queue-depth", "16"]),
+    ("hopeless", &["--op", "mix", "--queue-depth", "16"]),
+];
+
+/// A server and what it was started with.
+pub(super) struct Server {
+    binary: PathBuf,
+    config: PathBuf,
+    log: PathBuf,
+    nbd: u16,
+    status: u16,
+    process: Option<Running>,
+}
+
+impl Server {
+    /// Starts one with tenants of every kind.
+    pub(super) fn with_some(binary: &Path, folder: &Path) -> Result<Self> {
+        Self::start(binary, folder, "some", SOME, "database")
+    }
+
+    /// Starts one with [`MANY`] tenants.
+    pub(super) fn with_many(binary: &Path, folder: &Path) -> Result<Self> {
+        let mut text = String::from("[pools.main]\nemulate = { preset = \"ssd\" }\n");
+        for number in 0..MANY {
+            let promise =
+                ["reservation = { iops = 10 }", "promise = { iops = 20 }", "limit = { iops = 100 }"][number % 3];
+            writeln!(text, "[tenants.tenant-{number:04}]\n{promise}")?;
+            writeln!(text, "[volumes.tenant-{number:04}]\nbackend = \"emulate\"\nsize = \"1MiB\"")?;
+        }
+        Self::start(binary, folder, "many", &text, "tenant-0000")
+    }
+
+    fn start(binary: &Path, folder: &Path, name: &str, rest: &str, export: &str) -> Result<Self> {
+        let (nbd, status) = (free_port()?, free_port()?);
+        let data = folder.join(name);
+        let text = format!(
+            "[server]\nlisten = [\"127.0.0.1:{nbd}\"]\nunix = []\nstatus = \"127.0.0.1:{status}\"\ndata_dir = {data:?}\n{rest}"
+        );
+        let config = folder.join(format!("{name}.toml"));
+        std::fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+        let log = folder.join(format!("{name}.log"));
+        let mut server = Self { binary: binary.to_owned(), config, log, nbd, status, process: None };
+        server.rise(export)?;
+        Ok(server)
+    }
+
+    /// Starts it where it was before, and waits until it serves.
+    pub(super) fn rise(&mut self, export: &str) -> Result<()> {
+        let log = std::fs::File::create(&self.log)?;
+        let mut command = Command::new(&self.binary);
+        command.args(["serve", "--config"]).arg(&self.config);
+        self.process = Some(Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?);
+        let served = Client::connect(&format!("127.0.0.1:{}", self.nbd), export, START_LIMIT);
+        served
+            .and_then(Client::disconnect)
+            .with_context(|| format!("the server does not serve; see {}", self.log.display()))
+    }
+
+    /// Kills it.
+    pub(super) fn fall(&mut self) {
+        self.process = None;
+    }
+
+    /// Its process.
+    pub(super) fn id(&self) -> Result<u32> {
+        Ok(self.process.as_ref().context("the server is down")?.id())
+    }
+
+    /// Where it tells how it does.
+    pub(super) fn status(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.status).into()
+    }
+
+    /// Where its dashboard is.
+    pub(super) fn page(&self) -> String {
+        format!("http://{}/", self.status())
+    }
+
+    /// Puts load on some of the many tenants, one after the other of each kind.
+    pub(super) fn load_some(&self, folder: &Path) -> Result<Running> {
+        let mut jobs = String::new();
+        for number in 0..LOADED {
+            let uri = format!("nbd://127.0.0.1:{}/tenant-{number:04}", self.nbd);
+            writeln!(jobs, "[[job]]\nname = \"{number}\"\nuri = \"{uri}\"")?;
+        }
+        let path = folder.join("jobs.toml");
+        std::fs::write(&path, jobs).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut command = Command::new(&self.binary);
+        command.args(["load", "--jobs"]).arg(&path).args(["--op", "mix", "--rate", "40", "--connections", "2"]);
+        command.args(["--queue-depth", "2", "--threads", "1", "--duration", LOAD]);
+        let log = std::fs::File::create(folder.join("load.log"))?;
+        Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
+    }
+
+    /// Starts the clients of the small one.
+    pub(super) fn load(&self) -> Result<Vec<Running>> {
+        let client = |&(export, load): &(&str, &[&str])| {
+            let mut command = Command::new(&self.binary);
+            command.arg("load").arg(format!("nbd://127.0.0.1:{}/{export}", self.nbd)).args(load);
+            command.args(["--duration", LOAD]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            Running::spawn(&mut command)
+        };
+        CLIENTS.iter().map(client).collect()
+    }
+}

@@ -1,0 +1,107 @@
+//! What watching costs: the server its thread for HTTP, and `evenkeel top` itself, in a terminal of its own.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::base::process::{self, Running};
+use crate::check::figures::Spread;
+use crate::check::run::Options;
+
+/// How long it is measured with `--full`: the kernel counts in ticks of 10 ms, a 2,000th of that. Otherwise a figure is printed,
+/// for which less will do.
+const MEASURED: Duration = Duration::from_secs(20);
+const MEASURED_SHORT: Duration = Duration::from_secs(4);
+/// Whoever has just begun asks for more, and allocates.
+const SETTLED: Duration = Duration::from_secs(3);
+/// The thread of the server that answers.
+const HTTP: &str = "evenkeel-http";
+
+/// Shares of a core, spent over the time of measuring.
+pub(super) struct Spent {
+    /// By the server's thread for HTTP.
+    pub(super) answering: f64,
+    /// By whoever asked, if that is a process of ours.
+    pub(super) asking: f64,
+    /// By all of the server, what it does for its clients included.
+    pub(super) serving: f64,
+}
+
+/// What is spent by a server, and by a process that watches it, while that is left alone: the medians of some times.
+pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Result<Spent> {
+    let now = || -> Result<[u64; 3]> {
+        let asking = watcher.map_or(Ok(0), process::cpu_ns)?;
+        Ok([process::thread_cpu_ns(server, HTTP)?, asking, process::cpu_ns(server)?])
+    };
+    let (measured, times) = if options.full { (MEASURED, options.repeats) } else { (MEASURED_SHORT, 1) };
+    thread::sleep(SETTLED);
+    let mut shares: [Vec<f64>; 3] = Default::default();
+    for _ in 0..times {
+        let (before, begun) = (now()?, Instant::now());
+        thread::sleep(measured);
+        let (after, took) = (now()?, begun.elapsed().as_nanos() as f64);
+        for (place, shares) in shares.iter_mut().enumerate() {
+            shares.push(after[place].saturating_sub(before[place]) as f64 / took);
+        }
+    }
+    let [answering, asking, serving] = shares.map(|of| Spread::of(of).map_or(f64::NAN, |spread| spread.median));
+    Ok(Spent { answering, asking, serving })
+}
+
+/// `evenkeel top` in a terminal of 80 x 24 characters.
+pub(super) struct Top {
+    process: Running,
+    drawn: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Top {
+    /// Starts it on the tenants of a server, at its usual interval.
+    pub(super) fn start(binary: &Path, status: SocketAddr) -> Result<Self> {
+        let (screen, terminal) = terminal(80, 24)?;
+        let mut command = Command::new(binary);
+        command.args(["top", "--view", "tenants", "--status", &status.to_string()]);
+        command.env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
+        command.stdin(terminal.try_clone()?).stdout(terminal.try_clone()?).stderr(terminal);
+        let process = Running::spawn(&mut command)?;
+        let drawn = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&drawn);
+        // Somebody has to look, or the terminal fills up. It ends with the last who has the terminal open.
+        thread::spawn(move || {
+            let (mut screen, mut buffer) = (File::from(screen), [0; 4096]);
+            while let Ok(read @ 1..) = screen.read(&mut buffer) {
+                seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(&buffer[..read]);
+            }
+        });
+        Ok(Self { process, drawn })
+    }
+
+    /// Its process.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How often it has drawn something since this was last asked, in bytes, and whether a text was among it.
+    pub(super) fn drew(&self, text: &str) -> (usize, bool) {
+        let drawn = std::mem::take(&mut *self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        (drawn.len(), String::from_utf8_lossy(&drawn).contains(text))
+    }
+}
+
+/// A pseudo terminal of that size: what looks at it, and what is written to.
+fn terminal(columns: u16, rows: u16) -> Result<(OwnedFd, OwnedFd)> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    let (mut screen, mut terminal) = (-1, -1);
+    // SAFETY: both descriptors and the size outlive the call, name and settings may be null.
+    let made = unsafe { libc::openpty(&mut screen, &mut terminal, std::ptr::null_mut(), std::ptr::null(), &size) };
+    ensure!(made == 0, "no pseudo terminal: {}", std::io::Error::last_os_error());
+    // SAFETY: both are open, and nobody else has them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(screen), OwnedFd::from_raw_fd(terminal)) })
+}

@@ -1,0 +1,234 @@
+//! A Ceph cluster of one monitor and a few OSDs on this machine, from the distribution's packages, for the labs that need one.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::base::process::{self, Running, daemon};
+use crate::base::scratch::{self, Scratch};
+use crate::check::run::Options;
+
+const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
+/// Placement groups of a pool: enough to have requests of several at once on one OSD.
+const GROUPS: &str = "32";
+/// What holds an OSD's data, sparse, in memory.
+const DEVICE_BYTES: u64 = 6 << 30;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// Programs that the cluster is made of.
+pub(crate) const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
+
+/// Why there can be no cluster on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
+}
+
+/// What a cluster is to be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan<'a> {
+    /// Of the lab: part of the names of files.
+    pub(crate) name: &'a str,
+    /// How many OSDs.
+    pub(crate) osds: usize,
+    /// Lines of the configuration for the kind of device and the scheduler.
+    pub(crate) settings: &'a str,
+}
+
+/// Settings of an OSD on flash whose scheduler has no reservations that keep it from choosing: what the throttle does shows
+/// then.
+pub(crate) const FLASH: &str = "bluestore_throttle_cost_per_io = 4000
+bluestore_prefer_deferred_size = 0
+osd_mclock_scheduler_client_res = 1
+";
+
+/// The daemons and their files; gone with the value.
+pub(crate) struct Cluster {
+    folder: PathBuf,
+    /// By number; `None` while one is dead.
+    osds: Vec<Option<Running>>,
+    _monitor: Running,
+    /// What OSDs find in their environment.
+    environment: Vec<(&'static str, PathBuf)>,
+    /// Holds the devices, in memory.
+    devices: Scratch,
+    _scratch: Scratch,
+}
+
+impl Cluster {
+    /// Starts from nothing. `prepare` makes what the OSDs need in the folder of the cluster, and returns what they shall find
+    /// in their environment.
+    pub(crate) fn start(
+        plan: Plan,
+        options: &Options,
+        prepare: impl FnOnce(&Path) -> Result<Vec<(&'static str, PathBuf)>>,
+    ) -> Result<Self> {
+        let mut scratch = Scratch::new(plan.name)?;
+        if options.keep {
+            scratch.keep();
+        }
+        let folder = scratch.path().to_owned();
+        let devices = Scratch::in_memory(plan.name)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let monitor = format!("[v2:127.0.0.1:{port}]");
+        std::fs::write(folder.join("ceph.conf"), configuration(&folder, &monitor, plan.settings))?;
+        let environment = prepare(&folder)?;
+        let mon = || {
+            let mut command = process::program("ceph-mon");
+            command.args(["-i", "a", "--conf"]).arg(folder.join("ceph.conf"));
+            command
+        };
+        // With a map of its own the monitor takes the port from it; by the configuration alone it takes the usual one.
+        let map = folder.join("monmap");
+        let create = ["--create", "--fsid", FSID, "--addv", "a", &monitor];
+        process::output(process::program("monmaptool").args(create).arg(&map))?;
+        process::output(mon().args(["--mkfs", "--monmap"]).arg(&map))?;
+        let running = daemon(&folder, "mon", mon().arg("-f"))?;
+        let osds = (0..plan.osds).map(|_| None).collect();
+        let mut cluster = Self { folder, osds, _monitor: running, environment, devices, _scratch: scratch };
+        cluster.wait_for("the monitor answers", || cluster.ceph(&["--connect-timeout", "3", "osd", "stat"]).is_ok())?;
+        for osd in 0..plan.osds {
+            cluster.make_osd(osd)?;
+            cluster.start_osd(osd)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Makes an OSD with an empty device, each on a host of its own as far as Ceph knows.
+    fn make_osd(&self, osd: usize) -> Result<()> {
+        let (number, data) = (osd.to_string(), self.folder.join(format!("osd{osd}")));
+        let device = self.devices.path().join(&number);
+        std::fs::File::create(&device)?.set_len(DEVICE_BYTES)?;
+        std::fs::create_dir_all(&data)?;
+        std::os::unix::fs::symlink(&device, data.join("block"))?;
+        let id = process::output(Command::new("cat").arg("/proc/sys/kernel/random/uuid"))?;
+        self.ceph(&["osd", "new", id.trim(), &number])?;
+        let host = format!("host=lab{osd}");
+        self.ceph(&["osd", "crush", "add", &format!("osd.{osd}"), "1.0", "root=default", &host])?;
+        let mkfs = ["-i", &number, "--mkfs", "--osd-objectstore", "bluestore", "--osd-uuid", id.trim()];
+        process::output(process::program("ceph-osd").arg("--conf").arg(self.conf()).args(mkfs)).map(drop)
+    }
+
+    /// Makes a pool whose objects are kept so many times, and may be written while there is one copy.
+    pub(crate) fn create_pool(&self, name: &str, copies: usize) -> Result<()> {
+        self.ceph(&["osd", "pool", "create", name, GROUPS, GROUPS, "replicated"])?;
+        self.ceph(&["osd", "pool", "set", name, "size", &copies.to_string(), "--yes-i-really-mean-it"])?;
+        self.ceph(&["osd", "pool", "set", name, "min_size", "1"]).map(drop)
+    }
+
+    /// How many OSDs there are, dead or alive.
+    pub(crate) fn osds(&self) -> usize {
+        self.osds.len()
+    }
+
+    /// Where the daemons have their files.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The configuration file, for clients.
+    pub(crate) fn conf(&self) -> PathBuf {
+        self.folder.join("ceph.conf")
+    }
+
+    /// Kills an OSD.
+    pub(crate) fn kill_osd(&mut self, osd: usize) {
+        drop(self.osds[osd].take());
+    }
+
+    /// Starts an OSD, and waits until all that live are up.
+    pub(crate) fn start_osd(&mut self, osd: usize) -> Result<()> {
+        let mut command = process::program("ceph-osd");
+        command.arg("--conf").arg(self.conf()).args(["-i", &osd.to_string(), "-f"]);
+        command.envs(self.environment.iter().cloned());
+        self.osds[osd] = Some(daemon(&self.folder, &format!("osd{osd}"), &mut command)?);
+        let up = format!("{} up", self.osds.iter().flatten().count());
+        self.wait_for("the OSD is up", || {
+            self.ceph(&["osd", "stat"]).is_ok_and(|text| text.contains(&up))
+                && self.ask(osd, &["config", "diff"]).is_ok()
+        })
+    }
+
+    /// Runs Ceph's own client.
+    pub(crate) fn ceph(&self, arguments: &[&str]) -> Result<String> {
+        // A cluster that hangs would keep the command for ever.
+        let limit = format!("{}", ANSWER_LIMIT.as_secs());
+        process::output(
+            process::program("timeout").args(["-k", "5", &limit, "ceph", "--conf"]).arg(self.conf()).args(arguments),
+        )
+    }
+
+    /// The admin socket of an OSD.
+    pub(crate) fn socket(&self, osd: usize) -> PathBuf {
+        self.folder.join(format!("run/osd.{osd}.asok"))
+    }
+
+    /// Asks an OSD on its admin socket, by Ceph's own client.
+    pub(crate) fn ask(&self, osd: usize, arguments: &[&str]) -> Result<Value> {
+        let socket = self.socket(osd).display().to_string();
+        let answer = self.ceph(&[&["--admin-daemon", &socket], arguments].concat())?;
+        serde_json::from_str(&answer).with_context(|| format!("the OSD says {answer:?}"))
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !holds() {
+            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what}");
+            thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+}
+
+/// One shard with two threads: with more of them, requests that were taken out wait at the throttle in order of arrival.
+fn configuration(folder: &Path, monitor: &str, settings: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "[global]
+fsid = {FSID}
+mon_initial_members = a
+mon_host = {monitor}
+auth_cluster_required = none
+auth_service_required = none
+auth_client_required = none
+ms_bind_ipv6 = false
+ms_bind_msgr1 = false
+run_dir = {folder}/run
+admin_socket = {folder}/run/$name.asok
+log_file = {folder}/$name.ceph.log
+crash_dir = {folder}
+osd_pool_default_size = 1
+osd_pool_default_min_size = 1
+mon_allow_pool_size_one = true
+osd_pool_default_pg_autoscale_mode = off
+osd_crush_chooseleaf_type = 0
+mon_data_avail_warn = 1
+mon_data_avail_crit = 0
+[mon]
+mon_data = {folder}/mon
+[client]
+admin_socket =
+[osd]
+public_addr = 127.0.0.1
+cluster_addr = 127.0.0.1
+osd_data = {folder}/osd$id
+osd_memory_target = 939524096
+osd_memory_cache_min = 134217728
+bluefs_buffered_io = false
+osd_op_queue = mclock_scheduler
+osd_mclock_profile = custom
+osd_mclock_max_capacity_iops_ssd = 5000
+osd_mclock_max_capacity_iops_hdd = 5000
+osd_op_num_shards = 1
+osd_op_num_threads_per_shard = 2
+osd_class_update_on_start = false
+osd_crush_update_on_start = false
+osd_client_watch_timeout = 5
+{settings}"
+    )
+}

@@ -1,0 +1,88 @@
+//! What the throttle of an OSD is held against: the fixed budget that would have been the best for this device.
+
+use std::fmt;
+
+use super::stage::Window;
+use crate::check::run::Lab;
+
+/// A budget is of use only if the bulk client keeps so much of what it gets without a throttle; so must the agent's.
+pub(crate) const LEAST_KEPT: f64 = 0.9;
+/// How long the light clients may wait under the agent, in 99th percentiles under the best fixed budget.
+pub(crate) const MOST_P99: f64 = 1.3;
+
+/// What the agent may make of the median latency of the light clients without a throttle, on the device that it starts on and
+/// on a slower one.
+pub(crate) const MOST_P50: f64 = 0.6;
+
+/// Prints what a method makes of no throttle, from one short window.
+pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
+    let kept = method.bulk_mb_per_s / all.bulk_mb_per_s;
+    lab.figure("bulk_throughput_kept", &format!("{kept:.2}"), &format!("{LEAST_KEPT}"), kept >= LEAST_KEPT);
+    let median = method.light_p50_ms / all.light_p50_ms;
+    lab.figure("light_p50_of_unthrottled", &format!("{median:.2}"), &format!("{MOST_P50}"), median <= MOST_P50);
+    let p99 = method.light_p99_ms / all.light_p99_ms;
+    println!("lab: light p99 {p99:.2} times that without a throttle");
+}
+
+/// A method beside the fixed budgets, on the same device.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Verdict {
+    /// Throughput of the bulk client, in that without a throttle.
+    pub(crate) kept: f64,
+    /// 99th percentile of the light clients, in that of the best fixed budget.
+    pub(crate) p99: f64,
+    /// Which fixed budget that is.
+    best: String,
+}
+
+impl Verdict {
+    /// Of all fixed budgets, of which the last lets everything in; `None` without any.
+    pub(crate) fn of(method: &Window, fixed: &[Window]) -> Option<Self> {
+        let all = fixed.last()?;
+        let keeps = |window: &&Window| window.bulk_mb_per_s >= LEAST_KEPT * all.bulk_mb_per_s;
+        let best = fixed.iter().filter(keeps).min_by(|a, b| a.light_p99_ms.total_cmp(&b.light_p99_ms))?;
+        Some(Self {
+            kept: method.bulk_mb_per_s / all.bulk_mb_per_s,
+            p99: method.light_p99_ms / best.light_p99_ms,
+            best: best.case.clone(),
+        })
+    }
+
+    /// Whether both bars are met.
+    pub(crate) fn holds(&self) -> bool {
+        self.kept >= LEAST_KEPT && self.p99 <= MOST_P99
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kept, p99, best } = self;
+        write!(
+            f,
+            "bulk {:.0} % of unthrottled (bar {:.0}), light p99 {p99:.2} times that of the best fixed budget, {best} \
+             (bar {MOST_P99})",
+            kept * 100.0,
+            LEAST_KEPT * 100.0
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(case: &str, bulk_mb_per_s: f64, light_p99_ms: f64) -> Window {
+        Window { case: case.to_owned(), bulk_mb_per_s, light_p99_ms, light_p50_ms: 1.0, samples: 1 }
+    }
+
+    #[test]
+    fn the_best_is_the_quickest_of_those_that_keep_the_throughput() {
+        let fixed = [window("starves", 80.0, 10.0), window("good", 91.0, 20.0), window("all", 100.0, 90.0)];
+        let verdict = Verdict::of(&window("ours", 95.0, 25.0), &fixed).unwrap();
+        assert_eq!(verdict, Verdict { kept: 0.95, p99: 1.25, best: "good".into() });
+        assert!(verdict.holds());
+        assert!(!Verdict::of(&window("slow", 95.0, 27.0), &fixed).unwrap().holds());
+        assert!(!Verdict::of(&window("starves", 80.0, 10.0), &fixed).unwrap().holds());
+        assert_eq!(Verdict::of(&window("ours", 95.0, 25.0), &[]), None);
+    }
+}

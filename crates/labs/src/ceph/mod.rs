@@ -1,0 +1,128 @@
+//! A Ceph OSD on a paced device under a bulk client and light ones: the agent comes to control it, and leaves nothing behind.
+//! What its throttle is worth is judged by [`full`].
+//!
+//! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
+
+mod admin;
+pub(crate) mod cluster;
+mod disk;
+mod full;
+mod judge;
+mod recovery;
+pub(crate) mod stage;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use self::cluster::FLASH;
+use self::stage::{Stage, Window};
+use crate::check::run::{Lab, Options};
+
+/// Speed of the device, in bytes per second: a slower one is kept for hundreds of milliseconds by what RocksDB flushes at once,
+/// a faster one by the processors.
+pub(crate) const SPEED: u64 = 40 << 20;
+/// How long the agent may learn, and how long after a change of the device it is given, before it is judged.
+pub(crate) const LEARNING: Duration = Duration::from_secs(30);
+pub(crate) const AFTER_CHANGE: Duration = Duration::from_secs(10);
+/// What a small throttle must make of the light clients' latency without one.
+pub(crate) const SMALL_KIB: u64 = 256;
+pub(crate) const SMALL_MOST: f64 = 0.6;
+/// No throttle.
+const ALL_KIB: u64 = 64 << 10;
+/// How long a fixed budget is in force before it is measured.
+const SETTLING: Duration = Duration::from_secs(2);
+/// A window of the short run, and what the agent may learn before it: enough for figures that decide nothing.
+const SHORT: Duration = Duration::from_secs(4);
+const SHORT_LEARNING: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The only step that can be asked for by itself.
+const TUTORIAL: &str = "the_tutorial_works_as_written";
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    if options.full {
+        return full::run(lab, options);
+    }
+    let begun = Instant::now();
+    let mut stage = Stage::start(options, 1, FLASH)?;
+    println!("lab: an OSD is up after {:.0} s", begun.elapsed().as_secs_f64());
+    let _bulk = stage.start_bulk()?;
+    if !options.only.is_empty() && TUTORIAL.contains(&options.only) {
+        return tutorial(lab, &stage);
+    }
+    let fixed = sweep(&stage, SPEED, &[SMALL_KIB, ALL_KIB], SHORT)?;
+    let (small, all) = (&fixed[0], &fixed[1]);
+    // Four times as short on an idle machine; the median, because it bears other load better than the 99th percentile.
+    lab.check(
+        "a_small_throttle_shortens_the_latency_of_the_light_clients",
+        small.light_p50_ms < SMALL_MOST * all.light_p50_ms,
+        &format!("{small}; {all}"),
+    );
+
+    let dry = stage.start_guard("", &["--dry-run"])?;
+    stage.wait_for("the OSD is watched", |stage| stage.standing() == "watched")?;
+    thread::sleep(Duration::from_secs(2));
+    lab.check("dry_run_sets_nothing", stage.overrides()?.is_empty(), &format!("{:?}", stage.overrides()?));
+    stage.stop_guard(dry)?;
+
+    let guard = stage.start_guard("", &[])?;
+    stage.wait_for("the OSD is controlled", |stage| stage.standing() == "controlled")?;
+    stage.wait_for("a throttle is in the OSD", |stage| {
+        stage.throttle().is_ok_and(|bytes| bytes.is_some_and(|bytes| bytes < ALL_KIB << 10))
+    })?;
+    lab.passed("the_agent_s_throttle_reaches_the_osd", &format!("{:?}", stage.overrides()?));
+    thread::sleep(SHORT_LEARNING);
+    let method = stage.window("the agent", SHORT)?;
+    println!("lab: {}", stage.why()?);
+    judge::figures(lab, &method, all);
+
+    stage.cluster().kill_osd(0);
+    stage.cluster().start_osd(0)?;
+    stage.wait_for("it is controlled again", |stage| {
+        stage.standing() == "controlled"
+            && stage.restarts() > 0
+            && stage.overrides().is_ok_and(|overrides| !overrides.is_empty())
+    })?;
+    let again = stage.overrides()?;
+    lab.passed("an_osd_that_starts_anew_is_controlled_again", &format!("{again:?}"));
+    stage.stop_guard(guard)?;
+    lab.check("a_stop_puts_the_throttle_back", stage.overrides()?.is_empty(), &format!("{:?}", stage.overrides()?));
+
+    let guard = stage.start_guard("", &[])?;
+    stage.wait_for("the throttle is set", |stage| stage.overrides().is_ok_and(|set| !set.is_empty()))?;
+    guard.kill();
+    let begun = Instant::now();
+    let mut left = stage.overrides()?;
+    while !left.is_empty() && begun.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(50));
+        left = stage.overrides()?;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    lab.check("a_killed_agent_leaves_nothing_behind", left.is_empty(), &format!("{left:?} after {took:.1} s"));
+    tutorial(lab, &stage)
+}
+
+/// Does what the tutorial says, beside the bulk client.
+fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
+    stage.set_speed(SPEED)?;
+    let begun = Instant::now();
+    let told = stage.follow_tutorial();
+    println!("lab: the tutorial took {:.0} s", begun.elapsed().as_secs_f64());
+    lab.check(TUTORIAL, told.is_ok(), &told.unwrap_or_else(|e| format!("{e:#}")));
+    Ok(())
+}
+
+/// What fixed budgets give on a device of this speed; the throttle is as it was afterwards.
+pub(crate) fn sweep(stage: &Stage, speed: u64, budgets_kib: &[u64], time: Duration) -> Result<Vec<Window>> {
+    stage.set_speed(speed)?;
+    let mut windows = Vec::new();
+    for kib in budgets_kib {
+        stage.set_throttle(Some(kib << 10))?;
+        thread::sleep(SETTLING);
+        windows.push(stage.window(&format!("{kib} KiB at {} MiB/s", speed >> 20), time)?);
+    }
+    stage.set_throttle(None)?;
+    Ok(windows)
+}

@@ -1,0 +1,355 @@
+//! What the Ceph lab plays on: a monitor and OSDs, their devices, clients and the agent.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::admin::Admin;
+use super::cluster::{self, Cluster, PATIENCE, Plan};
+use crate::base::process::{self, Running, daemon};
+use crate::base::{build, tutorial};
+use crate::check::figures::Spread;
+use crate::check::run::Options;
+
+const POOL: &str = "bench";
+/// The file that tells how fast the devices are.
+const PACE: &str = "pace";
+/// Size of the objects that are lost, in bytes.
+pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
+/// Light clients, each with one request at a time: several, so that there are enough samples for a 99th percentile.
+const LIGHT_CLIENTS: &str = "4";
+/// What the light clients run before they are measured, and what starting them takes.
+const RAMP: &str = "2";
+
+/// Why the lab cannot run on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    cluster::missing().or_else(|| {
+        let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
+        (!engines.contains("rados")).then(|| "fio has no rados engine".to_owned())
+    })
+}
+
+/// What both kinds of clients got for a while.
+#[derive(Debug, Clone)]
+pub(crate) struct Window {
+    pub(crate) case: String,
+    pub(crate) bulk_mb_per_s: f64,
+    pub(crate) light_p99_ms: f64,
+    pub(crate) light_p50_ms: f64,
+    /// Requests of light clients that the percentiles are taken of.
+    pub(crate) samples: u64,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { case, bulk_mb_per_s, light_p99_ms, light_p50_ms, samples } = self;
+        write!(
+            f,
+            "{case}: bulk {bulk_mb_per_s:.1} MB/s, light p50 {light_p50_ms:.1} p99 {light_p99_ms:.1} ms of {samples}"
+        )
+    }
+}
+
+/// Everything that runs; gone with the value.
+pub(crate) struct Stage {
+    binary: PathBuf,
+    cluster: Cluster,
+    /// Where the agent tells its state.
+    status: SocketAddr,
+}
+
+impl Stage {
+    /// Starts from nothing, with a copy of each object on every OSD; `settings` are lines of the OSDs' configuration.
+    pub(crate) fn start(options: &Options, osds: usize, settings: &str) -> Result<Self> {
+        let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, |folder| {
+            let (library, pace) = (folder.join("pace.so"), folder.join(PACE));
+            std::fs::write(&pace, [0; 16])?;
+            let source = build::workspace().join("lab/ceph/pace.c");
+            process::output(
+                process::program("cc")
+                    .args(["-O2", "-Wall", "-shared", "-fPIC", "-o"])
+                    .arg(&library)
+                    .arg(source)
+                    .args(["-ldl", "-lpthread"]),
+            )?;
+            Ok(vec![("LD_PRELOAD", library), ("PACE_FILE", pace)])
+        })?;
+        cluster.create_pool(POOL, osds)?;
+        let status = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        Ok(Self { binary: options.binary.clone(), cluster, status })
+    }
+
+    /// The daemons.
+    pub(crate) fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// What is set in the first of the running OSDs of what the agent sets.
+    pub(crate) fn overrides(&self) -> Result<Vec<String>> {
+        let diff = self.cluster.ask(0, &["config", "diff"])?;
+        let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
+        let set = options
+            .into_iter()
+            .filter_map(|option| Some(format!("{option} = {}", diff["diff"][option].get("override")?)));
+        Ok(set.collect())
+    }
+
+    /// The throttle that is set in the first OSD, in bytes.
+    pub(crate) fn throttle(&self) -> Result<Option<u64>> {
+        let diff = self.cluster.ask(0, &["config", "diff"])?;
+        let set = &diff["diff"]["bluestore_throttle_bytes"]["override"];
+        Ok(set.as_u64().or_else(|| set.as_str()?.parse().ok()))
+    }
+
+    /// Sets the throttle of all OSDs by hand, or takes that back.
+    pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
+        let option = "bluestore_throttle_bytes";
+        for osd in 0..self.cluster.osds() {
+            match bytes {
+                Some(bytes) => self.cluster.ask(osd, &["config", "set", option, &bytes.to_string()])?,
+                None => self.cluster.ask(osd, &["config", "unset", option])?,
+            };
+        }
+        Ok(())
+    }
+
+    /// From now on each device is one of flash that writes so many bytes per second; at 0 it is memory.
+    pub(crate) fn set_speed(&self, bytes_per_s: u64) -> Result<()> {
+        self.set_pace(bytes_per_s, Duration::ZERO)
+    }
+
+    /// From now on each device writes so many bytes per second, and takes `each` for every write beside its bytes; nothing is
+    /// what flash takes.
+    pub(crate) fn set_pace(&self, bytes_per_s: u64, each: Duration) -> Result<()> {
+        let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join(PACE))?;
+        let each_ns = each.as_nanos() as u64;
+        Ok(file.write_all_at([bytes_per_s.to_ne_bytes(), each_ns.to_ne_bytes()].as_flattened(), 0)?)
+    }
+
+    fn fio(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = process::program("fio");
+        command
+            .args([&format!("--name={name}"), "--ioengine=rados", "--clientname=admin", "--busy_poll=0"])
+            .args([&format!("--pool={POOL}"), "--output-format=json"])
+            .arg(format!("--conf={}", self.cluster.conf().display()))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// A client that writes here and there until its time is over.
+    fn forever(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.fio(name, &["--rw=randwrite", "--nr_files=8", "--time_based"]);
+        command.args(arguments);
+        command
+    }
+
+    /// 64 KiB, 64 at a time, until dropped.
+    pub(crate) fn start_bulk(&self) -> Result<Running> {
+        let arguments = ["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600", "--thread"];
+        let mut command = self.forever("bulk", &arguments);
+        let bulk = Running::spawn(command.stdout(Stdio::null()))?;
+        let before = self.written()?;
+        self.wait_for("the bulk client writes", |stage| stage.written().is_ok_and(|now| now > before + (32 << 20)))?;
+        Ok(bulk)
+    }
+
+    /// Writes `count` objects, all of each, 64 at a time; the same ones each time.
+    pub(crate) fn populate(&self, count: u64) -> Result<()> {
+        let (files, size) = (format!("--nr_files={count}"), format!("--size={}", count * OBJECT_BYTES));
+        let block = format!("--bs={OBJECT_BYTES}");
+        let arguments = ["--rw=write", &block, "--iodepth=64", "--touch_objects=0", &files, &size];
+        process::output(&mut self.fio("populate", &arguments)).map(drop)
+    }
+
+    /// Bytes that clients wrote so far.
+    fn written(&self) -> Result<u64> {
+        self.counted("op_w_in_bytes")
+    }
+
+    /// What all OSDs have counted since they were started.
+    pub(crate) fn counted(&self, counter: &str) -> Result<u64> {
+        (0..self.cluster.osds()).map(|osd| self.admin(osd).counter("osd", counter)).sum()
+    }
+
+    /// The admin socket of an OSD.
+    pub(crate) fn admin(&self, osd: usize) -> Admin {
+        Admin::new(self.cluster.socket(osd))
+    }
+
+    /// Requests per second of the first OSD that reach its device. Bytes that clients have written are counted when a whole
+    /// batch of them is committed: over 1.5 s they scatter by 3 %, the former by 1.
+    pub(crate) fn requests_per_s(&self, time: Duration) -> Result<f64> {
+        let reached = || self.admin(0).counter("bluestore", "state_aio_wait_lat");
+        let (before, begun) = (reached()?, Instant::now());
+        thread::sleep(time);
+        Ok((reached()? - before) as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    /// Runs the light clients for a while: 4 KiB, each one at a time, and 5 ms between two.
+    pub(crate) fn window(&self, case: &str, time: Duration) -> Result<Window> {
+        let jobs = format!("--numjobs={LIGHT_CLIENTS}");
+        self.measure(case, time, &["--iodepth=1", "--thinktime=5000", &jobs])
+    }
+
+    /// Runs a bursty client for a while: 4 KiB, 16 at a time, and 100 ms between two bursts.
+    pub(crate) fn bursts(&self, case: &str, time: Duration) -> Result<Window> {
+        self.measure(case, time, &["--iodepth=16", "--thinktime=100000", "--thinktime_blocks=16"])
+    }
+
+    fn measure(&self, case: &str, time: Duration, arguments: &[&str]) -> Result<Window> {
+        let runtime = format!("--runtime={}", time.as_secs());
+        let ramp = format!("--ramp_time={RAMP}");
+        let mut light = self.forever("light", &["--bs=4k", "--size=4m", "--group_reporting", &runtime, &ramp]);
+        let (begun, before) = (Instant::now(), self.written()?);
+        let output = process::output(light.args(arguments))?;
+        let (took, written) = (begun.elapsed(), self.written()? - before);
+        let start = output.find('{').context("fio says nothing")?;
+        let report: Value = serde_json::from_str(&output[start..])?;
+        let writes = &report["jobs"][0]["write"];
+        let latency = &writes["clat_ns"]["percentile"];
+        let ms = |percentile: &str| latency[percentile].as_f64().map(|ns| ns / 1e6).context("fio tells no latency");
+        let window = Window {
+            case: case.to_owned(),
+            bulk_mb_per_s: written as f64 / 1e6 / took.as_secs_f64(),
+            light_p99_ms: ms("99.000000")?,
+            light_p50_ms: ms("50.000000")?,
+            samples: writes["clat_ns"]["N"].as_u64().context("fio tells no number of requests")?,
+        };
+        println!("lab: {window}");
+        Ok(window)
+    }
+
+    /// Starts the agent for all OSDs; `settings` are lines of its table.
+    pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
+        let osds = 0..self.cluster.osds();
+        let only: Vec<String> = osds.clone().map(|osd| format!("osd.{osd}")).collect();
+        let sockets: Vec<PathBuf> = osds.map(|osd| self.cluster.socket(osd)).collect();
+        let config = format!(
+            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\nsockets = {sockets:?}\nonly = {only:?}\n{settings}\n",
+            self.status,
+            self.cluster.folder().join("journal"),
+        );
+        std::fs::write(self.cluster.folder().join("guard.toml"), config)?;
+        let mut command = Command::new(&self.binary);
+        command.args(["guard", "run", "--config"]).arg(self.cluster.folder().join("guard.toml")).args(arguments);
+        daemon(self.cluster.folder(), "guard", &mut command)
+    }
+
+    /// Asks the agent to end, and waits for it.
+    pub(crate) fn stop_guard(&self, guard: Running) -> Result<()> {
+        // SAFETY: kill has no memory effects; the child has not been reaped.
+        unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
+        let status = guard.wait(PATIENCE)?;
+        ensure!(status.success(), "the agent ended with {status}; see guard.log");
+        Ok(())
+    }
+
+    /// Does what the tutorial says, with the socket of this lab's OSD, and port and journal of an agent of its own, in place of
+    /// the usual ones.
+    pub(crate) fn follow_tutorial(&self) -> Result<String> {
+        let (status, socket) = (self.status, self.cluster.socket(0).display().to_string());
+        let journal = self.cluster.folder().join("journal").display().to_string();
+        let table =
+            format!("[guard]\nstatus = \"{status}\"\njournal = {journal:?}\n\n[ceph]\nsockets = [{socket:?}]\n");
+        let page = build::page("tutorial-ceph")?
+            .replace("/run/ceph/ceph-osd.0.asok", &socket)
+            .replace("[ceph]\n", &table)
+            .replace("guard status", &format!("guard status --status {status}"))
+            .replace("guard why", &format!("guard why --status {status}"))
+            .replace("guard reset", &format!("guard reset --journal '{journal}'"));
+        let commands = tutorial::follow(&page, &self.binary, process::tie_to_this_program)?;
+        Ok(format!("{commands} commands of docs/tutorial-ceph.md"))
+    }
+
+    /// What the agent says of each OSD; nothing if it does not run.
+    fn state(&self) -> Vec<Value> {
+        let url = format!("http://{}/api/v1/state", self.status);
+        let answer = process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url]));
+        let state: Value = answer.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        state["osds"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// How the OSDs stand with the agent, a word if all do so in the same way; empty if it does not run.
+    pub(crate) fn standing(&self) -> String {
+        let mut words: Vec<String> =
+            self.state().iter().map(|osd| osd["standing"].as_str().unwrap_or_default().to_owned()).collect();
+        words.dedup();
+        words.join(", ")
+    }
+
+    /// Times that the agent has seen an OSD start anew.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.state().iter().filter_map(|osd| osd["restarts_total"].as_u64()).sum()
+    }
+
+    /// What the agent says about its budgets.
+    pub(crate) fn why(&self) -> Result<String> {
+        let state = self.state();
+        ensure!(!state.is_empty(), "the agent does not answer");
+        let told = state.iter().map(|osd| {
+            format!(
+                "{}: budget {} KiB, {}; {} changes, {} samples, {} skipped, {} errors",
+                osd["name"].as_str().unwrap_or_default(),
+                osd["budget_bytes"].as_u64().unwrap_or(0) >> 10,
+                osd["because"],
+                osd["changes_total"],
+                osd["samples_total"],
+                osd["skipped_total"],
+                osd["errors_total"]
+            )
+        });
+        Ok(told.collect::<Vec<_>>().join("; "))
+    }
+
+    /// What a process takes of a core in a while, in per cent.
+    pub(crate) fn cost_of(&self, process: &Running, time: Duration) -> Result<f64> {
+        let before = process::cpu_ns(process.id())?;
+        thread::sleep(time);
+        Ok((process::cpu_ns(process.id())? - before) as f64 / time.as_nanos() as f64 * 100.0)
+    }
+
+    pub(crate) fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !holds(self) {
+            ensure!(
+                begun.elapsed() < PATIENCE,
+                "this does not come true: {what} (the OSD stands {:?})",
+                self.standing()
+            );
+            thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
+    }
+}
+
+/// Throughput, 99th percentile and median, for a table.
+pub(crate) fn cell(window: &Window) -> String {
+    let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
+    format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
+}
+
+/// The medians of a case over its repeats.
+pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> + Clone) -> Option<Window> {
+    let of = |value: fn(&Window) -> f64| Spread::of(windows.clone().map(value)).map(|spread| spread.median);
+    Some(Window {
+        case: case.to_owned(),
+        bulk_mb_per_s: of(|window| window.bulk_mb_per_s)?,
+        light_p99_ms: of(|window| window.light_p99_ms)?,
+        light_p50_ms: of(|window| window.light_p50_ms)?,
+        samples: windows.map(|window| window.samples).min()?,
+    })
+}
+
+/// Tells the time since the lab began, and what is next.
+pub(crate) fn progress(begun: Instant, what: &str) {
+    eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
+}

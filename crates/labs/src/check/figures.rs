@@ -1,0 +1,246 @@
+//! Figures: what a step of a lab measures, and what of it decides.
+//!
+//! A figure has two limits. Only a broken mechanism crosses `sure`, which follows from what the lab is made of; one
+//! measurement beyond it fails the step. `bound` is the bar for accuracy, which chance may cross; the median of several
+//! repeats decides about it, and one measurement is only printed beside it.
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+/// How often a step that measures figures is taken with `--full`.
+pub(crate) const REPEATS: u64 = 5;
+
+/// On which side of its limits a figure must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    AtMost,
+    AtLeast,
+}
+
+impl Side {
+    /// Whether `value` is within `limit`; what is not a number is within none.
+    fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Self::AtMost => value <= limit,
+            Self::AtLeast => value >= limit,
+        }
+    }
+
+    fn sign(self) -> &'static str {
+        match self {
+            Self::AtMost => "<=",
+            Self::AtLeast => ">=",
+        }
+    }
+}
+
+/// A figure with its value in each repeat.
+#[derive(Debug)]
+struct Figure {
+    name: String,
+    side: Side,
+    bound: f64,
+    values: Vec<f64>,
+}
+
+impl Figure {
+    fn median(&self) -> f64 {
+        Spread::of(self.values.iter().copied()).map_or(f64::NAN, |spread| spread.median)
+    }
+
+    fn is_met(&self) -> bool {
+        self.side.holds(self.median(), self.bound)
+    }
+
+    /// `settled_ms 17.70 (bar <= 23.00, met)`, with all values if there are several.
+    fn line(&self) -> String {
+        let Self { name, side, bound, values } = self;
+        let of = match &values[..] {
+            [_] => String::new(),
+            several => {
+                let several: Vec<String> = several.iter().map(|value| format!("{value:.2}")).collect();
+                format!(", median of {}", several.join(" "))
+            }
+        };
+        let verdict = if self.is_met() { "met" } else { "MISSED" };
+        format!("{name} {:.2}{of} (bar {} {bound:.2}, {verdict})", self.median(), side.sign())
+    }
+}
+
+/// The figures of one step, over all its repeats.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    figures: Vec<Figure>,
+    /// Measurements beyond what any working mechanism gives.
+    broken: Vec<String>,
+}
+
+impl Figures {
+    /// Takes a figure that must be small: at most `sure` in every repeat, and at most `bound` in the median.
+    pub(crate) fn at_most(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
+        self.take(name, Side::AtMost, value, sure, bound);
+    }
+
+    /// Takes a figure that must be large: at least `sure` in every repeat, and at least `bound` in the median.
+    pub(crate) fn at_least(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
+        self.take(name, Side::AtLeast, value, sure, bound);
+    }
+
+    fn take(&mut self, name: &str, side: Side, value: f64, sure: f64, bound: f64) {
+        if !side.holds(value, sure) {
+            self.broken.push(format!("{name} {value:.2} is not {} {sure:.2}", side.sign()));
+        }
+        match self.figures.iter_mut().find(|figure| figure.name == name) {
+            Some(figure) => figure.values.push(value),
+            None => self.figures.push(Figure { name: name.to_owned(), side, bound, values: vec![value] }),
+        }
+    }
+
+    /// Takes a step `repeats` times, whatever comes of each, but once if it measures no figures. What it says last.
+    pub(crate) fn collect(
+        &mut self,
+        repeats: u64,
+        mut step: impl FnMut(&mut Self) -> Result<String>,
+    ) -> Result<String> {
+        let mut outcome = Ok(String::new());
+        for repeat in 1..=repeats {
+            let one = step(self);
+            if repeats > 1 {
+                println!("lab: repeat {repeat} of {repeats}: {}", told(&one));
+            }
+            // The first failure stays.
+            outcome = outcome.and(one);
+            if self.figures.is_empty() {
+                break;
+            }
+        }
+        let detail = outcome?;
+        ensure!(self.broken.is_empty(), "broken: {}; {detail}", self.broken.join(", "));
+        let missed: Vec<String> = self.figures.iter().filter(|figure| !figure.is_met()).map(Figure::line).collect();
+        ensure!(repeats == 1 || missed.is_empty(), "{}; {detail}", missed.join("; "));
+        Ok(detail)
+    }
+
+    /// A line for each figure.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.figures.iter().map(Figure::line).collect()
+    }
+}
+
+/// An outcome in one line.
+pub(crate) fn told(outcome: &Result<String>) -> String {
+    match outcome {
+        Ok(detail) => detail.clone(),
+        Err(e) => format!("{e:#}").replace('\n', " "),
+    }
+}
+
+/// Median and range of a figure over the rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    /// Middle value; of an even number of rounds the mean of the two in the middle.
+    pub(crate) median: f64,
+    /// Smallest value.
+    pub(crate) min: f64,
+    /// Largest value.
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of at least one finite value; `None` without any.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len().is_multiple_of(2) {
+            f64::midpoint(values[middle - 1], values[middle])
+        } else {
+            values[middle]
+        };
+        Some(Self { median, min, max })
+    }
+
+    /// Of the quotient round by round: what disturbs a round disturbs both sides of it.
+    pub(crate) fn of_ratio(above: &[f64], below: &[f64]) -> Option<Self> {
+        Self::of(above.iter().zip(below).map(|(a, b)| a / b))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    /// A step that measures these values in turn, of which 10 is the bar and 20 the limit of what works; then whether it
+    /// passed, and how often it was taken.
+    fn taken(values: &[f64]) -> (Figures, bool, usize) {
+        let (mut figures, mut times) = (Figures::default(), 0);
+        let outcome = figures.collect(values.len() as u64, |figures| {
+            times += 1;
+            figures.at_most("wait_ms", values[times - 1], 20.0, 10.0);
+            Ok(String::new())
+        });
+        (figures, outcome.is_ok(), times)
+    }
+
+    #[test]
+    fn the_median_of_the_repeats_decides() {
+        let (figures, passed, times) = taken(&[9.0, 19.0, 8.0, 11.0, 7.0]);
+        assert!(passed && times == 5);
+        assert_eq!(figures.lines(), ["wait_ms 9.00, median of 9.00 19.00 8.00 11.00 7.00 (bar <= 10.00, met)"]);
+        assert!(!taken(&[9.0, 19.0, 8.0, 11.0, 12.0]).1);
+    }
+
+    #[test]
+    fn a_bar_missed_once_is_printed_and_no_failure() {
+        let (figures, passed, _) = taken(&[11.0]);
+        assert!(passed);
+        assert_eq!(figures.lines(), ["wait_ms 11.00 (bar <= 10.00, MISSED)"]);
+    }
+
+    #[test]
+    fn one_measurement_beyond_what_works_is_a_failure() {
+        assert!(!taken(&[21.0]).1 && !taken(&[9.0, 9.0, 21.0]).1 && !taken(&[f64::NAN]).1);
+        let mut figures = Figures::default();
+        let rate = |figures: &mut Figures| {
+            figures.at_least("rate", 0.4, 0.5, 0.9);
+            Ok(String::new())
+        };
+        assert!(figures.collect(1, rate).is_err());
+    }
+
+    #[test]
+    fn all_repeats_are_taken_whatever_comes_of_each() {
+        assert_eq!(taken(&[21.0, 9.0, 9.0]).2, 3);
+        let (mut figures, mut times) = (Figures::default(), 0);
+        let outcome = figures.collect(3, |figures| {
+            times += 1;
+            figures.at_most("wait_ms", 1.0, 20.0, 10.0);
+            if times == 1 { bail!("a limit was left") } else { Ok(String::new()) }
+        });
+        assert!(outcome.is_err() && times == 3);
+    }
+
+    #[test]
+    fn a_step_without_figures_is_taken_once() {
+        for holds in [true, false] {
+            let mut times = 0;
+            let outcome = Figures::default().collect(3, |_| {
+                times += 1;
+                if holds { Ok(String::new()) } else { bail!("a limit was left") }
+            });
+            assert_eq!((outcome.is_ok(), times), (holds, 1));
+        }
+    }
+
+    #[test]
+    fn medians_and_paired_ratios() {
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([4.0, 1.0]).unwrap().median, 2.5);
+        assert_eq!(Spread::of([]), None);
+        let ratio = Spread::of_ratio(&[10.0, 40.0, 1.0], &[5.0, 10.0, 0.0]).unwrap();
+        assert_eq!((ratio.min, ratio.max), (2.0, 4.0), "a round without a figure has no ratio");
+    }
+}

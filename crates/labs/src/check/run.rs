@@ -1,0 +1,119 @@
+//! A run of a lab: what it is asked for, and how it tells what came of it.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::base::process;
+use crate::base::scratch::Scratch;
+use crate::base::servers::Server;
+use crate::base::tally::Tally;
+
+/// Makes a package of a program: stripped, and as it is, for the manual pages; its version, and the folder that it goes to. It is
+/// not compressed.
+pub type Pack = fn(&Path, &Path, &str, &Path) -> Result<PathBuf>;
+
+/// Settings of a run.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) server: Server,
+    pub(crate) binary: PathBuf,
+    pub(crate) build: PathBuf,
+    pub(crate) pack: Pack,
+    pub(crate) keep: bool,
+    pub(crate) verbose: bool,
+    pub(crate) only: String,
+    pub(crate) full: bool,
+    pub(crate) seconds: u64,
+    pub(crate) repeats: u64,
+}
+
+impl Options {
+    /// The script that runs this program's guest command in the machine.
+    pub(crate) fn guest_script(&self, command: &str, arguments: &[String]) -> Result<String> {
+        Ok(guest_script(&std::env::current_exe()?, &self.binary, command, arguments))
+    }
+
+    /// The same of copies in `scratch` without what only a debugger reads: a guest that keeps its programs in memory has
+    /// less to fetch.
+    pub(crate) fn lean_guest_script(&self, scratch: &Scratch, command: &str, arguments: &[String]) -> Result<String> {
+        let lean = |program: PathBuf| -> Result<PathBuf> {
+            if process::find_program("strip").is_none() || !program.is_file() {
+                return Ok(program);
+            }
+            let copy = scratch.path().join(program.file_name().context("a program has a name")?);
+            process::output(process::program("strip").arg("-o").arg(&copy).arg(&program))?;
+            Ok(copy)
+        };
+        Ok(guest_script(&lean(std::env::current_exe()?)?, &lean(self.binary.clone())?, command, arguments))
+    }
+}
+
+fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) -> String {
+    let mut words = vec![own.display().to_string(), "guest".into(), command.into()];
+    words.extend(["--binary".into(), binary.display().to_string()]);
+    words.extend(arguments.iter().cloned());
+    let quoted = words.iter().map(|w| format!("'{}'", w.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
+    format!("exec {quoted} 2>&1\n")
+}
+
+/// Results of a lab, printed in the form of the test harness so that they are counted the same way.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) name: &'static str,
+    pub(crate) tally: Tally,
+}
+
+impl Lab {
+    pub(crate) fn passed(&mut self, check: &str, detail: &str) {
+        self.tally.passed += 1;
+        if !detail.is_empty() {
+            println!("lab: {check}: {detail}");
+        }
+        println!("test lab::{}::{check} ... ok", self.name);
+    }
+
+    pub(crate) fn failed(&mut self, check: &str, reason: &str) {
+        self.tally.failed.push(format!("lab::{}::{check}", self.name));
+        println!("lab: {check}: {reason}");
+        println!("test lab::{}::{check} ... FAILED", self.name);
+    }
+
+    pub(crate) fn check(&mut self, check: &str, holds: bool, detail: &str) {
+        if holds { self.passed(check, detail) } else { self.failed(check, detail) }
+    }
+
+    /// Prints a measured figure beside its bar. It decides nothing.
+    pub(crate) fn figure(&self, name: &str, value: &str, bar: &str, met: bool) {
+        figure(self.name, name, value, bar, met);
+    }
+
+    /// A measured figure beside its bar: with `--full` a check, otherwise printed.
+    pub(crate) fn judge(&mut self, options: &Options, name: &str, value: &str, bar: &str, met: bool) {
+        self.figure(name, value, bar, met);
+        if options.full {
+            self.check(name, met, &format!("{value} (bar {bar})"));
+        }
+    }
+
+    /// Sums up.
+    pub(crate) fn end(mut self, outcome: Result<()>, started: Instant) -> Tally {
+        if let Err(e) = outcome {
+            self.failed("whole_run", &format!("{e:#}"));
+        }
+        println!(
+            "lab {}: {} passed, {} failed, in {:.0} s",
+            self.name,
+            self.tally.passed,
+            self.tally.failed.len(),
+            started.elapsed().as_secs_f64()
+        );
+        self.tally
+    }
+}
+
+/// Prints a measured figure of a lab beside its bar.
+pub(crate) fn figure(lab: &str, name: &str, value: &str, bar: &str, met: bool) {
+    println!("lab: figure {lab}::{name} {value} (bar {bar}, {})", if met { "met" } else { "MISSED" });
+}

@@ -1,0 +1,111 @@
+//! Steps of a lab: taken in the guest, told on its console, counted on the host.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::figures::{Figures, told};
+use super::run::{Lab, Options};
+use crate::machine::vm;
+
+const PASSED: &str = "lab: passed ";
+const FAILED: &str = "lab: failed ";
+const FIGURE: &str = "lab: figure ";
+
+/// How a guest takes its steps.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Plan {
+    #[arg(long)]
+    pub(crate) binary: PathBuf,
+    /// Only steps whose name has this in it.
+    #[arg(long, default_value = "")]
+    pub(crate) only: String,
+    /// All steps at full length.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// How often a step that measures figures is taken.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) repeats: u64,
+}
+
+impl Plan {
+    /// Of a run with these options.
+    pub(crate) fn of(options: &Options) -> Self {
+        let Options { binary, only, full, repeats, .. } = options;
+        Self { binary: binary.clone(), only: only.clone(), full: *full, repeats: if *full { *repeats } else { 1 } }
+    }
+
+    /// As arguments of the guest's command, but for the binary.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["--only".into(), self.only.clone(), "--repeats".into(), self.repeats.to_string()];
+        arguments.extend(self.full.then(|| "--full".into()));
+        arguments
+    }
+
+    /// What a short run does, and what a full one.
+    pub(crate) fn either<T>(&self, short: T, full: T) -> T {
+        if self.full { full } else { short }
+    }
+
+    /// Longest time of a run whose steps take `once` when each is taken once.
+    pub(crate) fn limit(&self, once: Duration) -> Duration {
+        once * u32::try_from(self.repeats).unwrap_or(u32::MAX)
+    }
+}
+
+/// In the guest: takes a step as often as planned, and tells what came of it.
+pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Result<String>) {
+    let mut figures = Figures::default();
+    let outcome = figures.collect(plan.repeats, step);
+    for line in figures.lines() {
+        println!("{FIGURE}{name} {line}");
+    }
+    tell(name, outcome);
+}
+
+/// In the guest: tells what came of a step.
+pub(crate) fn tell(name: &str, outcome: Result<String>) {
+    println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
+}
+
+/// On the host: counts steps, as lines of a console tell them.
+#[derive(Debug)]
+pub(crate) struct Steps {
+    pub(crate) taken: usize,
+    /// When the last one ended.
+    pub(crate) since: Instant,
+}
+
+impl Steps {
+    pub(crate) fn new() -> Self {
+        Self { taken: 0, since: Instant::now() }
+    }
+
+    /// A line of the console: a step, or something else to show.
+    pub(crate) fn hear(&mut self, lab: &mut Lab, line: &str) {
+        let passed = line.strip_prefix(PASSED);
+        if let Some(text) = passed.or_else(|| line.strip_prefix(FAILED)) {
+            let (name, detail) = text.split_once(' ').unwrap_or((text, ""));
+            self.taken += 1;
+            lab.check(name, passed.is_some(), detail);
+            let took = self.since.elapsed().as_secs();
+            if took > 0 {
+                println!("lab: {name} took {took} s");
+            }
+            self.since = Instant::now();
+        } else if let Some(figure) = line.strip_prefix(FIGURE) {
+            println!("{FIGURE}{}::{figure}", lab.name);
+        } else if line.starts_with("lab: ") || line.starts_with("Error") {
+            println!("{line}");
+        }
+    }
+}
+
+/// On the host: reports the steps of a guest until it ends, `expected` of them.
+pub(crate) fn report(lab: &mut Lab, guest: vm::Guest, limit: Duration, expected: usize) -> Result<()> {
+    let mut steps = Steps::new();
+    guest.finish(limit, |line| steps.hear(lab, line))?;
+    ensure!(steps.taken == expected, "{} of {expected} steps were reported", steps.taken);
+    Ok(())
+}

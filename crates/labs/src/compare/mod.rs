@@ -1,0 +1,500 @@
+//! `cargo xtask compare nbd`: Evenkeel against nbdkit and qemu-nbd on this machine, now.
+//!
+//! All servers of a case run at the same time and are measured in turn, round by round, so that what
+//! changes on the machine changes for all of them. The client is `evenkeel load`, which batches; a client
+//! that does not hides the differences.
+
+mod host;
+mod load;
+mod placement;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use self::host::Memory;
+use self::targets::Target;
+use crate::base::build::{self, Profile};
+use crate::base::client::{self, Client};
+use crate::base::process::{self, Running};
+use crate::base::scratch::Scratch;
+use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::check::figures::Spread;
+
+/// Large enough to leave the processor's caches, small enough to fill in a moment.
+const MEMORY_BYTES: u64 = 256 << 20;
+const FILE_BYTES: u64 = 1 << 30;
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
+/// What to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Subject {
+    /// NBD servers.
+    Nbd,
+    /// Ways to place connections on workers; takes root.
+    Placement,
+}
+
+/// Arguments of `cargo xtask compare`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to compare.
+    subject: Subject,
+    /// Print results as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Rounds; every server of a case runs once in each.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds of load for each server and round.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Only cases whose name contains this.
+    #[arg(long, default_value = "")]
+    case: String,
+    /// Only these servers: evenkeel, evenkeel-noqos, evenkeel-tls, nbdkit, qemu-nbd.
+    #[arg(long, value_delimiter = ',')]
+    servers: Vec<Server>,
+    /// Only these ways to place connections.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(placement::METHODS))]
+    methods: Vec<String>,
+    /// Evenkeel's binary, server and client; built in release mode when not given.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Another binary of Evenkeel, which serves in place of nbdkit and qemu-nbd: before and after a change.
+    #[arg(long)]
+    baseline: Option<PathBuf>,
+    /// Directory on the file system to measure files on.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Fail when a target is missed.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Whom Evenkeel is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Against {
+    /// nbdkit and qemu-nbd.
+    Peers,
+    /// Those, and itself without mClock and admission.
+    PeersAndNoQos,
+    /// Itself with certificates, for clients that do not use them.
+    Certificates,
+    /// nbdkit, both under TLS.
+    Tls,
+}
+
+impl Against {
+    fn servers(self) -> &'static [Server] {
+        use Server::{Evenkeel, EvenkeelNoQos, EvenkeelTls, Nbdkit, QemuNbd};
+        match self {
+            Self::Peers => &[Evenkeel, Nbdkit, QemuNbd],
+            Self::PeersAndNoQos => &[Evenkeel, Nbdkit, QemuNbd, EvenkeelNoQos],
+            Self::Certificates => &[Evenkeel, EvenkeelTls],
+            Self::Tls => &[EvenkeelTls, Nbdkit],
+        }
+    }
+}
+
+/// A load on a kind of storage over a transport.
+#[derive(Debug)]
+struct Case {
+    name: &'static str,
+    tcp: bool,
+    file: bool,
+    against: Against,
+    op: &'static str,
+    block_size: &'static str,
+    pattern: &'static str,
+    queue_depth: u32,
+    connections: u32,
+}
+
+const RANDOM: Case = Case {
+    name: "",
+    tcp: false,
+    file: false,
+    against: Against::Peers,
+    op: "read",
+    block_size: "4k",
+    pattern: "random",
+    queue_depth: 32,
+    connections: 1,
+};
+
+/// The cases with a baseline: small requests alone, of many clients and in batches, and large ones.
+const BASELINE_CASES: [Case; 6] = [
+    Case { name: "read-4k-qd1", queue_depth: 1, ..RANDOM },
+    Case { name: "read-4k-qd1x32", queue_depth: 1, connections: 32, ..RANDOM },
+    Case { name: "read-4k-qd4x32", queue_depth: 4, connections: 32, ..RANDOM },
+    Case { name: "write-4k-qd1x32", op: "write", queue_depth: 1, connections: 32, ..RANDOM },
+    Case { name: "read-128k-qd8", block_size: "128k", queue_depth: 8, ..RANDOM },
+    Case { name: "write-128k-qd8", op: "write", block_size: "128k", queue_depth: 8, ..RANDOM },
+];
+
+const CASES: [Case; 9] = [
+    Case { name: "unix-4k-read-qd32x1", against: Against::PeersAndNoQos, ..RANDOM },
+    Case { name: "unix-4k-read-qd32x4", connections: 4, against: Against::PeersAndNoQos, ..RANDOM },
+    Case { name: "tcp-4k-read-qd32x1", tcp: true, ..RANDOM },
+    Case { name: "tcp-4k-read-qd32x4", tcp: true, connections: 4, ..RANDOM },
+    Case { name: "unix-4k-read-qd1", queue_depth: 1, ..RANDOM },
+    Case { name: "unix-128k-sequential", block_size: "128k", pattern: "sequential", queue_depth: 8, ..RANDOM },
+    Case { name: "unix-4k-read-certificates", against: Against::Certificates, ..RANDOM },
+    Case {
+        name: "tls-128k-sequential",
+        tcp: true,
+        against: Against::Tls,
+        block_size: "128k",
+        pattern: "sequential",
+        queue_depth: 8,
+        ..RANDOM
+    },
+    Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
+];
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Run {
+    pub(crate) case: String,
+    pub(crate) server: String,
+    pub(crate) round: u32,
+    pub(crate) iops: f64,
+    pub(crate) bytes_per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// CPU time of the server, user and system, for each request.
+    pub(crate) cpu_us_per_io: f64,
+    /// Processors that the server kept busy.
+    pub(crate) server_busy: f64,
+    /// What copying 4 KiB out of the machine's memory took meanwhile: higher when its neighbours are busy.
+    pub(crate) memory_ns: f64,
+}
+
+/// All measurements of a comparison.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Results {
+    pub(crate) runs: Vec<Run>,
+}
+
+impl Results {
+    /// A figure of every round, in order.
+    fn column(&self, case: &str, server: &str, figure: impl Fn(&Run) -> f64) -> Vec<f64> {
+        self.runs.iter().filter(|r| r.case == case && r.server == server).map(figure).collect()
+    }
+}
+
+/// Runs the comparison; the result is whether it may count as a success.
+pub fn run(args: &Args) -> Result<bool> {
+    let binary = match &args.binary {
+        Some(binary) => std::path::absolute(binary)?,
+        None => {
+            eprintln!("building evenkeel (release)");
+            build::binary("evenkeel", Profile::Release)?
+        }
+    };
+    if args.subject == Subject::Placement {
+        return placement::run(args, &binary);
+    }
+    let peers: &[_] = if args.baseline.is_some() { &[] } else { &["nbdkit", "qemu-nbd", "fio", "nbdcopy", "openssl"] };
+    for peer in peers {
+        ensure!(
+            process::find_program(peer).is_some(),
+            "{peer} is not installed: sudo apt-get install nbdkit qemu-utils fio libnbd-bin openssl"
+        );
+    }
+    let all: &[Case] = if args.baseline.is_some() { &BASELINE_CASES } else { &CASES };
+    let cases: Vec<&Case> = all.iter().filter(|c| c.name.contains(&args.case)).collect();
+    let names: Vec<_> = all.iter().map(|c| c.name).collect();
+    ensure!(!cases.is_empty(), "no case is named like `{}`: {}", args.case, names.join(", "));
+    let scratch = Scratch::new("compare")?;
+    let data = DataFile::make(args.dir.as_deref().unwrap_or(scratch.path()), cases.iter().any(|c| c.file))?;
+    let mut results = Results::default();
+    for case in cases {
+        measure_case(case, args, &binary, &data.path, &scratch, &mut results).with_context(|| case.name)?;
+    }
+    let targets = match &args.baseline {
+        Some(_) => targets::against_baseline(&results, &names),
+        None => targets::all(&results),
+    };
+    if args.json {
+        let json = serde_json::json!({
+            "rounds": args.rounds, "seconds": args.seconds, "machine": machine(), "runs": results.runs,
+            "targets": targets.iter().map(|t| serde_json::json!({
+                "name": t.name, "measured": t.measured, "bound": t.bound, "at_least": t.at_least, "unit": t.unit, "met": t.met(),
+            })).collect::<Vec<_>>(),
+        });
+        println!("{}", serde_json::to_string_pretty(&json)?);
+    } else {
+        print_table(&results);
+        print_targets(&targets);
+    }
+    Ok(!args.check || targets.iter().all(|t| t.met() != Some(false)))
+}
+
+/// The file that all servers of the file case, and fio, read.
+#[derive(Debug)]
+struct DataFile {
+    path: PathBuf,
+}
+
+impl DataFile {
+    fn make(dir: &Path, wanted: bool) -> Result<Self> {
+        let path = dir.join(format!("evenkeel-compare-{}.img", std::process::id()));
+        if wanted {
+            eprintln!("writing {} bytes to {}", FILE_BYTES, path.display());
+            let mut command = Command::new("dd");
+            command.args(["if=/dev/urandom", "bs=1M", "conv=fsync", "status=none"]);
+            command.arg(format!("of={}", path.display())).arg(format!("count={}", FILE_BYTES >> 20));
+            process::output(&mut command)?;
+        }
+        Ok(Self { path })
+    }
+}
+
+impl Drop for DataFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A server with its place, started once for a case or anew for each of its turns.
+struct Contender<'a> {
+    name: &'static str,
+    server: Server,
+    binary: &'a Path,
+    /// What loads it.
+    client: &'a Path,
+    storage: &'a Storage,
+    address: Address,
+    certificates: Option<&'a Path>,
+    dir: PathBuf,
+    running: Option<Running>,
+}
+
+impl Contender<'_> {
+    fn start(&self) -> Result<Running> {
+        let setup = Setup { server: &self.server, binary: self.binary, storage: self.storage, address: &self.address };
+        servers::start_with(&setup, self.certificates, &self.dir)
+    }
+}
+
+fn measure_case(
+    case: &Case,
+    args: &Args,
+    binary: &Path,
+    file: &Path,
+    scratch: &Scratch,
+    results: &mut Results,
+) -> Result<()> {
+    let mut servers = case.against.servers().to_vec();
+    servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
+    let mut servers: Vec<_> = servers.into_iter().map(|server| (server.name(), server, binary)).collect();
+    if let Some(baseline) = &args.baseline {
+        servers = vec![("evenkeel", Server::Evenkeel, binary), ("baseline", Server::Evenkeel, baseline)];
+    }
+    let certificates = scratch.path().join("certificates");
+    if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
+        servers::certificates(&certificates)?;
+    }
+    let storage = if case.file { Storage::File(file.to_owned()) } else { Storage::Memory(MEMORY_BYTES) };
+    let mut contenders = Vec::new();
+    for (name, server, served_by) in servers {
+        let dir = scratch.path().join(format!("{}-{name}", case.name));
+        let address = if case.tcp { Address::Tcp(servers::free_port()?) } else { Address::Unix(dir.join("sock")) };
+        let secure = server == Server::EvenkeelTls || case.against == Against::Tls;
+        let certificates = secure.then_some(certificates.as_path());
+        let (storage, client, running) = (&storage, binary, None);
+        let mut contender =
+            Contender { name, server, binary: served_by, client, storage, address, certificates, dir, running };
+        // Memory must be filled first and stays up; the file can have one server at a time.
+        if !case.file {
+            contender.running = Some(contender.start()?);
+            fill(&contender.address)?;
+        }
+        contenders.push(contender);
+    }
+    let memory = Memory::new();
+    for round in 1..=args.rounds {
+        // The order turns from round to round, so that nobody always follows the same neighbour.
+        contenders.rotate_left(1);
+        for contender in &contenders {
+            let started = if contender.running.is_none() { Some(contender.start()?) } else { None };
+            let server = contender.running.as_ref().or(started.as_ref()).context("the server runs")?;
+            let run = measure(case, args.seconds, round, contender, server, &memory)
+                .with_context(|| format!("{} in round {round}", contender.name))?;
+            progress(&run, args.rounds);
+            results.runs.push(run);
+        }
+        if case.file {
+            let run = measure_fio(case, args.seconds, round, file)?;
+            progress(&run, args.rounds);
+            results.runs.push(run);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the whole export once: memory that was never written is not read like memory that was.
+fn fill(address: &Address) -> Result<()> {
+    const CHUNK: usize = 1 << 20;
+    let mut client = Client::connect(&address.plain(), EXPORT, CONNECT_LIMIT)?;
+    let chunk: Vec<u8> = (0..CHUNK).map(|i| (i % 251) as u8).collect();
+    for at in (0..client.size).step_by(CHUNK) {
+        client.send(client::Command::Write, false, at, at, u32::try_from(CHUNK)?, &chunk)?;
+        client.receive()?;
+    }
+    client.disconnect()
+}
+
+fn measure(
+    case: &Case,
+    seconds: u32,
+    round: u32,
+    contender: &Contender<'_>,
+    server: &Running,
+    memory: &Memory,
+) -> Result<Run> {
+    let before = process::cpu_ns(server.id())?;
+    let begun = Instant::now();
+    let watch = memory.watch();
+    let job = match contender.certificates {
+        Some(certificates) if case.against == Against::Tls => load::copy(&contender.address, certificates, seconds)?,
+        _ => load::run(case, seconds, contender)?,
+    };
+    let elapsed = begun.elapsed();
+    let cpu_ns = process::cpu_ns(server.id())? - before;
+    let memory_ns = watch.finish();
+    Ok(Run {
+        case: case.name.into(),
+        server: contender.name.into(),
+        round,
+        iops: job.iops,
+        bytes_per_s: job.bytes_per_s,
+        p50_us: job.p50_us,
+        p99_us: job.p99_us,
+        cpu_us_per_io: cpu_ns as f64 / 1e3 / job.requests,
+        server_busy: cpu_ns as f64 / elapsed.as_nanos() as f64,
+        memory_ns,
+    })
+}
+
+/// fio on the file itself: what the device and the kernel give without a server.
+fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run> {
+    let mut fio = process::program("fio");
+    fio.args(["--name=direct", "--ioengine=io_uring", "--direct=1", "--rw=randread", "--time_based"]);
+    fio.args(["--output-format=json", "--readonly", "--norandommap"]);
+    fio.arg(format!("--filename={}", file.display())).arg(format!("--runtime={seconds}"));
+    fio.arg(format!("--bs={}", case.block_size)).arg(format!("--iodepth={}", case.queue_depth));
+    let text = process::output(&mut fio)?;
+    let report: Value = serde_json::from_str(&text).context("fio printed no JSON")?;
+    let read = &report["jobs"][0]["read"];
+    let Some(iops) = read["iops"].as_f64().filter(|&n| n > 0.0) else { bail!("fio completed no request") };
+    let percentile = |p: &str| read["clat_ns"]["percentile"][p].as_f64().unwrap_or(f64::NAN) / 1e3;
+    Ok(Run {
+        case: case.name.into(),
+        server: "fio".into(),
+        round,
+        iops,
+        bytes_per_s: read["bw_bytes"].as_f64().unwrap_or(f64::NAN),
+        p50_us: percentile("50.000000"),
+        p99_us: percentile("99.000000"),
+        cpu_us_per_io: f64::NAN,
+        server_busy: f64::NAN,
+        memory_ns: f64::NAN,
+    })
+}
+
+fn progress(run: &Run, rounds: u32) {
+    // Not every client tells it.
+    let p50 = if run.p50_us.is_nan() { String::new() } else { format!("p50 {:.0} us, ", run.p50_us) };
+    eprintln!(
+        "{} round {}/{rounds} {}: {:.1} kIOPS, {p50}{:.2} us CPU per I/O, memory {:.0} ns",
+        run.case,
+        run.round,
+        run.server,
+        run.iops / 1e3,
+        run.cpu_us_per_io,
+        run.memory_ns
+    );
+}
+
+fn print_table(results: &Results) {
+    println!("{}", machine());
+    println!(
+        "\n{:<25} {:<15} {:>10} {:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
+        "case", "server", "kIOPS", "range", "MB/s", "p50 us", "p99 us", "CPU us", "busy", "memory ns"
+    );
+    // Cases in the order in which they ran, servers by name.
+    let mut names: Vec<(&str, BTreeMap<&str, ()>)> = Vec::new();
+    for run in &results.runs {
+        if names.last().is_none_or(|(case, _)| *case != run.case) {
+            names.push((&run.case, BTreeMap::new()));
+        }
+        if let Some((_, servers)) = names.last_mut() {
+            servers.insert(&run.server, ());
+        }
+    }
+    for (case, servers) in names {
+        for server in servers.keys() {
+            let spread = |figure: fn(&Run) -> f64| Spread::of(results.column(case, server, figure));
+            let text = |figure: fn(&Run) -> f64, scale: f64, digits: usize| {
+                spread(figure).map_or_else(|| "-".to_owned(), |s| format!("{:.digits$}", s.median / scale))
+            };
+            let range =
+                spread(|r| r.iops).map_or_else(String::new, |s| format!("{:.1}-{:.1}", s.min / 1e3, s.max / 1e3));
+            println!(
+                "{case:<25} {server:<15} {:>10} {range:>17} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9}",
+                text(|r| r.iops, 1e3, 1),
+                text(|r| r.bytes_per_s, 1e6, 0),
+                text(|r| r.p50_us, 1.0, 1),
+                text(|r| r.p99_us, 1.0, 1),
+                text(|r| r.cpu_us_per_io, 1.0, 2),
+                text(|r| r.server_busy, 1.0, 2),
+                text(|r| r.memory_ns, 1.0, 0),
+            );
+        }
+    }
+}
+
+fn print_targets(targets: &[Target]) {
+    println!("\n{:<70} {:>9} {:>17} {:>11}", "target", "measured", "range", "bound");
+    for target in targets {
+        let verdict = match target.met() {
+            Some(true) => "met",
+            Some(false) => "MISSED",
+            None => "not measured",
+        };
+        let (measured, range) = target.measured.map_or_else(
+            || ("-".to_owned(), String::new()),
+            |s| (format!("{:.2} {}", s.median, target.unit), format!("{:.2}-{:.2}", s.min, s.max)),
+        );
+        let sign = if target.at_least { ">=" } else { "<=" };
+        // A bound that is itself a result may be missing.
+        let bound =
+            if target.bound.is_nan() { "-".to_owned() } else { format!("{sign} {:.2} {}", target.bound, target.unit) };
+        println!("{:<70} {measured:>9} {range:>17} {bound:>11}  {verdict}", target.name);
+    }
+    let counted = |wanted| targets.iter().filter(|t| t.met() == wanted).count();
+    println!("{} met, {} missed, {} not measured", counted(Some(true)), counted(Some(false)), counted(None));
+}
+
+/// Processor, number of cores and how busy the machine was, to read the figures by.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model = info
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .map_or("unknown processor", |l| l.trim_start_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let busy = read("/proc/loadavg");
+    format!("{model}, {cores} cores, Linux {}, load average {}", kernel.trim(), busy.split(' ').next().unwrap_or("?"))
+}

@@ -1,0 +1,346 @@
+//! `cargo xtask compare placement`: the placement methods of `evenkeel serve`, beside each other.
+//!
+//! Four workers, each held to a fifth of a core, so that two cores are enough for them and the clients, and a worker that
+//! has too much is slow however many others idle. Every method gets a server of its own in each round, and the same
+//! connections: a quarter of them with many requests outstanding (64, 32, 21, ...: zipf), the others light, in an order
+//! drawn for the round. Heavy clients that send without a pause fill every worker on which there is one, wherever they
+//! are; those that are paced ask together for a share of what all workers can do, each as much as its queue depth says.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Args;
+use crate::base::client::Client;
+use crate::base::process::{self, Running};
+use crate::base::scratch::Scratch;
+use crate::check::figures::Spread;
+
+pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "waits"];
+/// Ours, the default.
+const OURS: &str = "waits";
+const WORKERS: usize = 4;
+/// A fifth of a core, in so short periods that a wait for the next one does not hide what is compared.
+const PERIOD_US: u32 = 5_000;
+const QUOTA_US: u32 = 1_000;
+/// What the workers together weigh against everything else that runs: they get their share on a busy machine, too.
+const SHARES: u32 = 16_384;
+/// Not counted: the published method looks every 5 s.
+const WARMUP: Duration = Duration::from_secs(8);
+const LIGHT_PER_S: u32 = 20;
+const EXPORT: &str = "disk0";
+
+/// Bars: throughput over that of the fewest connections, or the light clients' 99th percentile; even loads lose nothing.
+const MORE: f64 = 1.15;
+const SOONER: f64 = 0.7;
+const EVEN: f64 = 0.97;
+
+/// What the heavy connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// All are heavy, each with as many requests outstanding.
+    Even,
+    /// A quarter is heavy, each with its own number of requests outstanding, without a pause.
+    Skewed,
+    /// The same, paced.
+    Paced,
+}
+
+struct Case {
+    name: &'static str,
+    connections: usize,
+    load: Load,
+}
+
+/// Share of the throughput under an even load that paced connections ask for together.
+const PACED_SHARE: f64 = 0.6;
+const EVEN_CASE: Case = Case { name: "even-32", connections: 32, load: Load::Even };
+const CASES: [Case; 7] = [
+    Case { name: "skewed-16", connections: 16, load: Load::Skewed },
+    Case { name: "skewed-32", connections: 32, load: Load::Skewed },
+    Case { name: "skewed-64", connections: 64, load: Load::Skewed },
+    Case { name: "paced-16", connections: 16, load: Load::Paced },
+    Case { name: "paced-32", connections: 32, load: Load::Paced },
+    Case { name: "paced-64", connections: 64, load: Load::Paced },
+    EVEN_CASE,
+];
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+struct Run {
+    case: &'static str,
+    method: &'static str,
+    round: u32,
+    /// Of the heavy connections together.
+    iops: f64,
+    /// 99th percentile of the light ones, the median over them; none where all are alike.
+    light_p99_us: Option<f64>,
+    moves: u64,
+    /// What was decided last, and why.
+    because: String,
+    /// Share of the last second for which each worker had something to do.
+    busy: Vec<f64>,
+}
+
+/// Runs the comparison; whether it may count as a success.
+pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
+    let scratch = Scratch::new("placement")?;
+    let jobs = scratch.path().join("jobs.toml");
+    let dir = scratch.path().join("data");
+    let socket = dir.join("nbd.sock");
+    let mut runs = Vec::new();
+    let mut paced = None;
+    for case in CASES.iter().filter(|case| case.name.contains(&args.case)) {
+        if case.load == Load::Paced && paced.is_none() {
+            std::fs::write(&jobs, job_file(&EVEN_CASE, 0, &socket, None))?;
+            let most = measure(&EVEN_CASE, METHODS[0], 0, args.seconds, binary, &dir, &jobs)?.iops;
+            eprintln!("even load: {:.1} kIOPS; paced clients ask for {PACED_SHARE} times that", most / 1e3);
+            paced = Some(most * PACED_SHARE);
+        }
+        for round in 1..=args.rounds {
+            std::fs::write(&jobs, job_file(case, round, &socket, paced))?;
+            let methods: Vec<&str> = METHODS
+                .into_iter()
+                .filter(|&method| args.methods.is_empty() || args.methods.iter().any(|wanted| wanted == method))
+                .collect();
+            for place in 0..methods.len() {
+                let method = methods[(place + round as usize) % methods.len()];
+                let _ = std::fs::remove_dir_all(&dir);
+                let run = measure(case, method, round, args.seconds, binary, &dir, &jobs)
+                    .with_context(|| format!("{} with {method} in round {round}", case.name))?;
+                let light = run.light_p99_us.map_or(String::new(), |us| format!(", light p99 {:.1} ms", us / 1e3));
+                let (name, iops, moves) = (case.name, run.iops / 1e3, run.moves);
+                let busy: Vec<String> = run.busy.iter().map(|busy| format!("{:.0}", busy * 100.0)).collect();
+                eprintln!(
+                    "{name} round {round}/{} {method}: {iops:.1} kIOPS{light}, {moves} moves, workers busy {} %; {}",
+                    args.rounds,
+                    busy.join(" "),
+                    run.because
+                );
+                runs.push(run);
+            }
+        }
+    }
+    ensure!(!runs.is_empty(), "no case is named like `{}`: {}", args.case, CASES.map(|case| case.name).join(", "));
+    report(args, &runs)
+}
+
+/// The jobs of a round, in its order; paced connections together ask for `paced` requests a second.
+fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> String {
+    let heavy = if case.load == Load::Even { case.connections } else { case.connections / 4 };
+    let depths: f64 = (0..heavy).map(|n| zipf_depth(n) as f64).sum();
+    let pace = paced.filter(|_| case.load == Load::Paced).map(|all| all / depths);
+    let mut order: Vec<usize> = (0..case.connections).collect();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(u64::from(round) + 1);
+    for last in (1..order.len()).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        order.swap(last, (random % (last as u64 + 1)) as usize);
+    }
+    let mut text = String::new();
+    for connection in order {
+        let (name, rest) = match connection {
+            n if case.load == Load::Even => (format!("heavy{n}"), "queue_depth = 8".to_owned()),
+            n if n < heavy => {
+                let depth = zipf_depth(n);
+                let rate = pace.map_or(String::new(), |each| format!("\nrate = {}", (each * depth as f64) as u64));
+                (format!("heavy{n}"), format!("queue_depth = {depth}{rate}"))
+            }
+            n => (format!("light{n}"), format!("queue_depth = 1\nrate = {LIGHT_PER_S}")),
+        };
+        let uri = format!("nbd+unix:///{EXPORT}?socket={}", socket.display());
+        let _ = write!(text, "[[job]]\nname = {name:?}\nuri = {uri:?}\nop = \"read\"\nblock_size = \"4k\"\n{rest}\n\n");
+    }
+    text
+}
+
+/// Requests that heavy connection `n` has outstanding.
+fn zipf_depth(n: usize) -> usize {
+    (64 / (n + 1)).max(1)
+}
+
+fn measure(
+    case: &Case,
+    method: &'static str,
+    round: u32,
+    seconds: u32,
+    binary: &Path,
+    dir: &Path,
+    jobs: &Path,
+) -> Result<Run> {
+    std::fs::create_dir_all(dir)?;
+    let config = dir.join("evenkeel.toml");
+    let text = format!(
+        "[server]\nworkers = {WORKERS}\nplacement = {method:?}\nbusy_poll = \"0s\"\nlisten = []\nstatus = \"off\"\n\
+         data_dir = {dir:?}\n[volumes.{EXPORT}]\nbackend = \"memory\"\nsize = \"64MiB\"\n"
+    );
+    std::fs::write(&config, text)?;
+    let log = std::fs::File::create(dir.join("log"))?;
+    let mut command = Command::new(binary);
+    command.args(["serve", "--config"]).arg(&config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let server = Running::spawn(&mut command)?;
+    let socket = dir.join("nbd.sock");
+    let address = crate::base::servers::Address::Unix(socket);
+    Client::connect(&address.plain(), EXPORT, Duration::from_secs(20)).and_then(Client::disconnect)?;
+    let _confined = Confined::new(server)?;
+    let mut load = Command::new(binary);
+    load.args(["load", "--json", "--duration", &format!("{seconds}s"), "--warmup"]);
+    load.arg(format!("{}s", WARMUP.as_secs())).args(["--threads", &case.connections.to_string(), "--jobs"]).arg(jobs);
+    let report: Value =
+        serde_json::from_str(&process::output(&mut load)?).context("the load generator printed no JSON")?;
+    let jobs = report["jobs"].as_array().context("the load generator's report has no jobs")?;
+    let named = |prefix: &str| {
+        let prefix = prefix.to_owned();
+        jobs.iter().filter(move |job| job["name"].as_str().is_some_and(|name| name.starts_with(&prefix)))
+    };
+    ensure!(jobs.iter().all(|job| job["failure"].is_null()), "a client failed: {report}");
+    let mut state = Command::new(binary);
+    state.args(["state", "--json", "--control"]).arg(dir.join("control.sock"));
+    let state: Value = serde_json::from_str(&process::output(&mut state)?).context("the server printed no state")?;
+    Ok(Run {
+        case: case.name,
+        method,
+        round,
+        iops: named("heavy").filter_map(|job| job["iops"].as_f64()).sum(),
+        light_p99_us: Spread::of(named("light").filter_map(|job| job["latency_us"]["p99"].as_f64())).map(|s| s.median),
+        moves: state["placement"]["moves_total"].as_u64().unwrap_or(0),
+        because: state["placement"]["because"].as_str().unwrap_or_default().to_owned(),
+        busy: state["workers"].as_array().into_iter().flatten().filter_map(|w| w["busy"].as_f64()).collect(),
+    })
+}
+
+/// A server with a control group for each of its workers. Both end with this value.
+struct Confined {
+    server: Option<Running>,
+    groups: Vec<PathBuf>,
+}
+
+impl Confined {
+    /// Holds each worker of a server to its share of a core.
+    fn new(server: Running) -> Result<Self> {
+        const NEEDED: &str =
+            "threads are held to a share of a core by control groups, which takes root and the cpu controller";
+        let write = |path: &Path, text: &str| {
+            std::fs::write(path, text).with_context(|| format!("cannot write {}: {NEEDED}", path.display()))
+        };
+        let (old, new) = (Path::new("/sys/fs/cgroup/cpu"), Path::new("/sys/fs/cgroup"));
+        let first_version = old.join("cpu.cfs_quota_us").exists();
+        let id = server.id();
+        let base = if first_version { old } else { new }.join(format!("evenkeel-compare-{id}"));
+        let mut confined = Self { server: Some(server), groups: vec![base.clone()] };
+        std::fs::create_dir_all(&base).with_context(|| format!("cannot make {}: {NEEDED}", base.display()))?;
+        if !first_version {
+            // A process whose threads are in groups of their own must be in the group above them.
+            let _ = std::fs::write(new.join("cgroup.subtree_control"), "+cpu");
+            write(&base.join("cgroup.procs"), &id.to_string())?;
+            write(&base.join("cpu.weight"), &(SHARES / 1024 * 100).to_string())?;
+        } else {
+            write(&base.join("cpu.shares"), &SHARES.to_string())?;
+        }
+        for thread in std::fs::read_dir(format!("/proc/{id}/task"))? {
+            let thread = thread?.path();
+            let name = std::fs::read_to_string(thread.join("comm"))?;
+            let is_worker = name.trim().strip_prefix("evenkeel-").is_some_and(|n| n.parse::<u32>().is_ok());
+            let thread = thread.file_name().and_then(|id| id.to_str()).unwrap_or_default().to_owned();
+            if !is_worker {
+                continue;
+            }
+            let group = base.join(&thread);
+            std::fs::create_dir_all(&group)?;
+            confined.groups.push(group.clone());
+            if first_version {
+                write(&group.join("cpu.cfs_period_us"), &PERIOD_US.to_string())?;
+                write(&group.join("cpu.cfs_quota_us"), &QUOTA_US.to_string())?;
+                write(&group.join("tasks"), &thread)?;
+            } else {
+                write(&group.join("cgroup.type"), "threaded")?;
+                let _ = std::fs::write(base.join("cgroup.subtree_control"), "+cpu");
+                write(&group.join("cpu.max"), &format!("{QUOTA_US} {PERIOD_US}"))?;
+                write(&group.join("cgroup.threads"), &thread)?;
+            }
+        }
+        ensure!(confined.groups.len() == WORKERS + 1, "the server has {} workers", confined.groups.len() - 1);
+        Ok(confined)
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        // A group with threads cannot be removed.
+        self.server.take();
+        for group in self.groups.iter().rev() {
+            if let Err(error) = std::fs::remove_dir(group) {
+                eprintln!("cannot remove {}: {error}", group.display());
+            }
+        }
+    }
+}
+
+/// Ratios of one of our methods to the fewest connections, round by round.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    case: &'static str,
+    method: &'static str,
+    iops_ratio: Option<Spread>,
+    light_p99_ratio: Option<Spread>,
+    met: bool,
+}
+
+fn report(args: &Args, runs: &[Run]) -> Result<bool> {
+    let of = |case: &str, method: &str| -> Vec<&Run> {
+        runs.iter().filter(|run| run.case == case && run.method == method).collect()
+    };
+    let mut verdicts = Vec::new();
+    for case in CASES.iter().filter(|case| !of(case.name, OURS).is_empty()) {
+        let (ours, theirs) = (of(case.name, OURS), of(case.name, "least_connections"));
+        // The order turns from round to round.
+        let pairs = || ours.iter().filter_map(|ours| Some((ours, theirs.iter().find(|run| run.round == ours.round)?)));
+        let iops_ratio = Spread::of(pairs().map(|(ours, theirs)| ours.iops / theirs.iops));
+        let light_p99_ratio =
+            Spread::of(pairs().filter_map(|(ours, theirs)| Some(ours.light_p99_us? / theirs.light_p99_us?)));
+        let (more, sooner) = (iops_ratio.map_or(0.0, |s| s.median), light_p99_ratio.map_or(1.0, |s| s.median));
+        let even = case.load == Load::Even;
+        let met = if even { more >= EVEN } else { more >= MORE || sooner <= SOONER };
+        verdicts.push(Verdict { case: case.name, method: OURS, iops_ratio, light_p99_ratio, met });
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "runs": runs, "targets": verdicts }))?);
+    } else {
+        println!("{}", super::machine());
+        println!(
+            "\n{:<12} {:<18} {:>9} {:>15} {:>14} {:>7}",
+            "case", "method", "kIOPS", "range", "light p99 ms", "moves"
+        );
+        for case in &CASES {
+            for method in METHODS {
+                let runs = of(case.name, method);
+                let Some(iops) = Spread::of(runs.iter().map(|run| run.iops / 1e3)) else { continue };
+                let light = Spread::of(runs.iter().filter_map(|run| Some(run.light_p99_us? / 1e3)));
+                println!(
+                    "{:<12} {method:<18} {:>9.1} {:>15} {:>14} {:>7.0}",
+                    case.name,
+                    iops.median,
+                    format!("{:.1}-{:.1}", iops.min, iops.max),
+                    light.map_or_else(|| "-".to_owned(), |light| format!("{:.1}", light.median)),
+                    Spread::of(runs.iter().map(|run| run.moves as f64)).map_or(0.0, |moves| moves.median)
+                );
+            }
+        }
+        println!("\n{:<12} {:<8} {:>24} {:>24}", "case", "method", "IOPS / fewest", "light p99 / fewest");
+        for verdict in &verdicts {
+            let text = |spread: Option<Spread>| {
+                spread.map_or_else(|| "-".to_owned(), |s| format!("{:.2} x ({:.2}-{:.2})", s.median, s.min, s.max))
+            };
+            let (iops, light) = (text(verdict.iops_ratio), text(verdict.light_p99_ratio));
+            let met = if verdict.met { "met" } else { "MISSED" };
+            println!("{:<12} {:<8} {iops:>24} {light:>24}  {met}", verdict.case, verdict.method);
+        }
+    }
+    Ok(!args.check || verdicts.iter().all(|verdict| verdict.met))
+}

@@ -1,0 +1,109 @@
+//! What runs inside the virtual machine. The host starts these commands; nobody types them.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::base::servers::Server;
+use crate::check::steps::Plan;
+use crate::check::writer;
+use crate::{durability, hybrid, initiators, iscsi, isolation, nbd_client, package, suites, sync_failure, systemd};
+
+/// Arguments of `xtask guest`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Guest,
+}
+
+/// Commands of the guest.
+#[derive(Debug, clap::Subcommand)]
+enum Guest {
+    /// Attacks a server of the lab of isolation.
+    Attack(isolation::AttackerOptions),
+    /// Serves what a test wants of nbdkit, in the lab of suites.
+    Nbdkit(suites::stand_in::Options),
+    /// Serves every subject on a logged device and writes to it until the power is cut.
+    Load {
+        #[arg(long)]
+        binary: PathBuf,
+        subjects: Vec<durability::Subject>,
+    },
+    /// Writes to one export.
+    Write(writer::Options),
+    /// Serves every replayed disk and checks what it owes: `SUBJECT=FILE` for /dev/vda, /dev/vdb, ...
+    Check {
+        #[arg(long)]
+        binary: PathBuf,
+        cuts: Vec<String>,
+    },
+    /// Uses an export through the kernel's client.
+    NbdClient {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long)]
+        server: Server,
+    },
+    /// Keeps promised throughputs on hybrid devices.
+    Hybrid(Plan),
+    /// Shortens queues of disks.
+    Initiators(Plan),
+    /// Holds back packets of iSCSI initiators.
+    Iscsi {
+        #[command(flatten)]
+        plan: Plan,
+        #[arg(long)]
+        machine: iscsi::guest::Machine,
+    },
+    /// One iSCSI or NBD initiator with one request under way.
+    IscsiLoad(iscsi::load::Options),
+    /// Installs, upgrades and removes packages.
+    Package {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long)]
+        boot: package::guest::Boot,
+        #[arg(long)]
+        package: Vec<PathBuf>,
+        /// With all of the host's packages in dpkg's books.
+        #[arg(long)]
+        full: bool,
+    },
+    /// Serves disks that fail, work again and vanish.
+    SyncFailure {
+        #[arg(long)]
+        binary: PathBuf,
+    },
+    /// Tries the units under systemd.
+    Systemd {
+        #[arg(long)]
+        binary: PathBuf,
+        #[arg(long)]
+        units: PathBuf,
+        /// What is installed.
+        #[arg(long)]
+        program: PathBuf,
+        /// Watchdogs as shipped.
+        #[arg(long)]
+        full: bool,
+    },
+}
+
+/// Runs a command of the guest.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Guest::Attack(options) => isolation::attack(options),
+        Guest::Nbdkit(options) => suites::stand_in::run(options),
+        Guest::Load { binary, subjects } => durability::guest::load(binary, subjects),
+        Guest::Write(options) => writer::run(options),
+        Guest::Check { binary, cuts } => durability::guest::check(binary, cuts),
+        Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
+        Guest::Hybrid(plan) => hybrid::guest::run(plan),
+        Guest::Initiators(plan) => initiators::guest::run(plan),
+        Guest::Iscsi { plan, machine } => iscsi::guest::run(plan, *machine),
+        Guest::IscsiLoad(options) => iscsi::load::run(options),
+        Guest::Package { boot, package, full, .. } => package::guest::run(*boot, package, *full),
+        Guest::SyncFailure { binary } => sync_failure::guest::run(binary),
+        Guest::Systemd { units, program, full, .. } => systemd::guest(program, units, *full),
+    }
+}

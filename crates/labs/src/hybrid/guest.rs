@@ -1,0 +1,316 @@
+//! The steps of the hybrid lab, inside the machine.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::stage::{self, Hybrid, Kept, Kind, Tenant, measure};
+use crate::base::process;
+use crate::check::figures::Figures;
+use crate::check::steps::{self, Plan};
+use crate::machine::guard::{self, Guard};
+use crate::machine::guest::{follow_tutorial, keep_in_memory, until};
+
+/// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
+/// kernel's throttle lets it catch up afterwards.
+const PROMISED: u64 = 35_000_000;
+/// What two tenants are promised that share the device.
+const PROMISED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
+/// Twice what the slow device gives: a dm-writecache writes to it whatever it takes in, so that a burst of what it does
+/// not hold costs it twice.
+const PROMISED_WRITES: u64 = 20_000_000;
+/// How long a tenant is measured in a short run and in a full one, in periods of a second.
+const SECONDS: [usize; 2] = [20, 40];
+/// How long a controller has to find its limits before that, and how long a static limit, which has nothing to find.
+const SETTLE: [usize; 2] = [20, 30];
+const SETTLE_STATIC: [usize; 2] = [5, 30];
+/// Longest load of a tenant beside the tutorial.
+const LOAD_SECONDS: u64 = 80;
+/// What must be missing without correction, and may be missing with it.
+const STATIC_ABOVE_PERCENT: f64 = 10.0;
+const OURS_BELOW_PERCENT: f64 = 2.0;
+
+type Step = fn(&Plan, &mut Figures) -> Result<String>;
+
+const STEPS: [(&str, Step); 8] = [
+    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &[PROMISED])
+    }),
+    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &PROMISED_TO_TWO)
+    }),
+    ("the_promise_of_writes_is_kept_on_dm_writecache", |plan, figures| {
+        compare(plan, figures, Kind::DmWritecache, &[PROMISED_WRITES])
+    }),
+    ("a_killed_agent_leaves_no_limit", |plan, _| killed(&plan.binary, false)),
+    ("agent_and_sentinel_killed_leave_limits_until_the_reset", |plan, _| killed(&plan.binary, true)),
+    ("a_limit_of_somebody_else_stays", |plan, _| foreign(&plan.binary)),
+    // Before bcache, whose devices stay and would be discovered, too.
+    ("the_tutorial_works_as_written", |plan, _| tutorial(&plan.binary)),
+    ("the_promise_of_one_tenant_is_kept_on_bcache", |plan, figures| compare(plan, figures, Kind::Bcache, &[PROMISED])),
+];
+
+fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
+    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
+}
+
+/// Number of planned steps, for the host.
+pub(super) fn steps(plan: &Plan) -> usize {
+    wanted(plan).count()
+}
+
+/// In the guest: builds everything and takes the steps.
+pub(crate) fn run(plan: &Plan) -> Result<()> {
+    stage::build()?;
+    let programs =
+        ["fio", "dmsetup", "sh", "bash", "cat", "grep", "pgrep", "sleep"].into_iter().filter_map(process::find_program);
+    keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
+    println!("lab: ready");
+    for (name, step) in wanted(plan) {
+        steps::take(plan, name, |figures| step(plan, figures));
+    }
+    Ok(())
+}
+
+/// The agent under way.
+struct Agent {
+    guard: Guard,
+    /// What it made promises about: `read` or `write`.
+    direction: &'static str,
+}
+
+impl Agent {
+    /// Starts it with promises to these tenants, and waits until it guards.
+    fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
+        let mut config = format!("[hybrids.pool]\ndevice = \"{}\"\n", hybrid.path.display());
+        for (tenant, number) in tenants.iter().zip(1..) {
+            let (group, promised) = (tenant.name(), tenant.promised);
+            config += &format!(
+                "[hybrids.pool.tenants.t{number}]\ngroup = \"{group}\"\n{} = {{ bytes_per_s = {promised} }}\n",
+                hybrid.kind.direction()
+            );
+        }
+        let guard = Guard::start(binary, guard::ONLY, &config)?;
+        Ok(Self { guard, direction: hybrid.kind.direction() })
+    }
+
+    fn state(&self) -> Result<Value> {
+        Ok(self.guard.state()?["hybrids"][0].take())
+    }
+
+    /// The limits by the agent's word, as the groups are in the configuration.
+    fn limits(&self, tenants: &[Tenant]) -> Result<Vec<u64>> {
+        let state = self.state()?;
+        let known = state["tenants"].as_array().context("guard status names no tenants")?;
+        let limit = |tenant: &Tenant| {
+            let known = known.iter().find(|known| known["group"] == tenant.name().as_str());
+            let limit = known.and_then(|known| known[self.direction]["limit"].as_f64());
+            limit.map(|limit| limit as u64).with_context(|| format!("guard status has no limit for {}", tenant.name()))
+        };
+        tenants.iter().map(limit).collect()
+    }
+
+    /// That what the agent says is what the kernel has.
+    fn says_what_holds(&self, tenants: &[Tenant]) -> Result<()> {
+        // Between two questions it may have decided anew.
+        let mut last = None;
+        for _ in 0..10 {
+            let before = tenants.iter().map(Tenant::limit).collect::<Result<Vec<_>>>()?;
+            let recorded = self.limits(tenants)?;
+            let after = tenants.iter().map(Tenant::limit).collect::<Result<Vec<_>>>()?;
+            if before == after {
+                let recorded: Vec<Option<u64>> = recorded.into_iter().map(Some).collect();
+                ensure!(recorded == after, "the agent says {recorded:?}, io.max has {after:?}");
+                return Ok(());
+            }
+            last = Some(after);
+        }
+        bail!("limits never stayed the same while they were looked at: {last:?}")
+    }
+}
+
+/// The same load under limits of what was promised, as people set them today, and under the agent.
+fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, promised: &[u64]) -> Result<String> {
+    let hybrid = Hybrid::make(kind)?;
+    let seconds = plan.either(SECONDS[0], SECONDS[1]);
+    let settle = plan.either(SETTLE_STATIC[0], SETTLE_STATIC[1]);
+    let fixed = watch(&hybrid, promised, None, [settle, seconds]).context("with static limits")?;
+    // A cache in the state in which the first run found it.
+    hybrid.remove()?;
+    let hybrid = Hybrid::make(kind)?;
+    let settle = plan.either(SETTLE[0], SETTLE[1]);
+    let ours = watch(&hybrid, promised, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
+    hybrid.remove()?;
+    let mut detail = String::new();
+    for ((fixed, ours), promised) in fixed.iter().zip(&ours).zip(promised) {
+        let promised = *promised as f64 / 1e6;
+        detail += &format!("[{promised} MB/s promised; static: {fixed}; agent: {ours}] ");
+    }
+    for (number, (fixed, ours)) in fixed.iter().zip(&ours).enumerate() {
+        let name = |figure: &str| format!("{figure}_of_tenant_{}_percent", number + 1);
+        // What a limit misses that nothing corrects.
+        figures.at_most(&name("distance"), ours.dat_percent, STATIC_ABOVE_PERCENT, OURS_BELOW_PERCENT);
+        // Of several tenants each alone may be slow enough to catch up within the kernel's slices, and a cache of writes
+        // takes most as fast as they come. If the limit alone is as near as the agent has to be, there is nothing to correct.
+        if promised.len() == 1 && kind != Kind::DmWritecache {
+            figures.at_least(&name("static_distance"), fixed.dat_percent, OURS_BELOW_PERCENT, STATIC_ABOVE_PERCENT);
+        }
+    }
+    // All together: who runs short beside others has its share in what they have back. Where the limit alone misses little
+    // there is little to correct, and the part that is left of it is chance: then it is a figure, which breaks nothing.
+    let mut part = |name: &str, of: fn(&Kept) -> f64, sure: f64, bound: f64| {
+        let sum = |kept: &[Kept]| kept.iter().map(of).sum::<f64>();
+        let of_static = sum(&fixed);
+        let sure = if of_static >= STATIC_ABOVE_PERCENT { sure } else { f64::INFINITY };
+        figures.at_most(name, sum(&ours) / of_static.max(f64::MIN_POSITIVE), sure, bound);
+    };
+    // A controller that is further from its goal than no controller is broken.
+    part("distance_of_static", |kept| kept.dat_percent, 1.0, 0.5);
+    // One that goes up and down between its limits doubles the jitter at least.
+    part("jitter_of_static", |kept| kept.jitter_percent, 2.0, 1.0);
+    Ok(detail)
+}
+
+/// One run with tenants of its own, measured for some seconds after some others; without an agent their limits are their
+/// guarantees.
+fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>, [settle, seconds]: [usize; 2]) -> Result<Vec<Kept>> {
+    /// What else happens while the load runs.
+    const MORE_SECONDS: usize = 20;
+    let mut tenants = promised.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
+    for tenant in &tenants {
+        tenant.set_limit(Some(tenant.promised))?;
+    }
+    let agent = agent.map(|binary| Agent::start(binary, hybrid, &tenants)).transpose()?;
+    let of = tenants.len() as u64;
+    for (tenant, index) in tenants.iter_mut().zip(0..) {
+        tenant.load(hybrid, index, of, (settle + seconds + MORE_SECONDS) as u64)?;
+    }
+    measure(&mut tenants, settle)?;
+    let before = hybrid.moved()?;
+    let kept = measure(&mut tenants, seconds)?;
+    if let (Some(before), Some(after)) = (before, hybrid.moved()?) {
+        println!(
+            "lab: while measured, the cache demoted {} blocks and promoted {}",
+            after[0] - before[0],
+            after[1] - before[1]
+        );
+    }
+    if let Some(agent) = agent {
+        agent.says_what_holds(&tenants)?;
+        let limits = agent.limits(&tenants)?;
+        println!("lab: limits at the end: {limits:?}");
+        knows_what_it_is(&agent, hybrid)?;
+        agent.guard.stop()?;
+        for tenant in &tenants {
+            let limit = tenant.limit()?;
+            ensure!(limit == Some(tenant.promised), "after the agent's end io.max has {limit:?}");
+        }
+    }
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    Ok(kept)
+}
+
+/// That the agent tells the kind of the hybrid device and what its cache did in the tenants' direction, and that
+/// `guard discover` finds it.
+fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
+    let (state, kind) = (agent.state()?, hybrid.kind);
+    // bcache does not tell reads and writes apart.
+    let counter = if agent.direction == "write" { "write_hits_total" } else { "read_hits_total" };
+    let hits = state["cache"][counter].as_u64();
+    ensure!(state["kind"] == kind.name() && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
+    let discovered = process::output(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
+    let discovered: Value = serde_json::from_str(&discovered).context("guard discover")?;
+    let entries = discovered["hybrids"].as_array().map_or(&[][..], Vec::as_slice);
+    let found = entries.iter().any(|entry| {
+        let name = entry["name"].as_str().unwrap_or_default();
+        entry["kind"] == kind.name()
+            && std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))
+                .is_ok_and(|number| number.trim() == hybrid.number)
+    });
+    ensure!(found, "guard discover found {entries:?}");
+    println!("lab: {} of {}: {hits:?}", counter, kind.name());
+    Ok(())
+}
+
+/// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
+fn killed(binary: &Path, both: bool) -> Result<String> {
+    let hybrid = Hybrid::make(Kind::DmCache)?;
+    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED)?];
+    // One had a limit before, the other none.
+    let before = [Some(5_000_000), None];
+    for (tenant, before) in tenants.iter().zip(before) {
+        tenant.set_limit(before)?;
+    }
+    let agent = Agent::start(binary, &hybrid, &tenants)?;
+    let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
+    until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+    let killed_at = Instant::now();
+    agent.guard.kill(both)?;
+    let detail = if both {
+        std::thread::sleep(Duration::from_secs(2));
+        ensure!(limits(&tenants) == Some(vec![Some(PROMISED); 2]), "who put back {:?}?", limits(&tenants));
+        let said = guard::reset(binary, guard::ONLY)?;
+        ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
+        ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
+        // The next start does the same.
+        let agent = Agent::start(binary, &hybrid, &tenants)?;
+        until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+        agent.guard.kill(true)?;
+        let nobody = Tenant::make(&hybrid, PROMISED)?;
+        let agent = Agent::start(binary, &hybrid, std::slice::from_ref(&nobody))?;
+        ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
+        agent.guard.stop()?;
+        tenants.push(nobody);
+        "limits stayed until `guard reset`, and until the next start".to_owned()
+    } else {
+        until("end of the limits", || (limits(&tenants)? == before).then_some(()))?;
+        format!("the sentinel put both back within {:.2} s", killed_at.elapsed().as_secs_f64())
+    };
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    hybrid.remove()?;
+    Ok(detail)
+}
+
+/// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was promised.
+fn tutorial(binary: &Path) -> Result<String> {
+    let hybrid = Hybrid::make_by_lvm("vg0", "data")?;
+    let mut tenant = Tenant::named(&hybrid, "system.slice/database.service", PROMISED)?;
+    tenant.set_limit(Some(PROMISED))?;
+    tenant.load(&hybrid, 0, 1, LOAD_SECONDS)?;
+    let told = follow_tutorial("tutorial-lvm", binary);
+    tenant.remove()?;
+    told
+}
+
+/// A limit that somebody else sets while the agent runs.
+fn foreign(binary: &Path) -> Result<String> {
+    const THEIRS: u64 = 7_000_000;
+    let hybrid = Hybrid::make(Kind::DmCache)?;
+    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED / 2)?];
+    let agent = Agent::start(binary, &hybrid, &tenants)?;
+    until("limits", || (tenants[0].limit().ok()? == Some(PROMISED)).then_some(()))?;
+    tenants[0].set_limit(Some(THEIRS))?;
+    for (tenant, index) in tenants.iter_mut().zip(0..) {
+        tenant.load(&hybrid, index, 2, 30)?;
+    }
+    measure(&mut tenants, 4)?;
+    ensure!(tenants[0].limit()? == Some(THEIRS), "the foreign limit became {:?}", tenants[0].limit());
+    let state = agent.state()?;
+    let left_alone = |tenant: &Tenant| {
+        let known =
+            state["tenants"].as_array().into_iter().flatten().find(|known| known["group"] == tenant.name().as_str());
+        known.is_some_and(|known| known["foreign_limit"].is_string())
+    };
+    ensure!(left_alone(&tenants[0]) && !left_alone(&tenants[1]), "the agent says {state}");
+    let why = agent.guard.ask(&["why", "pool"])?;
+    ensure!(why.contains(&tenants[1].name()), "guard why said {why}");
+    agent.guard.stop()?;
+    ensure!(tenants[0].limit()? == Some(THEIRS), "at its end the agent set {:?}", tenants[0].limit());
+    ensure!(tenants[1].limit()?.is_none(), "at its end the agent left {:?}", tenants[1].limit());
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    hybrid.remove()?;
+    Ok(format!("{THEIRS} bytes/s stayed, also at the agent's end"))
+}

@@ -1,0 +1,477 @@
+//! The stage of the hybrid lab inside the machine: a slow device behind a fast one, control groups, and tenants.
+//!
+//! ```text
+//!  fio in group a ─ io.max ─┐
+//!  fio in group b ─ io.max ─┴─▶ hybrid (dm-cache, dm-writecache, bcache) ──▶ fast: 64 MB, as fast as memory
+//!                                                                     └───▶ slow: 10 MB/s
+//! ```
+//!
+//! A tenant reads in turn a burst of what is in the cache and a burst of what is not, as fast as its limit lets it. Over a
+//! dm-writecache, which is for writes, it writes them.
+
+use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::base::process::Running;
+use crate::machine::devices::{CONFIG, lvm, make_disk};
+use crate::machine::guest::{put, signal, tool, until};
+
+pub(super) const GROUPS: &str = "/sys/fs/cgroup";
+const MIB: u64 = 1 << 20;
+const FAST_MIB: u64 = 64;
+/// Sparse: what nobody wrote takes no memory.
+const SLOW_MIB: u64 = 16 << 10;
+/// Of the slow device, in MiB per second (a setting of null_blk).
+const SLOW_MB_PER_S: u64 = 10;
+/// What is read again and again; it fits into the cache.
+const HOT_MIB: u64 = 60;
+const HOT_WRITTEN_MIB: u64 = 20;
+const BLOCK: u64 = 64 << 10;
+/// Mean lengths of bursts at the promised rate: those of misses about a slice of the kernel's throttle (100 ms), and a few
+/// on the slow device.
+const HOT_BURST_S: f64 = 0.72;
+const COLD_BURST_S: f64 = 0.105;
+const DM_NAME: &str = "hyb";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// What joins the two devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    DmCache,
+    DmWritecache,
+    Bcache,
+}
+
+impl Kind {
+    /// Its name in what the agent says.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::DmCache => "dm-cache",
+            Self::DmWritecache => "dm-writecache",
+            Self::Bcache => "bcache",
+        }
+    }
+
+    /// What its tenants do, are promised and are limited in.
+    pub(super) fn direction(self) -> &'static str {
+        if self == Self::DmWritecache { "write" } else { "read" }
+    }
+
+    /// What is used again and again, in MiB. What a dm-writecache takes in pushes out what came first, used again or not.
+    fn hot_mib(self) -> u64 {
+        if self == Self::DmWritecache { HOT_WRITTEN_MIB } else { HOT_MIB }
+    }
+}
+
+/// A hybrid device that was made for one run.
+#[derive(Debug)]
+pub(super) struct Hybrid {
+    pub(super) kind: Kind,
+    pub(super) path: PathBuf,
+    /// As `MAJOR:MINOR`.
+    pub(super) number: String,
+    /// What it is made of and goes with it.
+    disks: Vec<String>,
+}
+
+/// Mounts what the stage needs.
+pub(super) fn build() -> Result<()> {
+    if !Path::new(CONFIG).join("nullb").exists() {
+        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
+    }
+    tool("mount", &["-t", "cgroup2", "cgroup2", GROUPS])?;
+    put(format!("{GROUPS}/cgroup.subtree_control"), "+io")
+}
+
+fn remove_disk(name: &str) -> Result<()> {
+    let disk = format!("{CONFIG}/nullb/{name}");
+    put(format!("{disk}/power"), "0")?;
+    std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
+}
+
+/// Numbers of devices, because bcache keeps the old ones.
+static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
+
+impl Hybrid {
+    /// Makes both devices and what joins them, and brings the hot data into the cache.
+    pub(super) fn make(kind: Kind) -> Result<Self> {
+        let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
+        let disks = ["hfd", "hsd", "hmd"].map(|name| format!("{name}{number}"));
+        let [fast, slow, metadata] = &disks;
+        make_disk(fast, FAST_MIB, &[])?;
+        make_disk(slow, SLOW_MIB, &[("mbps", &SLOW_MB_PER_S.to_string())])?;
+        let sectors = SLOW_MIB * MIB / 512;
+        let name = match kind {
+            Kind::DmCache => {
+                make_disk(metadata, 16, &[])?;
+                join_by_dm(&format!(
+                    "0 {sectors} cache /dev/{metadata} /dev/{fast} /dev/{slow} 128 1 writeback smq 2 migration_threshold 4096"
+                ))?
+            }
+            // Filled to the brim, so that what it does not hold has to wait for the slow device.
+            Kind::DmWritecache => join_by_dm(&format!(
+                "0 {sectors} writecache s /dev/{slow} /dev/{fast} 4096 4 high_watermark 98 low_watermark 96"
+            ))?,
+            Kind::Bcache => join_by_bcache(fast, slow)?,
+        };
+        let path = match kind {
+            Kind::DmCache | Kind::DmWritecache => format!("/dev/mapper/{DM_NAME}"),
+            Kind::Bcache => format!("/dev/{name}"),
+        };
+        let number = std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))?.trim().to_owned();
+        let hybrid = Self { kind, path: path.into(), number, disks: disks.into() };
+        hybrid.warm()?;
+        Ok(hybrid)
+    }
+
+    /// The same as LVM does it; it stays until the machine ends.
+    pub(super) fn make_by_lvm(group: &str, volume: &str) -> Result<Self> {
+        let (fast, slow) = ("fast", "slow");
+        // Room for what LVM writes beside the data.
+        make_disk(fast, FAST_MIB + 32, &[])?;
+        make_disk(slow, SLOW_MIB + 64, &[("mbps", &SLOW_MB_PER_S.to_string())])?;
+        let path = PathBuf::from(format!("/dev/{group}/{volume}"));
+        let commands = format!(
+            "vgcreate {group} /dev/{slow} /dev/{fast}\n\
+             lvcreate -y -Wn -Zn -L {SLOW_MIB}m -n {volume} {group} /dev/{slow}\n\
+             lvcreate -y -Wn -Zn -l 100%PVS -n cache {group} /dev/{fast}\n\
+             lvconvert -y --type cache --cachevol cache --cachemode writeback --chunksize 64k \
+             --cachesettings migration_threshold=4096 {group}/{volume}\n"
+        );
+        lvm(&[slow, fast], &commands, std::slice::from_ref(&path))?;
+        let device = std::fs::metadata(&path)?.rdev();
+        let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let hybrid = Self { kind: Kind::DmCache, path, number, disks: Vec::new() };
+        hybrid.warm()?;
+        Ok(hybrid)
+    }
+
+    /// Blocks that a dm-cache has demoted and promoted until now: they take the slow device from the tenants.
+    pub(super) fn moved(&self) -> Result<Option<[u64; 2]>> {
+        if self.kind != Kind::DmCache {
+            return Ok(None);
+        }
+        let status = tool("dmsetup", &["status", "--noudevsync", &self.path.display().to_string()])?;
+        let words: Vec<&str> = status.split_whitespace().collect();
+        // After START LENGTH `cache`: sizes and places of metadata and cache, hits and misses of reads and of writes.
+        let word = |at: usize| words.get(at).and_then(|word| word.parse().ok()).context("dmsetup status");
+        Ok(Some([word(11)?, word(12)?]))
+    }
+
+    fn warm(&self) -> Result<()> {
+        let name = format!("--filename={}", self.path.display());
+        let size = format!("--size={}m", self.kind.hot_mib());
+        let fio = ["--name=warm", &name, &size, "--direct=1", "--ioengine=libaio", "--iodepth=8", "--bs=64k"];
+        tool("fio", &[&fio[..], &["--rw=randwrite", "--loops=2", "--output-format=terse"]].concat())?;
+        // What is promoted lately is still on its way.
+        thread::sleep(Duration::from_secs(2));
+        Ok(())
+    }
+
+    /// Takes it apart; bcache stays until the machine ends, because it lets go of nothing before all is written back.
+    pub(super) fn remove(self) -> Result<()> {
+        let used = match self.kind {
+            Kind::DmCache => &self.disks[..],
+            Kind::DmWritecache => &self.disks[..2],
+            Kind::Bcache => return Ok(()),
+        };
+        tool("dmsetup", &["remove", "--noudevsync", DM_NAME])?;
+        used.iter().try_for_each(|disk| remove_disk(disk))
+    }
+}
+
+/// Joins devices by device mapper; the result is the kernel's name of the hybrid.
+fn join_by_dm(table: &str) -> Result<String> {
+    tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", table])?;
+    tool("dmsetup", &["mknodes"])?;
+    Ok("dm-0".to_owned())
+}
+
+/// The same by bcache.
+fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
+    let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
+    let sizes = ["--bucket", "64k", "--block", "4k", "--wipe-bcache", "--writeback"];
+    tool("make-bcache", &[&sizes[..], &["-C", &fast, "-B", &slow_path]].concat())?;
+    for disk in [&fast, &slow_path] {
+        put("/sys/fs/bcache/register", disk)?;
+    }
+    let settings = format!("/sys/block/{slow}/bcache");
+    let name = until("device of bcache", || {
+        let link = std::fs::read_link(format!("{settings}/dev")).ok()?;
+        Path::new(&format!("{settings}/cache")).exists().then_some(())?;
+        Some(link.file_name()?.to_string_lossy().into_owned())
+    })?;
+    for (key, value) in [
+        ("sequential_cutoff", "0"),
+        ("cache_mode", "writeback"),
+        ("cache/congested_read_threshold_us", "0"),
+        ("cache/congested_write_threshold_us", "0"),
+    ] {
+        put(format!("{settings}/{key}"), value)?;
+    }
+    Ok(name)
+}
+
+/// Random numbers that are the same in every run (xorshift; Marsaglia 2003).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn around(&mut self, mean: f64) -> f64 {
+        mean * (0.5 + self.below(1_000) as f64 / 1_000.0)
+    }
+}
+
+/// What fio replays: bursts in the hot part `hot_mib` and in the cold rest, as long as they take at `rate` bytes per second,
+/// for so many seconds; reads or writes.
+fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, rate: u64, seconds: u64) -> String {
+    let device = device.display();
+    let blocks_of = |seconds: f64| (seconds * rate as f64 / BLOCK as f64) as u64;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
+    let mut text = format!("fio version 2 iolog\n{device} add\n{device} open\n");
+    let (mut left, mut cold) = (seconds * rate / BLOCK, false);
+    while left > 0 {
+        let (mean, from, to) =
+            if cold { (COLD_BURST_S, 2 * HOT_MIB, SLOW_MIB) } else { (HOT_BURST_S, hot_mib.start, hot_mib.end) };
+        let burst = blocks_of(random.around(mean)).min(left);
+        for _ in 0..burst {
+            let at = (from * MIB / BLOCK + random.below((to - from) * MIB / BLOCK)) * BLOCK;
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{device} {operation} {at} {BLOCK}");
+        }
+        left -= burst;
+        cold = !cold;
+    }
+    let _ = writeln!(text, "{device} close");
+    text
+}
+
+/// A tenant: a group, and fio in it.
+pub(super) struct Tenant {
+    pub(super) group: PathBuf,
+    /// What it was promised, in bytes per second.
+    pub(super) promised: u64,
+    number: String,
+    /// `read` or `write`.
+    direction: &'static str,
+    fio: Option<Running>,
+}
+
+/// Numbers of groups, so that each run has new ones: their counters begin at zero.
+static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
+
+impl Tenant {
+    /// Makes its group, without load.
+    pub(super) fn make(hybrid: &Hybrid, promised: u64) -> Result<Self> {
+        let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
+        Self::named(hybrid, &format!("tenant-{number}"), promised)
+    }
+
+    /// The same by the name of its group, which may be in another one.
+    pub(super) fn named(hybrid: &Hybrid, name: &str, promised: u64) -> Result<Self> {
+        let mut group = PathBuf::from(GROUPS);
+        for part in name.split('/') {
+            put(group.join("cgroup.subtree_control"), "+io")?;
+            group.push(part);
+            std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
+        }
+        let direction = hybrid.kind.direction();
+        Ok(Self { group, promised, number: hybrid.number.clone(), direction, fio: None })
+    }
+
+    /// Name of its group.
+    pub(super) fn name(&self) -> String {
+        self.group.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Starts its load: tenant `index` of `of`, each with its own part of the hot data, for at most `seconds`.
+    pub(super) fn load(&mut self, hybrid: &Hybrid, index: u64, of: u64, seconds: u64) -> Result<()> {
+        let part = hybrid.kind.hot_mib() / of;
+        let log = format!("/run/{}.iolog", self.name());
+        // Twice as much as the promise takes, so that it does not end early.
+        let (hot, rate) = (index * part..(index + 1) * part, self.promised);
+        put(&log, &bursts(&hybrid.path, self.direction, index + 1, hot, rate, 2 * seconds))?;
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
+        shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
+        shell.arg(format!("--filename={}", hybrid.path.display())).arg(format!("--read_iolog={log}"));
+        shell.args(["--output-format=terse", "--thread"]).stdin(Stdio::null()).stdout(Stdio::null());
+        self.fio = Some(Running::spawn(&mut shell)?);
+        until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
+    }
+
+    /// The word of this key in the hybrid device's row of a file of its group, for its direction.
+    fn word(&self, file: &str, key: &str) -> Result<Option<String>> {
+        let text = std::fs::read_to_string(self.group.join(file))?;
+        let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
+        let key = format!("{}{key}=", &self.direction[..1]);
+        let word = row.and_then(|row| row.split(' ').find_map(|word| word.strip_prefix(&key)));
+        Ok(word.map(str::to_owned))
+    }
+
+    /// The limit in `io.max`.
+    pub(super) fn limit(&self) -> Result<Option<u64>> {
+        let word = self.word("io.max", "bps")?.filter(|word| word != "max");
+        word.map(|word| word.parse().context("a limit")).transpose()
+    }
+
+    /// Sets the limit, as people do today.
+    pub(super) fn set_limit(&self, limit: Option<u64>) -> Result<()> {
+        let limit = limit.map_or_else(|| "max".into(), |limit| limit.to_string());
+        put(self.group.join("io.max"), &format!("{} {}bps={limit}", self.number, &self.direction[..1]))
+    }
+
+    /// Bytes that its group has moved.
+    fn bytes(&self) -> Result<u64> {
+        self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
+    }
+
+    /// Ends its load.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        if let Some(fio) = self.fio.take() {
+            signal(fio.id(), libc::SIGINT);
+            fio.wait(READY_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Ends its load and removes its group.
+    pub(super) fn remove(mut self) -> Result<()> {
+        self.stop()?;
+        until("end of a group", || std::fs::remove_dir(&self.group).ok())
+    }
+}
+
+/// How a throughput guarantee was met.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Kept {
+    /// |mean − promise| ÷ promise, in percent.
+    pub(super) dat_percent: f64,
+    /// Mean of |second − promise| ÷ promise, in percent, in those seconds in which it is least. A promise is kept in
+    /// seconds that have a beginning, and nobody tells which: seconds that begin elsewhere see what is had back as jitter.
+    pub(super) jitter_percent: f64,
+    /// The same in those in which it is most.
+    pub(super) worst_jitter_percent: f64,
+    /// Least of a tenth of a second and of a second, in MB/s: a shortfall is one long gap or many short ones.
+    pub(super) least_mb_per_s: [f64; 2],
+    pub(super) mb_per_s: f64,
+}
+
+impl std::fmt::Display for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { dat_percent, jitter_percent, worst_jitter_percent, least_mb_per_s: [part, second], mb_per_s } = self;
+        write!(
+            f,
+            "{mb_per_s:.2} MB/s, DAT {dat_percent:.2} %, jitter {jitter_percent:.1} to {worst_jitter_percent:.1} %, least \
+             {second:.1} MB/s in a second, {part:.1} in a tenth"
+        )
+    }
+}
+
+/// From throughputs in bytes per second of parts of equal length, `parts` in a second.
+fn kept(rates: &[f64], parts: usize, promised: f64) -> Kept {
+    let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
+    let extremes = |stretch: &[f64]| {
+        // All beginnings see as many seconds.
+        let seconds = (stretch.len() + 1 - parts) / parts;
+        let jitter = |first: usize| {
+            let seconds = stretch[first..].chunks_exact(parts).take(seconds);
+            let off: Vec<f64> = seconds.map(|second| (mean(second) - promised).abs() / promised * 100.0).collect();
+            mean(&off)
+        };
+        let jitters = (0..parts).map(jitter);
+        jitters.fold((f64::INFINITY, 0.0_f64), |(least, most), jitter| (least.min(jitter), most.max(jitter)))
+    };
+    // A controller that was not woken in time goes on with later seconds, which on a busy host it is now and then.
+    let stretches = rates.chunks(STRETCH_S * parts).filter(|stretch| stretch.len() + 1 >= 2 * parts);
+    let (least, most): (Vec<f64>, Vec<f64>) = stretches.map(extremes).unzip();
+    Kept {
+        dat_percent: (mean(rates) - promised).abs() / promised * 100.0,
+        jitter_percent: mean(&least),
+        worst_jitter_percent: mean(&most),
+        least_mb_per_s: [1, parts]
+            .map(|length| rates.windows(length).map(|rates| mean(rates) / 1e6).fold(f64::INFINITY, f64::min)),
+        mb_per_s: mean(rates) / 1e6,
+    }
+}
+
+/// How often in a second is looked.
+const PARTS: usize = 10;
+/// For how many seconds in a row a beginning counts as the same.
+const STRETCH_S: usize = 10;
+
+/// Measures all tenants for so many seconds.
+pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept>> {
+    let read = |tenants: &[Tenant]| -> Result<(Instant, Vec<u64>)> {
+        let bytes = tenants.iter().map(Tenant::bytes).collect::<Result<_>>()?;
+        Ok((Instant::now(), bytes))
+    };
+    let mut rates = vec![Vec::new(); tenants.len()];
+    let mut before = read(tenants)?;
+    let mut due = before.0;
+    for _ in 0..seconds * PARTS {
+        due += Duration::from_secs(1) / PARTS as u32;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let after = read(tenants)?;
+        let length = (after.0 - before.0).as_secs_f64();
+        for (rates, (before, after)) in rates.iter_mut().zip(before.1.iter().zip(&after.1)) {
+            rates.push((after - before) as f64 / length);
+        }
+        before = after;
+    }
+    for tenant in tenants.iter_mut() {
+        if let Some(fio) = &mut tenant.fio
+            && let Some(status) = fio.ended()?
+        {
+            bail!("the load of {} ended before its time: {status}", tenant.name());
+        }
+    }
+    Ok(rates.iter().zip(tenants).map(|(rates, tenant)| kept(rates, PARTS, tenant.promised as f64)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deviation_of_the_mean_and_mean_deviation() {
+        let whole = kept(&[90.0, 110.0, 70.0, 110.0], 1, 100.0);
+        assert!((whole.dat_percent - 5.0).abs() < 1e-9 && (whole.jitter_percent - 15.0).abs() < 1e-9, "{whole}");
+        assert_eq!(whole.jitter_percent, whole.worst_jitter_percent);
+        // What is short in one half is had back in the other one; seconds that begin between see neither whole.
+        let halves = kept(&[120.0, 80.0, 120.0, 100.0, 100.0, 80.0, 120.0, 80.0, 120.0], 2, 100.0);
+        assert!(halves.jitter_percent < 1e-9 && (halves.worst_jitter_percent - 5.0).abs() < 1e-9, "{halves}");
+    }
+
+    #[test]
+    fn bursts_hit_and_miss_in_turn_and_are_the_same_every_time() {
+        let make = || bursts(Path::new("/dev/x"), "read", 1, 0..60, 30 * MIB, 18);
+        let text = make();
+        assert_eq!(text, make());
+        let places: Vec<u64> = text
+            .lines()
+            .filter_map(|line| line.split_once(" read ")?.1.split(' ').next())
+            .map(|at| at.parse().expect("a place"))
+            .collect();
+        assert_eq!(places.len() as u64 * BLOCK, 540 * MIB);
+        assert!(places.iter().all(|at| at + BLOCK <= SLOW_MIB * MIB && at % BLOCK == 0));
+        let cold = places.iter().filter(|&&at| at >= HOT_MIB * MIB).count();
+        let part = cold as f64 / places.len() as f64;
+        assert!((0.06..0.16).contains(&part), "about a ninth misses: {part}");
+        let turns = places.windows(2).filter(|pair| (pair[0] < HOT_MIB * MIB) != (pair[1] < HOT_MIB * MIB)).count();
+        assert!((20..60).contains(&turns), "in bursts: {turns} turns");
+    }
+}

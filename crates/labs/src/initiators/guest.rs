@@ -1,0 +1,413 @@
+//! The steps of the lab of initiators, inside the machine.
+//!
+//! ```text
+//!  fio, one request at a time ─▶ disk of the database ─┐
+//!                                                      ├─▶ target ─▶ array: one request at a time, 3 ms each
+//!  fio, 32 requests at a time ─▶ disk of the backup ───┘
+//! ```
+//!
+//! Both disks are of the same kind: SCSI disks of the kernel's loopback target (tcm_loop), or of NVMe's (nvme-loop).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::base::process::{self, Running};
+use crate::check::figures::Figures;
+use crate::check::steps::{self, Plan};
+use crate::machine::devices::{CONFIG, make_disk};
+use crate::machine::guard::{self, Guard, Place};
+use crate::machine::guest::{keep_in_memory, put, tool, until};
+
+const ARRAY: &str = "/dev/array";
+/// Agents of two hosts, each with a disk of its own.
+const HOSTS: [Place; 2] =
+    [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
+const ETCD: &str = "http://127.0.0.1:2379";
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// What the database was promised. One request takes 3 ms alone, and 100 ms behind the backup.
+const GOAL_MS: f64 = 25.0;
+/// How long a load runs before it counts, without the agent and with it.
+const SETTLE_SECONDS: [u64; 2] = [1, 6];
+/// The same with two agents, of which each hears a period later of what the other did.
+const SETTLE_TOGETHER_SECONDS: u64 = 8;
+/// Longest load that is ended by hand.
+const NOISE_SECONDS: u64 = 65;
+/// For how long it counts then, in a short run and in a full one.
+const LOAD_SECONDS: [u64; 2] = [3, 5];
+
+type Step = fn(&Stage, &mut Figures) -> Result<String>;
+
+const STEPS: [(&str, Step); 5] = [
+    ("a_goal_is_kept_by_queue_depth_of_scsi_disks", |stage, figures| compare(stage, figures, Kind::Scsi)),
+    ("a_goal_is_kept_by_nr_requests_of_nvme_disks", |stage, figures| compare(stage, figures, Kind::Nvme)),
+    ("two_agents_keep_a_goal_together_through_etcd_and_go_on_alone_without", together),
+    ("a_killed_agent_leaves_no_short_queue", |stage, _| killed(stage, false)),
+    ("agent_and_sentinel_killed_leave_them_until_the_reset_or_the_next_start", |stage, _| killed(stage, true)),
+];
+
+fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
+    STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
+}
+
+/// Number of planned steps, for the host.
+pub(super) fn steps(plan: &Plan) -> usize {
+    wanted(plan).count()
+}
+
+/// Which initiator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Scsi,
+    Nvme,
+}
+
+/// A disk of the array on this host.
+#[derive(Clone)]
+struct Disk {
+    /// In `/dev`.
+    name: String,
+    /// Its queue's length.
+    setting: PathBuf,
+}
+
+impl Disk {
+    fn length(&self) -> Result<u32> {
+        let text = std::fs::read_to_string(&self.setting).with_context(|| self.setting.display().to_string())?;
+        Ok(text.trim().parse()?)
+    }
+}
+
+fn lengths(disks: &[Disk; 2]) -> Result<Vec<u32>> {
+    disks.iter().map(Disk::length).collect()
+}
+
+/// What the steps need: database and backup as disks of both kinds.
+struct Stage {
+    binary: PathBuf,
+    scsi: [Disk; 2],
+    nvme: [Disk; 2],
+    /// For how long a load counts.
+    load_seconds: u64,
+}
+
+impl Stage {
+    fn disks(&self, kind: Kind) -> &[Disk; 2] {
+        match kind {
+            Kind::Scsi => &self.scsi,
+            Kind::Nvme => &self.nvme,
+        }
+    }
+}
+
+/// In the guest: builds everything and takes the steps.
+pub(crate) fn run(plan: &Plan) -> Result<()> {
+    if !Path::new(CONFIG).join("nullb").exists() {
+        tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
+    }
+    // Serves one request at a time, in the order in which they come.
+    let slow = [("irqmode", "2"), ("completion_nsec", "3000000"), ("hw_queue_depth", "1"), ("memory_backed", "0")];
+    make_disk("array", 1024, &slow)?;
+    let scsi = scsi_disks()?;
+    let nvme = nvme_disks()?;
+    let programs = ["fio", "etcd"].into_iter().filter_map(process::find_program);
+    keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
+    println!("lab: ready");
+    let load_seconds = plan.either(LOAD_SECONDS[0], LOAD_SECONDS[1]);
+    let stage = Stage { binary: plan.binary.clone(), scsi, nvme, load_seconds };
+    for (name, step) in wanted(plan) {
+        steps::take(plan, name, |figures| step(&stage, figures));
+    }
+    Ok(())
+}
+
+fn make_dir(path: &str) -> Result<()> {
+    std::fs::create_dir_all(path).with_context(|| format!("cannot make {path}"))
+}
+
+fn link(to: &str, at: &str) -> Result<()> {
+    std::os::unix::fs::symlink(to, at).with_context(|| format!("cannot link {at} to {to}"))
+}
+
+/// Names of block devices that begin with `prefix`, in order.
+fn blocks(prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.starts_with(prefix));
+    names.sort();
+    names
+}
+
+/// Two SCSI disks, each behind a target of its own, as two hosts would have them.
+fn scsi_disks() -> Result<[Disk; 2]> {
+    let store = format!("{CONFIG}/target/core/iblock_0/array");
+    make_dir(&store)?;
+    put(format!("{store}/control"), &format!("udev_path={ARRAY}"))?;
+    put(format!("{store}/enable"), "1")?;
+    let disk = |number: u32| -> Result<Disk> {
+        let group = format!("{CONFIG}/target/loopback/naa.500140500000000{number}/tpgt_1");
+        make_dir(&group)?;
+        put(format!("{group}/nexus"), &format!("naa.600140500000000{number}"))?;
+        make_dir(&format!("{group}/lun/lun_0"))?;
+        link(&store, &format!("{group}/lun/lun_0/array"))?;
+        let name = until("SCSI disk", || blocks("sd").into_iter().nth(number as usize - 1))?;
+        let setting = format!("/sys/block/{name}/device/queue_depth").into();
+        Ok(Disk { name, setting })
+    };
+    Ok([disk(1)?, disk(2)?])
+}
+
+/// Two NVMe disks, each of a subsystem and a controller of its own, with one hardware queue.
+fn nvme_disks() -> Result<[Disk; 2]> {
+    let root = format!("{CONFIG}/nvmet");
+    make_dir(&format!("{root}/ports/1"))?;
+    put(format!("{root}/ports/1/addr_trtype"), "loop")?;
+    let disk = |number: u32| -> Result<Disk> {
+        let subsystem = format!("{root}/subsystems/lab{number}");
+        make_dir(&format!("{subsystem}/namespaces/1"))?;
+        put(format!("{subsystem}/attr_allow_any_host"), "1")?;
+        put(format!("{subsystem}/namespaces/1/device_path"), ARRAY)?;
+        put(format!("{subsystem}/namespaces/1/enable"), "1")?;
+        link(&subsystem, &format!("{root}/ports/1/subsystems/lab{number}"))?;
+        put("/dev/nvme-fabrics", &format!("transport=loop,nqn=lab{number},nr_io_queues=1,queue_size=64"))?;
+        // With the kernel's multipath the queue is that of the one path, which is hidden from /dev.
+        let is_disk = |name: &&String| Path::new("/dev").join(name).exists();
+        let name = until("NVMe disk", || blocks("nvme").iter().filter(is_disk).nth(number as usize - 1).cloned())?;
+        let (subsystem, _) = name.split_once('n').and_then(|_| name[4..].split_once('n')).context("name of a disk")?;
+        let path = blocks(&format!("nvme{subsystem}c")).into_iter().next().unwrap_or_else(|| name.clone());
+        let setting = format!("/sys/block/{path}/queue/nr_requests").into();
+        Ok(Disk { name, setting })
+    };
+    Ok([disk(1)?, disk(2)?])
+}
+
+/// Volumes of the array, and what the database was promised.
+fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
+    let volume = |(name, disk): (&str, &Disk)| {
+        let goal = if name == "database" { format!("response_time = \"{GOAL_MS}ms\"\n") } else { String::new() };
+        format!("[arrays.san.volumes.{name}]\ndevice = \"/dev/{}\"\n{goal}\n", disk.name)
+    };
+    of.into_iter().map(volume).collect()
+}
+
+/// One agent for both disks.
+fn one_for_both(stage: &Stage, [database, backup]: &[Disk; 2]) -> Result<Guard> {
+    Guard::start(&stage.binary, guard::ONLY, &volumes([("database", database), ("backup", backup)]))
+}
+
+/// One agent for each disk, as on two hosts.
+fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
+    let exchange = |place: Place| format!("[exchange]\netcd = [\"{ETCD}\"]\nhost = \"{}\"\n", place.name);
+    let start = |place: Place, disk: &Disk| {
+        Guard::start(&stage.binary, place, &(volumes([(place.name, disk)]) + &exchange(place)))
+    };
+    Ok([start(HOSTS[0], &disks[0])?, start(HOSTS[1], &disks[1])?])
+}
+
+fn start_etcd() -> Result<Running> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open("/run/etcd.log")?;
+    let mut command = process::program("etcd");
+    command.args(["--data-dir", "/run/etcd", "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
+    command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
+    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Before an agent is asked again: starting a program costs the emulated processor more than it does to wait.
+const REST: Duration = Duration::from_millis(400);
+
+/// Waits until all agents decide in this way: `shared`, with the others, or `lost`, each for itself.
+fn agree(agents: &[Guard; 2], standing: &str) -> Result<()> {
+    let is_so = |agent: &Guard| {
+        let state = agent.state().ok()?;
+        let exchanged = state["arrays"][0]["exchanged"] == (standing == "shared");
+        (state["exchange"]["standing"] == standing && exchanged).then_some(())
+    };
+    let all_are = || {
+        std::thread::sleep(REST);
+        agents.iter().try_for_each(is_so)
+    };
+    until(&format!("standing {standing:?} of both"), all_are).with_context(|| {
+        let states: Vec<String> =
+            agents.iter().map(|agent| agent.state().map_or_else(|e| e.to_string(), |s| s.to_string())).collect();
+        states.join("; ")
+    })
+}
+
+/// Reads of 4 KiB, so many at a time.
+fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
+    let mut command = process::program("fio");
+    command.args(["--name=load", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based"]);
+    command.args([format!("--filename=/dev/{}", disk.name), format!("--iodepth={depth}")]);
+    command.args([format!("--runtime={seconds}"), "--output-format=json".into(), "--thread".into()]).args(more);
+    command
+}
+
+/// Both loads until they are killed: no queue is shortened for a goal whose volume is idle.
+fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
+    let run = |disk: &Disk, depth: u32| {
+        Running::spawn(fio(disk, depth, NOISE_SECONDS, &[]).stdin(Stdio::null()).stdout(Stdio::null()))
+    };
+    Ok([run(database, 1)?, run(backup, 32)?])
+}
+
+/// The database's mean response time in ms, and the backup's requests per second.
+struct Served {
+    response_ms: f64,
+    backup_iops: f64,
+}
+
+/// Both loads at the same time; what comes after they have settled counts.
+fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Result<Served> {
+    let ramp = format!("--ramp_time={settle_seconds}");
+    let noise = std::fs::File::create("/run/backup.json")?;
+    let mut other = fio(backup, 32, seconds, &[&ramp]);
+    let other = Running::spawn(other.stdin(Stdio::null()).stdout(noise))?;
+    let text = process::output(&mut fio(database, 1, seconds, &[&ramp]))?;
+    other.wait(READY_LIMIT)?;
+    let figure = |text: &str, of: fn(&Value) -> Option<f64>| -> Result<f64> {
+        let from = text.find('{').context("fio said nothing")?;
+        let report: Value = serde_json::from_str(&text[from..]).context("what fio said")?;
+        of(&report["jobs"][0]["read"]).with_context(|| format!("fio said {report}"))
+    };
+    Ok(Served {
+        response_ms: figure(&text, |read| read["clat_ns"]["mean"].as_f64())? / 1e6,
+        backup_iops: figure(&std::fs::read_to_string("/run/backup.json")?, |read| read["iops"].as_f64())?,
+    })
+}
+
+/// The same load without the agent and with it.
+fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
+    let disks = stage.disks(kind);
+    let lengths = || lengths(disks);
+    let before = lengths()?;
+    let without = load(disks, SETTLE_SECONDS[0], stage.load_seconds)?;
+    let agent = one_for_both(stage, disks)?;
+    let with = load(disks, SETTLE_SECONDS[1], stage.load_seconds)?;
+    let (during, state) = (lengths()?, agent.state()?["arrays"][0].take());
+    let why = agent.ask(&["why", "san"])?;
+    agent.stop()?;
+    let after = lengths()?;
+    let detail = judge(figures, &without, &with, &before, &during, &[state])?;
+    ensure!(why.contains("backup of san"), "guard why said {why}");
+    ensure!(after == before, "after the agent's end queues are {after:?}: {detail}");
+    Ok(detail)
+}
+
+/// That the goal was missed without agents and kept with them, by what they did to the other disk.
+fn judge(
+    figures: &mut Figures,
+    without: &Served,
+    with: &Served,
+    before: &[u32],
+    during: &[u32],
+    states: &[Value],
+) -> Result<String> {
+    let detail = format!(
+        "goal {GOAL_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
+        without.response_ms, without.backup_iops, with.response_ms, with.backup_iops
+    );
+    if with.response_ms >= GOAL_MS {
+        println!("lab: the goal is not kept: {states:?}");
+    }
+    // Behind 32 requests of the backup, a request takes four times the target.
+    figures.at_least("without_ms", without.response_ms, GOAL_MS, GOAL_MS);
+    // A queue that is not shorter gives what there was without an agent.
+    figures.at_most("with_ms", with.response_ms, 0.75 * without.response_ms, GOAL_MS);
+    // With a queue of one request, the backup still takes turns with the database.
+    figures.at_least("backup_of_free", with.backup_iops / without.backup_iops, 0.25, 0.5);
+    ensure!(during[1] < before[1], "no queue became shorter: {detail}; {states:?}");
+    Ok(detail)
+}
+
+/// The same with an agent for each disk, of different kinds. Then etcd dies under load and comes back, and at the end one agent
+/// is stopped and one killed.
+fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
+    let disks = &[stage.scsi[0].clone(), stage.nvme[1].clone()];
+    let before = lengths(disks)?;
+    let without = load(disks, SETTLE_SECONDS[0], stage.load_seconds)?;
+    let etcd = start_etcd()?;
+    let agents = one_for_each(stage, disks)?;
+    agree(&agents, "shared")?;
+    let with = load(disks, SETTLE_TOGETHER_SECONDS, stage.load_seconds)?;
+    let during = lengths(disks)?;
+    agree(&agents, "shared").context("after the load")?;
+    let states = [agents[0].state()?, agents[1].state()?];
+    let detail = judge(figures, &without, &with, &before, &during, &states)?;
+    let noise = noise(disks)?;
+    let decided = |how: &str| {
+        let last = || {
+            std::thread::sleep(REST);
+            agents[1].ask(&["why", "san", "-n", "1"]).ok().filter(|last| last.contains(how))
+        };
+        until(&format!("decision of the backup's agent {how}"), last).map(drop)
+    };
+    decided("with other hosts")?;
+    let at = Instant::now();
+    etcd.kill();
+    agree(&agents, "lost")?;
+    let took = at.elapsed();
+    for place in HOSTS {
+        ensure!(place.said().contains("on its own"), "{} does not say that it is alone: {}", place.name, place.said());
+    }
+    decided("alone").context("without etcd")?;
+    let etcd = start_etcd()?;
+    agree(&agents, "shared").context("etcd is back")?;
+    decided("with other hosts").context("etcd is back")?;
+    until("shorter queue", || (disks[1].length().ok()? < before[1]).then_some(()))?;
+    let [database, backup] = agents;
+    database.stop()?;
+    ensure!(disks[0].length()? == before[0], "a stopped agent left {}", disks[0].length()?);
+    backup.kill(false)?;
+    until("original length", || (disks[1].length().ok()? == before[1]).then_some(()))?;
+    noise.into_iter().for_each(Running::kill);
+    etcd.kill();
+    Ok(format!(
+        "{detail}; both alone {:.1} s after etcd was killed, together again after its start",
+        took.as_secs_f64()
+    ))
+}
+
+/// Agent, and sentinel if `both`, killed while queues are shorter than before.
+fn killed(stage: &Stage, both: bool) -> Result<String> {
+    let mut details = String::new();
+    for kind in [Kind::Scsi, Kind::Nvme] {
+        let disks = stage.disks(kind);
+        let backup = &disks[1];
+        let before = backup.length()?;
+        let noise = noise(disks)?;
+        let shorter = || until("shorter queue", || (backup.length().ok()? < before).then_some(()));
+        let agent = one_for_both(stage, disks)?;
+        shorter()?;
+        let at = Instant::now();
+        agent.kill(both)?;
+        if both {
+            std::thread::sleep(Duration::from_secs(1));
+            ensure!(backup.length()? < before, "{kind:?}: who put it back?");
+            let said = guard::reset(&stage.binary, guard::ONLY)?;
+            ensure!(backup.length()? == before, "{kind:?}: guard reset left {}: {said}", backup.length()?);
+            let agent = one_for_both(stage, disks)?;
+            shorter()?;
+            agent.kill(both)?;
+            // The next one begins with what was there before, whatever it does then.
+            let agent = one_for_both(stage, disks)?;
+            let known = until("queue of the backup", || {
+                let state = agent.state().ok()?;
+                let backup =
+                    state["arrays"][0]["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
+                backup["queues"][0]["before"].as_u64()
+            })?;
+            agent.stop()?;
+            ensure!(known == u64::from(before), "{kind:?}: the next agent found {known} instead of {before}");
+            ensure!(backup.length()? == before, "{kind:?}: the next agent left {}", backup.length()?);
+            details += &format!("{kind:?}: short until `guard reset`, and until the next start. ");
+        } else {
+            until("original length", || (backup.length().ok()? == before).then_some(()))?;
+            details += &format!("{kind:?}: put back within {:.2} s. ", at.elapsed().as_secs_f64());
+        }
+        noise.into_iter().for_each(Running::kill);
+    }
+    Ok(details)
+}

@@ -1,0 +1,515 @@
+//! The iSCSI lab inside the machine: the steps, and those that hold single clients back.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::holding::{EDT, Holding, sentinel_of, sentinels};
+use super::stage::{self, Measured, Segments, Server, UNCAPPED, with_window};
+use super::{baselines, control, others, overhead, servers};
+use crate::check::figures::Figures;
+use crate::check::steps::{self, Plan};
+use crate::machine::guest::{signal, tool};
+
+/// How long each measurement of one delay takes, in a short run and in a full one.
+const MEASURE_SECONDS: [&str; 2] = ["1", "2"];
+/// Delays of the sweep, in microseconds: multiples of the step, up to the paper's longest.
+const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
+/// The same in a short run, and of actuators that hold by the same delays.
+const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
+/// The same as on kernels before 6.6.
+const FILTERS: [&str; 3] = ["--actuator", "edt", "--filters"];
+
+/// Two machines share the steps, side by side, so that the lab takes half as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Machine {
+    /// Delays by hand, baselines, deaths.
+    Delays,
+    /// The agent.
+    Agent,
+}
+
+impl Machine {
+    pub(super) const ALL: [Self; 2] = [Self::Delays, Self::Agent];
+
+    /// As on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Delays => "delays",
+            Self::Agent => "agent",
+        }
+    }
+}
+
+fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
+    stage::load(Server::Lio, host, arguments)
+}
+
+/// Least squares: intercept, slope, coefficient of determination.
+fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
+    let n = points.len() as f64;
+    let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let sxx: f64 = points.iter().map(|p| (p.0 - mx).powi(2)).sum();
+    let sxy: f64 = points.iter().map(|p| (p.0 - mx) * (p.1 - my)).sum();
+    let syy: f64 = points.iter().map(|p| (p.1 - my).powi(2)).sum();
+    let slope = sxy / sxx;
+    (my - slope * mx, slope, if syy > 0.0 { sxy * sxy / (sxx * syy) } else { 0.0 })
+}
+
+/// What a step says when it holds; an error when it does not.
+type Step = fn(&Plan, &mut Figures) -> Result<String>;
+
+/// In this order on each machine.
+const STEPS: [(Machine, &str, Step); 30] = [
+    (Machine::Delays, "a_configured_qdisc_is_refused", |plan, _| refuses_foreign(&plan.binary)),
+    (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |plan, figures| {
+        sweep(plan, figures, "acknowledgements", true, plan.either(&SHORT_SWEEP_US[..], &SWEEP_US), &[])
+    }),
+    (Machine::Delays, "reads_slow_down_with_the_delay_of_data", |plan, figures| {
+        sweep(plan, figures, "data", false, plan.either(&SHORT_SWEEP_US[..], &SWEEP_US), &[])
+    }),
+    (Machine::Delays, "writes_slow_down_with_departure_times", |plan, figures| {
+        sweep(plan, figures, "acknowledgements", true, &SHORT_SWEEP_US, &EDT)
+    }),
+    (Machine::Delays, "reads_slow_down_with_departure_times", |plan, figures| {
+        sweep(plan, figures, "data", false, &SHORT_SWEEP_US, &EDT)
+    }),
+    (Machine::Delays, "writes_slow_down_with_departure_times_by_filters", |plan, figures| {
+        sweep(plan, figures, "acknowledgements", true, &SHORT_SWEEP_US, &FILTERS)
+    }),
+    (Machine::Delays, "reads_slow_down_with_departure_times_by_filters", |plan, figures| {
+        sweep(plan, figures, "data", false, &SHORT_SWEEP_US, &FILTERS)
+    }),
+    (Machine::Delays, "a_client_over_ipv6_is_held_and_let_go", |plan, figures| over_ipv6(&plan.binary, figures)),
+    (Machine::Delays, "without_a_window_cap_all_packets_must_wait", |plan, _| uncapped(plan)),
+    (Machine::Delays, "other_clients_are_not_touched", |plan, figures| others::alone(plan, figures)),
+    (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", |plan, figures| {
+        others::beside_held(plan, figures)
+    }),
+    (Machine::Delays, "delay_against_rate_limits_and_policing", |plan, figures| baselines::compare(plan, figures)),
+    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |plan, figures| killed(&plan.binary, figures, false)),
+    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_after_its_timeout", |plan, figures| {
+        killed(&plan.binary, figures, true)
+    }),
+    (Machine::Delays, "agent_and_sentinel_killed_end_departure_times_at_once", |plan, figures| {
+        killed_with_departure_times(&plan.binary, figures)
+    }),
+    (Machine::Delays, "filters_go_whoever_is_killed", |plan, figures| killed_with_filters(&plan.binary, figures)),
+    (Machine::Delays, "a_killed_sentinel_is_replaced", |plan, _| sentinel_killed(&plan.binary)),
+    (Machine::Delays, "a_second_agent_is_refused", |plan, _| second_agent(&plan.binary)),
+    (Machine::Delays, "the_agent_costs_a_busy_device_nothing", |plan, figures| {
+        overhead::of_a_busy_device(plan, figures)
+    }),
+    (Machine::Delays, "the_agent_costs_a_busy_processor_little", |plan, figures| {
+        overhead::of_a_busy_processor(plan, figures)
+    }),
+    (Machine::Agent, "the_tutorial_works_as_written", |plan, _| control::tutorial(&plan.binary)),
+    (Machine::Agent, "the_agent_holds_20_ms", |plan, figures| control::agent(&plan.binary, figures, 20)),
+    (Machine::Agent, "the_agent_holds_15_ms", |plan, figures| control::agent(&plan.binary, figures, 15)),
+    (Machine::Agent, "the_agent_holds_10_ms", |plan, figures| control::agent(&plan.binary, figures, 10)),
+    (Machine::Agent, "a_percentile_is_what_the_load_itself_saw", |plan, figures| {
+        control::percentile(&plan.binary, figures)
+    }),
+    (Machine::Delays, "a_delay_without_effect_is_noticed", |plan, figures| {
+        control::without_effect(&plan.binary, figures)
+    }),
+    (Machine::Agent, "clients_of_tgt_are_found_and_held", |plan, _| servers::hold(&plan.binary, Server::Tgt)),
+    (Machine::Agent, "the_agent_keeps_a_goal_on_tgt", |plan, figures| {
+        servers::agent(&plan.binary, figures, Server::Tgt)
+    }),
+    (Machine::Agent, "clients_of_evenkeel_serve_are_found_and_held", |plan, _| {
+        servers::hold(&plan.binary, Server::Evenkeel)
+    }),
+    (Machine::Agent, "the_agent_keeps_a_goal_on_evenkeel_serve", |plan, figures| {
+        servers::agent(&plan.binary, figures, Server::Evenkeel)
+    }),
+];
+
+/// Steps of full runs, or when they are asked for: comparisons and costs, which only figures decide, and the agent with other
+/// targets and on another server, where what acts is the same.
+const ONLY_FULL: [&str; 6] = [
+    "delay_against_rate_limits_and_policing",
+    "the_agent_costs_a_busy_device_nothing",
+    "the_agent_costs_a_busy_processor_little",
+    "the_agent_holds_15_ms",
+    "the_agent_holds_10_ms",
+    "the_agent_keeps_a_goal_on_tgt",
+];
+
+fn wanted(machine: Machine, plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
+    let all = plan.full || !plan.only.is_empty();
+    let of_it = STEPS
+        .iter()
+        .filter(move |(on, name, _)| *on == machine && name.contains(&plan.only) && (all || !ONLY_FULL.contains(name)));
+    of_it.map(|(_, name, step)| (*name, *step))
+}
+
+/// Number of a machine's planned steps, for the host.
+pub(super) fn steps(machine: Machine, plan: &Plan) -> usize {
+    wanted(machine, plan).count()
+}
+
+/// In the guest: builds everything and takes the steps.
+pub(crate) fn run(plan: &Plan, machine: Machine) -> Result<()> {
+    stage::build()?;
+    stage::keep_in_memory(&plan.binary)?;
+    load(1, &["--seconds", "0.2", "--write"])?;
+    println!("lab: ready");
+    for (name, step) in wanted(machine, plan) {
+        steps::take(plan, name, |figures| step(plan, figures));
+    }
+    Ok(())
+}
+
+fn root_qdisc() -> Result<String> {
+    Ok(tool("tc", &["qdisc", "show", "dev", "br0", "root"])?.trim().to_owned())
+}
+
+fn refuses_foreign(binary: &Path) -> Result<String> {
+    tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", "pfifo", "limit", "777"])?;
+    let output = Command::new(binary)
+        .args(["guard", "hold", "--device", "br0", "--client", "10.0.0.11", "--delay", "1ms", "--for", "1s"])
+        .output()?;
+    let left = root_qdisc()?;
+    tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    ensure!(!output.status.success() && message.contains("pfifo 1:"), "guard hold said {message:?}");
+    ensure!(left.contains("777"), "the qdisc is now {left:?}");
+    Ok(String::new())
+}
+
+fn sweep(
+    plan: &Plan,
+    figures: &mut Figures,
+    packets: &str,
+    write: bool,
+    delays_us: &[u64],
+    more: &[&str],
+) -> Result<String> {
+    let mut arguments = vec!["--seconds", plan.either(MEASURE_SECONDS[0], MEASURE_SECONDS[1])];
+    if write {
+        arguments.push("--write");
+    }
+    let before = Segments::count()?;
+    let mut points = Vec::new();
+    let mut rates = BTreeMap::new();
+    let mut dropped = 0;
+    for &delay in delays_us {
+        // Without any delay nothing of ours is in force, not even the classes.
+        let holding = (delay > 0).then(|| Holding::start(&plan.binary, &[1], delay, packets, more)).transpose()?;
+        let measured = load(1, &arguments)?;
+        if let Some(holding) = holding {
+            dropped += holding.stop()?;
+        }
+        points.push((delay as f64 / 1e3, measured.mean_ms));
+        rates.insert(delay, measured.mb_per_s);
+        println!(
+            "lab: {packets} {:.2} ms: request {:.3} ms, {:.2} MB/s",
+            delay as f64 / 1e3,
+            measured.mean_ms,
+            measured.mb_per_s
+        );
+    }
+    let segments = before.since_start()?;
+    let (base, slope, fit) = line_through(&points);
+    let (full, held) = (rates[&0], rates[&9_500]);
+    let detail = format!(
+        "request = {base:.2} + {slope:.2} x delay ms, R2 {fit:.4}; {full:.2} -> {held:.2} MB/s at 9.5 ms; \
+         {segments}, {dropped} drops"
+    );
+    ensure!(fit > 0.99, "not linear: {detail}");
+    ensure!(full >= 4.0 * held, "less than a quarter: {detail}");
+    ensure!(dropped == 0, "packets were lost: {detail}");
+    segments.judge(figures, "retransmits");
+    Ok(detail)
+}
+
+/// An initiator over IPv6, by each actuator; what it does over IPv4 is another client's.
+fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
+    const DELAY_MS: f64 = 9.5;
+    stage::add_ipv6()?;
+    let writes = ["--seconds", "1", "--write"];
+    let before = Segments::count()?;
+    let free = stage::load_ipv6(&writes)?.mean_ms;
+    let mut detail = format!("{free:.2} ms a write free");
+    for more in [&["--client", stage::ADDRESS_6][..], &["--client", stage::ADDRESS_6, EDT[0], EDT[1]]] {
+        let holding = Holding::start(binary, &[], 9_500, "acknowledgements", more)?;
+        let (held, beside) = (stage::load_ipv6(&writes)?.mean_ms, load(1, &writes)?.mean_ms);
+        let dropped = holding.stop()?;
+        let after = stage::load_ipv6(&writes)?.mean_ms;
+        detail += &format!("; {held:.2} held, {beside:.2} over IPv4, {after:.2} let go, {dropped} drops");
+        ensure!(held >= free + 2.0 * DELAY_MS, "not held: {detail}");
+        ensure!(beside <= 1.1 * free && after <= 1.1 * free, "held without need: {detail}");
+        ensure!(dropped == 0, "packets were lost: {detail}");
+    }
+    let segments = before.since_start()?;
+    segments.judge(figures, "retransmits");
+    Ok(format!("{detail}; {segments}"))
+}
+
+fn uncapped(plan: &Plan) -> Result<String> {
+    let writes = ["--seconds", plan.either(MEASURE_SECONDS[0], MEASURE_SECONDS[1]), "--write"];
+    let measure = |packets: &str| -> Result<Measured> {
+        let holding = Holding::start(&plan.binary, &[1], 9_500, packets, &[])?;
+        let measured = load(1, &writes);
+        holding.stop()?;
+        measured
+    };
+    let (free, bare, all) = with_window(UNCAPPED, || {
+        let free = load(1, &writes)?;
+        Ok((free, measure("acknowledgements")?, measure("all")?))
+    })?;
+    let detail = format!(
+        "{:.2} MB/s free, {:.2} with acknowledgements delayed by 9.5 ms, {:.2} with all packets",
+        free.mb_per_s, bare.mb_per_s, all.mb_per_s
+    );
+    // If acknowledgements did bite here, the agent's fallback would be there for nothing.
+    ensure!(bare.mb_per_s > 0.9 * free.mb_per_s, "acknowledgements bite: {detail}");
+    ensure!(all.mb_per_s < free.mb_per_s / 3.0, "all packets do not bite: {detail}");
+    Ok(detail)
+}
+
+/// Kills with SIGKILL. With `both`, the sentinel goes first and the table does not belong to the process, so that
+/// nothing but the timeout is left.
+fn killed(binary: &Path, figures: &mut Figures, both: bool) -> Result<String> {
+    const TIMEOUT: Duration = Duration::from_secs(6);
+    let free = load(1, &["--seconds", "1", "--write"])?;
+    let more: &[&str] = if both { &["--shared-table", "--timeout", "6s"] } else { &[] };
+    let holding = Holding::start(binary, &[1], 9_500, "all", more)?;
+    let held = load(1, &["--seconds", "1", "--write"])?;
+    ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay does not bite: {free:?}, {held:?}");
+    let killed_at = Instant::now();
+    if both {
+        holding.kill_with_sentinel()?;
+    } else {
+        holding.running.kill();
+    }
+    let mut detail = String::new();
+    if both {
+        let still = load(1, &["--seconds", "1", "--write"])?;
+        ensure!(
+            still.mean_ms > 3.0 * free.mean_ms,
+            "the delay ended {:?} after the kill, before its timeout: {still:?}; left: {}, sentinels {:?}, rules {}",
+            killed_at.elapsed(),
+            root_qdisc()?,
+            sentinels()?,
+            tool("nft", &["list", "ruleset"]).unwrap_or_else(|error| format!("{error:#}"))
+        );
+        thread::sleep((TIMEOUT + Duration::from_millis(500)).saturating_sub(killed_at.elapsed()));
+        detail.push_str("with nobody left, ");
+    } else {
+        let deadline = Duration::from_secs(10);
+        while root_qdisc()?.contains("htb") {
+            ensure!(killed_at.elapsed() < deadline, "the sentinel did not remove the classes: {}", root_qdisc()?);
+            thread::sleep(Duration::from_millis(20));
+        }
+        detail.push_str(&format!("classes gone {:.2} s after the kill, ", killed_at.elapsed().as_secs_f64()));
+    }
+    let after = load(1, &["--seconds", "1", "--write"])?;
+    detail.push_str(&format!(
+        "request {:.2} ms free, {:.2} held, {:.2} after the kill",
+        free.mean_ms, held.mean_ms, after.mean_ms
+    ));
+    as_before(figures, after.mean_ms, free.mean_ms);
+    if both {
+        // What is left is without effect, and found without the journal too.
+        std::fs::remove_file("/run/hold.journal")?;
+        let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
+        ensure!(output.status.success() && !root_qdisc()?.contains("htb"), "guard reset said {said}");
+        detail.push_str("; guard reset removed the classes");
+    }
+    Ok(detail)
+}
+
+/// A request after a delay of 9.5 ms has ended, beside one before it.
+fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
+    figures.at_most("after_of_free", after_ms / free_ms, (free_ms + 9.5) / free_ms, 1.05);
+}
+
+/// The program goes with the process that attached it, whoever else dies.
+fn killed_with_departure_times(binary: &Path, figures: &mut Figures) -> Result<String> {
+    let free = load(1, &["--seconds", "0.5", "--write"])?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &EDT)?;
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    holding.kill_with_sentinel()?;
+    let after = load(1, &["--seconds", "0.5", "--write"])?;
+    let left = root_qdisc()?;
+    let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
+    let detail = format!(
+        "request {:.2} ms free, {:.2} held, {:.2} after the kill; left: {left:?}",
+        free.mean_ms, held.mean_ms, after.mean_ms
+    );
+    ensure!(held.mean_ms > free.mean_ms + 9.5, "the delay does not bite: {detail}");
+    as_before(figures, after.mean_ms, free.mean_ms);
+    ensure!(output.status.success() && !root_qdisc()?.contains("7ee1:"), "guard reset said {said}");
+    Ok(detail)
+}
+
+/// What is left of filters on the bridge: ours and foreign ones, and what they hang on.
+fn filters() -> Result<String> {
+    let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
+    let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");
+    let filters = tool("tc", &["filter", "show", "dev", "br0", "egress"])?;
+    Ok(format!("{hooks} {}", filters.trim()).trim().to_owned())
+}
+
+/// A filter outlives its process: the sentinel removes it, `guard reset` where there is no journal, and the next agent; until
+/// then what it holds ends by its timeout. What somebody else hung there stays.
+fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
+    // Long enough for a busy machine to start a client within it.
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(20);
+    let request = || Ok::<f64, anyhow::Error>(load(1, &["--seconds", "0.5", "--write"])?.mean_ms);
+    let free = request()?;
+    let start = || Holding::start(binary, &[1], 9_500, "all", &[&FILTERS[..], &["--timeout", "10s"]].concat());
+    let bites = |held: f64| {
+        ensure!(held > free + 9.5, "the delay does not bite: {free:.2} ms, {held:.2} ms held");
+        Ok(())
+    };
+
+    // The agent alone.
+    let holding = start()?;
+    let (held, attached) = (request()?, filters()?);
+    bites(held)?;
+    ensure!(attached.contains("clsact") && attached.contains("evenkeel"), "no filter: {attached}");
+    holding.running.kill();
+    let killed_at = Instant::now();
+    while !filters()?.is_empty() || root_qdisc()?.contains("7ee1:") {
+        ensure!(killed_at.elapsed() < LIMIT, "the sentinel did not remove it: {}", filters()?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let after = request()?;
+    let mut detail = format!(
+        "request {free:.2} ms free, {held:.2} held; agent killed: gone after {:.2} s, {after:.2} ms",
+        killed_at.elapsed().as_secs_f64()
+    );
+    let mut slowest = after;
+
+    // Both: the timeout, then `guard reset` with the journal, without it, and the next start, also of an agent that has
+    // another journal and no use for filters.
+    for cure in ["reset", "reset without a journal", "start", "start with classes and without a journal"] {
+        let holding = start()?;
+        holding.kill_with_sentinel()?;
+        let killed_at = Instant::now();
+        bites(request()?)?;
+        thread::sleep((TIMEOUT + Duration::from_millis(200)).saturating_sub(killed_at.elapsed()));
+        let after = request()?;
+        slowest = slowest.max(after);
+        ensure!(filters()?.contains("evenkeel"), "nothing was left to remove");
+        let hooks = filters()?.matches("clsact").count();
+        let forgotten = cure.ends_with("without a journal");
+        if forgotten {
+            std::fs::remove_file("/run/hold.journal")?;
+        }
+        if cure == "start" {
+            start()?.stop()?;
+        } else if cure.starts_with("start") {
+            Holding::start(binary, &[99], 1_000, "all", &[])?.stop()?;
+        } else {
+            let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
+            ensure!(output.status.success(), "guard reset: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        let left = filters()?;
+        // Without the journal nobody knows whose `clsact` it is.
+        let expected = if forgotten { hooks } else { 0 };
+        ensure!(!left.contains("evenkeel") && left.matches("clsact").count() == expected, "left after {cure}: {left}");
+        ensure!(!root_qdisc()?.contains("7ee1:"), "left after {cure}: {}", root_qdisc()?);
+        if expected > 0 {
+            tool("tc", &["qdisc", "del", "dev", "br0", "clsact"])?;
+        }
+        detail += &format!("; both killed: {after:.2} ms after the timeout, removed by {cure}");
+    }
+
+    // Somebody else's.
+    tool("tc", &["qdisc", "add", "dev", "br0", "clsact"])?;
+    tool("tc", &["filter", "add", "dev", "br0", "egress", "matchall", "classid", "1:1"])?;
+    let holding = start()?;
+    bites(request()?)?;
+    holding.stop()?;
+    let left = filters()?;
+    ensure!(left.contains("matchall") && !left.contains("evenkeel"), "left beside a foreign filter: {left}");
+    tool("tc", &["qdisc", "del", "dev", "br0", "clsact"])?;
+    as_before(figures, slowest, free);
+    Ok(detail)
+}
+
+/// The agent survives its sentinel, and starts another one, which does its work.
+fn sentinel_killed(binary: &Path) -> Result<String> {
+    const LIMIT: Duration = Duration::from_secs(2);
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+    let first = sentinel_of(holding.running.id())?;
+    signal(first, libc::SIGKILL);
+    let killed_at = Instant::now();
+    let second = loop {
+        match sentinel_of(holding.running.id()) {
+            Ok(pid) if pid != first => break pid,
+            _ => ensure!(killed_at.elapsed() < LIMIT, "no other sentinel was started"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let replaced_s = killed_at.elapsed().as_secs_f64();
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    ensure!(held.mean_ms > 9.5, "the delay ended with the sentinel: {held:?}");
+    holding.running.kill();
+    let killed_at = Instant::now();
+    while root_qdisc()?.contains("htb") || Path::new(&format!("/proc/{second}")).exists() {
+        ensure!(killed_at.elapsed() < LIMIT, "the second sentinel did not remove the classes: {}", root_qdisc()?);
+        thread::sleep(Duration::from_millis(20));
+    }
+    let after = load(1, &["--seconds", "0.5", "--write"])?;
+    ensure!(after.mean_ms < 9.5, "still held: {after:?}");
+    Ok(format!("another sentinel after {replaced_s:.2} s; it removed the classes when the agent was killed"))
+}
+
+/// Another agent, with a journal of its own so that no lock keeps it away, is refused and leaves the first one's
+/// delay as it is.
+fn second_agent(binary: &Path) -> Result<String> {
+    let free = load(1, &["--seconds", "0.5", "--write"])?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
+    let output = Command::new(binary)
+        .args(["guard", "hold", "--device", "br0", "--client", "10.0.0.12", "--delay", "1ms", "--for", "1s"])
+        .args(["--journal", "/run/second.journal"])
+        .output()?;
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let held = load(1, &["--seconds", "0.5", "--write"])?;
+    let reset = Command::new(binary).args(["guard", "reset", "--journal", "/run/second.journal"]).output()?;
+    let still = load(1, &["--seconds", "0.5", "--write"])?;
+    holding.stop()?;
+    ensure!(!output.status.success() && message.contains("another agent"), "the second one said {message:?}");
+    let refusal = String::from_utf8_lossy(&reset.stderr).trim().to_owned();
+    ensure!(!reset.status.success() && refusal.contains("another agent"), "guard reset said {refusal:?}");
+    let detail =
+        format!("{:.2} ms a request free, {:.2} and {:.2} beside it", free.mean_ms, held.mean_ms, still.mean_ms);
+    ensure!(held.mean_ms.min(still.mean_ms) > free.mean_ms + 9.5, "the first one's delay is gone: {detail}");
+    Ok(detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_found() {
+        let points: Vec<(f64, f64)> = (0..5).map(|d| (f64::from(d), 2.9 + 2.0 * f64::from(d))).collect();
+        let (base, slope, fit) = line_through(&points);
+        assert!((base - 2.9).abs() < 1e-9 && (slope - 2.0).abs() < 1e-9 && fit > 0.999_999);
+        assert!(line_through(&[(0.0, 1.0), (1.0, 0.0), (2.0, 1.0)]).2 < 0.1);
+    }
+
+    #[test]
+    fn every_step_is_taken_on_one_machine() {
+        let count = |only: &str, full| {
+            let plan = Plan { binary: "evenkeel".into(), only: only.into(), full, repeats: 1 };
+            Machine::ALL.map(|machine| steps(machine, &plan)).iter().sum::<usize>()
+        };
+        assert_eq!(count("", true), STEPS.len());
+        assert_eq!(count("", false), STEPS.len() - ONLY_FULL.len());
+        assert_eq!((count(ONLY_FULL[0], false), count("no such step", true)), (1, 0));
+    }
+}

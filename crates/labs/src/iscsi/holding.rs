@@ -1,0 +1,84 @@
+//! `evenkeel guard hold` under way: single clients held back.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::stage::address;
+use crate::base::process::Running;
+use crate::machine::guest::signal;
+
+/// The other actuator.
+pub(super) const EDT: [&str; 2] = ["--actuator", "edt"];
+
+/// `evenkeel guard hold` under way.
+pub(super) struct Holding {
+    pub(super) running: Running,
+    lines: std::io::Lines<BufReader<Box<dyn std::io::Read + Send>>>,
+}
+
+impl Holding {
+    pub(super) fn start(binary: &Path, hosts: &[usize], delay_us: u64, packets: &str, more: &[&str]) -> Result<Self> {
+        let mut command = Command::new(binary);
+        command.args(["guard", "hold", "--device", "br0"]);
+        for &host in hosts {
+            command.args(["--client", &address(host)]);
+        }
+        command.args(["--delay", &format!("{delay_us}us"), "--packets", packets, "--journal", "/run/hold.journal"]);
+        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut running = Running::spawn(&mut command)?;
+        let output: Box<dyn std::io::Read + Send> = Box::new(running.take_stdout()?);
+        let mut lines = BufReader::new(output).lines();
+        let mut first = lines.next().context("guard hold said nothing")??;
+        // What an earlier one left comes first.
+        while first.ends_with(": put back") {
+            first = lines.next().context("guard hold ended without a word")??;
+        }
+        ensure!(first.starts_with("holding "), "guard hold said {first:?}");
+        Ok(Self { running, lines })
+    }
+
+    /// Kills its sentinel, then itself. It is stopped before, because it would start another sentinel.
+    pub(super) fn kill_with_sentinel(self) -> Result<()> {
+        signal(self.running.id(), libc::SIGSTOP);
+        signal(sentinel_of(self.running.id())?, libc::SIGKILL);
+        self.running.kill();
+        Ok(())
+    }
+
+    /// Ends it as Ctrl-C does; the result is how many packets it dropped.
+    pub(super) fn stop(mut self) -> Result<u64> {
+        signal(self.running.id(), libc::SIGTERM);
+        let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
+        ensure!(self.running.wait(Duration::from_secs(20))?.success(), "guard hold failed");
+        let dropped = last.strip_prefix("put back; ").and_then(|t| t.split(' ').next()).and_then(|n| n.parse().ok());
+        dropped.with_context(|| format!("guard hold ended with {last:?}"))
+    }
+}
+
+/// Sentinels that run, as process and parent.
+pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|n| n.parse().ok()) else { continue };
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if line.split(|&b| b == 0).any(|word| word == b"sentinel") {
+            // After the name in parentheses come the state and the parent.
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+            found.extend(parent.map(|parent| (pid, parent)));
+        }
+    }
+    Ok(found)
+}
+
+/// The sentinel of an agent.
+pub(super) fn sentinel_of(agent: u32) -> Result<u32> {
+    let all = sentinels()?;
+    let own = all.iter().find(|(_, parent)| *parent == agent);
+    own.map(|(pid, _)| *pid).with_context(|| format!("agent {agent} has no sentinel; there are {all:?}"))
+}

@@ -1,0 +1,163 @@
+//! What the agent costs while it throttles nobody: throughput without it and with it, in turn, where the device is what
+//! limits it and where the processor is.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::control::Agent;
+use super::holding::{EDT, Holding};
+use super::observe::{Window, mean, observe, writers};
+use super::stage::{Segments, Server, load_fast};
+use crate::check::figures::Figures;
+use crate::check::steps::Plan;
+use crate::machine::guest::tool;
+
+/// Queueing disciplines that come or go under load may cost a packet, and the connection that lost it a pause; that is
+/// paid once.
+const SETTLED: Duration = Duration::from_millis(700);
+/// A goal that nobody endangers.
+const GOAL_MS: u32 = 500;
+/// What may be lost of the throughput, in percent, and what is aimed at.
+const LIMIT: f64 = 3.0;
+const WANTED: f64 = 1.0;
+/// The same where the emulated processor is the limit, which copies at a byte an instruction.
+const PROCESSOR_LIMIT: f64 = 7.0;
+/// What the emulated processor does in a second.
+const INSTRUCTIONS_PER_S: f64 = 500e6;
+const TICKS_PER_S: f64 = 10.0;
+
+fn loss(without: f64, with: f64) -> f64 {
+    (1.0 - with / without) * 100.0
+}
+
+/// Twelve writers on the slow device, the agent coming and going beside them.
+pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<String> {
+    let rounds = plan.either(2, 4);
+    const WINDOW: Duration = Duration::from_secs(2);
+    let before = Segments::count()?;
+    let writing = writers(Server::Lio, 60)?;
+    thread::sleep(Duration::from_millis(1500));
+    let rates = std::cell::RefCell::new(Vec::new());
+    let window = || -> Result<f64> {
+        thread::sleep(SETTLED);
+        let mut windows: Vec<Window> = Vec::new();
+        observe(&Server::Lio.device(1), Instant::now(), 1, WINDOW, &mut windows)?;
+        let rate = mean(windows.iter().map(|w| w.written_mb_per_s));
+        rates.borrow_mut().push(format!("{rate:.2}"));
+        Ok(rate)
+    };
+    let (mut without, mut with, mut processor) = (0.0, 0.0, 0.0);
+    for round in 0..rounds {
+        let mut guarded = || -> Result<()> {
+            let agent = Agent::start(&plan.binary, GOAL_MS, "10s")?;
+            with += window()? / f64::from(rounds);
+            processor += agent.processor_percent()? / f64::from(rounds);
+            agent.stop().map(drop)
+        };
+        // In turn first and last, so that what drifts meets both alike.
+        if round % 2 == 1 {
+            guarded()?;
+        }
+        without += window()? / f64::from(rounds);
+        if round % 2 == 0 {
+            guarded()?;
+        }
+    }
+    drop(writing);
+    let lost = loss(without, with);
+    println!("lab: in turn without, with, with, without, ...: {} MB/s", rates.borrow().join(" "));
+    let detail = format!(
+        "{without:.2} -> {with:.2} MB/s, a loss of {lost:.2} %; {:.2} million instructions a tick; {}",
+        processor / 100.0 * INSTRUCTIONS_PER_S / TICKS_PER_S / 1e6,
+        before.since_start()?
+    );
+    if lost > WANTED {
+        println!("lab: missed: a loss of {lost:.2} % is more than {WANTED} %");
+    }
+    // The twelve writers keep the device busy whatever the processor does beside it, unless one of them is throttled.
+    figures.at_most("loss_percent", lost, 15.0, LIMIT);
+    Ok(detail)
+}
+
+/// Throughput in MB/s of one writer, then of one reader, on the device that serves at once.
+fn fast() -> Result<[f64; 2]> {
+    let write = load_fast(&["--seconds", "0.3", "--write"])?.mb_per_s;
+    Ok([write, load_fast(&["--seconds", "0.3"])?.mb_per_s])
+}
+
+/// One client that the processor limits, with nothing; with what each actuator sets while somebody else is held; and with
+/// the agent while nobody is.
+pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<String> {
+    const ROUNDS: usize = 2;
+    const ARMS: [&str; 9] = [
+        "nothing",
+        "a queue of the plainest kind",
+        "another held by classes",
+        "another held by departure times",
+        "agent with classes",
+        "agent with departure times",
+        "agent that only watches",
+        "the agent's root without the agent",
+        "fq as the root",
+    ];
+    /// Arms in which nobody is held and the agent could hold.
+    const IDLE: std::ops::Range<usize> = 4..6;
+    // What else is measured says where a loss comes from.
+    let is_measured = |arm: usize| plan.full || arm == 0 || IDLE.contains(&arm);
+    let mut rates = [[0.0; 2]; ARMS.len()];
+    fast()?;
+    for _ in 0..ROUNDS {
+        for (arm, rates) in rates.iter_mut().enumerate().filter(|(arm, _)| is_measured(*arm)) {
+            let found = match arm {
+                0 => fast()?,
+                // The bridge has none, which a network card always has: what any would cost is part of what ours costs.
+                1 | 7 | 8 => {
+                    let kind: &[&str] = match arm {
+                        1 => &["pfifo"],
+                        7 => &["htb"],
+                        _ => &["fq", "nopacing", "limit", "100000", "flow_limit", "100000"],
+                    };
+                    tool("tc", &[&["qdisc", "add", "dev", "br0", "root", "handle", "1:"], kind].concat())?;
+                    let found = fast()?;
+                    tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
+                    found
+                }
+                2 | 3 => {
+                    let holding = Holding::start(&plan.binary, &[99], 1_000, "all", if arm == 2 { &[] } else { &EDT })?;
+                    let found = fast()?;
+                    holding.stop()?;
+                    found
+                }
+                6 => {
+                    let agent = Agent::watching(&plan.binary, GOAL_MS, "10s")?;
+                    let found = fast()?;
+                    agent.stop()?;
+                    found
+                }
+                _ => {
+                    let actuator = if arm == 5 { "edt" } else { "netem" };
+                    let agent = Agent::start_by(&plan.binary, GOAL_MS, "10s", actuator, "mean")?;
+                    let found = fast()?;
+                    agent.stop()?;
+                    found
+                }
+            };
+            rates.iter_mut().zip(found).for_each(|(sum, rate)| *sum += rate / ROUNDS as f64);
+        }
+    }
+    let lost = |arm: usize, kind: usize| loss(rates[0][kind], rates[arm][kind]);
+    let mut detail = format!("a writer of {:.1} MB/s and a reader of {:.1} lose", rates[0][0], rates[0][1]);
+    for (arm, name) in ARMS.iter().enumerate().skip(1).filter(|(arm, _)| is_measured(*arm)) {
+        detail += &format!(" {:.2} and {:.2} % ({name}),", lost(arm, 0), lost(arm, 1));
+    }
+    let detail = detail.trim_end_matches(',').to_owned();
+    let worst = IDLE.flat_map(|arm| [lost(arm, 0), lost(arm, 1)]).fold(0.0, f64::max);
+    if worst > WANTED {
+        println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
+    }
+    // A program that looks at every packet while nobody is throttled.
+    figures.at_most("loss_percent", worst, 30.0, PROCESSOR_LIMIT);
+    Ok(detail)
+}

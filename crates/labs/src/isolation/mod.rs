@@ -1,0 +1,211 @@
+//! Attacks on a server beside a light client with a reservation.
+
+mod attacker;
+mod attacks;
+mod light;
+mod stage;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use crate::base::client::Client;
+use crate::check::figures::{Figures, told};
+use crate::check::run::{Lab, Options};
+use attacks::{ATTACKS, Attack, BULK, Setting};
+use light::{ANEW_LIMIT, Anew, Light};
+use stage::Stage;
+
+pub(super) use attacker::{Options as AttackerOptions, run as attack};
+
+/// Before anything is measured.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// Until a bulk writer has as much in flight as it may.
+const BULK_RISE: Duration = Duration::from_millis(200);
+/// Between the end of the bulk writer and the attack.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the light client is measured beside a bulk writer and beside an attack, in a short run and in a full one.
+const REFERENCE: [Duration; 2] = [Duration::from_millis(700), Duration::from_millis(2_000)];
+const MEASURED: [Duration; 2] = [Duration::from_millis(1_200), Duration::from_millis(3_000)];
+/// An attack goes on so long after what is measured, so that its end helps no request of that.
+const BEYOND: Duration = Duration::from_millis(200);
+/// How long requests of the light client may wait after the attack, before they count as never answered.
+const SETTLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The bars: what of its reservation the light client gets, its p99 as a multiple of that beside a bulk writer, seconds until a
+/// new connection has read (less than TCP takes to send a lost SYN again), processors that a storm costs.
+const SHARE_BAR: f64 = 0.95;
+const P99_BAR: f64 = 1.5;
+const ANEW_BAR_S: f64 = 1.0;
+const STORM_BAR: f64 = 0.1;
+/// Beyond what any working mechanism gives; README.md derives them.
+const SHARE_SURE: f64 = 0.25;
+const P99_SURE: f64 = 40.0;
+const ANEW_SURE_S: f64 = 5.0;
+const P99_NEVER_WRONG: Duration = Duration::from_millis(250);
+
+/// Runs the lab and reports each attack.
+pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let mut stage = Stage::new(&options.binary, options.keep)?;
+    let mut tried = 0;
+    for (number, attack) in ATTACKS.iter().enumerate() {
+        if !attack.name.contains(&options.only) {
+            continue;
+        }
+        tried += 1;
+        if let Some(reason) = stage.missing(attack) {
+            skip(lab, attack.name, reason)?;
+            continue;
+        }
+        let settings = if options.full { attacks::everywhere(number) } else { vec![attacks::once(number)] };
+        for setting in settings {
+            try_at(lab, options, &mut stage, attack, stage::place_of(attack, setting));
+        }
+    }
+    ensure!(tried > 0, "no attack has {:?} in its name", options.only);
+    Ok(())
+}
+
+/// Counts an attack as skipped, where the test runner collects names and reasons.
+fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
+    if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+        let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log)?;
+        writeln!(log, "lab::isolation::{name}: {reason}")?;
+    }
+    lab.passed(name, &format!("skipped: {reason}"));
+    Ok(())
+}
+
+fn try_at(lab: &mut Lab, options: &Options, stage: &mut Stage, attack: &Attack, setting: Setting) {
+    let begun = Instant::now();
+    let check = if options.full { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
+    let repeats = if options.full { options.repeats } else { 1 };
+    let mut figures = Figures::default();
+    let outcome = figures.collect(repeats, |figures| attempt(options, stage, attack, setting, figures));
+    for line in figures.lines() {
+        println!("lab: figure isolation::{}_{setting}_{line}", attack.name);
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    lab.check(&check, outcome.is_ok(), &format!("{setting}, {}, {seconds:.1} s", told(&outcome)));
+}
+
+/// One attack, and how the light client fares.
+fn attempt(
+    options: &Options,
+    stage: &mut Stage,
+    attack: &Attack,
+    setting: Setting,
+    figures: &mut Figures,
+) -> Result<String> {
+    let long = usize::from(options.full);
+    let mut servers = stage.serve(attack, setting)?;
+    let address = servers.light_address();
+    let light = Light::start(&address)?;
+    thread::sleep(WARM_UP);
+
+    let bulk = servers.attack(&BULK, BULK_RISE + REFERENCE[long])?;
+    thread::sleep(BULK_RISE);
+    let begin = Instant::now();
+    thread::sleep(REFERENCE[long]);
+    let end = Instant::now();
+    bulk.end()?;
+    light.settle(end, SETTLE_LIMIT);
+    let reference = light.window(begin, end)?;
+    thread::sleep(PAUSE);
+    let quiet = if attack.storm { Some(processors(&servers, REFERENCE[long])?) } else { None };
+
+    let attackers = servers.attack(attack, attack.rise + MEASURED[long] + BEYOND)?;
+    let anew = Anew::start(move || {
+        let mut client = Client::connect_once(&address, light::EXPORT, ANEW_LIMIT)?;
+        client.read(0, &mut [0; 4_096])?;
+        client.disconnect()
+    });
+    let status = servers.status();
+    let health = attack.health.then(|| Anew::start(move || stage::ask_health(status, ANEW_LIMIT)));
+    let at_first = processors(&servers, attack.rise)?;
+    let (begin, before, witness) = (Instant::now(), servers.waits()?, Witness::start());
+    let busy = processors(&servers, MEASURED[long])?;
+    let end = Instant::now();
+    let (slowest, refused) = anew.end();
+    let healthz = health.as_ref().map(Anew::end);
+    let said = attackers.end()?;
+    light.settle(end, SETTLE_LIMIT);
+    servers.is_alive()?;
+    let waited = longest_wait(&before, &servers.waits()?).max(witness.end());
+    let window = light.window(begin, end)?;
+    drop((light, servers.is_alive()?));
+    stage.clean(attack, servers)?;
+
+    let had = 1.0 - (waited.as_secs_f64() / begin.elapsed().as_secs_f64()).min(1.0);
+    figures.at_least("share", window.share, SHARE_SURE * had, SHARE_BAR);
+    let sure = if window.p99 > P99_NEVER_WRONG + waited { P99_SURE } else { f64::INFINITY };
+    figures.at_most("p99_times", window.p99.as_secs_f64() / reference.p99.as_secs_f64(), sure, P99_BAR);
+    figures.at_most("connect_s", slowest.as_secs_f64(), ANEW_SURE_S, ANEW_BAR_S);
+    if let Some((slowest, _)) = &healthz {
+        figures.at_most("healthz_s", slowest.as_secs_f64(), ANEW_SURE_S, ANEW_BAR_S);
+    }
+    if let Some(quiet) = quiet {
+        figures.at_most("processors", busy - quiet, f64::INFINITY, STORM_BAR);
+    }
+    let at_first = quiet.map_or_else(String::new, |quiet| format!(" ({:.2} more at first)", at_first - quiet));
+    let why = refused.or(healthz.and_then(|(_, failed)| failed)).map_or_else(String::new, |why| format!(", {why}"));
+    Ok(format!(
+        "{:.0} IOPS, p99 {:.1} ms (beside bulk {:.0} IOPS, {:.1} ms), connect {:.0} ms, {busy:.2} processors{at_first}, {:.0} ms without{why}; {said}",
+        window.share * light::IOPS as f64,
+        window.p99.as_secs_f64() * 1e3,
+        reference.share * light::IOPS as f64,
+        reference.p99.as_secs_f64() * 1e3,
+        slowest.as_secs_f64() * 1e3,
+        waited.as_secs_f64() * 1e3,
+    ))
+}
+
+/// A thread that only sleeps: it is late when the machine stands still, which no count of a thread shows.
+struct Witness {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Witness {
+    const EVERY: Duration = Duration::from_millis(5);
+
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let (mut late, mut last) = (Duration::ZERO, Instant::now());
+            while !stopped.load(Ordering::Relaxed) {
+                thread::sleep(Self::EVERY);
+                late += last.elapsed().saturating_sub(2 * Self::EVERY);
+                last = Instant::now();
+            }
+            late
+        });
+        Self { stop, thread }
+    }
+
+    /// By how much it was late in all, beyond its period.
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+/// Of the thread that was longest without a processor between two counts.
+fn longest_wait(before: &BTreeMap<String, Duration>, after: &BTreeMap<String, Duration>) -> Duration {
+    let wait = |(thread, wait): (&String, &Duration)| *wait - before.get(thread).copied().unwrap_or_default();
+    after.iter().map(wait).max().unwrap_or_default()
+}
+
+/// How many processors the server keeps busy over so long.
+fn processors(servers: &stage::Servers, length: Duration) -> Result<f64> {
+    let (before, begun) = (servers.processor_s()?, Instant::now());
+    thread::sleep(length);
+    Ok((servers.processor_s()? - before) / begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,315 @@
+//! Servers that are attacked, each at an address of its own, and the processes that attack them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum as _;
+
+use super::attacker::{NBD_PORT, STATUS_PORT, tenant_address};
+use super::attacks::{Attack, Backend, CROWD, Engine, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
+use super::{light, wire};
+use crate::base::client::{self, Client};
+use crate::base::process::{self, Running, daemon};
+use crate::base::scratch::Scratch;
+
+/// Port of the server behind remote volumes.
+const BEHIND_PORT: u16 = 10_810;
+/// A server that takes longer does not start.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time of an attacker beyond its attack: it may wait long for a processor.
+const ATTACKER_LIMIT: Duration = Duration::from_secs(30);
+/// How much lower than everything else attackers are: with a ninth of the weight of the server, they take no processor that the
+/// server or the light client wants.
+const NICE: &str = "10";
+
+/// Files that the attacks share, and what is needed to start servers.
+pub(super) struct Stage {
+    binary: PathBuf,
+    scratch: Scratch,
+    /// A certificate with its key, if there is a program that makes them.
+    certificate: Option<[PathBuf; 2]>,
+    servers: u8,
+}
+
+/// One server, and another one behind it if its volumes are remote.
+pub(super) struct Servers {
+    process: Running,
+    behind: Option<Running>,
+    host: Ipv4Addr,
+    folder: PathBuf,
+    place: Place,
+}
+
+/// Processes that attack.
+pub(super) struct Attackers {
+    processes: Vec<(Running, PathBuf)>,
+    limit: Duration,
+}
+
+impl Stage {
+    pub(super) fn new(binary: &Path, keep: bool) -> Result<Self> {
+        let mut scratch = Scratch::new("isolation")?;
+        if keep {
+            scratch.keep();
+        }
+        let certificate = ["tls.crt", "tls.key"].map(|name| scratch.path().join(name));
+        let certificate = process::find_program("openssl").is_some().then_some(certificate);
+        if let Some([certificate, key]) = &certificate {
+            let mut openssl = process::program("openssl");
+            openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]);
+            openssl.args(["-days", "2", "-subj", "/CN=lab", "-keyout"]).arg(key).arg("-out").arg(certificate);
+            process::output(&mut openssl)?;
+        }
+        Ok(Self { binary: binary.to_owned(), scratch, certificate, servers: 0 })
+    }
+
+    /// Why an attack cannot be tried here, if so.
+    pub(super) fn missing(&self, attack: &Attack) -> Option<&'static str> {
+        (attack.opening == Opening::Tls && self.certificate.is_none()).then_some("openssl is not installed")
+    }
+
+    /// Starts a server for an attack.
+    pub(super) fn serve(&mut self, attack: &Attack, setting: Setting) -> Result<Servers> {
+        self.servers = self.servers.wrapping_add(1);
+        let [.., high, low] = std::process::id().to_be_bytes();
+        // Nothing else has this address, so that ports are free.
+        let host = Ipv4Addr::new(127, 64 + high % 64, low, 1 + self.servers % 250);
+        let folder = self.scratch.path().join(format!("server-{}", self.servers));
+        std::fs::create_dir_all(&folder)?;
+        let mut behind = None;
+        if setting.backend == Backend::Remote {
+            behind = Some(self.start(&folder, "behind", &behind_config(&folder, host))?);
+            wait_for(host, BEHIND_PORT, wire::EXPORT, behind.as_mut(), &folder.join("behind.log"))?;
+        }
+        if setting.backend == Backend::File {
+            self.files(attack)?;
+        }
+        let config = self.config(&folder, host, attack, setting)?;
+        let mut process = self.start(&folder, "serve", &config)?;
+        wait_for(host, NBD_PORT, light::EXPORT, Some(&mut process), &folder.join("serve.log"))?;
+        let servers = Servers { process, behind, host, folder, place: setting.place };
+        if setting.place == Place::Users {
+            // For users other than this one.
+            std::fs::set_permissions(servers.unix(), std::fs::Permissions::from_mode(0o666))?;
+        }
+        if attack.holes {
+            servers.write_in_strides()?;
+        }
+        Ok(servers)
+    }
+
+    fn start(&self, folder: &Path, name: &str, config: &str) -> Result<Running> {
+        let path = folder.join(format!("{name}.toml"));
+        std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut command = Command::new(&self.binary);
+        daemon(folder, name, command.args(["serve", "--config"]).arg(path))
+    }
+
+    fn config(&self, folder: &Path, host: Ipv4Addr, attack: &Attack, setting: Setting) -> Result<String> {
+        let engine = if setting.engine == Engine::Uring { "io_uring" } else { "epoll" };
+        let mut text = format!(
+            "[server]\nlisten = [\"{host}:{NBD_PORT}\"]\nunix = [{:?}]\nstatus = \"{host}:{STATUS_PORT}\"\ndata_dir = {:?}\n\
+             engine = \"{engine}\"\n",
+            folder.join("nbd.sock"),
+            folder.join("data"),
+        );
+        if let (Opening::Tls, Some([certificate, key])) = (attack.opening, &self.certificate) {
+            write!(text, "[server.tls]\ncertificate = {certificate:?}\nkey = {key:?}\nrequired = \"no\"\n")?;
+        }
+        for pool in ["main", "other"] {
+            let device = if setting.backend == Backend::Emulated { "emulate = { preset = \"ssd\" }\n" } else { "" };
+            write!(text, "[pools.{pool}]\n{device}")?;
+        }
+        write!(text, "[tenants.light]\nreservation = {{ iops = {} }}\n[tenants.noise]\nweight = 1\n", light::IOPS)?;
+        for number in 0..if setting.place == Place::Tenants { CROWD } else { 0 } {
+            write!(text, "[tenants.crowd-{number}]\nclients = [\"{}\"]\n", tenant_address(number))?;
+        }
+        let pool = if setting.place == Place::OtherPool { "other" } else { "main" };
+        let noise = if setting.backend == Backend::Memory { MEMORY_BYTES } else { SPAN };
+        for (name, pool, bytes) in [(light::EXPORT, "main", light::VOLUME_BYTES), (wire::EXPORT, pool, noise)] {
+            let storage = match setting.backend {
+                Backend::File => format!("path = {:?}\nsize = {bytes}", self.image(name)),
+                Backend::Memory => format!("backend = \"memory\"\nsize = {bytes}"),
+                Backend::Emulated => format!("backend = \"emulate\"\nsize = {bytes}"),
+                Backend::Remote => format!("backend = \"nbd\"\nuri = \"nbd://{host}:{BEHIND_PORT}/{name}\""),
+            };
+            write!(text, "[volumes.{name}]\npool = \"{pool}\"\n{storage}\n")?;
+        }
+        Ok(text)
+    }
+
+    fn image(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(format!("{name}.img"))
+    }
+
+    /// Makes the files of both volumes, full of data on the disk unless they are so already.
+    fn files(&self, attack: &Attack) -> Result<()> {
+        for (name, bytes) in [(light::EXPORT, light::VOLUME_BYTES), (wire::EXPORT, SPAN)] {
+            let path = self.image(name);
+            if path.exists() && !(name == wire::EXPORT && attack.holes) {
+                continue;
+            }
+            let mut file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+            if name == wire::EXPORT && attack.holes {
+                file.set_len(bytes)?;
+                continue;
+            }
+            let piece = vec![0x5a; 1 << 20];
+            for _ in 0..bytes >> 20 {
+                file.write_all(&piece)?;
+            }
+            file.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what an attack has left behind.
+    pub(super) fn clean(&self, attack: &Attack, servers: Servers) -> Result<()> {
+        let folder = servers.folder.clone();
+        drop(servers);
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+        if attack.punches {
+            let _ = std::fs::remove_file(self.image(wire::EXPORT));
+        }
+        Ok(())
+    }
+}
+
+impl Servers {
+    /// Address for the light client, which takes the same way as the crowd.
+    pub(super) fn light_address(&self) -> String {
+        if self.place == Place::Users { self.unix().display().to_string() } else { format!("{}:{NBD_PORT}", self.host) }
+    }
+
+    fn unix(&self) -> PathBuf {
+        self.folder.join("nbd.sock")
+    }
+
+    /// Processor time that the server has used so far, in seconds.
+    pub(super) fn processor_s(&self) -> Result<f64> {
+        Ok(process::cpu_ns(self.process.id())? as f64 / 1e9)
+    }
+
+    /// How long each of their threads, and of the light client's, has been ready to run without a processor so far.
+    pub(super) fn waits(&self) -> Result<BTreeMap<String, Duration>> {
+        let mut waits = BTreeMap::new();
+        let servers = [Some(&self.process), self.behind.as_ref()].into_iter().flatten().map(Running::id);
+        for process in servers.chain([std::process::id()]) {
+            for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+                let path = thread?.path().join("schedstat");
+                // A kernel may not count this, and a thread may end.
+                let Ok(text) = std::fs::read_to_string(&path) else { continue };
+                let wait = text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).context("schedstat")?;
+                waits.insert(path.display().to_string(), Duration::from_nanos(wait));
+            }
+        }
+        Ok(waits)
+    }
+
+    /// Address of its status page.
+    pub(super) fn status(&self) -> SocketAddr {
+        (self.host, STATUS_PORT).into()
+    }
+
+    /// Fails if the server has ended, with what it said last.
+    pub(super) fn is_alive(&mut self) -> Result<()> {
+        let Some(status) = self.process.ended()? else { return Ok(()) };
+        let log = std::fs::read_to_string(self.folder.join("serve.log")).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(3).collect();
+        bail!("the server has ended with {status}: {}", last.into_iter().rev().collect::<Vec<_>>().join("; "));
+    }
+
+    /// Every second piece of the attacked volume: a hole each between.
+    fn write_in_strides(&self) -> Result<()> {
+        let mut client = Client::connect(&format!("{}:{NBD_PORT}", self.host), wire::EXPORT, PATIENCE)?;
+        for at in (0..SPAN).step_by(wire::STRIDE as usize) {
+            client.send(client::Command::Write, false, at, at, 4_096, &[0x5a; 4_096])?;
+            client.receive()?;
+        }
+        client.disconnect()
+    }
+
+    /// Begins an attack that ends by itself after `length`.
+    pub(super) fn attack(&self, attack: &Attack, length: Duration) -> Result<Attackers> {
+        let place = self.place.to_possible_value().context("a place has a name")?;
+        let mut processes = Vec::new();
+        for number in 0..attack.processes {
+            let path = self.folder.join(format!("{}-{number}.log", attack.name));
+            let log = std::fs::File::create(&path)?;
+            let mut command = process::program("nice");
+            command.args(["-n", NICE, "chrt", "--batch", "0"]).arg(std::env::current_exe()?);
+            command.args(["guest", "attack", "--attack", attack.name, "--place", place.get_name()]);
+            command.args(["--host", &self.host.to_string(), "--process", &number.to_string()]);
+            command.args(["--milliseconds", &length.as_millis().to_string()]);
+            command.arg("--unix").arg(self.unix()).arg("--control").arg(self.folder.join("data/control.sock"));
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+            processes.push((Running::spawn(&mut command)?, path));
+        }
+        Ok(Attackers { processes, limit: length + ATTACKER_LIMIT })
+    }
+}
+
+impl Attackers {
+    /// Waits for their end; what they say of it.
+    pub(super) fn end(self) -> Result<String> {
+        let mut told = Vec::new();
+        for (process, log) in self.processes {
+            let status = process.wait(self.limit)?;
+            let said = std::fs::read_to_string(log)?.trim().to_owned();
+            ensure!(status.success(), "an attacker has failed: {said}");
+            told.push(said);
+        }
+        Ok(told.join("; "))
+    }
+}
+
+/// The server behind remote volumes keeps no order of its own.
+fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
+    let mut text = format!(
+        "[server]\nlisten = [\"{host}:{BEHIND_PORT}\"]\nunix = []\nstatus = \"off\"\ndata_dir = {:?}\n\
+         [pools.main]\nscheduler = \"none\"\nadmission = \"none\"\n",
+        folder.join("behind-data"),
+    );
+    for (name, bytes) in [(light::EXPORT, light::VOLUME_BYTES), (wire::EXPORT, SPAN)] {
+        let _ = write!(text, "[volumes.{name}]\nbackend = \"memory\"\nsize = {bytes}\n");
+    }
+    text
+}
+
+fn wait_for(host: Ipv4Addr, port: u16, export: &str, process: Option<&mut Running>, log: &Path) -> Result<()> {
+    let served = Client::connect(&format!("{host}:{port}"), export, PATIENCE).and_then(Client::disconnect);
+    served.with_context(|| {
+        let ended = process.and_then(|process| process.ended().ok().flatten());
+        let said = std::fs::read_to_string(log).unwrap_or_default();
+        format!("the server does not serve ({ended:?}): {said}")
+    })
+}
+
+/// Asks a server whether it is well.
+pub(super) fn ask_health(status: SocketAddr, limit: Duration) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&status, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = [0; 15];
+    stream.read_exact(&mut answer)?;
+    ensure!(answer == *b"HTTP/1.1 200 OK", "it answers {:?}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+/// How attackers reach what they attack; an operator's socket is the operator's alone.
+pub(super) fn place_of(attack: &Attack, setting: Setting) -> Setting {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    match setting.place {
+        Place::Users if !root || attack.target != Target::Nbd => Setting { place: Place::Addresses, ..setting },
+        _ => setting,
+    }
+}

@@ -1,0 +1,222 @@
+//! Which labs there are, and what each needs.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::base::servers::Server;
+use crate::base::tally::Tally;
+use crate::base::{build, packages};
+use crate::check::figures;
+use crate::check::run::{Lab, Options};
+use crate::machine::{kernel, vm};
+use crate::{
+    browser, ceph, durability, hybrid, initiators, iscsi, isolation, nbd_client, package, rbd, slots, soak, suites,
+    sync_failure, systemd,
+};
+
+pub use crate::check::run::Pack;
+
+/// What a measurement of the lab of Ceph takes.
+const SECONDS: u64 = 12;
+/// How often the lab of Ceph measures with `--full`.
+const CEPH_REPEATS: u64 = 3;
+
+/// Which lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Name {
+    /// Visits the dashboard with a real browser; no virtual machine.
+    Browser,
+    /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
+    Ceph,
+    /// Cuts the power under load and looks for broken promises.
+    Durability,
+    /// Keeps promised throughputs on a slow device behind a cache.
+    Hybrid,
+    /// Keeps a goal by the length of the queues of SCSI and NVMe disks.
+    Initiators,
+    /// Delays packets of real initiators against a real iSCSI target.
+    Iscsi,
+    /// Attacks a server beside a light client with a reservation; no virtual machine.
+    Isolation,
+    /// Uses an export through the kernel's NBD client.
+    NbdClient,
+    /// Installs, upgrades, restarts and removes the package.
+    Package,
+    /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
+    Rbd,
+    /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
+    Slots,
+    /// Runs the tests of other projects against a server; no virtual machine.
+    Suites,
+    /// Takes the device away under load and looks for flushes that hide it.
+    SyncFailure,
+    /// Starts, hangs, kills and stops the units under systemd.
+    Systemd,
+}
+
+impl Name {
+    /// As on the command line.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Browser => "browser",
+            Self::Ceph => "ceph",
+            Self::Durability => "durability",
+            Self::Hybrid => "hybrid",
+            Self::Initiators => "initiators",
+            Self::Iscsi => "iscsi",
+            Self::Isolation => "isolation",
+            Self::NbdClient => "nbd-client",
+            Self::Package => "package",
+            Self::Rbd => "rbd",
+            Self::Slots => "slots",
+            Self::Suites => "suites",
+            Self::SyncFailure => "sync-failure",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
+/// Arguments of `cargo xtask lab`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Lab to run.
+    name: Name,
+    /// Server to test: evenkeel, or a stand-in to try the lab itself (qemu-nbd).
+    #[arg(long, default_value = "evenkeel")]
+    server: Server,
+    /// Evenkeel's binary, also from the environment variable EVENKEEL_BIN; built when not given.
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Keep the images, journals and logs of the run.
+    #[arg(long)]
+    keep: bool,
+    /// Show the guest's console.
+    #[arg(long)]
+    verbose: bool,
+    /// Only steps whose name has this in it (hybrid, initiators, iscsi, isolation, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
+    /// hybrid, initiators, iscsi, isolation, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// pause (rbd); prints the tables of the docs (ceph).
+    #[arg(long)]
+    full: bool,
+    /// Seconds of each measurement (ceph).
+    #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+    /// How often everything is measured with `--full`: 5 times by default (hybrid, initiators, iscsi, isolation), 3 times (browser, ceph).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    repeats: Option<u64>,
+}
+
+/// `cargo xtask lab`; the result is whether every check held.
+pub fn run(args: Args, pack: Pack) -> Result<bool> {
+    if let Some(reason) = missing(args.name) {
+        anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
+    }
+    let tally = run_lab(args, pack)?;
+    Ok(tally.failed.is_empty())
+}
+
+/// `cargo xtask soak`.
+pub fn run_soak(args: &soak::Args) -> Result<Tally> {
+    let started = Instant::now();
+    let binary = match given(args.binary.clone())? {
+        Some(binary) => binary,
+        None => build::binary("evenkeel", build::Profile::Dev)?,
+    };
+    let mut lab = Lab { name: "soak", tally: Tally::default() };
+    let outcome = soak::run(&mut lab, args, &binary);
+    Ok(lab.end(outcome, started))
+}
+
+/// The binary that somebody wants to be used.
+fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
+    let named = binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from));
+    Ok(named.map(std::path::absolute).transpose()?)
+}
+
+fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
+    let started = Instant::now();
+    let binary = match given(args.binary)? {
+        Some(binary) => binary,
+        None if args.server.is_evenkeel() => {
+            build::binary("evenkeel", if args.full { build::Profile::Release } else { build::Profile::Dev })?
+        }
+        None => PathBuf::from("evenkeel"),
+    };
+    let build = build::workspace().join("lab/build");
+    let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
+    let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
+    let options = Options { server, binary, build, pack, keep, verbose, only, full, seconds, repeats };
+    let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
+    let outcome = match args.name {
+        Name::Browser => browser::run(&mut lab, &options),
+        Name::Ceph => ceph::run(&mut lab, &options),
+        Name::Durability => durability::run(&mut lab, &options),
+        Name::Hybrid => hybrid::run(&mut lab, &options),
+        Name::Initiators => initiators::run(&mut lab, &options),
+        Name::Iscsi => iscsi::run(&mut lab, &options),
+        Name::Isolation => isolation::run(&mut lab, &options),
+        Name::NbdClient => nbd_client::run(&mut lab, &options),
+        Name::Package => package::run(&mut lab, &options),
+        Name::Rbd => rbd::run(&mut lab, &options),
+        Name::Slots => slots::run(&mut lab, &options),
+        Name::Suites => suites::run(&mut lab, &options),
+        Name::SyncFailure => sync_failure::run(&mut lab, &options),
+        Name::Systemd => systemd::run(&mut lab, &options),
+    };
+    Ok(lab.end(outcome, started))
+}
+
+/// Whether a lab boots machines.
+pub fn boots(name: Name) -> bool {
+    !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
+}
+
+/// Programs without which a lab cannot run.
+pub fn programs(name: Name) -> Vec<&'static str> {
+    let beside: &[&str] = match name {
+        Name::Browser => &["chromium"],
+        Name::Ceph => &["fio", "cc", "curl"],
+        Name::Initiators => &["fio", "etcd"],
+        Name::Iscsi => &["fio", "nft"],
+        Name::Hybrid | Name::NbdClient => &["fio"],
+        Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
+        Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
+        Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
+        // QEMU and nbdcopy bring the libraries that the suites are linked with.
+        Name::Suites => &["cc", "nbd-client", "nbdcopy", "openssl", "qemu-img"],
+        Name::Systemd => &["systemctl", "strip"],
+        Name::Durability | Name::Isolation | Name::SyncFailure => &[],
+    };
+    let common: &[&str] = match name {
+        Name::Ceph | Name::Rbd => &ceph::cluster::PROGRAMS,
+        _ if boots(name) => &vm::PROGRAMS,
+        _ => &[],
+    };
+    [common, beside].concat()
+}
+
+/// Why a lab cannot run on this machine, if so.
+pub fn missing(name: Name) -> Option<String> {
+    packages::missing_text(&programs(name)).or_else(|| match name {
+        Name::Ceph => ceph::stage::missing(),
+        Name::Rbd => ceph::cluster::missing(),
+        Name::Slots => slots::missing(),
+        Name::Suites => suites::missing(),
+        _ if boots(name) => vm::missing(),
+        _ => None,
+    })
+}
+
+/// Fetches what the virtual machines need, once, before several labs ask for it at the same time.
+pub fn prepare() -> Result<()> {
+    let build = build::workspace().join("lab/build");
+    kernel::prepare(&build)?;
+    kernel::busybox(&build)?;
+    kernel::tools(&build, "tools", &iscsi::TOOLS)?;
+    kernel::tools(&build, "tools-caches", &hybrid::TOOLS).map(drop)
+}

@@ -1,0 +1,26 @@
+//! Evenkeel and others in the real world: labs with kernels, clusters and clients, and comparisons with other servers.
+//!
+//! Everything is driven from outside, by the binary `xtask`, which also runs inside the virtual machines. A lab uses `base`,
+//! `machine` and `check`; `lab` and `guest` know all labs.
+
+pub mod base;
+mod browser;
+mod ceph;
+mod check;
+pub mod compare;
+mod durability;
+pub mod guest;
+mod hybrid;
+mod initiators;
+mod iscsi;
+mod isolation;
+pub mod lab;
+mod machine;
+mod nbd_client;
+mod package;
+mod rbd;
+mod slots;
+pub mod soak;
+mod suites;
+mod sync_failure;
+mod systemd;

@@ -1,0 +1,114 @@
+//! `evenkeel guard run` in a guest: started, asked, stopped, killed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::base::process::{self, Running};
+use crate::machine::guest::signal;
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where an agent has its files, and where it answers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) name: &'static str,
+    pub(crate) status: &'static str,
+}
+
+/// Of the only agent.
+pub(crate) const ONLY: Place = Place { name: "guard", status: "127.0.0.1:9810" };
+
+impl Place {
+    fn file(&self, kind: &str) -> String {
+        format!("/run/{}.{kind}", self.name)
+    }
+
+    pub(crate) fn journal(&self) -> String {
+        self.file("journal")
+    }
+
+    /// What the agent said until now.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.file("log")).unwrap_or_default().trim().to_owned()
+    }
+}
+
+/// An agent under way.
+pub(crate) struct Guard {
+    pub(crate) binary: PathBuf,
+    place: Place,
+    pub(crate) running: Running,
+}
+
+impl Guard {
+    /// Starts it, and waits until it guards. `config` goes on with keys of `[guard]`.
+    pub(crate) fn start(binary: &Path, place: Place, config: &str) -> Result<Self> {
+        let file = place.file("toml");
+        let text = format!("[guard]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", place.journal(), place.status);
+        std::fs::write(&file, text)?;
+        let log = std::fs::File::create(place.file("log"))?;
+        let mut command = Command::new(binary);
+        command.args(["guard", "run", "--config", &file]);
+        let started = Instant::now();
+        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+        while !place.said().contains("guarding ") {
+            if let Some(status) = running.ended()? {
+                bail!("guard run ended with {status}: {}", place.said());
+            }
+            ensure!(started.elapsed() < READY_LIMIT, "guard run does not get ready; it said {}", place.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Self { binary: binary.to_owned(), place, running })
+    }
+
+    /// `evenkeel guard status --json`.
+    pub(crate) fn state(&self) -> Result<Value> {
+        let text = self.ask(&["status", "--json"])?;
+        serde_json::from_str(&text).context("guard status")
+    }
+
+    /// [`ask`] about this agent.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Result<String> {
+        ask(&self.binary, self.place, arguments)
+    }
+
+    /// Ends it as systemd does; the result is its log.
+    pub(crate) fn stop(self) -> Result<String> {
+        signal(self.running.id(), libc::SIGTERM);
+        let status = self.running.wait(READY_LIMIT)?;
+        ensure!(status.success(), "guard run failed at its end: {}", self.place.said());
+        Ok(self.place.said())
+    }
+
+    /// Kills it, and its sentinel before if `both`.
+    pub(crate) fn kill(self, both: bool) -> Result<()> {
+        if both {
+            // It would start another sentinel.
+            signal(self.running.id(), libc::SIGSTOP);
+            signal(self.sentinel()?, libc::SIGKILL);
+        }
+        signal(self.running.id(), libc::SIGKILL);
+        self.running.wait(READY_LIMIT).map(drop)
+    }
+
+    /// Its first child.
+    fn sentinel(&self) -> Result<u32> {
+        let pid = self.running.id();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        Ok(children.split_ascii_whitespace().next().context("the agent has no sentinel")?.parse()?)
+    }
+}
+
+/// `evenkeel guard ARGUMENTS --status ADDRESS`.
+pub(crate) fn ask(binary: &Path, place: Place, arguments: &[&str]) -> Result<String> {
+    process::output(Command::new(binary).arg("guard").args(arguments).args(["--status", place.status]))
+}
+
+/// `evenkeel guard reset`, with what the journal of a dead agent lists.
+pub(crate) fn reset(binary: &Path, place: Place) -> Result<String> {
+    process::output(Command::new(binary).args(["guard", "reset", "--journal", &place.journal()]))
+}

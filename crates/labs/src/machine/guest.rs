@@ -1,0 +1,75 @@
+//! What the sides of labs inside a machine have in common.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base::{build, process, tutorial};
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+
+/// The `index`-th disk of the machine.
+pub(crate) fn disk(index: usize) -> PathBuf {
+    format!("/dev/vd{}", char::from(b'a' + index as u8)).into()
+}
+
+/// Runs a program of the host's to its end.
+pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
+    process::output(process::program(name).args(args))
+}
+
+/// Does what a page of the documentation says; the machine is what its reader has.
+pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
+    let commands = tutorial::follow(&build::page(name)?, binary, process::tie_to_this_program)?;
+    Ok(format!("{commands} commands of docs/{name}.md"))
+}
+
+/// Takes programs over from the host with all they need: while the machine waits for the host, its virtual clock jumps from
+/// timer to timer, and a second may pass while a program is opened.
+pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
+    files.push(std::env::current_exe()?);
+    for file in files.clone() {
+        // Of a program without libraries it fails.
+        let needed = process::output(process::program("ldd").arg(file)).unwrap_or_default();
+        files.extend(needed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    files.push("/etc/ld.so.cache".into());
+    for file in files {
+        // Setting anything of a file brings all of it into the layer in memory; a name may lead to another one.
+        let Ok(file) = file.canonicalize() else { continue };
+        let permissions = std::fs::metadata(&file)?.permissions();
+        std::fs::set_permissions(&file, permissions).with_context(|| format!("cannot copy {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Where server files of the guest live: in its memory, not in the shared directory.
+pub(crate) fn work_dir(name: &str) -> PathBuf {
+    Path::new("/mnt").join(name)
+}
+
+/// Writes a value to a file of the kernel's.
+pub(crate) fn put(path: impl AsRef<Path>, value: &str) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
+}
+
+/// Sends a child a signal.
+pub(crate) fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects; the process is a child that has not been reaped.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// Waits until `found` answers.
+pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return Ok(found);
+        }
+        ensure!(started.elapsed() < READY_LIMIT, "no {what} within {READY_LIMIT:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}

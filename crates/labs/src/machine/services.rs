@@ -1,0 +1,157 @@
+//! The host's own systemd in the guest: how it is started, and asked.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base::process::{self, Running};
+
+/// Where distributions have it; no program for people.
+const SYSTEMD: &str = "/lib/systemd/systemd";
+/// Units of the machine's own.
+pub(crate) const FOLDER: &str = "/etc/systemd/system";
+pub(crate) const GUARD: &str = "evenkeel-guard.service";
+pub(crate) const SERVE: &str = "evenkeel.service";
+/// What has no business in a machine without hardware and with somebody else's files, or takes time and nobody needs it.
+const MASKED: [&str; 26] = [
+    "systemd-tmpfiles-setup.service",
+    "systemd-tmpfiles-setup-dev.service",
+    "systemd-update-utmp.service",
+    "systemd-timesyncd.service",
+    "systemd-udevd.service",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    "systemd-udev-trigger.service",
+    "systemd-logind.service",
+    "systemd-binfmt.service",
+    "proc-sys-fs-binfmt_misc.automount",
+    "systemd-firstboot.service",
+    "systemd-hwdb-update.service",
+    "systemd-journal-catalog-update.service",
+    "systemd-machine-id-commit.service",
+    "systemd-modules-load.service",
+    "systemd-pstore.service",
+    "systemd-random-seed.service",
+    "systemd-sysctl.service",
+    "systemd-sysusers.service",
+    "kmod-static-nodes.service",
+    "ldconfig.service",
+    "blk-availability.service",
+    "lvm2-lvmpolld.socket",
+    "lvm2-monitor.service",
+    "timers.target",
+];
+/// Programs that make units of what the host has, at each boot and each reload of systemd, and where they are masked.
+const GENERATORS: [&str; 2] = ["/lib/systemd/system-generators", "/etc/systemd/system-generators"];
+/// Many times what an emulated processor takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
+const POLL: Duration = Duration::from_millis(200);
+
+/// Makes the guest a machine that systemd starts with nothing but what a lab wants.
+pub(crate) fn prepare() -> Result<()> {
+    for unit in MASKED {
+        mask(Path::new(FOLDER), unit)?;
+    }
+    for entry in std::fs::read_dir(GENERATORS[0]).into_iter().flatten() {
+        mask(Path::new(GENERATORS[1]), entry?.file_name())?;
+    }
+    write(&format!("{FOLDER}/lab.target"), "[Unit]\nDescription=The lab\n")?;
+    // The kernel makes no user namespace below a changed root, which this machine's is.
+    drop_in(SERVE, "[Service]\nPrivateUsers=no\n")?;
+    write("/etc/fstab", "")?;
+    write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+}
+
+/// Hides what systemd would find elsewhere under this name.
+fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let link = folder.join(name);
+    let _ = std::fs::remove_file(&link);
+    Ok(std::os::unix::fs::symlink("/dev/null", link)?)
+}
+
+/// Starts systemd in a process namespace of its own, and waits until it has reached `target`. It ends with the value.
+pub(crate) fn boot(target: &str) -> Result<Running> {
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", &format!("--unit={target}")]);
+    // It looks after services as anywhere, and leaves the machine alone.
+    command.env("container", "lab").stdin(Stdio::null());
+    let systemd = Running::spawn(&mut command)?;
+    until("systemd", PATIENCE, || Ok(first_child(systemd.id()).is_some()))?;
+    MANAGER.store(first_child(systemd.id()).context("systemd is gone")?, Ordering::Relaxed);
+    until("systemd", PATIENCE, || Ok(show(target, "ActiveState").is_ok_and(|state| state == "active")))?;
+    Ok(systemd)
+}
+
+pub(crate) fn write(path: &str, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
+}
+
+/// Settings of a unit that are the lab's own, in place of the last ones.
+pub(crate) fn drop_in(unit: &str, text: &str) -> Result<()> {
+    named_drop_in(unit, "lab", text)
+}
+
+/// More of them, in a file of their own.
+pub(crate) fn named_drop_in(unit: &str, name: &str, text: &str) -> Result<()> {
+    let folder = format!("{FOLDER}/{unit}.d");
+    std::fs::create_dir_all(&folder)?;
+    write(&format!("{folder}/{name}.conf"), text)
+}
+
+/// systemd, as it is seen from outside its process namespace.
+static MANAGER: AtomicU32 = AtomicU32::new(0);
+
+fn first_child(parent: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
+/// Where a file of systemd's own mounts is seen from outside.
+pub(crate) fn inside(path: &str) -> PathBuf {
+    format!("/proc/{}/root{path}", MANAGER.load(Ordering::Relaxed)).into()
+}
+
+/// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.
+pub(crate) fn beside(program: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
+    process::output(command.args(arguments))
+}
+
+pub(crate) fn systemctl(arguments: &[&str]) -> Result<String> {
+    beside("systemctl", arguments)
+}
+
+pub(crate) fn show(unit: &str, property: &str) -> Result<String> {
+    Ok(systemctl(&["show", "-P", property, unit])?.trim().to_owned())
+}
+
+pub(crate) fn number(unit: &str, property: &str) -> Result<u64> {
+    let text = show(unit, property)?;
+    text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
+}
+
+pub(crate) fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    let started = Instant::now();
+    while !holds()? {
+        ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(POLL);
+    }
+    Ok(started.elapsed())
+}
+
+/// Whether a service is `active (running)`.
+pub(crate) fn is_running(unit: &str) -> Result<bool> {
+    Ok(show(unit, "SubState")? == "running")
+}
+
+/// A property of several units by one question: each takes an emulated processor a good part of a second.
+pub(crate) fn show_each(units: &[&str], property: &str) -> Result<Vec<String>> {
+    let said = systemctl(&[&["show", "-P", property][..], units].concat())?;
+    Ok(said.split_whitespace().map(str::to_owned).collect())
+}

@@ -1,0 +1,286 @@
+//! One virtual machine: boot, listen to its console, cut its power.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::kernel::{self, Kernel};
+use crate::base::process::Running;
+use crate::base::scratch::Scratch;
+
+/// Where the guest sees the lab's directory of the host.
+pub(crate) const SHARE: &str = "/run/lab";
+/// Many times what a boot takes on a busy machine of two cores.
+const BOOT_LIMIT: Duration = Duration::from_secs(150);
+const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
+/// Modules of the iSCSI lab, beside those.
+const STORAGE_NETWORK_MODULES: [&str; 16] = [
+    "null_blk",
+    "dm_mod",
+    "veth",
+    "bridge",
+    "sch_htb",
+    "sch_netem",
+    "sch_fq",
+    "sch_ingress",
+    "cls_bpf",
+    "act_police",
+    "cls_matchall",
+    "cls_u32",
+    "nf_tables",
+    "target_core_mod",
+    "target_core_iblock",
+    "iscsi_target_mod",
+];
+/// Modules of the lab of services, beside those.
+const SERVICE_MODULES: [&str; 7] = ["veth", "sch_htb", "sch_netem", "sch_fq", "sch_ingress", "cls_bpf", "nf_tables"];
+/// Modules of the hybrid lab, beside those.
+const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
+/// Modules of the lab of initiators, beside those.
+const INITIATOR_MODULES: [&str; 8] =
+    ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
+/// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
+const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
+/// Line that `lab/init` prints when the host's programs are usable.
+const BOOTED: &str = "lab: booted";
+/// Line that `lab/init` prints with the exit status of the command.
+const ENDED: &str = "lab: ended ";
+
+/// How time passes in the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// As outside. Two processors, which take turns.
+    Real,
+    /// By instructions executed: the load on the host changes nothing of what is measured inside. One processor.
+    Virtual,
+}
+
+/// Kernel and initial file system, made once for all machines of a run.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    kernel: Kernel,
+    initramfs: PathBuf,
+    share: PathBuf,
+    time: Time,
+    /// Whether what is written stays, on the first disk.
+    layer: bool,
+    verbose: bool,
+    boots: u32,
+}
+
+/// A booted machine.
+pub(crate) struct Guest {
+    running: Running,
+    lines: Receiver<String>,
+    control: PathBuf,
+    verbose: bool,
+}
+
+impl Machine {
+    /// Fetches what is missing into `build`; the guest sees `scratch` as `/run/lab`.
+    pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        Self::make(build, scratch, verbose, "initramfs", &MODULES, Time::Real)
+    }
+
+    /// Another one like it, with a shared directory of its own, so that both run side by side.
+    pub(crate) fn another(&self, scratch: &Scratch) -> Self {
+        let share = scratch.path().to_owned();
+        let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
+        let (time, layer, verbose) = (self.time, self.layer, self.verbose);
+        Self { kernel, initramfs, share, time, layer, verbose, boots: 0 }
+    }
+
+    /// With what is written kept on the first disk, an ext4 file system, from one boot to the next.
+    pub(crate) fn layered(mut self) -> Self {
+        self.layer = true;
+        self
+    }
+
+    /// The same with network and iSCSI target, in virtual time.
+    pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
+    }
+
+    /// The same with what the agent needs to act, in real time, by which systemd judges who hangs.
+    pub(crate) fn services(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &SERVICE_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-services", &modules, Time::Real)
+    }
+
+    /// The same with hybrid devices, in virtual time.
+    pub(crate) fn hybrid(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &HYBRID_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-hybrid", &modules, Time::Virtual)
+    }
+
+    /// The same with the kernel's own initiators and targets, in virtual time.
+    pub(crate) fn initiators(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &INITIATOR_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-initiators", &modules, Time::Virtual)
+    }
+
+    fn make(build: &Path, scratch: &Scratch, verbose: bool, name: &str, modules: &[&str], time: Time) -> Result<Self> {
+        let kernel = kernel::prepare(build)?;
+        let busybox = kernel::busybox(build)?;
+        // Of its own: another lab may be booting from one with other modules.
+        let initramfs = scratch.path().join(name);
+        kernel.initramfs(&busybox, modules, &MODULES_IF_PRESENT, &initramfs)?;
+        println!("lab: guest kernel {}", kernel.release);
+        let share = scratch.path().to_owned();
+        Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
+    }
+
+    /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
+    pub(crate) fn boot(&mut self, script: &str, disks: &[PathBuf]) -> Result<Guest> {
+        std::fs::write(self.share.join("command"), script)?;
+        let started = Instant::now();
+        let mut guest = self.start(disks)?;
+        let booted = guest.wait_for(BOOT_LIMIT, |line| line.starts_with(BOOTED).then_some(()));
+        booted.context("the virtual machine did not boot; see its console with --verbose")?;
+        println!("lab: booted in {:.1} s", started.elapsed().as_secs_f64());
+        Ok(guest)
+    }
+
+    fn start(&mut self, disks: &[PathBuf]) -> Result<Guest> {
+        self.boots += 1;
+        let control = self.share.join(format!("control-{}", self.boots));
+        let mut qemu = Command::new("qemu-system-x86_64");
+        // Pure emulation runs everywhere, also inside a virtual machine.
+        match self.time {
+            // Processors in turn: while they run at once, a kernel that patches its own code panics now and then.
+            Time::Real => qemu.args(["-accel", "tcg,thread=single", "-smp", "2", "-m", "2G"]),
+            // One instruction counts as 2 ns; when all wait, time jumps to the next timer.
+            Time::Virtual => {
+                qemu.args(["-accel", "tcg,thread=single", "-smp", "1", "-m", "3G", "-icount", "shift=1,sleep=off"])
+            }
+        };
+        qemu.args(["-cpu", "max"]);
+        qemu.args(["-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot", "-nic", "none"]);
+        qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", control.display()));
+        qemu.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&self.initramfs);
+        let layer = if self.layer { " lab.layer" } else { "" };
+        qemu.arg("-append").arg(format!("console=ttyS0 quiet panic=1 mitigations=off nokaslr audit=0{layer}"));
+        qemu.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
+        let share = format!("local,path={},mount_tag=share,security_model=none", self.share.display());
+        qemu.arg("-virtfs").arg(share);
+        for (number, disk) in disks.iter().enumerate() {
+            let drive = format!("if=none,id=disk{number},file={},format=raw,cache=writeback", disk.display());
+            // One queue keeps requests in the order in which the guest issued them.
+            let device = format!("virtio-blk-pci,drive=disk{number},num-queues=1");
+            qemu.arg("-drive").arg(drive).arg("-device").arg(device);
+        }
+        let mut running = Running::spawn(qemu.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let console = running.take_stdout()?;
+        let (send, lines) = channel();
+        let verbose = self.verbose;
+        thread::spawn(move || {
+            for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if verbose {
+                    println!("  | {line}");
+                }
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Guest { running, lines, control, verbose })
+    }
+}
+
+impl Guest {
+    /// Reads the console until `wanted` takes a line.
+    pub(crate) fn wait_for<T>(&mut self, limit: Duration, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + limit;
+        let mut last = std::collections::VecDeque::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    if let Some(value) = wanted(&line) {
+                        return Ok(value);
+                    }
+                    if let Some(status) = line.strip_prefix(ENDED) {
+                        bail!("the guest's command ended early with status {status}{}", self.tail(&last));
+                    }
+                    last.push_back(line);
+                    if last.len() > 12 {
+                        last.pop_front();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => bail!("nothing within {limit:?}{}", self.tail(&last)),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped{}", self.tail(&last)),
+            }
+        }
+    }
+
+    /// Reads the console until the command has ended; `line` sees every line. The status must be 0.
+    pub(crate) fn finish(mut self, limit: Duration, mut line: impl FnMut(&str)) -> Result<()> {
+        let status = self.wait_for(limit, |text| {
+            line(text);
+            text.strip_prefix(ENDED).map(str::to_owned)
+        })?;
+        if status != "0" {
+            bail!("the guest's command failed with status {status}");
+        }
+        Ok(())
+    }
+
+    /// Cuts the power: freezes the processors at whatever they were doing, lets the emulated disks finish
+    /// what they had already accepted, and kills the machine. Nothing in the guest gets a chance to flush.
+    pub(crate) fn cut_power(self) -> Result<()> {
+        let mut control = UnixStream::connect(&self.control).context("no control connection to qemu")?;
+        control.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let mut replies = BufReader::new(control.try_clone()?);
+        read_reply(&mut replies)?;
+        for command in ["qmp_capabilities", "stop"] {
+            writeln!(control, r#"{{"execute":"{command}"}}"#)?;
+            while !read_reply(&mut replies)?.contains(r#""return""#) {}
+        }
+        self.running.kill();
+        Ok(())
+    }
+
+    fn tail(&self, last: &std::collections::VecDeque<String>) -> String {
+        // With --verbose the console has been shown already.
+        let lines = last.iter().filter(|l| !self.verbose && !l.is_empty());
+        lines.fold(String::new(), |text, line| text + "\n    | " + line)
+    }
+}
+
+fn read_reply(from: &mut BufReader<impl Read>) -> Result<String> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        bail!("qemu closed its control connection");
+    }
+    Ok(line)
+}
+
+/// Programs that a machine, and making it, needs.
+pub(crate) const PROGRAMS: [&str; 13] = [
+    "qemu-system-x86_64",
+    "dpkg",
+    "apt-get",
+    "xz",
+    "zstd",
+    "dmsetup",
+    "mkfs.ext4",
+    "nbd-client",
+    "qemu-nbd",
+    "nbdkit",
+    "ip",
+    "tc",
+    "iscsi-perf",
+];
+
+/// Why no machine can run here, if so.
+pub(crate) fn missing() -> Option<String> {
+    let here = std::env::consts::ARCH;
+    (here != "x86_64").then(|| format!("the labs know x86_64 guests only, this machine is {here}"))
+}

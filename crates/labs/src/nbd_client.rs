@@ -1,0 +1,155 @@
+//! The nbd-client lab: the kernel's own client uses an export as a disk.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base::scratch::Scratch;
+use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::check::run::{Lab, Options};
+use crate::check::steps;
+use crate::machine::guest::{tool, work_dir};
+use crate::machine::vm::Machine;
+
+const DEVICE: &str = "/dev/nbd0";
+const VOLUME_BYTES: u64 = 64 << 20;
+const LIMIT: Duration = Duration::from_secs(400);
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let mut scratch = Scratch::new("nbd-client")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
+    let script =
+        options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), options.server.name().into()])?;
+    let guest = machine.boot(&script, &[])?;
+    steps::report(lab, guest, LIMIT, 2 * STEPS.len())
+}
+
+type Step = fn(&Address) -> Result<()>;
+const STEPS: [(&str, Step); 4] = [
+    ("file_system_survives_reattach", file_system),
+    ("four_connections", four_connections),
+    ("discard", discard),
+    ("flush_and_fua_are_offered", flags),
+];
+
+/// In the guest: every step over both transports.
+pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
+    for (transport, address) in [("unix", Address::Unix(work_dir("nbd.sock"))), ("tcp", Address::Tcp(10809))] {
+        let name = format!("nbd-{transport}");
+        let dir = work_dir(&name);
+        std::fs::create_dir_all(&dir)?;
+        let file = dir.join("disk0.img");
+        std::fs::File::create(&file)?.set_len(VOLUME_BYTES)?;
+        let setup = Setup { server, binary, storage: &Storage::File(file), address: &address };
+        let _server = servers::start(&setup, &dir)?;
+        for (step, body) in STEPS {
+            steps::tell(&format!("{transport}_{step}"), body(&address).map(|()| String::new()));
+            // A failed step must not leave the device to the next one.
+            let _ = tool("umount", &["/mnt/volume"]);
+            let _ = tool("nbd-client", &["-d", DEVICE]);
+        }
+    }
+    Ok(())
+}
+
+fn attach(address: &Address, connections: &str) -> Result<()> {
+    let mut args = vec!["-N", EXPORT, "-C", connections, "-b", "4096"];
+    let (path, port);
+    match address {
+        Address::Unix(socket) => {
+            path = socket.display().to_string();
+            args.extend(["-unix", &path, DEVICE]);
+        }
+        Address::Tcp(number) => {
+            port = number.to_string();
+            args.extend(["127.0.0.1", &port, DEVICE]);
+        }
+    }
+    tool("nbd-client", &args)?;
+    let bytes = tool("blockdev", &["--getsize64", DEVICE])?;
+    ensure!(bytes.trim() == VOLUME_BYTES.to_string(), "the device has {} bytes", bytes.trim());
+    Ok(())
+}
+
+fn detach() -> Result<()> {
+    tool("nbd-client", &["-d", DEVICE])?;
+    Ok(())
+}
+
+/// Writes data that no compression or sparse file can hide, and returns its checksum.
+fn fill_file(path: &str, megabytes: &str) -> Result<String> {
+    tool(
+        "dd",
+        &[
+            "if=/dev/urandom",
+            &format!("of={path}"),
+            "bs=1M",
+            &format!("count={megabytes}"),
+            "conv=fsync",
+            "status=none",
+        ],
+    )?;
+    checksum(path)
+}
+
+fn checksum(path: &str) -> Result<String> {
+    let line = tool("sha256sum", &[path])?;
+    Ok(line.split_whitespace().next().context("sha256sum said nothing")?.to_owned())
+}
+
+fn file_system(address: &Address) -> Result<()> {
+    attach(address, "1")?;
+    tool("mkfs.ext4", &["-q", "-F", DEVICE])?;
+    std::fs::create_dir_all("/mnt/volume")?;
+    tool("mount", &["-t", "ext4", DEVICE, "/mnt/volume"])?;
+    let mut sums = Vec::new();
+    for (file, megabytes) in [("/mnt/volume/a", "1"), ("/mnt/volume/b", "12")] {
+        sums.push((file, fill_file(file, megabytes)?));
+    }
+    tool("umount", &["/mnt/volume"])?;
+    detach()?;
+    attach(address, "1")?;
+    tool("fsck.ext4", &["-f", "-n", DEVICE])?;
+    tool("mount", &["-t", "ext4", "-o", "ro", DEVICE, "/mnt/volume"])?;
+    for (file, sum) in sums {
+        ensure!(checksum(file)? == sum, "{file} changed");
+    }
+    tool("umount", &["/mnt/volume"])?;
+    detach()
+}
+
+/// The kernel spreads requests over four sockets and sends FLUSH on one of them.
+fn four_connections(address: &Address) -> Result<()> {
+    attach(address, "4")?;
+    let fio = ["--name=verify", "--filename=/dev/nbd0", "--ioengine=libaio", "--direct=1", "--rw=randwrite", "--bs=4k"];
+    let more = ["--iodepth=16", "--size=8m", "--verify=crc32c", "--fsync=64", "--do_verify=1", "--minimal"];
+    tool("fio", &[fio, more].concat())?;
+    detach()
+}
+
+fn discard(address: &Address) -> Result<()> {
+    attach(address, "1")?;
+    let zeros = |count: &str| {
+        let device = std::fs::read_to_string("/sys/block/nbd0/queue/discard_max_bytes")?;
+        ensure!(device.trim() != "0", "the server offers no TRIM");
+        tool("cmp", &["-n", count, DEVICE, "/dev/zero"])
+    };
+    fill_file(DEVICE, "8")?;
+    ensure!(zeros("8388608").is_err(), "the device is empty before the discard");
+    tool("blkdiscard", &[DEVICE])?;
+    zeros(&VOLUME_BYTES.to_string()).context("after blkdiscard")?;
+    detach()
+}
+
+fn flags(address: &Address) -> Result<()> {
+    attach(address, "1")?;
+    let cache = std::fs::read_to_string("/sys/block/nbd0/queue/write_cache")?;
+    let fua = std::fs::read_to_string("/sys/block/nbd0/queue/fua")?;
+    ensure!(cache.trim() == "write back" && fua.trim() == "1", "write_cache {}, fua {}", cache.trim(), fua.trim());
+    detach()
+}

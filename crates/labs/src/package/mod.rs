@@ -1,0 +1,56 @@
+//! The package in a machine of its own: installed, upgraded while it serves, started anew with the machine, removed, purged.
+
+pub(crate) mod guest;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use self::guest::{BEFORE, Boot, REBOOTED};
+use crate::base::process;
+use crate::base::scratch::Scratch;
+use crate::check::run::{Lab, Options};
+use crate::check::steps;
+use crate::machine::vm::{Machine, SHARE};
+
+const LIMIT: Duration = Duration::from_secs(600);
+/// Room for what the guest writes, two programs included; the file has holes.
+const LAYER_BYTES: u64 = 2 << 30;
+/// One is installed, the other one is its upgrade.
+const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let mut scratch = Scratch::new("package")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let packages = packages(options, &scratch)?;
+    let layer = scratch.path().join("layer");
+    std::fs::File::create(&layer)?.set_len(LAYER_BYTES)?;
+    process::output(process::program("mkfs.ext4").args(["-q", "-F"]).arg(&layer))?;
+    let mut machine = Machine::services(&options.build, &scratch, options.verbose)?.layered();
+    for (boot, expected) in [(Boot::First, BEFORE.len()), (Boot::Second, REBOOTED.len())] {
+        let mut arguments = vec!["--boot".to_owned(), boot.text().to_owned()];
+        arguments.extend(options.full.then(|| "--full".to_owned()));
+        for package in &packages {
+            arguments.extend(["--package".into(), package.display().to_string()]);
+        }
+        let guest = machine.boot(&options.guest_script("package", &arguments)?, std::slice::from_ref(&layer))?;
+        steps::report(lab, guest, LIMIT, expected)?;
+    }
+    Ok(())
+}
+
+/// Both packages, where the guest sees them. The program is without symbols, and nothing is compressed, because the guest's
+/// processors are emulated.
+fn packages(options: &Options, scratch: &Scratch) -> Result<Vec<PathBuf>> {
+    let stripped = scratch.path().join("evenkeel");
+    process::output(process::program("strip").arg("-o").arg(&stripped).arg(&options.binary))?;
+    let pack = |version: &str| {
+        let file = (options.pack)(&stripped, &options.binary, version, scratch.path())?;
+        Ok(Path::new(SHARE).join(file.file_name().context("a package has a name")?))
+    };
+    VERSIONS.into_iter().map(pack).collect()
+}

@@ -1,0 +1,453 @@
+//! Latency targets across hosts: an array, three hosts in network namespaces in front of it, a real etcd.
+//!
+//! No virtual machine: everything runs on this one, each host behind a link of its own.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde_json::Value;
+
+use crate::base::process::{self, Running};
+use crate::base::scratch::Scratch;
+use crate::check::figures::Spread;
+use crate::check::run::{Lab, Options};
+
+/// What the array does; a goal of it is far above what it takes to answer one request.
+const ARRAY_IOPS: u32 = 1_000;
+const GOAL: Duration = Duration::from_millis(250);
+/// The first needs 600 requests a second for its goal, whatever it had before: with a rate of its own, fio makes up for what
+/// it could not send, and what goals are judged by is then its backlog. The second's requests come in batches: before it sleeps
+/// fio waits for all that is outstanding, and then sends at once what has fallen due meanwhile.
+const HOSTS: [Host; 3] = [
+    Host { name: "db", load: &["--iodepth=150"], goal: true },
+    Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], goal: true },
+    Host { name: "batch", load: &["--iodepth=200"], goal: false },
+];
+/// The host that things happen to.
+const STRUCK: usize = 2;
+/// Fixed shares are these by three: enough for the array, and too few for who needs more than a third of it.
+const SLOTS_MOST: u32 = 300;
+const WINDOW: Duration = Duration::from_secs(1);
+/// Windows until targets are to be met again after an event: 5 s, and the window in which that is.
+const SETTLING: usize = 6;
+/// Windows after those, of whose latencies the medians decide.
+const SETTLED: usize = 5;
+/// What no host with a target exceeds when slots are shared out by need, on a busy machine either: with fixed shares the first
+/// has 330 ms, and without any 390 ms.
+const SURE: Duration = Duration::from_millis(300);
+/// Windows in a row that show that targets are met.
+const IN_A_ROW: usize = 3;
+/// Windows without control and with fixed shares, of which half are to miss the target. A busy machine makes latencies longer.
+const UNCONTROLLED: usize = 4;
+/// Windows by need in each cycle of `--full`, and how many of them may miss.
+const BY_NEED: usize = 10;
+const MAY_MISS: usize = 1;
+/// Cycles of events with `--full`, of whose times the median decides.
+const CYCLES: usize = 5;
+/// Far more than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Host {
+    name: &'static str,
+    load: &'static [&'static str],
+    goal: bool,
+}
+
+/// Why the lab cannot run on this machine, if so.
+pub(crate) fn missing() -> Option<String> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    (unsafe { libc::geteuid() } != 0).then(|| "network namespaces need root".to_owned())
+}
+
+/// Runs the lab and reports each step.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let mut scratch = Scratch::new("slots")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let mut stage = Stage::new(&scratch, options)?;
+    for (check, method) in [("targets_are_missed_without_control", "none"), ("and_with_fixed_shares", "rwd")] {
+        stage.set_method(method)?;
+        thread::sleep(2 * WINDOW);
+        let windows = stage.windows(UNCONTROLLED)?;
+        lab.check(check, missed(&windows, 0) >= UNCONTROLLED / 2, &told(&windows));
+    }
+    stage.set_method("needs")?;
+    let windows = stage.windows(SETTLING + SETTLED)?;
+    lab.check("and_met_by_need", settled(&windows) <= SURE, &told(&windows));
+    let cycles = if options.full { CYCLES } else { 1 };
+    let (mut missing, mut courses) = (Vec::new(), EVENTS.map(|_| Vec::new()));
+    for _ in 0..cycles {
+        if options.full {
+            let windows = stage.windows(BY_NEED)?;
+            println!("lab: {}", told(&windows));
+            missing.push(missed(&windows, 0).max(missed(&windows, 1)) as f64);
+        }
+        for ((name, event), courses) in EVENTS.iter().zip(&mut courses) {
+            event(&mut stage).with_context(|| format!("{name}: the event"))?;
+            courses.push(stage.windows(SETTLING + SETTLED)?);
+        }
+    }
+    for ((name, _), courses) in EVENTS.iter().zip(courses) {
+        let all: Vec<String> = courses.iter().map(told).collect();
+        lab.check(name, courses.iter().all(|course| settled(course) <= SURE), &all.join("; "));
+        let latency = median(courses.iter().map(|course| settled(course).as_secs_f64()));
+        let (value, bar) = (format!("{:.0} ms", 1e3 * latency), format!("{} ms", GOAL.as_millis()));
+        lab.judge(options, &format!("{name}_with_targets_met"), &value, &bar, latency <= GOAL.as_secs_f64());
+        let windows = median(courses.iter().map(|course| regained(course) as f64));
+        let (value, bar) = (format!("after {windows} windows"), format!("{SETTLING} windows"));
+        lab.judge(options, &format!("{name}_soon"), &value, &bar, windows <= SETTLING as f64);
+    }
+    if let Some(spread) = Spread::of(missing) {
+        let bar = format!("{MAY_MISS} of {BY_NEED}");
+        let value = format!("missed in {} of {BY_NEED}", spread.median);
+        lab.judge(options, "met_by_need_all_along", &value, &bar, spread.median <= MAY_MISS as f64);
+    }
+
+    let mut failed = Vec::new();
+    for (client, host) in stage.clients.iter_mut().zip(&HOSTS) {
+        if client.as_mut().map(Running::ended).transpose()?.flatten().is_some() {
+            failed.push(host.name);
+        }
+    }
+    lab.check("no_client_saw_an_error", failed.is_empty(), &format!("clients that ended: {failed:?}"));
+    Ok(())
+}
+
+/// Mean response times of the hosts with goals, by window.
+type Windows = Vec<Vec<Duration>>;
+
+fn missed(windows: &Windows, host: usize) -> usize {
+    windows.iter().filter(|means| means[host] > GOAL).count()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    Spread::of(values).map_or(f64::NAN, |spread| spread.median)
+}
+
+/// The longest latency of a host with a target once all has settled: the median of its windows.
+fn settled(windows: &Windows) -> Duration {
+    let host = |host: usize| median(windows[SETTLING..].iter().map(|means| means[host].as_secs_f64()));
+    Duration::from_secs_f64((0..windows[0].len()).map(host).fold(0.0, f64::max))
+}
+
+/// Windows until targets are met in several in a row; all of them if they never are.
+fn regained(windows: &Windows) -> usize {
+    let met = |row: &[Vec<Duration>]| row.iter().flatten().all(|mean| *mean <= GOAL);
+    windows.windows(IN_A_ROW).position(met).unwrap_or(windows.len())
+}
+
+fn told(windows: &Windows) -> String {
+    let of = |host: usize| {
+        let means: Vec<String> = windows.iter().map(|means| means[host].as_millis().to_string()).collect();
+        format!("{}: {} ms", HOSTS[host].name, means.join(" "))
+    };
+    (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(of).collect::<Vec<_>>().join("; ")
+}
+
+/// What happens to the hosts, in this order; each ends where the next one begins, and the last where the first one does.
+const EVENTS: [(&str, Event); 5] = [
+    ("etcd_may_die_and_come_back", Stage::etcd_dies_and_comes_back),
+    ("a_host_may_die", Stage::host_dies),
+    ("and_come_back", Stage::host_comes_back),
+    ("a_host_may_be_cut_off_from_the_others", Stage::host_is_cut_off),
+    ("and_find_them_again", Stage::host_is_found_again),
+];
+type Event = fn(&mut Stage) -> Result<()>;
+
+/// Everything that runs; gone with the value, clients before what they are connected to.
+struct Stage {
+    folder: PathBuf,
+    binary: PathBuf,
+    clients: Vec<Option<Running>>,
+    hosts: Vec<Option<Running>>,
+    etcd: Option<Running>,
+    _array: Running,
+    spaces: Spaces,
+}
+
+/// A network namespace, gone with its last process.
+struct Space(Running);
+
+impl Space {
+    fn make() -> Result<Self> {
+        let mut first = process::program("sleep");
+        // SAFETY: between fork and exec, and a network namespace changes no descriptor or memory that others share.
+        unsafe { first.pre_exec(|| Ok(unshare_unsafe(UnshareFlags::NEWNET)?)) };
+        Ok(Self(Running::spawn(first.arg("infinity").stdin(Stdio::null()))?))
+    }
+
+    /// A program inside.
+    fn command(&self, program: &str) -> Command {
+        let mut command = process::program("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    fn ip(&self, arguments: &str) -> Result<()> {
+        process::output(self.command("ip").args(arguments.split(' '))).map(drop)
+    }
+}
+
+/// The array's network namespace, and one for each host.
+struct Spaces {
+    array: Space,
+    hosts: Vec<Space>,
+}
+
+impl Spaces {
+    fn make() -> Result<Self> {
+        let array = Space::make()?;
+        array.ip("link set lo up")?;
+        let mut hosts = Vec::new();
+        for (host, Host { name, .. }) in HOSTS.iter().enumerate() {
+            let space = Space::make()?;
+            space.ip(&format!("link add array type veth peer name to-{name} netns {}", array.0.id()))?;
+            for (space, link, end) in [(&array, format!("to-{name}"), 1), (&space, "array".to_owned(), 2)] {
+                space.ip(&format!("address add 10.99.{host}.{end}/24 dev {link}"))?;
+                space.ip(&format!("link set {link} up"))?;
+            }
+            hosts.push(space);
+        }
+        Ok(Self { array, hosts })
+    }
+
+    /// A program inside one of them.
+    fn command(&self, host: Option<usize>, program: &str) -> Command {
+        host.map_or(&self.array, |host| &self.hosts[host]).command(program)
+    }
+}
+
+impl Stage {
+    fn new(scratch: &Scratch, options: &Options) -> Result<Self> {
+        let (folder, spaces) = (scratch.path().to_owned(), Spaces::make()?);
+        let volumes: String = HOSTS
+            .iter()
+            .map(|host| format!("[volumes.{}]\nbackend = \"emulate\"\nsize = \"64MiB\"\n", host.name))
+            .collect();
+        let config = format!(
+            "[server]\nlisten = [\"0.0.0.0:10809\"]\nstatus = \"off\"\ndata_dir = {:?}\n\
+             [pools.main]\nscheduler = \"none\"\nadmission = \"none\"\n[pools.main.emulate]\niops = {ARRAY_IOPS}\n\
+             read_latency = \"1ms\"\n{volumes}",
+            folder.join("array")
+        );
+        std::fs::write(folder.join("array.toml"), config)?;
+        let array = serve(&folder, &options.binary, &spaces, None, "array")?;
+        let none = || HOSTS.iter().map(|_| None).collect();
+        let mut stage = Self {
+            folder,
+            binary: options.binary.clone(),
+            clients: none(),
+            hosts: none(),
+            etcd: None,
+            _array: array,
+            spaces,
+        };
+        stage.start_etcd()?;
+        (0..HOSTS.len()).try_for_each(|host| stage.start_host(host))?;
+        stage.all_stand("shared")?;
+        Ok(stage)
+    }
+
+    fn start_etcd(&mut self) -> Result<()> {
+        let (client, peer) = ("http://0.0.0.0:2379", "http://127.0.0.1:2380");
+        let mut command = self.spaces.command(None, "etcd");
+        command.arg("--data-dir").arg(self.folder.join("etcd"));
+        command.args(["--listen-client-urls", client, "--advertise-client-urls", "http://127.0.0.1:2379"]);
+        command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
+        command.arg("--initial-cluster").arg(format!("default={peer}"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.folder.join("etcd.log"))?;
+        self.etcd = Some(Running::spawn(command.stdout(log.try_clone()?).stderr(log))?);
+        Ok(())
+    }
+
+    fn start_host(&mut self, host: usize) -> Result<()> {
+        let Host { name, load, goal } = &HOSTS[host];
+        let goal = if *goal { format!("response_time = \"{}ms\"\n", GOAL.as_millis()) } else { String::new() };
+        let config = format!(
+            "[server]\nlisten = []\nstatus = \"off\"\nworkers = 1\ndata_dir = {:?}\n\
+             [pools.array]\nadmission = \"none\"\nslots = \"needs\"\nslots_most = {SLOTS_MOST}\n\
+             [tenants.{name}]\n{goal}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
+             uri = \"nbd://10.99.{host}.1:10809/{name}\"\n\
+             [exchange]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\
+             period = \"500ms\"\nlease = \"2s\"\n",
+            self.folder.join(name)
+        );
+        std::fs::write(self.folder.join(format!("{name}.toml")), config)?;
+        self.hosts[host] = Some(serve(&self.folder, &self.binary, &self.spaces, Some(host), name)?);
+        let socket = self.folder.join(name).join("nbd.sock");
+        let mut client = process::program("fio");
+        client
+            .args([&format!("--name={name}"), "--ioengine=nbd", "--rw=randread", "--bs=4k", "--size=64m"])
+            .arg(format!("--uri=nbd+unix:///{name}?socket={}", socket.display()))
+            .args(["--time_based", "--runtime=3600", "--thread"])
+            .args(*load)
+            .arg(format!("--output={}", self.folder.join(format!("{name}.fio")).display()));
+        let log = std::fs::File::create(self.folder.join(format!("{name}.fio.log")))?;
+        self.clients[host] = Some(Running::spawn(client.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))?);
+        Ok(())
+    }
+
+    /// What a host's API answers to a request on its control socket.
+    fn api(&self, host: usize, arguments: &[&str]) -> Result<Value> {
+        let socket = self.folder.join(HOSTS[host].name).join("control.sock");
+        let mut command = process::program("curl");
+        command.args(["--silent", "--show-error", "--fail-with-body", "--max-time", "30", "--unix-socket"]).arg(socket);
+        Ok(serde_json::from_str(&process::output(command.args(arguments))?)?)
+    }
+
+    fn state(&self, host: usize) -> Result<Value> {
+        self.api(host, &["http://evenkeel/api/v1/state"])
+    }
+
+    fn set_method(&self, method: &str) -> Result<()> {
+        for host in 0..HOSTS.len() {
+            let patch = format!("{{\"slots\": \"{method}\"}}");
+            let json = "Content-Type: application/json";
+            let url = "http://evenkeel/api/v1/pools/array";
+            self.api(host, &["--request", "PATCH", "--header", json, "--data", &patch, url])?;
+        }
+        Ok(())
+    }
+
+    /// How each host stands in the exchange; empty for one that does not run.
+    fn standings(&self) -> Vec<String> {
+        let standing = |host| {
+            let state = self.state(host).ok()?;
+            Some(state["exchange"]["standing"].as_str()?.to_owned())
+        };
+        (0..HOSTS.len()).map(|host| standing(host).unwrap_or_default()).collect()
+    }
+
+    fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !holds(self) {
+            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.standings());
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Requests and the sum of their response times in seconds, for each host with a goal.
+    fn counts(&self) -> Result<Vec<(u64, f64)>> {
+        let count = |host: usize| {
+            let state = self.state(host)?;
+            let pools = state["pools"].as_array().context("pools")?;
+            let tenants = pools.iter().filter_map(|pool| pool["tenants"].as_array()).flatten();
+            let mut ours = tenants.filter(|tenant| tenant["name"] == HOSTS[host].name);
+            let times = ours.find_map(|tenant| {
+                let times = &tenant["response_time"];
+                times["count"].as_u64().filter(|&count| count > 0).zip(times["sum_s"].as_f64())
+            });
+            Ok(times.unwrap_or((0, 0.0)))
+        };
+        (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(count).collect()
+    }
+
+    /// The mean response time of each host with a goal, over the next window. Who was not served waited for all of it.
+    fn window(&self) -> Result<Vec<Duration>> {
+        let before = self.counts()?;
+        thread::sleep(WINDOW);
+        let after = self.counts()?;
+        let mean = |((before, sum_before), (after, sum)): (&(u64, f64), &(u64, f64))| match after - before {
+            0 => WINDOW,
+            count => Duration::from_secs_f64(((sum - sum_before) / count as f64).max(0.0)),
+        };
+        Ok(before.iter().zip(&after).map(mean).collect())
+    }
+
+    fn windows(&self, count: usize) -> Result<Windows> {
+        (0..count).map(|_| self.window()).collect()
+    }
+
+    /// Until all hosts stand so in the exchange.
+    fn all_stand(&self, standing: &str) -> Result<()> {
+        self.wait_for(standing, |stage| stage.standings().iter().all(|of| of == standing))
+    }
+
+    fn etcd_dies_and_comes_back(&mut self) -> Result<()> {
+        self.etcd = None;
+        self.all_stand("lost")?;
+        thread::sleep(2 * WINDOW);
+        self.start_etcd()?;
+        self.all_stand("shared")
+    }
+
+    /// With all that is on it.
+    fn host_dies(&mut self) -> Result<()> {
+        self.clients[STRUCK] = None;
+        self.hosts[STRUCK] = None;
+        Ok(())
+    }
+
+    fn host_comes_back(&mut self) -> Result<()> {
+        self.start_host(STRUCK)?;
+        self.all_stand("shared")
+    }
+
+    fn host_is_cut_off(&mut self) -> Result<()> {
+        self.cut_off(STRUCK)?;
+        self.wait_for("it knows that it is on its own", |stage| stage.standings()[STRUCK] == "lost")
+    }
+
+    fn host_is_found_again(&mut self) -> Result<()> {
+        self.reconnect()?;
+        self.all_stand("shared")
+    }
+
+    /// Nothing passes any more between a host and etcd; its data do.
+    fn cut_off(&self, host: usize) -> Result<()> {
+        let rule = format!("ip saddr 10.99.{host}.2 tcp dport 2379 drop");
+        let rules = format!("table ip lab {{\nchain in {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}");
+        process::output(self.spaces.command(None, "nft").arg(rules)).map(drop)
+    }
+
+    fn reconnect(&self) -> Result<()> {
+        process::output(self.spaces.command(None, "nft").args(["delete", "table", "ip", "lab"])).map(drop)
+    }
+}
+
+/// Starts a server and waits until clients can connect.
+fn serve(
+    folder: &std::path::Path,
+    binary: &std::path::Path,
+    spaces: &Spaces,
+    host: Option<usize>,
+    name: &str,
+) -> Result<Running> {
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
+    let mut command = spaces.command(host, &binary.display().to_string());
+    command.arg("serve").arg("--config").arg(folder.join(format!("{name}.toml")));
+    let mut server = Running::spawn(command.stdout(log.try_clone()?).stderr(log))?;
+    let socket = folder.join(name).join("nbd.sock");
+    let begun = Instant::now();
+    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+        ensure!(
+            server.ended()?.is_none() && begun.elapsed() < PATIENCE,
+            "the server of {name} does not start; see its log"
+        );
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(server)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_decide_after_a_fixed_time() {
+        let course = |ms: [u64; SETTLING + SETTLED]| -> Windows {
+            ms.iter().map(|ms| vec![Duration::from_millis(*ms), Duration::from_millis(100)]).collect()
+        };
+        let one = course([400, 240, 400, 240, 240, 240, 240, 900, 230, 900, 240]);
+        assert_eq!((settled(&one), regained(&one)), (Duration::from_millis(240), 3));
+        let never = course([240, 240, 400, 240, 240, 400, 310, 310, 310, 240, 240]);
+        assert_eq!((settled(&never), regained(&never)), (Duration::from_millis(310), 11));
+    }
+}

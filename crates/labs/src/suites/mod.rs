@@ -1,0 +1,135 @@
+//! The suites lab: tests of other projects, from the distribution's sources, against this server.
+
+mod libnbd;
+mod libnbd_tests;
+mod nbd;
+mod server;
+mod source;
+pub(crate) mod stand_in;
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::base::process;
+use crate::base::scratch::Scratch;
+use crate::base::servers;
+use crate::check::run::{Lab, Options};
+use server::Kind;
+
+/// A test that does not run, and why.
+type Skip = (&'static str, &'static str);
+
+/// What the suites share.
+struct Bench<'a> {
+    lab: &'a mut Lab,
+    binary: &'a Path,
+    only: &'a str,
+    full: bool,
+    dir: PathBuf,
+    headers: Vec<PathBuf>,
+    /// Of an authority, the server and its client.
+    certificates: PathBuf,
+    /// Of another authority.
+    strangers: PathBuf,
+}
+
+impl Bench<'_> {
+    fn wants(&self, name: &str) -> bool {
+        name.contains(self.only)
+    }
+
+    fn report(&mut self, name: &str, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.lab.passed(name, ""),
+            Err(e) => self.lab.failed(name, &format!("{e:#}")),
+        }
+    }
+
+    /// Counts a check as skipped, in the way of the tests.
+    fn skip(&mut self, name: &str, reason: &str) {
+        if !self.wants(name) {
+            return;
+        }
+        let line = format!("lab::{}::{name}: {reason}\n", self.lab.name);
+        print!("SKIPPED: {line}");
+        if let Some(log) = std::env::var_os("EVENKEEL_SKIP_LOG") {
+            let written = std::fs::OpenOptions::new().create(true).append(true).open(log);
+            if let Err(e) = written.and_then(|mut log| log.write_all(line.as_bytes())) {
+                self.lab.failed(name, &format!("it is skipped, and that cannot be said: {e}"));
+                return;
+            }
+        }
+        // A skipped test ends well; the reader of the log takes it out.
+        println!("test lab::{}::{name} ... ok", self.lab.name);
+    }
+
+    /// The compiler, for code of others, with the headers of what it is linked with.
+    fn compiler(&self) -> Command {
+        let mut cc = process::program("cc");
+        cc.args(["-O1", "-w"]);
+        for folder in &self.headers {
+            cc.arg("-I").arg(folder);
+        }
+        cc
+    }
+
+    /// A folder with a program called nbdkit, which is this one.
+    fn stand_in(&self, kind: Kind) -> Result<PathBuf> {
+        let dir = self.dir.join(format!("stand-in-{}", kind.name()));
+        std::fs::create_dir_all(&dir)?;
+        let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+        let mut words = vec![quoted(&std::env::current_exe()?), "guest".into(), "nbdkit".into()];
+        words.extend(["--binary".into(), quoted(self.binary), "--dir".into(), quoted(&dir)]);
+        words.extend(kind.epoll.then(|| "--epoll".into()));
+        words.extend(kind.memory.then(|| "--memory".into()));
+        let script = dir.join("nbdkit");
+        std::fs::write(&script, format!("#!/bin/sh\nexec {} -- \"$@\"\n", words.join(" ")))?;
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+        Ok(dir)
+    }
+}
+
+/// Why the lab cannot run here, if so.
+pub(super) fn missing() -> Option<String> {
+    let apt = ["apt-get", "dpkg"].iter().all(|name| process::find_program(name).is_some());
+    (!apt).then(|| "the suites come from the archives of Debian and Ubuntu".to_owned())
+}
+
+/// Runs the lab.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    let mut scratch = Scratch::new("suites")?;
+    if options.keep {
+        scratch.keep();
+    }
+    std::fs::create_dir_all(&options.build)?;
+    let build = std::path::absolute(&options.build)?;
+    let [nbd_source, libnbd_source] = [source::source(&build, "nbd")?, source::source(&build, "libnbd")?];
+    let headers = source::headers(&build)?;
+    let [certificates, strangers] = ["pki", "strangers"].map(|name| scratch.path().join(name));
+    for folder in [&certificates, &strangers] {
+        servers::certificates(folder)?;
+    }
+    let dir = scratch.path().to_owned();
+    let (binary, only) = (options.binary.as_path(), options.only.as_str());
+    let mut bench = Bench { lab, binary, only, full: options.full, dir, headers, certificates, strangers };
+    let nbd = nbd::Suite::build(&bench, &nbd_source).context("the suite of nbd does not compile")?;
+    let libnbd = libnbd::Suite::build(&bench, &libnbd_source).context("the suite of libnbd does not compile")?;
+    for kind in Kind::ALL {
+        nbd.run(&mut bench, kind);
+        libnbd.run(&mut bench, kind)?;
+    }
+    // Those that take their time meet each engine and each kind of volume.
+    for kind in if options.full { &Kind::ALL[..] } else { &Kind::PAIRED } {
+        libnbd.run_timed(&mut bench, *kind)?;
+    }
+    for (suite, skipped) in [("nbd", &nbd::SKIPPED[..]), ("libnbd", &libnbd_tests::SKIPPED)] {
+        for (name, reason) in skipped {
+            bench.skip(&format!("{suite}_{name}"), reason);
+        }
+    }
+    Ok(())
+}

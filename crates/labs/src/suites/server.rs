@@ -1,0 +1,192 @@
+//! A server of a suite: one volume, as the suite wants it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base::client::{self, Client};
+use crate::base::process::Running;
+use crate::base::servers::EXPORT;
+
+/// Far above what a start takes beside other tests.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// The file of a volume that has none of the client.
+const IMAGE: &str = "disk0.img";
+/// What one write of the pattern has.
+const PIECE: usize = 1 << 20;
+
+/// How a volume is kept and served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
+pub(crate) struct Kind {
+    /// On epoll and threads, instead of io_uring where the kernel allows it.
+    #[arg(long)]
+    pub(super) epoll: bool,
+    /// In memory, instead of in a file.
+    #[arg(long)]
+    pub(super) memory: bool,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 4] = [
+        Self { epoll: false, memory: false },
+        Self { epoll: true, memory: true },
+        Self { epoll: false, memory: true },
+        Self { epoll: true, memory: false },
+    ];
+
+    /// Each engine and each kind of volume once.
+    pub(super) const PAIRED: [Self; 2] = [Self::ALL[0], Self::ALL[1]];
+
+    /// For names of checks.
+    pub(super) fn name(self) -> String {
+        let engine = if self.epoll { "epoll" } else { "default" };
+        format!("{engine}_{}", if self.memory { "memory" } else { "file" })
+    }
+}
+
+/// The volume and where it is served.
+#[derive(Debug, Clone)]
+pub(super) struct Setup {
+    pub(super) kind: Kind,
+    pub(super) size: u64,
+    pub(super) read_only: bool,
+    /// A file of the client instead of a volume of the server's.
+    pub(super) file: Option<PathBuf>,
+    /// Folder of certificates, with which every client by TCP must use TLS.
+    pub(super) certificates: Option<PathBuf>,
+    /// By Unix socket: the same, too.
+    pub(super) always_tls: bool,
+    pub(super) unix: Option<PathBuf>,
+    pub(super) port: Option<u16>,
+}
+
+impl Setup {
+    pub(super) fn new(kind: Kind, size: u64) -> Self {
+        Self { kind, size, read_only: false, file: None, certificates: None, always_tls: false, unix: None, port: None }
+    }
+
+    /// Writes the configuration into `dir`; the command that serves it.
+    pub(super) fn command(&self, binary: &Path, dir: &Path) -> Result<Command> {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        let config = dir.join("evenkeel.toml");
+        std::fs::write(&config, self.text(dir)?)?;
+        if self.read_only && self.file.is_none() && !self.kind.memory {
+            // A volume that is only read is not made.
+            std::fs::File::create(dir.join(IMAGE))?.set_len(self.size)?;
+        }
+        let mut command = Command::new(binary);
+        command.args(["serve", "--config"]).arg(config);
+        Ok(command)
+    }
+
+    fn text(&self, dir: &Path) -> Result<String> {
+        let quoted = |path: &Path| format!("{:?}", path.display().to_string());
+        let mut text = format!("[server]\nstatus = \"off\"\ndata_dir = {}\n", quoted(&dir.join("data")));
+        if self.kind.epoll {
+            text += "engine = \"epoll\"\n";
+        }
+        let mut addresses = Vec::new();
+        if let Some(port) = self.port {
+            addresses.push(format!("\"127.0.0.1:{port}\""));
+            if has_ipv6() {
+                addresses.push(format!("\"[::1]:{port}\""));
+            }
+        }
+        let unix = self.unix.as_deref().map(quoted).unwrap_or_default();
+        writeln!(text, "listen = [{}]\nunix = [{unix}]", addresses.join(", "))?;
+        if let Some(folder) = &self.certificates {
+            let [certificate, key, clients] =
+                ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| quoted(&folder.join(name)));
+            let required = if self.always_tls { "always" } else { "tcp" };
+            writeln!(text, "[server.tls]\ncertificate = {certificate}\nkey = {key}")?;
+            writeln!(text, "clients = {clients}\nrequired = \"{required}\"")?;
+        }
+        writeln!(text, "[volumes.{EXPORT}]\nread_only = {}", self.read_only)?;
+        match &self.file {
+            Some(path) => writeln!(text, "path = {}", quoted(path))?,
+            None if self.kind.memory => writeln!(text, "backend = \"memory\"\nsize = {}", self.size)?,
+            None => writeln!(text, "path = {}\nsize = {}", quoted(&dir.join(IMAGE)), self.size)?,
+        }
+        Ok(text)
+    }
+
+    /// Starts the server with its files in `dir`, and waits until it serves.
+    pub(super) fn start(&self, binary: &Path, dir: &Path) -> Result<Running> {
+        let mut command = self.command(binary, dir)?;
+        let log = std::fs::File::create(log_of(dir))?;
+        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+        let said = || std::fs::read_to_string(log_of(dir)).unwrap_or_default();
+        match self.wait(dir) {
+            Ok(()) => Ok(running),
+            Err(e) => {
+                let ended = running.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
+                Err(e.context(format!("the server does not serve{ended}; it said: {}", said().trim())))
+            }
+        }
+    }
+
+    /// Waits until it answers: an NBD client where none needs TLS, otherwise a connection.
+    fn wait(&self, dir: &Path) -> Result<()> {
+        let plain = |unix: &Path| unix.display().to_string();
+        let address = match (&self.unix, self.port) {
+            (Some(path), _) => plain(path),
+            (None, Some(port)) => format!("127.0.0.1:{port}"),
+            (None, None) => plain(&dir.join("nothing")),
+        };
+        if self.always_tls || (self.certificates.is_some() && self.unix.is_none()) {
+            let deadline = std::time::Instant::now() + START_LIMIT;
+            let reached = || match &self.unix {
+                Some(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
+                None => std::net::TcpStream::connect(&address).is_ok(),
+            };
+            while !reached() {
+                ensure!(std::time::Instant::now() < deadline, "no connection to {address} within {START_LIMIT:?}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return Ok(());
+        }
+        Client::connect(&address, EXPORT, START_LIMIT).and_then(Client::disconnect)
+    }
+
+    /// Fills the volume with the pattern of nbdkit's plugin of that name: each 8 bytes hold their own offset, big-endian.
+    pub(super) fn fill_with_pattern(&self) -> Result<()> {
+        let path = self.unix.as_ref().context("the pattern is written by a Unix socket")?;
+        let mut client = Client::connect(&path.display().to_string(), EXPORT, START_LIMIT)?;
+        for at in (0..self.size).step_by(PIECE) {
+            let piece: Vec<u8> = (at..self.size.min(at + PIECE as u64)).step_by(8).flat_map(u64::to_be_bytes).collect();
+            client.send(client::Command::Write, false, at, at, piece.len() as u32, &piece)?;
+            client.receive()?;
+        }
+        client.disconnect()
+    }
+}
+
+/// Where a server with its files in `dir` logs.
+pub(super) fn log_of(dir: &Path) -> PathBuf {
+    dir.join("server.log")
+}
+
+/// Whether this machine has its own address of IPv6.
+pub(super) fn has_ipv6() -> bool {
+    std::net::TcpListener::bind("[::1]:0").is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_has_what_a_suite_wants() {
+        let (file, memory) = (Kind { epoll: true, memory: false }, Kind { epoll: false, memory: true });
+        let text = Setup { read_only: true, port: Some(7), ..Setup::new(file, 5) }.text(Path::new("d")).unwrap();
+        assert!(text.contains("engine = \"epoll\"") && text.contains("path = \"d/disk0.img\"\nsize = 5"), "{text}");
+        assert!(text.contains("listen = [\"127.0.0.1:7\"") && text.contains("read_only = true"), "{text}");
+        let tls = Setup { certificates: Some("c".into()), unix: Some("s".into()), ..Setup::new(memory, 6) };
+        let text = tls.text(Path::new("d")).unwrap();
+        assert!(text.contains("unix = [\"s\"]") && text.contains("backend = \"memory\"\nsize = 6"), "{text}");
+        assert!(text.contains("required = \"tcp\"") && text.contains("clients = \"c/ca-cert.pem\""), "{text}");
+    }
+}

@@ -1,0 +1,211 @@
+//! A program in place of nbdkit, for tests that start their server themselves: it reads nbdkit's options and starts Evenkeel.
+//!
+//! What nbdkit does and Evenkeel does not (plugins that are scripts, filters) is an error here, so that no test passes by
+//! accident.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::FromRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::server::{Kind, Setup};
+use crate::base::process::Running;
+
+/// Size of a volume for which a test names none: nbdkit's own default has no bytes, and Evenkeel has no such volume.
+const SIZE: u64 = 1 << 20;
+/// A socket of systemd's protocol arrives in this variable.
+const ACTIVATION: &str = "LISTEN_FDS";
+
+/// How the lab calls it; the rest is nbdkit's command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[arg(long)]
+    binary: PathBuf,
+    /// Folder for the files of its servers.
+    #[arg(long)]
+    dir: PathBuf,
+    #[command(flatten)]
+    kind: Kind,
+    #[arg(last = true)]
+    words: Vec<String>,
+}
+
+/// What nbdkit's command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// Serve one client on standard input and output.
+    single: bool,
+    read_only: bool,
+    tls: bool,
+    exit_with_parent: bool,
+    /// Print a version and end.
+    version: bool,
+    certificates: Option<PathBuf>,
+    unix: Option<PathBuf>,
+    port: Option<u16>,
+    pid_file: Option<PathBuf>,
+    run: Option<String>,
+    plugin: String,
+    size: Option<u64>,
+    file: Option<PathBuf>,
+}
+
+impl Wanted {
+    fn read(words: &[String]) -> Result<Self> {
+        let mut wanted = Self::default();
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            let mut next = || words.next().with_context(|| format!("{word} without a value"));
+            match word {
+                "-s" => wanted.single = true,
+                "-r" => wanted.read_only = true,
+                // In the foreground, verbose, with fixed newstyle handshakes: as it is in any case.
+                "-f" | "-v" | "-fv" | "-n" => {}
+                "-U" => wanted.unix = Some(next()?.into()),
+                "-p" => wanted.port = Some(next()?.parse()?),
+                "-P" => wanted.pid_file = Some(next()?.into()),
+                "--run" => wanted.run = Some(next()?.into()),
+                "--exit-with-parent" => wanted.exit_with_parent = true,
+                "--version" => wanted.version = true,
+                "--tls=require" => wanted.tls = true,
+                "--tls=off" | "--tls-verify-peer" => {}
+                _ if word.starts_with("--tls-certificates=") => {
+                    wanted.certificates = word.split_once('=').map(|(_, path)| path.into());
+                }
+                _ if word.starts_with('-') => bail!("Evenkeel has no {word}"),
+                _ if wanted.plugin.is_empty() => wanted.plugin = word.into(),
+                _ => wanted.parameter(word)?,
+            }
+        }
+        ensure!(
+            wanted.version || ["memory", "null", "pattern", "file", "sh"].contains(&wanted.plugin.as_str()),
+            "Evenkeel has nothing like the plugin `{}`",
+            wanted.plugin
+        );
+        Ok(wanted)
+    }
+
+    fn parameter(&mut self, word: &str) -> Result<()> {
+        match (self.plugin.as_str(), word.split_once('=')) {
+            ("file", _) => self.file = Some(word.into()),
+            // Its script says which flags a server has; Evenkeel has those that it has, and the test looks.
+            ("sh", None) => ensure!(word.ends_with("/eflags-plugin.sh"), "Evenkeel runs no script {word}"),
+            ("sh", Some(_)) => {}
+            (_, Some(("size", text))) => self.size = Some(bytes(text)?),
+            (_, None) => self.size = Some(bytes(word)?),
+            _ => bail!("Evenkeel has nothing like {word} of the plugin `{}`", self.plugin),
+        }
+        Ok(())
+    }
+}
+
+/// A size as nbdkit reads it.
+fn bytes(text: &str) -> Result<u64> {
+    let (number, unit) = match text.trim_end_matches(['m', 'M']) {
+        number if number.len() < text.len() => (number, 1 << 20),
+        number => (number, 1),
+    };
+    Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * unit)
+}
+
+/// Does what nbdkit would.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let Options { binary, dir, kind, words } = options;
+    let wanted = Wanted::read(words)?;
+    if wanted.version {
+        println!("Evenkeel in place of nbdkit");
+        return Ok(());
+    }
+    if wanted.exit_with_parent {
+        // SAFETY: prctl with these arguments has no memory effects.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    }
+    let dir = dir.join(std::process::id().to_string());
+    let mut setup = Setup {
+        read_only: wanted.read_only,
+        file: wanted.file,
+        certificates: wanted.tls.then(|| wanted.certificates.map(std::path::absolute)).flatten().transpose()?,
+        always_tls: wanted.tls,
+        port: wanted.port,
+        unix: wanted.unix.filter(|path| path != Path::new("-")),
+        ..Setup::new(*kind, wanted.size.unwrap_or(SIZE))
+    };
+    if setup.unix.is_none() && setup.port.is_none() {
+        setup.unix = Some(dir.join("nbd.sock"));
+    }
+    if std::env::var_os(ACTIVATION).is_some() {
+        // The socket is meant for this process.
+        return Err(setup.command(binary, &dir)?.exec().into());
+    }
+    let server = setup.start(binary, &dir)?;
+    // The only test of both looks at no data.
+    if wanted.plugin == "pattern" && !wanted.tls {
+        setup.fill_with_pattern()?;
+    }
+    if let Some(path) = wanted.pid_file {
+        std::fs::write(path, format!("{}\n", std::process::id()))?;
+    }
+    let unix = setup.unix.unwrap_or_default();
+    match wanted.run {
+        Some(text) => {
+            let mut shell = Command::new("sh");
+            let status = shell.arg("-c").arg(text).env("unixsocket", OsString::from(unix)).status()?;
+            server.kill();
+            std::process::exit(status.code().unwrap_or(1));
+        }
+        None if wanted.single => relay(&unix),
+        None => wait(server),
+    }
+}
+
+/// Carries bytes between the client's socket, which is standard input and output, and the server.
+fn relay(socket: &Path) -> Result<()> {
+    // SAFETY: nothing else in this program uses the descriptor.
+    let client = unsafe { UnixStream::from_raw_fd(0) };
+    let server = UnixStream::connect(socket)?;
+    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        let _ = io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    let (mut from, mut to) = (server, client);
+    // A client that has left takes no more.
+    let _ = io::copy(&mut from, &mut to);
+    Ok(())
+}
+
+/// Waits for the server's end: the test ends it with this program.
+fn wait(mut server: Running) -> Result<()> {
+    while server.ended()?.is_none() {
+        thread::sleep(Duration::from_millis(50));
+    }
+    bail!("the server has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Wanted> {
+        Wanted::read(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_of_nbdkit_are_read_and_others_refused() {
+        let wanted = read("-f -p 77 -P file --exit-with-parent null").unwrap();
+        assert_eq!((wanted.port, wanted.pid_file, wanted.exit_with_parent), (Some(77), Some("file".into()), true));
+        assert_eq!(read("-s memory size=2m").unwrap().size, Some(2 << 20));
+        assert_eq!(read("-s -v memory 1048576").unwrap().size, Some(1 << 20));
+        for refused in ["-s --filter=delay memory", "eval get_size=1", "memory delay-read=15", "-s -o memory"] {
+            assert!(read(refused).is_err(), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Devices that fail, recover and vanish, and what the kernel makes of it.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::requests::{BLOCK, block};
+use super::{Check, GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
+use crate::machine::guest::tool;
+
+/// How long a disk may take to come back.
+const PLUG_LIMIT: Duration = Duration::from_secs(60);
+
+/// The device under all slices but those of [`OTHER`]: a plain mapping, or one on which every read, write and
+/// flush fails.
+pub(super) struct Faulty;
+
+impl Faulty {
+    const SECTORS: u64 = (SLICES - SUBJECTS.len() as u64) * VOLUME_SECTORS;
+
+    /// Makes the device and all slices.
+    pub(super) fn create(slices: &[String]) -> Result<()> {
+        let mut all = format!("faulty,,,rw,{}", Self::working());
+        for (number, name) in slices.iter().enumerate() {
+            // The first mapped device is dm-0.
+            let start = number as u64 * VOLUME_SECTORS;
+            ensure!(start + VOLUME_SECTORS <= Self::SECTORS, "no room for slice {name}");
+            all += &format!(";{name},,,rw,0 {VOLUME_SECTORS} linear /dev/dm-0 {start}");
+        }
+        for subject in SUBJECTS {
+            let start = Self::SECTORS + subject.index * VOLUME_SECTORS;
+            let name = subject.slice(OTHER);
+            all += &format!(";{name},,,rw,0 {VOLUME_SECTORS} linear /dev/vda {start}");
+        }
+        tool("dmsetup", &["create", "--noudevsync", "--concise", &all])?;
+        tool("dmsetup", &["mknodes"])?;
+        Ok(())
+    }
+
+    fn working() -> String {
+        format!("0 {} linear /dev/vda 0", Self::SECTORS)
+    }
+
+    /// Every request fails from here on.
+    pub(super) fn fail() -> Result<()> {
+        Self::load(&format!("0 {} flakey /dev/vda 0 0 1", Self::SECTORS))
+    }
+
+    /// All is well again.
+    pub(super) fn repair() -> Result<()> {
+        Self::load(&Self::working())
+    }
+
+    /// Replaces the table without writing back what is in the page cache, which would save it.
+    fn load(table: &str) -> Result<()> {
+        tool("dmsetup", &["load", "faulty", "--table", table])?;
+        tool("dmsetup", &["resume", "--noudevsync", "--noflush", "--nolockfs", "faulty"])?;
+        Ok(())
+    }
+}
+
+/// Writes a device's dirty pages back, as the kernel does by itself after a while, and says whether that worked.
+/// The failure remains to be reported to those that have opened the device before.
+pub(super) fn write_back(device: &Path) -> Result<bool> {
+    let file = File::open(device)?;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call has no memory effects on this process.
+    Ok(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0)
+}
+
+/// Takes a disk out of the machine.
+pub(super) fn unplug(device: &Path) -> Result<()> {
+    let name = device.file_name().context("a disk has a name")?.to_string_lossy().into_owned();
+    let virtio = std::fs::canonicalize(format!("/sys/block/{name}/device"))?;
+    let slot = virtio.parent().context("a disk is in a slot")?;
+    std::fs::write(slot.join("remove"), "1").with_context(|| format!("cannot unplug {}", device.display()))?;
+    ensure!(!device.exists(), "{} is still there", device.display());
+    Ok(())
+}
+
+/// Puts all unplugged disks back; they get their old names if no one uses those any longer.
+pub(super) fn plug_in() -> Result<()> {
+    std::fs::write("/sys/bus/pci/rescan", "1")?;
+    let deadline = Instant::now() + PLUG_LIMIT;
+    while let Some(absent) = SUBJECTS.map(|s| s.device(GONE)).iter().find(|d| !d.exists()) {
+        ensure!(Instant::now() < deadline, "{} did not come back", absent.display());
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// A page that O_DIRECT can use.
+#[repr(align(4096))]
+struct Page([u8; BLOCK]);
+
+/// What the kernel says of a lost write when nobody remembers for it.
+pub(super) struct Kernel {
+    file: File,
+    device: PathBuf,
+    direct: bool,
+    failing: Option<std::io::Result<()>>,
+}
+
+impl Kernel {
+    pub(super) fn begin(cache: &str) -> Result<Self> {
+        let device = Path::new("/dev/mapper").join(format!("kernel-{cache}"));
+        let direct = cache == "direct";
+        let flags = if direct { libc::O_DIRECT } else { 0 };
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&device)?;
+        let kernel = Self { file, device, direct, failing: None };
+        if direct {
+            kernel.write()?;
+        }
+        Ok(kernel)
+    }
+
+    fn write(&self) -> Result<()> {
+        let mut page = Page([0; BLOCK]);
+        page.0.copy_from_slice(&block(0, 1));
+        Ok(self.file.write_all_at(&page.0, 0)?)
+    }
+
+    pub(super) fn while_failing(&mut self) -> Result<()> {
+        if !self.direct {
+            self.write()?;
+        }
+        self.failing = Some(self.file.sync_data());
+        Ok(())
+    }
+
+    /// After a failed sync a good one, although what went through the page cache is not on the device.
+    pub(super) fn when_repaired(&self) -> Result<Check> {
+        let mut check = Check::default();
+        let first = self.failing.as_ref().context("a first sync")?;
+        check.expect(first.is_err(), "the first sync succeeded");
+        let second = self.file.sync_data();
+        check.expect(second.is_ok(), format_args!("the second sync failed as well: {second:?}"));
+        let mut page = Page([9; BLOCK]);
+        let device = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.device)?;
+        device.read_exact_at(&mut page.0, 0)?;
+        let there = page.0[..] == block(0, 1)[..];
+        check.expect(there == self.direct, format_args!("the data is on the device: {there}"));
+        Ok(check)
+    }
+}

@@ -1,0 +1,144 @@
+//! The sync-failure lab: a device fails under load, works again, and in the end vanishes.
+//!
+//! The kernel reports a failed write-back to one sync and then forgets it, with the data. So the server has
+//! to remember. `README.md` says what is checked and why.
+
+mod faults;
+pub(crate) mod guest;
+mod requests;
+mod stale;
+mod trial;
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+
+use crate::base::scratch::Scratch;
+use crate::base::servers::Server;
+use crate::check::pattern::SECTOR;
+use crate::check::run::{Lab, Options};
+use crate::check::steps;
+use crate::machine::vm::Machine;
+
+const LIMIT: Duration = Duration::from_secs(400);
+/// Size of a volume.
+const VOLUME_SECTORS: u64 = 8 << 11;
+/// `/dev/vda` has room for this many volumes.
+const SLICES: u64 = 40;
+/// Checks that every server must pass.
+const CHECKS: [&str; 6] = [
+    "failed_flush_stays_failed_on_every_connection",
+    "failed_fua_write_fails_later_flushes",
+    "background_write_back_failure_reaches_every_flush",
+    "plain_errors_reach_the_client",
+    "vanished_device_hurts_no_other",
+    "restart_serves_what_was_flushed",
+];
+/// The check of a volume that is a file.
+const RESTART: &str = "what_is_read_after_a_restart_stays";
+/// Negative controls.
+const CONTROLS: [&str; 3] =
+    ["kernel_forgets_a_failed_sync_buffered", "kernel_forgets_a_failed_sync_direct", "a_server_that_forgets_is_caught"];
+
+/// How a server reaches its devices.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    engine: &'static str,
+    cache: &'static str,
+    index: u64,
+}
+
+const SUBJECTS: [Subject; 4] = [
+    Subject { engine: "io_uring", cache: "buffered", index: 0 },
+    Subject { engine: "io_uring", cache: "direct", index: 1 },
+    Subject { engine: "epoll", cache: "buffered", index: 2 },
+    Subject { engine: "epoll", cache: "direct", index: 3 },
+];
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.engine, self.cache)
+    }
+}
+
+/// Volumes on the device that fails and works again.
+const FAULTY: [&str; 4] = ["flush", "fua", "background", "plain"];
+/// The volume on a device of its own that vanishes.
+const GONE: &str = "gone";
+/// The volume on a device that never fails.
+const OTHER: &str = "other";
+
+impl Subject {
+    fn is_direct(self) -> bool {
+        self.cache == "direct"
+    }
+
+    /// The device of a volume in the guest.
+    fn device(self, volume: &str) -> PathBuf {
+        if volume == GONE {
+            return format!("/dev/vd{}", char::from(b'b' + self.index as u8)).into();
+        }
+        Path::new("/dev/mapper").join(self.slice(volume))
+    }
+
+    fn slice(self, volume: &str) -> String {
+        format!("{self}-{volume}")
+    }
+
+    /// Different for every subject and volume, so that no device can be taken for another.
+    fn generation(self, volume: &str) -> u64 {
+        let number = FAULTY.iter().chain(&[GONE, OTHER]).position(|v| *v == volume).unwrap_or(9);
+        100 * (self.index + 1) + 10 * number as u64
+    }
+}
+
+/// Runs the lab and reports each check.
+pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
+    ensure!(options.server == Server::Evenkeel, "this lab chooses the servers itself");
+    let mut scratch = Scratch::new("sync-failure")?;
+    if options.keep {
+        scratch.keep();
+    }
+    let sizes = std::iter::once(SLICES).chain(SUBJECTS.map(|_| 1));
+    let disks: Vec<PathBuf> = (0..=SUBJECTS.len()).map(|n| scratch.path().join(format!("disk{n}"))).collect();
+    for (disk, slices) in disks.iter().zip(sizes) {
+        File::create(disk)?.set_len(slices * VOLUME_SECTORS * SECTOR as u64)?;
+    }
+    let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
+    let script = options.lean_guest_script(&scratch, "sync-failure", &[])?;
+    let guest = machine.boot(&script, &disks)?;
+    steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
+}
+
+/// What was observed for one check.
+#[derive(Debug, Default)]
+struct Check {
+    observed: u32,
+    wrong: Vec<String>,
+}
+
+impl Check {
+    fn expect(&mut self, holds: bool, what: impl fmt::Display) {
+        self.observed += 1;
+        if !holds {
+            self.wrong.push(what.to_string());
+        }
+    }
+
+    /// An answer of the server: 0 or the protocol's number of an error.
+    fn answer(&mut self, got: u32, wanted: u32, what: impl fmt::Display) {
+        self.expect(got == wanted, format_args!("{what}: answered with {got}, should be {wanted}"));
+    }
+
+    fn report(&self, name: &str) {
+        let outcome = match self.wrong.first() {
+            None if self.observed > 0 => Ok(format!("{} observations", self.observed)),
+            None => Err(anyhow!("nothing was observed")),
+            Some(first) => Err(anyhow!("{} of {} observations were wrong; {first}", self.wrong.len(), self.observed)),
+        };
+        steps::tell(name, outcome);
+    }
+}
