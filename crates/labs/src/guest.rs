@@ -44,7 +44,7 @@ enum Guest {
         #[arg(long)]
         server: Server,
     },
-    /// Keeps promised throughputs on hybrid devices.
+    /// Keeps guaranteed throughputs on hybrid devices.
     Hybrid(Plan),
     /// Shortens queues of disks.
     Initiators(Plan),

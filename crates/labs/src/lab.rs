@@ -30,9 +30,9 @@ pub enum Name {
     Browser,
     /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
     Ceph,
-    /// Cuts the power under load and looks for broken promises.
+    /// Cuts the power under load and looks for broken guarantees.
     Durability,
-    /// Keeps promised throughputs on a slow device behind a cache.
+    /// Keeps guaranteed throughputs on a slow device behind a cache.
     Hybrid,
     /// Keeps a goal by the length of the queues of SCSI and NVMe disks.
     Initiators,

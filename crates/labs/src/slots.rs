@@ -232,7 +232,7 @@ impl Stage {
             .collect();
         let config = format!(
             "[server]\nlisten = [\"0.0.0.0:10809\"]\nstatus = \"off\"\ndata_dir = {:?}\n\
-             [pools.main]\nscheduler = \"none\"\nadmission = \"none\"\n[pools.main.emulate]\niops = {ARRAY_IOPS}\n\
+             [pools.main]\ntuning.scheduler = \"none\"\ntuning.admission = \"none\"\n[pools.main.emulate]\niops = {ARRAY_IOPS}\n\
              read_latency = \"1ms\"\n{volumes}",
             folder.join("array")
         );
@@ -268,10 +268,10 @@ impl Stage {
 
     fn start_host(&mut self, host: usize) -> Result<()> {
         let Host { name, load, goal } = &HOSTS[host];
-        let goal = if *goal { format!("response_time = \"{}ms\"\n", GOAL.as_millis()) } else { String::new() };
+        let goal = if *goal { format!("latency.target = \"{}ms\"\n", GOAL.as_millis()) } else { String::new() };
         let config = format!(
             "[server]\nlisten = []\nstatus = \"off\"\nworkers = 1\ndata_dir = {:?}\n\
-             [pools.array]\nadmission = \"none\"\nslots = \"needs\"\nslots_most = {SLOTS_MOST}\n\
+             [pools.array]\ntuning.admission = \"none\"\ntuning.slots = \"needs\"\ntuning.slots_most = {SLOTS_MOST}\n\
              [tenants.{name}]\n{goal}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
              uri = \"nbd://10.99.{host}.1:10809/{name}\"\n\
              [exchange]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\

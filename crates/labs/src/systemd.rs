@@ -25,7 +25,7 @@ use crate::machine::vm::{Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const DEVICE: &str = "lab0";
-const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nread_response_time = \"15ms\"\n";
+const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nlatency.target = \"15ms\"\n";
 const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
 /// Where the unit's state folder and the default data folder put it.

@@ -183,7 +183,7 @@ fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &
     }
     let (scheduler, admission) =
         if *server != Server::EvenkeelNoQos { ("mclock", "elastic") } else { ("none", "none") };
-    writeln!(text, "\n[pools.main]\nscheduler = \"{scheduler}\"\nadmission = \"{admission}\"")?;
+    writeln!(text, "\n[pools.main]\ntuning.scheduler = \"{scheduler}\"\ntuning.admission = \"{admission}\"")?;
     writeln!(text, "\n[tenants.default]\nweight = 1\n\n[volumes.{EXPORT}]")?;
     match storage {
         Storage::Memory(bytes) => writeln!(text, "backend = \"memory\"\nsize = {bytes}")?,
@@ -279,9 +279,9 @@ mod tests {
         let unix = Address::Unix("s".into());
         let text = evenkeel_config(&Server::EvenkeelEpoll, &Storage::Block("/dev/a\"b".into()), &unix, dir).unwrap();
         assert!(text.contains("unix = [\"s\"]") && text.contains(r#"path = "/dev/a\"b""#), "{text}");
-        assert!(text.contains("scheduler = \"mclock\"") && text.contains("engine = \"epoll\""), "{text}");
+        assert!(text.contains("tuning.scheduler = \"mclock\"") && text.contains("engine = \"epoll\""), "{text}");
         let text = evenkeel_config(&Server::EvenkeelNoQos, &Storage::Memory(5), &Address::Tcp(7), dir).unwrap();
-        assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("scheduler = \"none\""), "{text}");
+        assert!(text.contains("listen = [\"127.0.0.1:7\"]") && text.contains("tuning.scheduler = \"none\""), "{text}");
         assert!(text.contains("backend = \"memory\"\nsize = 5"), "{text}");
     }
 

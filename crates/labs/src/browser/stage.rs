@@ -22,29 +22,29 @@ pub(super) const MANY: usize = 1_000;
 /// As many of them are under load, each from two connections.
 const LOADED: usize = 100;
 
-/// A goal, a reservation, promises, a limit, a second pool: something for every panel. In pool `small` there is a
+/// A goal, a reservation, guarantees, a limit, a second pool: something for every panel. In pool `small` there is a
 /// reservation for 25 times what the device can do.
 const SOME: &str = r#"
 [pools.main]
-read_response_time = "12ms"
+latency.target = "12ms"
 emulate = { preset = "ssd", iops = 6000, bandwidth = "120MB" }
 [pools.shared]
-slots = "needs"
+tuning.slots = "needs"
 emulate = { preset = "ssd", iops = 1000 }
 [pools.small]
-admission = { kind = "fixed", budget = "4KiB" }
+tuning.admission = { kind = "fixed", budget = "4KiB" }
 emulate = { preset = "ssd", iops = 200 }
 [tenants.hopeless]
 reservation = { iops = 5000 }
 [tenants.database]
 reservation = { iops = 60 }
 [tenants.shop]
-promise = { bytes_per_s = "4MB" }
+guarantee = { bytes_per_s = "4MB" }
 [tenants.backup]
 limit = { bytes_per_s = "20MB" }
-class = "background"
+priority = "background"
 [tenants.mail]
-response_time = "30ms"
+latency.target = "30ms"
 [volumes]
 database = { backend = "emulate", size = "64MiB" }
 shop = { backend = "emulate", size = "64MiB" }
@@ -82,9 +82,9 @@ impl Server {
     pub(super) fn with_many(binary: &Path, folder: &Path) -> Result<Self> {
         let mut text = String::from("[pools.main]\nemulate = { preset = \"ssd\" }\n");
         for number in 0..MANY {
-            let promise =
-                ["reservation = { iops = 10 }", "promise = { iops = 20 }", "limit = { iops = 100 }"][number % 3];
-            writeln!(text, "[tenants.tenant-{number:04}]\n{promise}")?;
+            let guarantee =
+                ["reservation = { iops = 10 }", "guarantee = { iops = 20 }", "limit = { iops = 100 }"][number % 3];
+            writeln!(text, "[tenants.tenant-{number:04}]\n{guarantee}")?;
             writeln!(text, "[volumes.tenant-{number:04}]\nbackend = \"emulate\"\nsize = \"1MiB\"")?;
         }
         Self::start(binary, folder, "many", &text, "tenant-0000")

@@ -14,14 +14,14 @@ use crate::check::steps::{self, Plan};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, keep_in_memory, until};
 
-/// What one tenant alone is promised: more than three times what the slow device gives, so that a burst of misses takes longer than the
+/// What one tenant alone is guaranteed: more than three times what the slow device gives, so that a burst of misses takes longer than the
 /// kernel's throttle lets it catch up afterwards.
-const PROMISED: u64 = 35_000_000;
-/// What two tenants are promised that share the device.
-const PROMISED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
+const GUARANTEED: u64 = 35_000_000;
+/// What two tenants are guaranteed that share the device.
+const GUARANTEED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
 /// Twice what the slow device gives: a dm-writecache writes to it whatever it takes in, so that a burst of what it does
 /// not hold costs it twice.
-const PROMISED_WRITES: u64 = 20_000_000;
+const GUARANTEED_WRITES: u64 = 20_000_000;
 /// How long a tenant is measured in a short run and in a full one, in periods of a second.
 const SECONDS: [usize; 2] = [20, 40];
 /// How long a controller has to find its limits before that, and how long a static limit, which has nothing to find.
@@ -36,21 +36,23 @@ const OURS_BELOW_PERCENT: f64 = 2.0;
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 const STEPS: [(&str, Step); 8] = [
-    ("the_promise_of_one_tenant_is_kept_on_dm_cache", |plan, figures| {
-        compare(plan, figures, Kind::DmCache, &[PROMISED])
+    ("the_guarantee_of_one_tenant_is_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &[GUARANTEED])
     }),
-    ("the_promises_of_two_tenants_are_kept_on_dm_cache", |plan, figures| {
-        compare(plan, figures, Kind::DmCache, &PROMISED_TO_TWO)
+    ("the_guarantees_of_two_tenants_are_kept_on_dm_cache", |plan, figures| {
+        compare(plan, figures, Kind::DmCache, &GUARANTEED_TO_TWO)
     }),
-    ("the_promise_of_writes_is_kept_on_dm_writecache", |plan, figures| {
-        compare(plan, figures, Kind::DmWritecache, &[PROMISED_WRITES])
+    ("the_guarantee_of_writes_is_kept_on_dm_writecache", |plan, figures| {
+        compare(plan, figures, Kind::DmWritecache, &[GUARANTEED_WRITES])
     }),
     ("a_killed_agent_leaves_no_limit", |plan, _| killed(&plan.binary, false)),
     ("agent_and_sentinel_killed_leave_limits_until_the_reset", |plan, _| killed(&plan.binary, true)),
     ("a_limit_of_somebody_else_stays", |plan, _| foreign(&plan.binary)),
     // Before bcache, whose devices stay and would be discovered, too.
     ("the_tutorial_works_as_written", |plan, _| tutorial(&plan.binary)),
-    ("the_promise_of_one_tenant_is_kept_on_bcache", |plan, figures| compare(plan, figures, Kind::Bcache, &[PROMISED])),
+    ("the_guarantee_of_one_tenant_is_kept_on_bcache", |plan, figures| {
+        compare(plan, figures, Kind::Bcache, &[GUARANTEED])
+    }),
 ];
 
 fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
@@ -78,18 +80,18 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
 /// The agent under way.
 struct Agent {
     guard: Guard,
-    /// What it made promises about: `read` or `write`.
+    /// What it made guarantees about: `read` or `write`.
     direction: &'static str,
 }
 
 impl Agent {
-    /// Starts it with promises to these tenants, and waits until it guards.
+    /// Starts it with guarantees to these tenants, and waits until it guards.
     fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
         let mut config = format!("[hybrids.pool]\ndevice = \"{}\"\n", hybrid.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
-            let (group, promised) = (tenant.name(), tenant.promised);
+            let (group, guaranteed) = (tenant.name(), tenant.guaranteed);
             config += &format!(
-                "[hybrids.pool.tenants.t{number}]\ngroup = \"{group}\"\n{} = {{ bytes_per_s = {promised} }}\n",
+                "[hybrids.pool.tenants.t{number}]\ngroup = \"{group}\"\n{} = {{ bytes_per_s = {guaranteed} }}\n",
                 hybrid.kind.direction()
             );
         }
@@ -132,22 +134,22 @@ impl Agent {
     }
 }
 
-/// The same load under limits of what was promised, as people set them today, and under the agent.
-fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, promised: &[u64]) -> Result<String> {
+/// The same load under limits of what was guaranteed, as people set them today, and under the agent.
+fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -> Result<String> {
     let hybrid = Hybrid::make(kind)?;
     let seconds = plan.either(SECONDS[0], SECONDS[1]);
     let settle = plan.either(SETTLE_STATIC[0], SETTLE_STATIC[1]);
-    let fixed = watch(&hybrid, promised, None, [settle, seconds]).context("with static limits")?;
+    let fixed = watch(&hybrid, guaranteed, None, [settle, seconds]).context("with static limits")?;
     // A cache in the state in which the first run found it.
     hybrid.remove()?;
     let hybrid = Hybrid::make(kind)?;
     let settle = plan.either(SETTLE[0], SETTLE[1]);
-    let ours = watch(&hybrid, promised, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
+    let ours = watch(&hybrid, guaranteed, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
     hybrid.remove()?;
     let mut detail = String::new();
-    for ((fixed, ours), promised) in fixed.iter().zip(&ours).zip(promised) {
-        let promised = *promised as f64 / 1e6;
-        detail += &format!("[{promised} MB/s promised; static: {fixed}; agent: {ours}] ");
+    for ((fixed, ours), guaranteed) in fixed.iter().zip(&ours).zip(guaranteed) {
+        let guaranteed = *guaranteed as f64 / 1e6;
+        detail += &format!("[{guaranteed} MB/s guaranteed; static: {fixed}; agent: {ours}] ");
     }
     for (number, (fixed, ours)) in fixed.iter().zip(&ours).enumerate() {
         let name = |figure: &str| format!("{figure}_of_tenant_{}_percent", number + 1);
@@ -155,7 +157,7 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, promised: &[u64]) -> 
         figures.at_most(&name("distance"), ours.dat_percent, STATIC_ABOVE_PERCENT, OURS_BELOW_PERCENT);
         // Of several tenants each alone may be slow enough to catch up within the kernel's slices, and a cache of writes
         // takes most as fast as they come. If the limit alone is as near as the agent has to be, there is nothing to correct.
-        if promised.len() == 1 && kind != Kind::DmWritecache {
+        if guaranteed.len() == 1 && kind != Kind::DmWritecache {
             figures.at_least(&name("static_distance"), fixed.dat_percent, OURS_BELOW_PERCENT, STATIC_ABOVE_PERCENT);
         }
     }
@@ -176,12 +178,17 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, promised: &[u64]) -> 
 
 /// One run with tenants of its own, measured for some seconds after some others; without an agent their limits are their
 /// guarantees.
-fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>, [settle, seconds]: [usize; 2]) -> Result<Vec<Kept>> {
+fn watch(
+    hybrid: &Hybrid,
+    guaranteed: &[u64],
+    agent: Option<&Path>,
+    [settle, seconds]: [usize; 2],
+) -> Result<Vec<Kept>> {
     /// What else happens while the load runs.
     const MORE_SECONDS: usize = 20;
-    let mut tenants = promised.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
+    let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {
-        tenant.set_limit(Some(tenant.promised))?;
+        tenant.set_limit(Some(tenant.guaranteed))?;
     }
     let agent = agent.map(|binary| Agent::start(binary, hybrid, &tenants)).transpose()?;
     let of = tenants.len() as u64;
@@ -206,7 +213,7 @@ fn watch(hybrid: &Hybrid, promised: &[u64], agent: Option<&Path>, [settle, secon
         agent.guard.stop()?;
         for tenant in &tenants {
             let limit = tenant.limit()?;
-            ensure!(limit == Some(tenant.promised), "after the agent's end io.max has {limit:?}");
+            ensure!(limit == Some(tenant.guaranteed), "after the agent's end io.max has {limit:?}");
         }
     }
     tenants.into_iter().try_for_each(Tenant::remove)?;
@@ -238,7 +245,7 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
 /// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
 fn killed(binary: &Path, both: bool) -> Result<String> {
     let hybrid = Hybrid::make(Kind::DmCache)?;
-    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED)?];
+    let mut tenants = vec![Tenant::make(&hybrid, GUARANTEED)?, Tenant::make(&hybrid, GUARANTEED)?];
     // One had a limit before, the other none.
     let before = [Some(5_000_000), None];
     for (tenant, before) in tenants.iter().zip(before) {
@@ -246,20 +253,20 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     }
     let agent = Agent::start(binary, &hybrid, &tenants)?;
     let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
-    until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+    until("limits", || (limits(&tenants)? == [Some(GUARANTEED); 2]).then_some(()))?;
     let killed_at = Instant::now();
     agent.guard.kill(both)?;
     let detail = if both {
         std::thread::sleep(Duration::from_secs(2));
-        ensure!(limits(&tenants) == Some(vec![Some(PROMISED); 2]), "who put back {:?}?", limits(&tenants));
+        ensure!(limits(&tenants) == Some(vec![Some(GUARANTEED); 2]), "who put back {:?}?", limits(&tenants));
         let said = guard::reset(binary, guard::ONLY)?;
         ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
         ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
         // The next start does the same.
         let agent = Agent::start(binary, &hybrid, &tenants)?;
-        until("limits", || (limits(&tenants)? == [Some(PROMISED); 2]).then_some(()))?;
+        until("limits", || (limits(&tenants)? == [Some(GUARANTEED); 2]).then_some(()))?;
         agent.guard.kill(true)?;
-        let nobody = Tenant::make(&hybrid, PROMISED)?;
+        let nobody = Tenant::make(&hybrid, GUARANTEED)?;
         let agent = Agent::start(binary, &hybrid, std::slice::from_ref(&nobody))?;
         ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
         agent.guard.stop()?;
@@ -274,11 +281,11 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     Ok(detail)
 }
 
-/// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was promised.
+/// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was guaranteed.
 fn tutorial(binary: &Path) -> Result<String> {
     let hybrid = Hybrid::make_by_lvm("vg0", "data")?;
-    let mut tenant = Tenant::named(&hybrid, "system.slice/database.service", PROMISED)?;
-    tenant.set_limit(Some(PROMISED))?;
+    let mut tenant = Tenant::named(&hybrid, "system.slice/database.service", GUARANTEED)?;
+    tenant.set_limit(Some(GUARANTEED))?;
     tenant.load(&hybrid, 0, 1, LOAD_SECONDS)?;
     let told = follow_tutorial("tutorial-lvm", binary);
     tenant.remove()?;
@@ -289,9 +296,9 @@ fn tutorial(binary: &Path) -> Result<String> {
 fn foreign(binary: &Path) -> Result<String> {
     const THEIRS: u64 = 7_000_000;
     let hybrid = Hybrid::make(Kind::DmCache)?;
-    let mut tenants = vec![Tenant::make(&hybrid, PROMISED)?, Tenant::make(&hybrid, PROMISED / 2)?];
+    let mut tenants = vec![Tenant::make(&hybrid, GUARANTEED)?, Tenant::make(&hybrid, GUARANTEED / 2)?];
     let agent = Agent::start(binary, &hybrid, &tenants)?;
-    until("limits", || (tenants[0].limit().ok()? == Some(PROMISED)).then_some(()))?;
+    until("limits", || (tenants[0].limit().ok()? == Some(GUARANTEED)).then_some(()))?;
     tenants[0].set_limit(Some(THEIRS))?;
     for (tenant, index) in tenants.iter_mut().zip(0..) {
         tenant.load(&hybrid, index, 2, 30)?;

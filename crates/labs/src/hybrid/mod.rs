@@ -1,4 +1,4 @@
-//! The hybrid lab: a promised throughput on a slow device behind a cache, with real control groups, in virtual time.
+//! The hybrid lab: a guaranteed throughput on a slow device behind a cache, with real control groups, in virtual time.
 
 pub(crate) mod guest;
 mod stage;

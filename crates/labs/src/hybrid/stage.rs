@@ -34,7 +34,7 @@ const SLOW_MB_PER_S: u64 = 10;
 const HOT_MIB: u64 = 60;
 const HOT_WRITTEN_MIB: u64 = 20;
 const BLOCK: u64 = 64 << 10;
-/// Mean lengths of bursts at the promised rate: those of misses about a slice of the kernel's throttle (100 ms), and a few
+/// Mean lengths of bursts at the guaranteed rate: those of misses about a slice of the kernel's throttle (100 ms), and a few
 /// on the slow device.
 const HOT_BURST_S: f64 = 0.72;
 const COLD_BURST_S: f64 = 0.105;
@@ -59,7 +59,7 @@ impl Kind {
         }
     }
 
-    /// What its tenants do, are promised and are limited in.
+    /// What its tenants do, are guaranteed and are limited in.
     pub(super) fn direction(self) -> &'static str {
         if self == Self::DmWritecache { "write" } else { "read" }
     }
@@ -262,8 +262,8 @@ fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u6
 /// A tenant: a group, and fio in it.
 pub(super) struct Tenant {
     pub(super) group: PathBuf,
-    /// What it was promised, in bytes per second.
-    pub(super) promised: u64,
+    /// What it was guaranteed, in bytes per second.
+    pub(super) guaranteed: u64,
     number: String,
     /// `read` or `write`.
     direction: &'static str,
@@ -275,13 +275,13 @@ static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 impl Tenant {
     /// Makes its group, without load.
-    pub(super) fn make(hybrid: &Hybrid, promised: u64) -> Result<Self> {
+    pub(super) fn make(hybrid: &Hybrid, guaranteed: u64) -> Result<Self> {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
-        Self::named(hybrid, &format!("tenant-{number}"), promised)
+        Self::named(hybrid, &format!("tenant-{number}"), guaranteed)
     }
 
     /// The same by the name of its group, which may be in another one.
-    pub(super) fn named(hybrid: &Hybrid, name: &str, promised: u64) -> Result<Self> {
+    pub(super) fn named(hybrid: &Hybrid, name: &str, guaranteed: u64) -> Result<Self> {
         let mut group = PathBuf::from(GROUPS);
         for part in name.split('/') {
             put(group.join("cgroup.subtree_control"), "+io")?;
@@ -289,7 +289,7 @@ impl Tenant {
             std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
         }
         let direction = hybrid.kind.direction();
-        Ok(Self { group, promised, number: hybrid.number.clone(), direction, fio: None })
+        Ok(Self { group, guaranteed, number: hybrid.number.clone(), direction, fio: None })
     }
 
     /// Name of its group.
@@ -301,8 +301,8 @@ impl Tenant {
     pub(super) fn load(&mut self, hybrid: &Hybrid, index: u64, of: u64, seconds: u64) -> Result<()> {
         let part = hybrid.kind.hot_mib() / of;
         let log = format!("/run/{}.iolog", self.name());
-        // Twice as much as the promise takes, so that it does not end early.
-        let (hot, rate) = (index * part..(index + 1) * part, self.promised);
+        // Twice as much as the guarantee takes, so that it does not end early.
+        let (hot, rate) = (index * part..(index + 1) * part, self.guaranteed);
         put(&log, &bursts(&hybrid.path, self.direction, index + 1, hot, rate, 2 * seconds))?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
@@ -358,9 +358,9 @@ impl Tenant {
 /// How a throughput guarantee was met.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kept {
-    /// |mean − promise| ÷ promise, in percent.
+    /// |mean − guarantee| ÷ guarantee, in percent.
     pub(super) dat_percent: f64,
-    /// Mean of |second − promise| ÷ promise, in percent, in those seconds in which it is least. A promise is kept in
+    /// Mean of |second − guarantee| ÷ guarantee, in percent, in those seconds in which it is least. A guarantee is kept in
     /// seconds that have a beginning, and nobody tells which: seconds that begin elsewhere see what is had back as jitter.
     pub(super) jitter_percent: f64,
     /// The same in those in which it is most.
@@ -382,14 +382,14 @@ impl std::fmt::Display for Kept {
 }
 
 /// From throughputs in bytes per second of parts of equal length, `parts` in a second.
-fn kept(rates: &[f64], parts: usize, promised: f64) -> Kept {
+fn kept(rates: &[f64], parts: usize, guaranteed: f64) -> Kept {
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
     let extremes = |stretch: &[f64]| {
         // All beginnings see as many seconds.
         let seconds = (stretch.len() + 1 - parts) / parts;
         let jitter = |first: usize| {
             let seconds = stretch[first..].chunks_exact(parts).take(seconds);
-            let off: Vec<f64> = seconds.map(|second| (mean(second) - promised).abs() / promised * 100.0).collect();
+            let off: Vec<f64> = seconds.map(|second| (mean(second) - guaranteed).abs() / guaranteed * 100.0).collect();
             mean(&off)
         };
         let jitters = (0..parts).map(jitter);
@@ -399,7 +399,7 @@ fn kept(rates: &[f64], parts: usize, promised: f64) -> Kept {
     let stretches = rates.chunks(STRETCH_S * parts).filter(|stretch| stretch.len() + 1 >= 2 * parts);
     let (least, most): (Vec<f64>, Vec<f64>) = stretches.map(extremes).unzip();
     Kept {
-        dat_percent: (mean(rates) - promised).abs() / promised * 100.0,
+        dat_percent: (mean(rates) - guaranteed).abs() / guaranteed * 100.0,
         jitter_percent: mean(&least),
         worst_jitter_percent: mean(&most),
         least_mb_per_s: [1, parts]
@@ -439,7 +439,7 @@ pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept
             bail!("the load of {} ended before its time: {status}", tenant.name());
         }
     }
-    Ok(rates.iter().zip(tenants).map(|(rates, tenant)| kept(rates, PARTS, tenant.promised as f64)).collect())
+    Ok(rates.iter().zip(tenants).map(|(rates, tenant)| kept(rates, PARTS, tenant.guaranteed as f64)).collect())
 }
 
 #[cfg(test)]

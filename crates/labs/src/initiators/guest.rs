@@ -28,7 +28,7 @@ const HOSTS: [Place; 2] =
     [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// What the database was promised. One request takes 3 ms alone, and 100 ms behind the backup.
+/// What the database was guaranteed. One request takes 3 ms alone, and 100 ms behind the backup.
 const GOAL_MS: f64 = 25.0;
 /// How long a load runs before it counts, without the agent and with it.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
@@ -184,10 +184,10 @@ fn nvme_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// Volumes of the array, and what the database was promised.
+/// Volumes of the array, and what the database was guaranteed.
 fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     let volume = |(name, disk): (&str, &Disk)| {
-        let goal = if name == "database" { format!("response_time = \"{GOAL_MS}ms\"\n") } else { String::new() };
+        let goal = if name == "database" { format!("latency.target = \"{GOAL_MS}ms\"\n") } else { String::new() };
         format!("[arrays.san.volumes.{name}]\ndevice = \"/dev/{}\"\n{goal}\n", disk.name)
     };
     of.into_iter().map(volume).collect()

@@ -67,7 +67,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
         dir.join("data").display().to_string()
     );
     // What is measured here is the agent.
-    config += "busy_poll = \"0s\"\n\n[pools.main]\nadmission = \"none\"\n\n[tenants.default]\nweight = 1\n";
+    config += "busy_poll = \"0s\"\n\n[pools.main]\ntuning.admission = \"none\"\n\n[tenants.default]\nweight = 1\n";
     write!(config, "\n[volumes.{EXPORT}]\nbackend = \"block\"\npath = \"{}\"\n", volume_path(volume).display())?;
     std::fs::write(dir.join("serve.toml"), config)?;
     let path = dir.join("serve.log");

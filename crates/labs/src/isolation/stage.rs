@@ -274,7 +274,7 @@ impl Attackers {
 fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
     let mut text = format!(
         "[server]\nlisten = [\"{host}:{BEHIND_PORT}\"]\nunix = []\nstatus = \"off\"\ndata_dir = {:?}\n\
-         [pools.main]\nscheduler = \"none\"\nadmission = \"none\"\n",
+         [pools.main]\ntuning.scheduler = \"none\"\ntuning.admission = \"none\"\n",
         folder.join("behind-data"),
     );
     for (name, bytes) in [(light::EXPORT, light::VOLUME_BYTES), (wire::EXPORT, SPAN)] {
