@@ -528,7 +528,7 @@ impl<R> Pool<R> {
             None => {}
         }
         if work.part.begins() {
-            tenant.stats.queue_wait.record(now.since(queued_at));
+            tenant.stats.queue_latency.record(now.since(queued_at));
         }
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
@@ -597,7 +597,7 @@ impl<R> Pool<R> {
                 stats.device_latency.record(latency);
                 if part.ends() {
                     let response_time = now.since(ticket.queued_at);
-                    stats.response_time.record(response_time);
+                    stats.latency.record(response_time);
                     if let Some(shape) = &mut tenant.shape {
                         shape.record(response_time);
                     }

@@ -56,9 +56,9 @@ fn latency_is_counted_in_two_parts() {
     pool.complete(at(400), second, Outcome::Done);
     let view = pool.tenant(tenant).unwrap();
     assert_eq!((view.stats.reads, view.stats.read_bytes), (2, 8192));
-    assert_eq!(view.stats.queue_wait.max(), Duration::from_micros(100));
+    assert_eq!(view.stats.queue_latency.max(), Duration::from_micros(100));
     assert_eq!(view.stats.device_latency.max(), Duration::from_micros(300));
-    assert_eq!(view.stats.response_time.max(), Duration::from_micros(400));
+    assert_eq!(view.stats.latency.max(), Duration::from_micros(400));
     assert!(matches!(pool.dispatch(at(400)), Next::Idle));
 }
 
@@ -477,7 +477,7 @@ fn a_divided_request_counts_once() {
     }
     let stats = pool.tenant(tenant).unwrap().stats;
     assert_eq!((stats.reads, stats.read_bytes), (1, 3 * 65_536));
-    assert_eq!((stats.response_time.count(), stats.device_latency.count(), stats.queue_wait.count()), (1, 3, 2));
-    assert_eq!(stats.response_time.max(), Duration::from_secs(2));
+    assert_eq!((stats.latency.count(), stats.device_latency.count(), stats.queue_latency.count()), (1, 3, 2));
+    assert_eq!(stats.latency.max(), Duration::from_secs(2));
     pool.complete(at(2 * second), next, Outcome::Done);
 }

@@ -165,7 +165,7 @@ fn what_a_read_waits_for_a_limit_of_its_own_tenant_does_not_count() {
     let half = Qos { limit: Rates { iops: 50, bytes_per_s: 0 }, ..Qos::default() };
     bench.pool.set_qos(at(0), bench.reader, half);
     bench.run(3_000, 5);
-    let seen = bench.pool.tenant(bench.reader).unwrap().stats.response_time.max();
+    let seen = bench.pool.tenant(bench.reader).unwrap().stats.latency.max();
     assert!(seen > Duration::from_secs(1), "it waits long: {seen:?}");
     assert_eq!(
         bench.pool.goal().unwrap().measured,
@@ -185,7 +185,7 @@ fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
     bench.pool.set_standing(bench.writer, Standing::Never);
     bench.run(2_000, 40);
     assert_eq!(bench.hold_of(bench.writer), None);
-    assert!(matches!(bench.reason(), Reason::NoOffenders { .. }), "{:?}", bench.reason());
+    assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_guarantee_wins_over_a_hold() {
     let served = bench.pool.tenant(bench.writer).unwrap().stats.writes - before;
     assert_eq!(bench.hold_of(bench.writer), None);
     assert!((590..=640).contains(&served), "{served} of 600 guaranteed");
-    assert!(matches!(bench.reason(), Reason::NoOffenders { .. }), "{:?}", bench.reason());
+    assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_throttled_request_waits_a_second_longer_at_most() {
         assert!(bench.hold_of(bench.writer).is_some());
         bench.depth = then;
         bench.run(20_000, 40);
-        let longest = bench.pool.tenant(bench.writer).unwrap().stats.response_time.max();
+        let longest = bench.pool.tenant(bench.writer).unwrap().stats.latency.max();
         // A queue that grows is noticed at the next decision.
         assert!(longest <= Duration::from_millis(1_000 + 2 * 40 + 2 * INTERVAL_MS), "{first} to {then}: {longest:?}");
     }

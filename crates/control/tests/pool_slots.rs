@@ -147,12 +147,12 @@ fn a_goal_for_a_percentile_is_a_shorter_one_for_the_mean() {
             if ms == 12_000 {
                 // The first burst came before the first decision, and is a part of the shape for a while.
                 let tenant = bench.pool.tenant(tight).expect("a tenant");
-                let response = &tenant.stats.response_time;
+                let response = &tenant.stats.latency;
                 before = (response.sum(), response.count());
             }
         }
         let tenant = bench.pool.tenant(tight).expect("a tenant");
-        let stats = &tenant.stats.response_time;
+        let stats = &tenant.stats.latency;
         let mean_s = (stats.sum().as_secs_f64() - before.0.as_secs_f64()) / (stats.count() - before.1) as f64;
         runs.push((mean_s, tenant.granted.times_mean));
     }
@@ -206,7 +206,7 @@ fn a_tenant_that_uses_less_than_its_part_of_a_slot_waits_for_no_period() {
         bench.step(&arrivals);
     }
     // The first requests wait until something is saved.
-    let p95 = |place: usize| bench.pool.tenant(tenants[place]).expect("a tenant").stats.response_time.quantile(0.95);
+    let p95 = |place: usize| bench.pool.tenant(tenants[place]).expect("a tenant").stats.latency.quantile(0.95);
     assert!(p95(0) > Duration::from_secs(1), "the others wait: {:?}", p95(0));
     assert!(p95(7) < PERIOD, "{:?}", p95(7));
 }

@@ -222,12 +222,12 @@ fn the_first_of_a_known_burst_is_met_with_its_delay() {
 }
 
 #[test]
-fn an_hour_of_an_infeasible_goal_winds_nothing_up() {
+fn an_hour_of_an_unachievable_goal_winds_nothing_up() {
     for config in [Config::adaptive(ms(5.0)), Config::pid(ms(5.0))] {
         let mut l = Loop::new(&config, Storage { bytes_per_s: 1e6, ..Storage::new(5) });
         let mut clients = hosts();
         let seen = l.run(&mut clients, 36_000);
-        assert!(matches!(seen.last().unwrap().reason, Reason::Infeasible { .. }), "{:?}", seen.last());
+        assert!(matches!(seen.last().unwrap().reason, Reason::Unachievable { .. }), "{:?}", seen.last());
         // Then the storage is fast enough: ours lets go within 5 s. The published integral may not exceed 40 classes, and
         // with an error of −4 ms loses 0.12 in each interval: 33 s, after the moving average has come down.
         l.storage.bytes_per_s = 1e9;
@@ -239,20 +239,20 @@ fn an_hour_of_an_infeasible_goal_winds_nothing_up() {
 }
 
 #[test]
-fn a_throttle_that_does_not_bite_is_noticed() {
+fn a_throttle_that_ineffective_is_noticed() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 0.0, ..Storage::new(11) });
     let mut clients = hosts();
     let seen = l.run(&mut clients, 230);
-    assert!(seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "{:?}", seen.last());
+    assert!(seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "{:?}", seen.last());
     // Another way of delaying bites, and is learned.
     l.controller.throttle_changed();
     l.storage.k = 3.0;
     let seen = l.run(&mut clients, 100);
     assert!(mean(&seen[50..], |s| s.response_ms) < 15.0, "{:?}", seen.last());
-    assert!(!seen[50..].iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })));
+    assert!(!seen[50..].iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })));
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(11));
     let seen = l.run(&mut hosts(), 600);
-    assert!(!seen.iter().any(|s| matches!(s.reason, Reason::DoesNotBite { .. })), "one that bites is not accused");
+    assert!(!seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "one that bites is not accused");
 }
 
 /// Offenders that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
@@ -265,11 +265,11 @@ fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
         clients.push(newcomer.clone());
         l.run(&mut clients, 3);
     }
-    (0..ticks).find(|_| matches!(l.step(&mut clients).reason, Reason::DoesNotBite { .. }))
+    (0..ticks).find(|_| matches!(l.step(&mut clients).reason, Reason::Ineffective { .. }))
 }
 
 #[test]
-fn a_throttle_that_does_not_bite_is_noticed_within_25_s() {
+fn a_throttle_that_ineffective_is_noticed_within_25_s() {
     let runs = 400;
     let found = (0..runs).filter(|&seed| accused_after(0.0, seed, 250).is_some()).count();
     assert!(found * 100 >= runs as usize * 99, "{found} of {runs}");

@@ -218,7 +218,7 @@ fn what_cannot_be_kept_is_said_with_what_could() {
     let light = report(10, 1, 5, 1.0, 50);
     let workloads = [workload(1, 200, 1.0, heavy), workload(2, 200, 1.0, light)];
     let (total, shares) = settled(&mut controller(Method::Needs), &workloads, 10);
-    let Reason::Infeasible { feasible_at } = shares[0].1 else { panic!("{shares:?}") };
+    let Reason::Unachievable { feasible_at } = shares[0].1 else { panic!("{shares:?}") };
     assert!(feasible_at.is_none_or(|scale| scale > 1.0), "{feasible_at:?} of {total:?}");
     assert!(matches!(shares[1].1, Reason::Kept), "the small need comes first: {shares:?}");
 }

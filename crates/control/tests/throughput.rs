@@ -438,7 +438,7 @@ proptest! {
 }
 
 #[test]
-fn a_long_infeasible_phase_leaves_no_wound_up_limit() {
+fn a_long_unachievable_phase_leaves_no_wound_up_limit() {
     for config in [often(), Config::DEFAULT] {
         let mut plant = Plant::new(config, vec![reader(100.0 * MB, 0.8, 0.1)], 50.0 * MB, 3);
         plant.run(60.0);
@@ -447,8 +447,8 @@ fn a_long_infeasible_phase_leaves_no_wound_up_limit() {
         (plant.readers[0].hits_s, plant.readers[0].misses_s) = (0.0, 1.0);
         let rates = plant.run(60.0);
         assert!((mean(&rates[0][5..]) - 50.0 * MB).abs() < 2.0 * MB, "what there is it gets: {}", mean(&rates[0]));
-        assert!(matches!(plant.reasons[0], Reason::Infeasible { .. }), "{:?}", plant.reasons[0]);
-        let Reason::Infeasible { attainable, .. } = plant.reasons[0] else { unreachable!() };
+        assert!(matches!(plant.reasons[0], Reason::Unachievable { .. }), "{:?}", plant.reasons[0]);
+        let Reason::Unachievable { attainable, .. } = plant.reasons[0] else { unreachable!() };
         assert!((45.0 * MB..56.0 * MB).contains(&attainable), "{attainable}");
         (plant.readers[0].hits_s, plant.readers[0].misses_s) = (hits, misses);
         let after = plant.run(60.0);
@@ -497,8 +497,8 @@ fn what_is_short_is_shared_by_weight_and_nobody_is_starved() {
         assert!((25.0 * MB..36.0 * MB).contains(&mean(&rates[0])), "{}", mean(&rates[0]));
         assert!((24.0 * MB..36.0 * MB).contains(&mean(&rates[1])), "{}", mean(&rates[1]));
         assert!(dat(&rates[2], 100.0 * MB) < 0.005, "not concerned");
-        let infeasible = plant.controller.decision().assignments.iter().map(|assignment| assignment.infeasible());
-        assert_eq!(infeasible.collect::<Vec<bool>>(), [true, true, false]);
+        let unachievable = plant.controller.decision().assignments.iter().map(|assignment| assignment.unachievable());
+        assert_eq!(unachievable.collect::<Vec<bool>>(), [true, true, false]);
     }
 }
 

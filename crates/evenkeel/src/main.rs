@@ -70,13 +70,13 @@ enum Command {
     Sim(sim::Args),
     /// Repeat the experiments of a paper in virtual time, beside ours
     Reproduce(reproduce::Args),
-    /// Keep the response time of reads on targets that are already there, by holding noisy clients back
+    /// Keep the latency of reads on targets that are already there, by throttling noisy clients
     #[command(subcommand)]
     Guard(guard::Command),
     /// Check, explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
-    /// Watch a running server or agent: rates, response times, goals, and what is throttled by whom
+    /// Watch a running server or agent: rates, latencies, goals, and what is throttled by whom
     ///
     /// A view of `evenkeel serve` or `evenkeel guard` in a terminal of 80 x 24 or more, refreshed every second.
     Top(top::Args),

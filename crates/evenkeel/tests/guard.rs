@@ -166,7 +166,7 @@ fn a_dry_run_decides_answers_and_stops() {
         assert!(std::time::Instant::now() < deadline, "no ticks: {}", state());
     }
     let state = state();
-    assert_eq!((&state["acting"], &state["resources"][0]["goal_ms"]), (&Value::from(false), &Value::from(15.0)));
+    assert_eq!((&state["acting"], &state["resources"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
     assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
     let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
     assert!(why.contains("nothing-served: no read has been seen yet"), "{why}");

@@ -164,7 +164,7 @@ fn a_brief_state_has_one_tenant_whole_if_that_is_wanted() {
     succeed(&folder, &["load", server.uri(), "--op", "read", "--requests", "64"]);
     let buckets = |path: &str| {
         let state: Value = serde_json::from_str(&http(server.status(), "GET", path, &[], "").body).expect("JSON");
-        state["pools"][0]["tenants"][0]["response_time"]["buckets"].as_array().expect("a list").len()
+        state["pools"][0]["tenants"][0]["latency"]["buckets"].as_array().expect("a list").len()
     };
     assert!(buckets("/api/v1/state") > 0);
     assert_eq!(buckets("/api/v1/state?brief=true"), 0);
@@ -195,7 +195,7 @@ fn metrics_count_what_was_served() {
         sample(&metrics, &format!("evenkeel_tenant_payload_bytes_total{{{labels},op=\"read\"}}")),
         300.0 * 4096.0
     );
-    for histogram in ["queue_wait", "device_latency", "response_time"] {
+    for histogram in ["queue_latency", "device_latency", "latency"] {
         let name = format!("evenkeel_tenant_{histogram}_seconds");
         assert_eq!(sample(&metrics, &format!("{name}_count{{{labels}}}")), 300.0, "{name}");
         let start = format!("{name}_bucket{{le=");

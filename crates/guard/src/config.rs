@@ -290,7 +290,7 @@ impl Config {
             interval: self.guard.interval.into(),
             step: self.guard.step.into(),
             max_delay: self.guard.max_delay.into(),
-            offender_bytes_per_s: resource.noisy_above.0,
+            noisy_bytes_per_s: resource.noisy_above.0,
             ..published
         }
     }

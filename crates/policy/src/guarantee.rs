@@ -1,9 +1,10 @@
-//! A guaranteed throughput on a pool: how it is written, and how its decisions are told.
+//! Throughput guarantees of tenants: in the controller's words, and as records.
 
-use evenkeel_control::pool::guarantee::{Binding, Goals, Record, View};
-use evenkeel_control::throughput::{Limit, Rate, Reason};
+use evenkeel_control::pool::guarantee::{Goals, Record, View};
+use evenkeel_control::throughput::Rate;
 
 use crate::config::Guarantee;
+use crate::explain;
 use crate::state::{GuaranteeDecision, GuaranteeState};
 use crate::units::{Bytes, Rates};
 
@@ -32,63 +33,6 @@ impl Guarantee {
     }
 }
 
-/// A rate as people read it.
-fn told(unit: Rate, value: f64) -> String {
-    match unit {
-        Rate::BytesPerS(_) if value >= 1e5 => format!("{:.1} MB/s", value / 1e6),
-        Rate::BytesPerS(_) => format!("{value:.0} B/s"),
-        Rate::RequestsPerS(_) => format!("{value:.0} requests/s"),
-    }
-}
-
-/// Why a limit is what it is, as a sentence about a tenant of a pool.
-pub fn sentence(limit: &Limit, binding: Binding) -> String {
-    let rate = |value: f64| told(limit.limit, value);
-    let assigned = rate(limit.limit.value() as f64);
-    match limit.reason {
-        Reason::NotEnoughData => format!("nothing has been measured yet: the guarantee of {assigned} is the limit"),
-        Reason::AsGuaranteed => format!("the guarantee of {assigned} is the limit"),
-        Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
-        Reason::AppLimited { measured, .. } => {
-            format!("it asked for {}, less than it may have; the limit stays at {assigned}", rate(measured))
-        }
-        Reason::Compensating { measured, guaranteed, .. } => format!(
-            "the device takes its time: {} of {} guaranteed; the limit of {assigned} makes up for that",
-            rate(measured),
-            rate(guaranteed)
-        ),
-        Reason::Repaying { measured, guaranteed, owed } => format!(
-            "it is owed {:.1} s of its guarantee: {} of {} guaranteed; the limit of {assigned} repays some of that",
-            owed / guaranteed.max(f64::MIN_POSITIVE),
-            rate(measured),
-            rate(guaranteed)
-        ),
-        Reason::GivingBack { measured, guaranteed, .. } => format!(
-            "it has had more than was due: {} of {} guaranteed; the limit of {assigned} takes that back",
-            rate(measured),
-            rate(guaranteed)
-        ),
-        Reason::Infeasible { measured, guaranteed, .. } | Reason::AtCeiling { measured, guaranteed } => format!(
-            "the guarantee cannot be kept now: {} of {} guaranteed under a limit of {assigned}; give it a reservation, raise its own limit or a limit of the pool, or move load away",
-            rate(measured),
-            rate(guaranteed)
-        ),
-        Reason::OtherLimit { .. } => match binding {
-            Binding::Reservation => {
-                format!("its reservation is higher and wins; {assigned} would be the limit, and nothing is learned")
-            }
-            Binding::Limit(owner) => format!(
-                "held back by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",
-                owner.name()
-            ),
-        },
-        // Of methods that need to see a slow device.
-        Reason::NoSolution { .. } | Reason::SlowDeviceUnknown => format!("the limit stays at {assigned}"),
-        Reason::CountersReset => format!("after a pause it is measured anew; the limit stays at {assigned}"),
-        Reason::SignalLost => format!("nothing can be measured: the guarantee of {assigned} is the limit"),
-    }
-}
-
 /// A guarantee as a record; `at` turns an instant into seconds since the start.
 pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> GuaranteeState {
     let decision = |record: &Record| GuaranteeDecision {
@@ -96,7 +40,7 @@ pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> 
         until_s: at(record.until),
         times: record.times,
         reason: record.limit.reason.name().into(),
-        because: sentence(&record.limit, record.binding),
+        because: explain::guarantee(&record.limit, Some(record.binding)),
         limit_per_s: record.limit.limit.value(),
         binding: record.binding.name().into(),
     };
@@ -111,7 +55,7 @@ pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> 
         measured_per_s: view.measured,
         limit_per_s: view.limit.limit.value(),
         reason: view.limit.reason.name().into(),
-        because: sentence(&view.limit, view.binding),
+        because: explain::guarantee(&view.limit, Some(view.binding)),
         binding: view.binding.name().into(),
         decisions: view.records.iter().map(decision).collect(),
     }

@@ -9,10 +9,11 @@
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
-//! | [`goal`] | latency targets of pools: settings, and how their decisions are told |
+//! | [`explain`] | every sentence about a decision |
+//! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
-//! | [`slots`] | slots of pools: how they are written and their decisions told |
+//! | [`slots`] | slots of pools |
 //! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | NBD servers and their exports, likewise |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
@@ -29,6 +30,7 @@ pub mod disk;
 pub mod document;
 mod emulate;
 pub mod exchange;
+pub mod explain;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod goal;

@@ -169,12 +169,12 @@ pub struct PoolState {
     pub queued_requests: u64,
     /// The most the pool lets through.
     pub limit: LimitState,
-    /// The goal for the response time of reads, if there is one.
-    pub goal: Option<GoalState>,
+    /// The latency target for reads, if there is one.
+    pub latency_target: Option<LatencyTargetState>,
     /// How slots are shared out, if they are.
     #[serde(default)]
     pub slots: Option<SlotsState>,
-    /// I/Os that have been inside the device for too long.
+    /// I/Os that have been in flight for too long.
     pub overdue: Vec<OverdueIo>,
     /// Tenants with connections or a configuration.
     pub tenants: Vec<TenantState>,
@@ -189,32 +189,32 @@ pub struct SlotsState {
     pub exchanged: bool,
     /// All slots together, on all hosts; `null` = no bound.
     pub total: Option<f64>,
-    /// All goals could be kept if they were so many times as large; up to 1 they are kept. `null` without goals, or where
+    /// All targets could be met if they were so many times as large; up to 1 they are met. `null` without targets, or where
     /// ten times would not do.
     pub tightness: Option<f64>,
 }
 
-/// What a tenant's goal for its response time needs, and what it gets.
+/// What a tenant's latency target needs, and what it gets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantSlotsState {
-    /// What its response time over a second is to stay below.
-    pub goal_ms: Option<f64>,
-    /// Which figure of the response times that is for.
+    /// What its latency over a second is to stay below.
+    pub target_ms: Option<f64>,
+    /// Which figure of the latencies that is for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub statistic: String,
-    /// Slots that its goal needs.
+    pub percentile: String,
+    /// Slots that its target needs.
     pub need: f64,
     /// Slots that it has; `null` = no bound.
     pub granted: Option<f64>,
     /// Slots that it used in the last period, in the mean.
     pub used: f64,
-    /// Response time less time inside the device in the last period, in the mean; `null` = nothing completed.
+    /// Latency less that of the device in the last period, in the mean; `null` = nothing completed.
     pub queueing_delay_ms: Option<f64>,
-    /// Time inside the device, likewise.
+    /// Latency of the device, likewise.
     pub device_latency_ms: Option<f64>,
-    /// Seconds in which something completed, since it has the goal.
+    /// Seconds in which something completed, since it has the target.
     pub windows_total: u64,
-    /// Of those, how many had a mean response time above the goal.
+    /// Of those, in how many the figure was above the target.
     pub violated_total: u64,
     /// Name of the reason why it has what it has.
     pub reason: String,
@@ -227,12 +227,12 @@ pub struct TenantSlotsState {
 pub struct AdmissionState {
     /// `none`, `fixed` or `slowfast`.
     pub kind: String,
-    /// Cost that may be inside; `null` = unbounded.
+    /// Cost that may be in flight; `null` = unbounded.
     pub budget_bytes: Option<u64>,
-    /// Cost inside.
-    pub inside_bytes: u64,
-    /// Requests inside.
-    pub inside_requests: u64,
+    /// Cost in flight.
+    pub in_flight_bytes: u64,
+    /// Requests in flight.
+    pub in_flight_requests: u64,
     /// Latency the controller aims at, if it has an aim.
     pub target_ms: Option<f64>,
     /// When it was decided, on the scale of [`State::uptime_s`].
@@ -257,12 +257,12 @@ pub struct ReasonData {
     /// The target it was measured by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ms: Option<f64>,
-    /// The most that was inside lately.
+    /// The most that was in flight lately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
-    /// What is inside.
+    /// What is in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub inside_bytes: Option<u64>,
+    pub in_flight_bytes: Option<u64>,
     /// What the drawn target centres on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum_ms: Option<f64>,
@@ -272,9 +272,9 @@ pub struct ReasonData {
     /// Samples in the history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u32>,
-    /// Completions of the interval whose requests the budget held back.
+    /// Completions of the interval whose requests waited for the budget.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_back: Option<u64>,
+    pub waited: Option<u64>,
     /// All completions of the interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completions: Option<u64>,
@@ -296,7 +296,7 @@ pub struct LimitState {
     pub bytes_per_s_owner: Option<String>,
 }
 
-/// An I/O that has been inside a device for too long.
+/// An I/O that has been in flight for too long.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OverdueIo {
     /// The volume.
@@ -322,8 +322,8 @@ pub struct TenantState {
     pub limit: LimitState,
     /// Whether it is throttled for latency targets: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// How it is held back for the pool's goal, if it is.
-    pub hold: Option<HoldState>,
+    /// How it is throttled for the pool's latency target, if it is.
+    pub throttled: Option<ThrottledState>,
     /// Its slots, on a pool that shares them out.
     #[serde(default)]
     pub slots: Option<TenantSlotsState>,
@@ -333,8 +333,8 @@ pub struct TenantState {
     pub connections: u64,
     /// Requests waiting.
     pub queued_requests: u64,
-    /// Requests inside the device.
-    pub inside_requests: u64,
+    /// Requests in flight.
+    pub in_flight_requests: u64,
     /// Reads completed.
     pub reads_total: u64,
     /// Writes completed.
@@ -354,31 +354,31 @@ pub struct TenantState {
     /// Requests that went by weight.
     pub by_weight_total: u64,
     /// From arrival to admission.
-    pub queue_wait: LatencyState,
+    pub queue_latency: LatencyState,
     /// From admission to completion.
     pub device_latency: LatencyState,
     /// From arrival to completion.
-    pub response_time: LatencyState,
+    pub latency: LatencyState,
 }
 
-/// A goal for the response time of reads, and what was decided for it.
+/// A latency target for reads, and what was decided for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GoalState {
+pub struct LatencyTargetState {
     /// What the figure is to stay below.
-    pub goal_ms: f64,
+    pub target_ms: f64,
     /// Which figure: `mean`, or a percentile such as `p99`.
-    pub statistic: String,
+    pub percentile: String,
     /// The figure when it was last measured; `null` before the first read that counts.
     pub measured_ms: Option<f64>,
     /// The newest decision; `null` before the first.
-    pub decision: Option<GoalDecision>,
+    pub decision: Option<LatencyDecision>,
     /// Decisions lately, oldest first; the newest is the one above.
-    pub decisions: Vec<GoalDecision>,
+    pub decisions: Vec<LatencyDecision>,
 }
 
-/// A decision for a goal; one that stays the same is one record.
+/// A decision for a latency target; one that stays the same is one record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GoalDecision {
+pub struct LatencyDecision {
     /// When it was taken first, on the scale of [`State::uptime_s`].
     pub from_s: f64,
     /// When it was taken last.
@@ -391,23 +391,23 @@ pub struct GoalDecision {
     pub because: String,
     /// What was measured, smoothed, where the reason tells.
     pub measured_ms: Option<f64>,
-    /// What was aimed at, likewise: below the goal.
-    pub target_ms: Option<f64>,
-    /// How long places of offenders rest, a mean weighted by load.
-    pub mean_rest_ms: f64,
-    /// Tenants held back.
-    pub held: u64,
+    /// What was aimed at, likewise: below the target.
+    pub aim_ms: Option<f64>,
+    /// How long throttled requests wait for it, a mean weighted by load.
+    pub mean_delay_ms: f64,
+    /// Tenants throttled.
+    pub throttled: u64,
 }
 
-/// How a tenant is held back for a goal. Its reservation is served all the same.
+/// How a tenant is throttled for a latency target. Its reservation is served all the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct HoldState {
-    /// Requests it may have inside the device, places that rest included: the smallest that any owner set.
+pub struct ThrottledState {
+    /// Requests it may have in flight, slots that are delayed included: the smallest that any owner set.
     pub slots: u64,
     /// Whose that is, for example `response`.
     pub slots_owner: String,
-    /// How long a place stays empty after a request.
-    pub rest_ms: f64,
+    /// How long a slot stays empty after a request.
+    pub delay_ms: f64,
     /// Why so long, as a sentence.
     pub because: String,
 }
@@ -669,7 +669,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::Initial => named("initial"),
             Reason::Configured => named("configured"),
             Reason::Idle => named("idle"),
-            Reason::Stalled { inside_bytes } => Self { inside_bytes: Some(inside_bytes), ..named("stalled") },
+            Reason::Stalled { inside_bytes } => Self { in_flight_bytes: Some(inside_bytes), ..named("stalled") },
             Reason::LatencyOverTarget { min, target } => {
                 Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
             }
@@ -686,7 +686,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             }
             Reason::FitDegenerate { samples } => Self { samples: Some(samples), ..named("fit_degenerate") },
             Reason::AppLimited { held_back, completions } => {
-                Self { held_back: Some(held_back), completions: Some(completions), ..named("app_limited") }
+                Self { waited: Some(held_back), completions: Some(completions), ..named("app_limited") }
             }
             Reason::IncreasePays { gain } => Self { factor: Some(gain), ..named("increase_pays") },
             Reason::IncreaseFutile { gain } => Self { factor: Some(gain), ..named("increase_futile") },

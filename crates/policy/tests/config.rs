@@ -228,7 +228,7 @@ fn rules_beyond_types_are_checked_in_place() {
         ),
         (
             "[tenants.a]\nguarantee.read = { iops = 10, bytes_per_s = 5 }\n".into(),
-            "2:9: tenants.a.guarantee.read",
+            "2:11: tenants.a.guarantee.read",
             &["either iops or bytes_per_s"],
         ),
         (

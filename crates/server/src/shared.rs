@@ -15,6 +15,7 @@ use evenkeel_nbd::wire::Command;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
 use evenkeel_policy::config::{Volume as Settings, Workers};
+use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
 
@@ -71,7 +72,7 @@ impl SharedPool {
     /// Logs why the goal's controller decided as it did: a goal that is missed since is a warning.
     #[cold]
     pub(crate) fn log_goal(&self, reason: &Reason) {
-        let (pool, name, because) = (&self.name, reason.name(), goal::sentence(reason));
+        let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
         match self.newly_missed(reason) {
             Some(true) => tracing::warn!(pool, reason = name, "response-time goal missed: {because}"),
             Some(false) => tracing::info!(pool, reason = name, "response-time goal not missed any more: {because}"),
@@ -531,7 +532,7 @@ mod tests {
         );
         let (measured, target, delay) = (Duration::from_millis(30), Duration::from_millis(20), Duration::ZERO);
         let over = Reason::ReadsOverTarget { measured, target };
-        let missed = Reason::Infeasible { measured, target };
+        let missed = Reason::Unachievable { measured, target };
         let met = Reason::ReadsUnderTarget { measured: target, target };
         for (reason, newly) in [
             (Reason::NotEnoughData, None),
@@ -539,11 +540,11 @@ mod tests {
             (missed, Some(true)),
             (missed, None),
             (over, None),
-            (Reason::NoOffenders { measured, target }, None),
+            (Reason::NoNoisy { measured, target }, None),
             (Reason::TestingEffect { delay }, None),
             (met, Some(false)),
             (Reason::Idle, None),
-            (Reason::DoesNotBite { delay }, Some(true)),
+            (Reason::Ineffective { delay }, Some(true)),
             (Reason::Idle, Some(false)),
         ] {
             assert_eq!(pool.newly_missed(&reason), newly, "{reason:?}");

@@ -12,11 +12,10 @@ use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Percentile, Throttle};
-use evenkeel_policy::goal;
-use evenkeel_policy::slots::sentence;
+use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GoalDecision, GoalState, HoldState, LimitState, PlacementState, PoolState,
-    SlotsState, State, TenantSlotsState, TenantState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, LatencyDecision, LatencyTargetState, LimitState, PlacementState, PoolState,
+    SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
 
 use crate::backend::Backend;
@@ -137,7 +136,7 @@ fn pool(
         admission: admission(state.admission(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
-        goal: state.goal().map(|view| goal(&view, uptime)),
+        latency_target: state.goal().map(|view| goal(&view, uptime)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
             exchanged: view.exchanged,
@@ -152,7 +151,7 @@ fn pool(
         let of_this_pool = overdue.iter().filter(|(pool, _)| *pool == index);
         record.overdue.extend(of_this_pool.map(|(_, io)| io.clone()));
     }
-    let busy = record.queued_requests > 0 || record.admission.inside_requests > 0 || !record.overdue.is_empty();
+    let busy = record.queued_requests > 0 || record.admission.in_flight_requests > 0 || !record.overdue.is_empty();
     if !busy && !snapshot.config.pools.contains_key(&pool.name) {
         return None;
     }
@@ -171,7 +170,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let view = state.tenant(id)?;
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
-    let (throttle, hold) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let (throttle, throttled) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
@@ -182,12 +181,12 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
         qos: (&qos).into(),
         limit,
         throttle: throttle.name().into(),
-        hold,
+        throttled,
         slots,
         guarantees,
         connections: connections.into(),
         queued_requests: queued,
-        inside_requests: in_flight,
+        in_flight_requests: in_flight,
         reads_total: stats.reads,
         writes_total: stats.writes,
         flushes_total: stats.flushes,
@@ -197,32 +196,32 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
         errors_total: stats.errors,
         by_reservation_total: stats.by_reservation,
         by_weight_total: stats.by_weight,
-        queue_wait: (&stats.queue_wait).into(),
+        queue_latency: (&stats.queue_latency).into(),
         device_latency: (&stats.device_latency).into(),
-        response_time: (&stats.response_time).into(),
+        latency: (&stats.latency).into(),
     })
 }
 
-fn goal(view: &View<'_>, uptime: StdDuration) -> GoalState {
+fn goal(view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let decision = |record: &Record| {
         let (measured, target) = record.reason.figures();
-        GoalDecision {
+        LatencyDecision {
             from_s: at(record.from),
             until_s: at(record.until),
             times: record.times,
             reason: record.reason.name().into(),
-            because: goal::sentence(&record.reason),
+            because: explain::latency(&record.reason, Throttles::Tenants),
             measured_ms: measured.map(|measured| measured.as_millis_f64()),
-            target_ms: target.map(|target| target.as_millis_f64()),
-            mean_rest_ms: record.mean_delay.as_millis_f64(),
-            held: record.held.into(),
+            aim_ms: target.map(|target| target.as_millis_f64()),
+            mean_delay_ms: record.mean_delay.as_millis_f64(),
+            throttled: record.held.into(),
         }
     };
-    GoalState {
-        goal_ms: view.config.response.goal.as_millis_f64(),
-        statistic: Percentile::from(view.config.statistic).to_string(),
+    LatencyTargetState {
+        target_ms: view.config.response.goal.as_millis_f64(),
+        percentile: Percentile::from(view.config.statistic).to_string(),
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
         decision: view.decision.map(decision),
         decisions: view.records.iter().map(decision).collect(),
@@ -234,8 +233,8 @@ fn slots(granted: &Granted) -> TenantSlotsState {
     let ms = |seconds: f64| seconds * 1e3;
     let (device, response) = (report.device_latency_s(), report.response_time_s());
     TenantSlotsState {
-        goal_ms: granted.goal.map(|goal| goal.time.as_millis_f64()),
-        statistic: granted.goal.map_or_else(String::new, |goal| Percentile::from(goal.statistic).to_string()),
+        target_ms: granted.goal.map(|goal| goal.time.as_millis_f64()),
+        percentile: granted.goal.map_or_else(String::new, |goal| Percentile::from(goal.statistic).to_string()),
         need: granted.need,
         granted: granted.share,
         used: report.used(),
@@ -244,28 +243,28 @@ fn slots(granted: &Granted) -> TenantSlotsState {
         windows_total: granted.windows,
         violated_total: granted.violated,
         reason: granted.reason.map_or("", |reason| reason.name()).into(),
-        because: granted.reason.map_or_else(String::new, |reason| sentence(&reason, granted.goal.is_some())),
+        because: granted.reason.map_or_else(String::new, |reason| explain::slots(&reason, granted.goal.is_some())),
     }
 }
 
-fn hold_state(hold: &Hold, slots: &LimitSet) -> HoldState {
+fn hold_state(hold: &Hold, slots: &LimitSet) -> ThrottledState {
     let (owner, slots) = slots.binding().unwrap_or((Owner::Response, hold.slots));
-    HoldState {
+    ThrottledState {
         slots,
         slots_owner: owner.name().into(),
-        rest_ms: hold.rest.as_millis_f64(),
-        because: goal::client_sentence(&hold.reason),
+        delay_ms: hold.rest.as_millis_f64(),
+        because: explain::throttled(&hold.reason),
     }
 }
 
-fn admission(admission: &Admission, inside_requests: u64, uptime: StdDuration) -> AdmissionState {
+fn admission(admission: &Admission, in_flight_requests: u64, uptime: StdDuration) -> AdmissionState {
     let decision = admission.decision();
     let ago = clock::now().since(decision.at).as_secs_f64();
     AdmissionState {
         kind: admission.config().name().into(),
         budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
-        inside_bytes: admission.inside_bytes(),
-        inside_requests,
+        in_flight_bytes: admission.inside_bytes(),
+        in_flight_requests,
         target_ms: decision.target.map(|target| target.as_millis_f64()),
         decided_at_s: (uptime.as_secs_f64() - ago).max(0.0),
         reason: decision.reason.to_string(),

@@ -199,7 +199,7 @@ fn judge(test: &TestServer, faults: &Faults, volume: &str, row: &[&str; 5]) {
 fn wait_for_nothing_left(test: &TestServer) {
     test.wait_for("nothing left", |state| {
         let pool = &state.pools[0];
-        let idle = pool.queued_requests + pool.admission.inside_requests + pool.admission.inside_bytes == 0;
+        let idle = pool.queued_requests + pool.admission.in_flight_requests + pool.admission.in_flight_bytes == 0;
         idle && state.connections == 0 && state.buffer_memory_used_bytes == 0
     });
 }

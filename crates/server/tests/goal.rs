@@ -31,13 +31,13 @@ fn tenant<'a>(state: &'a State, name: &str) -> &'a TenantState {
 /// Whether the pool delays no write of the backup. A client that gets no processor has fewer than all of its writes there.
 fn none_is_queued(state: &State) -> bool {
     let backup = tenant(state, "backup");
-    backup.hold.is_none() && backup.queued_requests == 0 && backup.inside_requests > DEPTH / 2
+    backup.throttled.is_none() && backup.queued_requests == 0 && backup.in_flight_requests > DEPTH / 2
 }
 
 /// Whether the backup has a throttle and the pool keeps most of its writes from the device for that.
 fn most_are_queued(state: &State) -> bool {
     let backup = tenant(state, "backup");
-    backup.hold.is_some() && backup.queued_requests > DEPTH / 2 && backup.inside_requests < DEPTH / 4
+    backup.throttled.is_some() && backup.queued_requests > DEPTH / 2 && backup.in_flight_requests < DEPTH / 4
 }
 
 /// How many writes the device completes while a read waits for it, in the median of five reads. A count, because a busy
@@ -66,7 +66,7 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
         test.wait_for("all writes in flight", none_is_queued);
         let without = writes_ahead_of_a_read(&test, &mut reader);
         let state = test.server.state();
-        assert!(main_pool(&state).goal.is_none() && tenant(&state, "backup").hold.is_none());
+        assert!(main_pool(&state).latency_target.is_none() && tenant(&state, "backup").throttled.is_none());
 
         let mut config = test.config.clone();
         config.pools.get_mut("main").unwrap().latency =
@@ -78,13 +78,13 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
             throttled.is_some()
         });
         let state = throttled.expect("waited for");
-        let goal = main_pool(&state).goal.as_ref().unwrap();
-        assert_eq!((goal.goal_ms, goal.statistic.as_str()), (TARGET_MS as f64, "mean"));
+        let goal = main_pool(&state).latency_target.as_ref().unwrap();
+        assert_eq!((goal.target_ms, goal.percentile.as_str()), (TARGET_MS as f64, "mean"));
         assert!(goal.decisions.iter().any(|decision| decision.reason == "reads_over_target"), "{goal:#?}");
-        let hold = tenant(&state, "backup").hold.as_ref().unwrap();
+        let hold = tenant(&state, "backup").throttled.as_ref().unwrap();
         // The reason is the load in most cases. Reads that a busy machine makes slow may ask for the longest delay.
-        assert!(hold.rest_ms > 0.0 && hold.slots_owner == "response" && !hold.because.is_empty(), "{hold:?}");
-        assert!(tenant(&state, "database").hold.is_none());
+        assert!(hold.delay_ms > 0.0 && hold.slots_owner == "response" && !hold.because.is_empty(), "{hold:?}");
+        assert!(tenant(&state, "database").throttled.is_none());
         let with = writes_ahead_of_a_read(&test, &mut reader);
         println!("{without} writes before a read without the target, {with} with it");
         assert!(with < without, "{without} writes before a read without the target, {with} with it");
@@ -94,12 +94,12 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
         test.server.reload(config.clone()).unwrap();
         test.wait_for("the release of the backup", none_is_queued);
         let state = test.server.state();
-        assert!(main_pool(&state).goal.is_some() && tenant(&state, "backup").throttle == "never");
+        assert!(main_pool(&state).latency_target.is_some() && tenant(&state, "backup").throttle == "never");
         config.tenants.get_mut("backup").unwrap().throttle = test.config.tenants["backup"].throttle;
         test.server.reload(config).unwrap();
         test.wait_for("the throttle once more", most_are_queued);
         test.server.reload(test.config.clone()).unwrap();
-        assert!(main_pool(&test.server.state()).goal.is_none());
+        assert!(main_pool(&test.server.state()).latency_target.is_none());
         test.wait_for("all writes in flight again", none_is_queued);
     });
 }

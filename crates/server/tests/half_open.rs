@@ -77,7 +77,7 @@ fn a_client_whose_host_vanishes_gives_everything_back() {
         state.connections == 0
             && state.buffer_memory_used_bytes == 0
             && pool.queued_requests == 0
-            && pool.admission.inside_bytes == 0
+            && pool.admission.in_flight_bytes == 0
     });
     // Their places are free, and the tenant's limit is not used up by what they left.
     let mut others: Vec<_> = ["disk0", "disk0", "slow"].map(|export| test.connect_tcp(export)).into();

@@ -262,7 +262,7 @@ fn an_operation_that_never_returns_is_reported_and_blocks_no_other() {
     test.wait_for("the report", |state| {
         of_stuck(state).overdue.iter().any(|io| io.volume == "stuck" && io.kind == "write")
     });
-    assert_eq!(of_stuck(&test.server.state()).admission.inside_bytes, 0, "its share of the budget is free again");
+    assert_eq!(of_stuck(&test.server.state()).admission.in_flight_bytes, 0, "its share of the budget is free again");
     fine.write(0, &[3; 4096]).unwrap();
     assert!(!stuck.answers.done.contains_key(&first));
     // Not even the stop waits for it longer than it was told to.

@@ -55,7 +55,7 @@ fn goals_that_a_static_share_misses_are_kept() {
         assert!(ours <= 0.0, "{case}: {ours} %");
         assert!(none >= 10.0 || name == "tpcc1", "{case}: {none} % without control");
     }
-    let kept = row("infeasible", "infeasible_workloads_kept");
+    let kept = row("unachievable", "unachievable_workloads_kept");
     assert!(kept.evenkeel >= kept.baseline, "{kept:?}");
     // The same seed, the same run.
     assert_eq!(simulate(&runs[3].0, runs[3].1).as_ref(), Ok(&outcomes[3]));

@@ -156,7 +156,7 @@ fn an_open_window_is_noticed_and_all_packets_bite() {
     let mut setup = bursts(open, &[4, 4, 4], Config::adaptive(Duration::from_millis(15)));
     let (_, outcome) = verdict(&setup, 15.0, 3);
     let said = |outcome: &Outcome, from, until| {
-        outcome.between(at(from), at(until)).iter().any(|tick| tick.reason == Some("does_not_bite"))
+        outcome.between(at(from), at(until)).iter().any(|tick| tick.reason == Some("ineffective"))
     };
     assert!(said(&outcome, 5, 30), "within 25 s");
     setup.on = Delayed::Everything;
@@ -236,7 +236,7 @@ fn every_trial_on_a_modelled_target_ends_as_it_must() {
             let outcome = simulate(&setup, seed).unwrap();
             let said = |reason| outcome.ticks.iter().any(|tick| tick.reason == Some(reason));
             tried += usize::from(said("testing_effect"));
-            assert_eq!(said("does_not_bite"), !bites, "{name}, seed {seed}");
+            assert_eq!(said("ineffective"), !bites, "{name}, seed {seed}");
         }
         assert_eq!(tried as u64, runs, "{name}");
     }

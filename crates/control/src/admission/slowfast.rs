@@ -59,9 +59,9 @@ struct SlowInterval {
     peak_bytes: u64,
     /// Fast intervals with completions, and those that missed the target with the smallest budget.
     judged: u32,
-    infeasible: u32,
+    unachievable: u32,
     /// Smallest latency of the latter; `Duration::MAX` = none.
-    infeasible_min: Duration,
+    unachievable_min: Duration,
 }
 
 impl SlowInterval {
@@ -73,14 +73,14 @@ impl SlowInterval {
             bytes: 0,
             peak_bytes: budget_min_bytes,
             judged: 0,
-            infeasible: 0,
-            infeasible_min: Duration::MAX,
+            unachievable: 0,
+            unachievable_min: Duration::MAX,
         }
     }
 
     /// The latency that the smallest budget gave, if most of the interval missed the target with it.
-    fn infeasible_below(&self) -> Option<Duration> {
-        (self.infeasible * 2 > self.judged).then_some(self.infeasible_min)
+    fn unachievable_below(&self) -> Option<Duration> {
+        (self.unachievable * 2 > self.judged).then_some(self.unachievable_min)
     }
 }
 
@@ -238,8 +238,8 @@ impl SlowFast {
 
     fn shrink_budget(&mut self, min: Duration) -> Reason {
         if self.budget_bytes == self.config.budget_min_bytes {
-            self.slow.infeasible += 1;
-            self.slow.infeasible_min = self.slow.infeasible_min.min(min);
+            self.slow.unachievable += 1;
+            self.slow.unachievable_min = self.slow.unachievable_min.min(min);
         }
         let ratio = self.target.as_nanos() as f64 / min.as_nanos() as f64;
         let kept = self.budget_bytes as f64 * ratio.max(self.config.budget_decrease_floor);
@@ -286,11 +286,11 @@ impl SlowFast {
             if self.history.len() == self.config.history_samples as usize {
                 self.history.pop_front();
             }
-            let infeasible_below = closed.infeasible_below().filter(|_| self.config.repairs.feasible_target);
-            let in_force = infeasible_below.unwrap_or(self.target);
+            let unachievable_below = closed.unachievable_below().filter(|_| self.config.repairs.feasible_target);
+            let in_force = unachievable_below.unwrap_or(self.target);
             self.history.push_back(Sample { target_ms: in_force.as_millis_f64(), mib_per_s });
             let mut reason = self.find_optimum();
-            if let Some(min) = infeasible_below.filter(|&min| min > self.optimum) {
+            if let Some(min) = unachievable_below.filter(|&min| min > self.optimum) {
                 reason = Reason::LatencyOverTarget { min, target: self.target };
                 self.optimum = min.min(self.config.target_max);
             }

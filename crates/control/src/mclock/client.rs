@@ -40,7 +40,7 @@ const MAX_LEAD_REQUESTS: u64 = 2;
 
 /// How far a backlogged client may be behind its reservation and still catch up.
 ///
-/// Makes up for late pulls and stalls of the device. Without a bound, an infeasible
+/// Makes up for late pulls and stalls of the device. Without a bound, an unachievable
 /// reservation would run up a claim that it collects, alone, once the device recovers.
 const MAX_LAG: Duration = Duration::from_secs(1);
 

@@ -386,10 +386,10 @@ impl super::Tenant {
         self.granted.mark = Mark {
             arrived: self.tally.arrived,
             occupied: self.tally.occupied(now),
-            completed: stats.response_time.count(),
+            completed: stats.latency.count(),
             bytes: stats.read_bytes.saturating_add(stats.write_bytes),
             device_time: stats.device_latency.sum(),
-            response_time: stats.response_time.sum(),
+            response_time: stats.latency.sum(),
         };
     }
 

@@ -30,11 +30,11 @@ pub struct TenantStats {
     /// Requests dispatched by weight.
     pub by_weight: u64,
     /// From submission to admission; of a divided request that of its first slice.
-    pub queue_wait: Histogram,
+    pub queue_latency: Histogram,
     /// From admission to completion; of each slice.
     pub device_latency: Histogram,
     /// From submission to completion.
-    pub response_time: Histogram,
+    pub latency: Histogram,
 }
 
 /// A look at one tenant.

@@ -192,7 +192,7 @@ impl Adaptive {
                 self.verdict_counts = PATIENCE * f64::from(trial.intervals);
                 self.begin_anew();
                 if !bites {
-                    self.useless = Some(Reason::DoesNotBite { delay: from_ms(self.demand_ms) });
+                    self.useless = Some(Reason::Ineffective { delay: from_ms(self.demand_ms) });
                     (self.demand_ms, self.held_ms) = (0.0, 0.0);
                 }
             }
@@ -210,7 +210,7 @@ impl Adaptive {
         self.mean.approach(&now, NEWEST.max(1.0 / self.samples));
         let measured = from_ms(self.mean.response_ms);
         let slow = self.mean.response_ms > self.target_ms;
-        let nothing = if pause { Some(Reason::NoOffenders { measured, target }) } else { self.useless };
+        let nothing = if pause { Some(Reason::NoNoisy { measured, target }) } else { self.useless };
         match nothing.filter(|_| pause || self.verdict_counts > 0.0) {
             // Noisy clients that do nothing say nothing about the delay.
             Some(_) if self.demand_ms > 0.0 => return self.reason,
@@ -254,7 +254,7 @@ impl Adaptive {
             self.before = Some(self.mean);
         }
         match () {
-            () if error > 0.0 && self.demand_ms >= self.largest_ms => Reason::Infeasible { measured, target },
+            () if error > 0.0 && self.demand_ms >= self.largest_ms => Reason::Unachievable { measured, target },
             () if error > 0.0 => Reason::ReadsOverTarget { measured, target },
             () if self.demand_ms > 0.0 || moved_ms > 0.0 => Reason::ReadsUnderTarget { measured, target },
             () => Reason::UnderTarget { measured, target },

@@ -103,7 +103,7 @@ pub struct Config {
     pub max_delay: Duration,
     /// Load above which [`Method::Pid`] takes an ordinary client for a noisy one, in bytes per second. [`Method::Adaptive`]
     /// goes by shares.
-    pub offender_bytes_per_s: u64,
+    pub noisy_bytes_per_s: u64,
 }
 
 impl Config {
@@ -115,7 +115,7 @@ impl Config {
             interval: Duration::from_millis(100),
             step: Duration::from_micros(500),
             max_delay: Duration::from_millis(20),
-            offender_bytes_per_s: 256 << 10,
+            noisy_bytes_per_s: 256 << 10,
         }
     }
 
@@ -177,7 +177,7 @@ pub enum Reason {
     },
     /// Reads take too long, but there is nobody to hold back: no client's load is above the threshold, or all are on the
     /// list of those never held back.
-    NoOffenders {
+    NoNoisy {
         /// Mean response time of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
@@ -208,7 +208,7 @@ pub enum Reason {
         held: Duration,
     },
     /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach.
-    Infeasible {
+    Unachievable {
         /// Mean response time of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
@@ -220,10 +220,10 @@ pub enum Reason {
         /// The delay that is tried, a mean weighted by load.
         delay: Duration,
     },
-    /// A trial showed that the delay changes neither load nor response time: the throttle does not bite (acknowledgements
+    /// A trial showed that the delay changes neither load nor response time: the throttle is ineffective (acknowledgements
     /// that travel on data, an uncapped receive window). Delay everything that is sent to these clients, or cap the
     /// window. The delay is released. At most 1 in 1,000 trials says so wrongly.
-    DoesNotBite {
+    Ineffective {
         /// The delay that does nothing, a mean weighted by load.
         delay: Duration,
     },
@@ -237,14 +237,14 @@ impl Reason {
             Self::Idle => "idle",
             Self::SignalLost => "signal_lost",
             Self::UnderTarget { .. } => "under_target",
-            Self::NoOffenders { .. } => "no_offenders",
+            Self::NoNoisy { .. } => "no_noisy",
             Self::ReadsOverTarget { .. } => "reads_over_target",
             Self::ReadsUnderTarget { .. } => "reads_under_target",
             Self::AwaitingEffect { .. } => "awaiting_effect",
             Self::KnownBurst { .. } => "known_burst",
-            Self::Infeasible { .. } => "infeasible",
+            Self::Unachievable { .. } => "unachievable",
             Self::TestingEffect { .. } => "testing_effect",
-            Self::DoesNotBite { .. } => "does_not_bite",
+            Self::Ineffective { .. } => "ineffective",
         }
     }
 
@@ -252,17 +252,17 @@ impl Reason {
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
-            | Self::NoOffenders { measured, target }
+            | Self::NoNoisy { measured, target }
             | Self::ReadsOverTarget { measured, target }
             | Self::ReadsUnderTarget { measured, target }
-            | Self::Infeasible { measured, target } => (Some(measured), Some(target)),
+            | Self::Unachievable { measured, target } => (Some(measured), Some(target)),
             Self::AwaitingEffect { target } => (None, Some(target)),
             Self::NotEnoughData
             | Self::Idle
             | Self::SignalLost
             | Self::KnownBurst { .. }
             | Self::TestingEffect { .. }
-            | Self::DoesNotBite { .. } => (None, None),
+            | Self::Ineffective { .. } => (None, None),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Pid {
             interval_s: config.interval.as_secs_f64(),
             step,
             classes: (config.max_delay.as_nanos() / step.as_nanos()) as f64,
-            threshold: config.offender_bytes_per_s as f64,
+            threshold: config.noisy_bytes_per_s as f64,
             clients: Clients::default(),
             since_set: Duration::MAX,
             sampled_at: None,
@@ -173,8 +173,8 @@ impl Pid {
         let (measured, target) = (from_ms(response_ms), from_ms(self.goal_ms));
         self.reason = match () {
             () if self.class == 0 => Reason::UnderTarget { measured, target },
-            () if self.delays.is_empty() => Reason::NoOffenders { measured, target },
-            () if error > 0.0 && self.class as f64 >= classes => Reason::Infeasible { measured, target },
+            () if self.delays.is_empty() => Reason::NoNoisy { measured, target },
+            () if error > 0.0 && self.class as f64 >= classes => Reason::Unachievable { measured, target },
             () if self.class > before || error > 0.0 => Reason::ReadsOverTarget { measured, target },
             () => Reason::ReadsUnderTarget { measured, target },
         };

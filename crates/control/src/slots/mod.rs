@@ -109,7 +109,7 @@ pub enum Reason {
     /// It gets what its goal needs; not all goals can be kept.
     Kept,
     /// Its goal cannot be kept beside the others; it gets what is left.
-    Infeasible {
+    Unachievable {
         /// All could be kept with goals this many times as large; `None` if not even ten times would do.
         feasible_at: Option<f64>,
     },
@@ -126,7 +126,7 @@ impl Reason {
             Self::Idle => "idle",
             Self::EqualMargin { .. } => "equal_margin",
             Self::Kept => "kept",
-            Self::Infeasible { .. } => "infeasible",
+            Self::Unachievable { .. } => "unachievable",
             Self::ByLatency => "by_latency",
         }
     }
@@ -309,7 +309,7 @@ impl Controller {
                 self.learn(group, false);
                 // Where a goal appears, the total begins with what is in use.
                 self.total = group.used.clamp(self.config.least, self.config.most);
-                self.share(|known| (None, 0.0, known.infeasible().unwrap_or(Reason::Unbounded)));
+                self.share(|known| (None, 0.0, known.unachievable().unwrap_or(Reason::Unbounded)));
                 total = None;
             }
             Method::Needs => {
@@ -364,7 +364,7 @@ impl Controller {
         self.share(|known| {
             let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
             let kept = slots + 1e-9 >= need;
-            (Some(slots), need, if kept { Reason::Kept } else { Reason::Infeasible { feasible_at: None } })
+            (Some(slots), need, if kept { Reason::Kept } else { Reason::Unachievable { feasible_at: None } })
         });
     }
 
@@ -444,9 +444,9 @@ impl Controller {
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
                 None if need <= least + level * weight => (need.min(level * weight), Reason::Kept),
-                None => (level * weight, Reason::Infeasible { feasible_at }),
+                None => (level * weight, Reason::Unachievable { feasible_at }),
             };
-            (Some(least + more), need, known.infeasible().unwrap_or(reason))
+            (Some(least + more), need, known.unachievable().unwrap_or(reason))
         });
     }
 
@@ -504,8 +504,8 @@ impl Known {
         self.goal = self.workload.goal.filter(|_| self.beyond.is_none());
     }
 
-    fn infeasible(&self) -> Option<Reason> {
-        self.beyond.map(|times| Reason::Infeasible { feasible_at: Some(times) })
+    fn unachievable(&self) -> Option<Reason> {
+        self.beyond.map(|times| Reason::Unachievable { feasible_at: Some(times) })
     }
 
     /// After another period.

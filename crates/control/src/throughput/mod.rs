@@ -199,8 +199,8 @@ pub struct Assignment {
 
 impl Assignment {
     /// Whether a guarantee to this tenant cannot be kept at the present miss rate.
-    pub fn infeasible(&self) -> bool {
-        [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Infeasible { .. }))
+    pub fn unachievable(&self) -> bool {
+        [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Unachievable { .. }))
     }
 }
 

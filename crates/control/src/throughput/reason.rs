@@ -45,7 +45,7 @@ pub enum Reason {
     },
     /// At the present miss rate the slow device cannot keep what was guaranteed; what it gives is shared by weight. What is
     /// not had meanwhile is not owed afterwards.
-    Infeasible {
+    Unachievable {
         /// What the tenant got in the last interval.
         measured: f64,
         /// What it was guaranteed.
@@ -60,7 +60,7 @@ pub enum Reason {
         /// What it was guaranteed.
         guaranteed: f64,
     },
-    /// The published equation has no solution here (the guarantee is infeasible at this miss rate, or the slow device did more
+    /// The published equation has no solution here (the guarantee is unachievable at this miss rate, or the slow device did more
     /// than it can): the limit is the guarantee.
     NoSolution {
         /// What the tenant got in the last interval.
@@ -84,7 +84,7 @@ pub enum Reason {
 impl Reason {
     /// Whether the guarantee is not kept although its tenant waits.
     pub const fn is_missed(&self) -> bool {
-        matches!(self, Self::AtCeiling { .. } | Self::Infeasible { .. })
+        matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
 
     /// Name as shown to people and programs.
@@ -97,7 +97,7 @@ impl Reason {
             Self::Compensating { .. } => "compensating",
             Self::Repaying { .. } => "repaying",
             Self::GivingBack { .. } => "giving_back",
-            Self::Infeasible { .. } => "infeasible",
+            Self::Unachievable { .. } => "unachievable",
             Self::AtCeiling { .. } => "at_ceiling",
             Self::NoSolution { .. } => "no_solution",
             Self::SlowDeviceUnknown => "slow_device_unknown",
@@ -113,7 +113,7 @@ impl Reason {
             Self::Compensating { measured, guaranteed, .. }
             | Self::Repaying { measured, guaranteed, .. }
             | Self::GivingBack { measured, guaranteed, .. }
-            | Self::Infeasible { measured, guaranteed, .. }
+            | Self::Unachievable { measured, guaranteed, .. }
             | Self::AtCeiling { measured, guaranteed }
             | Self::NoSolution { measured, guaranteed } => (Some(measured), Some(guaranteed)),
             Self::AppLimited { measured, .. } => (Some(measured), None),

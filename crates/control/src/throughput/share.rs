@@ -1,7 +1,7 @@
 //! What is short is shared by weight.
 //!
 //! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their guarantees
-//! are infeasible at their present miss rates, and no limit changes that. Left alone, whoever has most requests out gets
+//! are unachievable at their present miss rates, and no limit changes that. Left alone, whoever has most requests out gets
 //! most of the slow device. So its bytes are dealt out by weight, to nobody more than it needs for its guarantee (weighted
 //! max-min fairness), and who takes more than that from others is limited to it. Who does not need the slow device is not
 //! concerned.
@@ -56,7 +56,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         let limit = if cut { attainable.max(LEAST * guaranteed) } else { guaranteed };
         if share < need {
             stream.memory.cut = cut;
-            stream.assign(limit, Reason::Infeasible { measured, guaranteed, attainable });
+            stream.assign(limit, Reason::Unachievable { measured, guaranteed, attainable });
         }
     }
 }

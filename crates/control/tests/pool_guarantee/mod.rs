@@ -170,7 +170,7 @@ fn a_throughput_guarantee_is_above_a_latency_target() {
     let by_goal = guarantee.records.iter().filter(|record| record.binding == Binding::Limit(Owner::Response)).count();
     assert_eq!(by_goal, 0, "{:?}", guarantee.records);
     let reason = bench.pool.goal().and_then(|goal| goal.decision).map(|decision| decision.reason.name());
-    assert_eq!(reason, Some("no_offenders"));
+    assert_eq!(reason, Some("no_noisy"));
 }
 
 #[test]

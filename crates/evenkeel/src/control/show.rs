@@ -73,21 +73,21 @@ fn pool(pool: &PoolState) -> String {
     let target = admission.target_ms.map_or_else(String::new, |ms| format!(", target {ms:.2} ms"));
     let _ = writeln!(
         text,
-        "pool {}: scheduler {}, limit {}, {} queued, {} inside\n  admission {}: {} bytes inside, {budget}{target}",
+        "pool {}: scheduler {}, limit {}, {} queued, {} in flight\n  admission {}: {} bytes in flight, {budget}{target}",
         pool.name,
         pool.scheduler,
         limit(&pool.limit),
         pool.queued_requests,
-        admission.inside_requests,
+        admission.in_flight_requests,
         admission.kind,
-        admission.inside_bytes,
+        admission.in_flight_bytes,
     );
     let _ = writeln!(text, "  why: {}", admission.reason);
     if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
         let _ = writeln!(text, "  why that target: {}", admission.target_reason);
     }
-    if let Some(goal) = &pool.goal {
-        let _ = write!(text, "  goal: {} of reads below {} ms", goal.statistic, goal.goal_ms);
+    if let Some(goal) = &pool.latency_target {
+        let _ = write!(text, "  goal: {} of reads below {} ms", goal.percentile, goal.target_ms);
         if let Some(measured) = goal.measured_ms {
             let _ = write!(text, ", last measured {measured:.2} ms");
         }
@@ -97,11 +97,11 @@ fn pool(pool: &PoolState) -> String {
         text.push('\n');
     }
     for tenant in &pool.tenants {
-        if let Some(hold) = &tenant.hold {
+        if let Some(hold) = &tenant.throttled {
             let _ = writeln!(
                 text,
-                "  {} is held back: {} slots ({}), each rests {:.2} ms; {}",
-                tenant.name, hold.slots, hold.slots_owner, hold.rest_ms, hold.because
+                "  {} is throttled: {} slots ({}), each delayed by {:.2} ms; {}",
+                tenant.name, hold.slots, hold.slots_owner, hold.delay_ms, hold.because
             );
         }
     }
@@ -122,7 +122,7 @@ fn pool(pool: &PoolState) -> String {
     for io in &pool.overdue {
         let _ = writeln!(
             text,
-            "  OVERDUE: {} of {} bytes at {} of volume {}, inside for {:.0} s",
+            "  OVERDUE: {} of {} bytes at {} of volume {}, in flight for {:.0} s",
             io.kind, io.length_bytes, io.offset_bytes, io.volume, io.age_s
         );
     }
@@ -154,7 +154,7 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
         limit(&tenant.limit),
         requests.to_string(),
         tenant.queued_requests.to_string(),
-        percentiles(&tenant.queue_wait),
+        percentiles(&tenant.queue_latency),
         percentiles(&tenant.device_latency),
         tenant.connections.to_string(),
         tenant.errors_total.to_string(),

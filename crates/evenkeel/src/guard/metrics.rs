@@ -39,18 +39,18 @@ const AGENT: &[Metric<State>] = &[
 ];
 
 const RESOURCE: &[Metric<ResourceState>] = &[
-    gauge("goal", "What the response time of reads is to stay below.", SECONDS, |r| ms(Some(r.goal_ms))),
+    gauge("goal", "What the response time of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
     gauge("goal_missed", "1 while the figure of the goal is above it and somebody reads.", None, |r| {
-        whether(missed(r.goal_ms, r.read_percentile_ms.or(r.read_response_ms), &r.reason))
+        whether(missed(r.target_ms, r.read_percentile_ms.or(r.read_response_ms), &r.reason))
     }),
     gauge(
-        "goal_infeasible",
+        "goal_unachievable",
         "1 while the goal is missed with every noisy client throttled as far as allowed.",
         None,
-        |r| whether(r.reason == "infeasible"),
+        |r| whether(r.reason == "unachievable"),
     ),
     gauge("goal_throttle_ineffective", "1 while a trial has shown that the delay changes nothing.", None, |r| {
-        whether(r.reason == "does_not_bite")
+        whether(r.reason == "ineffective")
     }),
     gauge("goal_signal_lost", "1 while nothing is measured, so that nobody is held back.", None, |r| {
         whether(r.reason == "signal_lost")
@@ -119,7 +119,7 @@ const GUARANTEE: &[Metric<DirectionState>] = &[
         d.miss_rate
     }),
     gauge(
-        "guarantee_infeasible",
+        "guarantee_unachievable",
         "1 while it asks for what it was guaranteed and the devices cannot give it.",
         None,
         |d| whether(out_of_reach(&d.reason)),
@@ -139,13 +139,13 @@ const ARRAY: &[Metric<ArrayState>] = &[
 
 const VOLUME: &[Metric<ArrayVolumeState>] = &[
     gauge("volume_goal", "What the mean response time is to stay below; absent = no goal.", SECONDS, |v| {
-        ms(v.slots.goal_ms)
+        ms(v.slots.target_ms)
     }),
     gauge(
-        "volume_goal_infeasible",
+        "volume_goal_unachievable",
         "1 while its goal cannot be kept beside the others; absent = no goal.",
         None,
-        |v| v.slots.goal_ms.and_then(|_| whether(v.slots.reason == "infeasible")),
+        |v| v.slots.target_ms.and_then(|_| whether(v.slots.reason == "unachievable")),
     ),
     gauge("volume_response_time", "Mean of the last period; absent without requests.", SECONDS, |v| ms(v.response_ms)),
     gauge("volume_device_latency", "Mean time inside the array, likewise.", SECONDS, |v| ms(v.slots.device_latency_ms)),
@@ -178,7 +178,7 @@ const OSD: &[Metric<OsdState>] = &[
     gauge("osd_throttle_bytes", "Cost that may be inside the store, as the OSD says.", None, |o| {
         o.throttle_bytes.and_then(some)
     }),
-    gauge("osd_inside_bytes", "Cost inside the store.", None, |o| some(o.measured.inside_bytes)),
+    gauge("osd_inside_bytes", "Cost inside the store.", None, |o| some(o.measured.in_flight_bytes)),
     gauge("osd_waiting_transactions", "Transactions that wait at the throttle.", None, |o| some(o.measured.waiting)),
     gauge("osd_target", "Latency that the controller aims at; absent = it has no aim.", SECONDS, |o| ms(o.target_ms)),
     gauge("osd_store_latency", "Mean of the last interval; absent without commits.", SECONDS, |o| {

@@ -112,14 +112,14 @@ pub(super) fn state(state: &State) -> String {
         let mut reads =
             resource.read_response_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
         if let Some(ms) = resource.read_percentile_ms {
-            let _ = write!(reads, " ({} lately {ms:.2} ms)", resource.statistic);
+            let _ = write!(reads, " ({} lately {ms:.2} ms)", resource.percentile);
         }
         let _ = writeln!(
             text,
             "\n{}: goal {} ms for the {}, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} inside\n  why: {}",
             resource.name,
-            resource.goal_ms,
-            resource.statistic,
+            resource.target_ms,
+            resource.percentile,
             resource.read_bytes_per_s / 1e6,
             resource.write_bytes_per_s / 1e6,
             resource.in_flight,
@@ -162,7 +162,7 @@ fn array(array: &ArrayState) -> String {
         let queues: Vec<String> = volume.queues.iter().map(queue).collect();
         vec![
             volume.name.clone(),
-            figure(volume.slots.goal_ms),
+            figure(volume.slots.target_ms),
             figure(volume.response_ms),
             figure(volume.slots.device_latency_ms),
             format!("{:.1}", volume.slots.used),

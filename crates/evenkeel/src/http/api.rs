@@ -81,7 +81,7 @@ async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response
         }
         let short = |tenant: &&mut TenantState| wanted.brief && wanted.whole.as_ref() != Some(&tenant.name);
         for tenant in pool.tenants.iter_mut().filter(short) {
-            for latency in [&mut tenant.queue_wait, &mut tenant.device_latency, &mut tenant.response_time] {
+            for latency in [&mut tenant.queue_latency, &mut tenant.device_latency, &mut tenant.latency] {
                 latency.buckets.clear();
             }
             tenant.guarantees.iter_mut().for_each(|guarantee| guarantee.decisions.clear());

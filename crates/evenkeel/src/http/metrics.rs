@@ -9,8 +9,8 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use axum::routing::get;
 use evenkeel_policy::state::{
-    GoalState, GuaranteeState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState, VolumeState,
-    WorkerState,
+    GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState,
+    VolumeState, WorkerState,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -38,8 +38,8 @@ struct Snapshot(State);
 pub(crate) const BLIND: [&str; 3] = ["not_enough_data", "idle", "signal_lost"];
 
 /// Whether what was measured last is above the goal, and still counts.
-pub(crate) fn missed(goal_ms: f64, measured_ms: Option<f64>, reason: &str) -> bool {
-    !BLIND.contains(&reason) && measured_ms.is_some_and(|measured| measured > goal_ms)
+pub(crate) fn missed(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> bool {
+    !BLIND.contains(&reason) && measured_ms.is_some_and(|measured| measured > target_ms)
 }
 
 const SERVER: &[Metric<State>] = &[
@@ -67,46 +67,45 @@ const WORKER: &[Metric<WorkerState>] = &[
 
 const POOL: &[Metric<PoolState>] = &[
     gauge("pool_queued_requests", "Requests waiting in front of admission.", None, |p| some(p.queued_requests)),
-    gauge("pool_inside_requests", "Requests inside the device.", None, |p| some(p.admission.inside_requests)),
-    gauge("pool_inside", "Cost inside the device.", BYTES, |p| some(p.admission.inside_bytes)),
-    gauge("pool_budget", "Cost that may be inside the device; absent = unbounded.", BYTES, |p| {
+    gauge("pool_in_flight_requests", "Requests in flight.", None, |p| some(p.admission.in_flight_requests)),
+    gauge("pool_in_flight", "Cost in flight.", BYTES, |p| some(p.admission.in_flight_bytes)),
+    gauge("pool_budget", "Cost that may be in flight; absent = unbounded.", BYTES, |p| {
         p.admission.budget_bytes.and_then(some)
     }),
     gauge("pool_target", "Latency that admission control aims at; absent = it has no aim.", SECONDS, |p| {
         ms(p.admission.target_ms)
     }),
-    gauge("pool_overdue_requests", "I/Os that have been inside the device for too long.", None, |p| {
+    gauge("pool_overdue_requests", "I/Os that have been in flight for too long.", None, |p| {
         some(p.overdue.len() as u64)
     }),
 ];
 
-/// Of pools with a goal for the response time of reads.
-const GOAL: &[Metric<GoalState>] = &[
-    gauge("pool_goal", "What the response time of reads is to stay below; absent = no goal.", SECONDS, |g| {
-        Some(g.goal_ms / 1e3)
+/// Of pools with a latency target.
+const GOAL: &[Metric<LatencyTargetState>] = &[
+    gauge("pool_latency_target", "What the latency of reads is to stay below; absent = no target.", SECONDS, |g| {
+        Some(g.target_ms / 1e3)
     }),
-    gauge("pool_goal_measured", "The figure of the goal when it was last measured.", SECONDS, |g| ms(g.measured_ms)),
-    gauge("pool_goal_missed", "1 while that figure is above the goal and somebody reads.", None, |g| {
-        whether(missed(g.goal_ms, g.measured_ms, reason(g)))
+    gauge("pool_latency_measured", "The figure of the target when it was last measured.", SECONDS, |g| {
+        ms(g.measured_ms)
+    }),
+    gauge("pool_latency_target_missed", "1 while that figure is above the target and there are reads.", None, |g| {
+        whether(missed(g.target_ms, g.measured_ms, reason(g)))
     }),
     gauge(
-        "pool_goal_infeasible",
-        "1 while the goal is missed with every noisy tenant throttled as far as allowed.",
+        "pool_latency_target_unachievable",
+        "1 while the target is missed with every noisy tenant throttled as far as allowed.",
         None,
-        |g| whether(reason(g) == "infeasible"),
+        |g| whether(reason(g) == "unachievable"),
     ),
-    gauge(
-        "pool_goal_throttle_ineffective",
-        "1 while a trial has shown that holding back changes nothing.",
-        None,
-        |g| whether(reason(g) == "does_not_bite"),
-    ),
-    gauge("pool_held_tenants", "Tenants held back for the goal.", None, |g| {
-        some(g.decision.as_ref().map_or(0, |decision| decision.held))
+    gauge("pool_throttle_ineffective", "1 while a trial has shown that throttling changes nothing.", None, |g| {
+        whether(reason(g) == "ineffective")
+    }),
+    gauge("pool_throttled_tenants", "Tenants throttled for the target.", None, |g| {
+        some(g.decision.as_ref().map_or(0, |decision| decision.throttled))
     }),
 ];
 
-fn reason(goal: &GoalState) -> &str {
+fn reason(goal: &LatencyTargetState) -> &str {
     goal.decision.as_ref().map_or("", |decision| &decision.reason)
 }
 
@@ -115,8 +114,8 @@ const POOL_SLOTS: &[Metric<SlotsState>] = &[
     gauge("pool_slots", "All slots together, on all hosts; absent = no bound.", None, |s| s.total),
     gauge("pool_slots_exchanged", "1 while other hosts have a say.", None, |s| whether(s.exchanged)),
     gauge(
-        "pool_goal_scale_ratio",
-        "All goals could be kept if they were so many times as large; up to 1 they are kept. Absent without goals, or where 10 would not do.",
+        "pool_latency_target_scale_ratio",
+        "All targets could be met if they were so many times as large; up to 1 they are met. Absent without targets, or where 10 would not do.",
         None,
         |s| s.tightness,
     ),
@@ -125,45 +124,50 @@ const POOL_SLOTS: &[Metric<SlotsState>] = &[
 const TENANT: &[Metric<TenantState>] = &[
     gauge("tenant_connections", "Connections at present.", None, |t| some(t.connections)),
     gauge("tenant_queued_requests", "Requests waiting.", None, |t| some(t.queued_requests)),
-    gauge("tenant_inside_requests", "Requests inside the device.", None, |t| some(t.inside_requests)),
-    gauge("tenant_slots", "Requests it may have inside while it is held back for the pool's goal.", None, |t| {
-        t.hold.as_ref().and_then(|hold| some(hold.slots))
-    }),
-    gauge("tenant_rest", "How long each of its slots rests after a request, likewise.", SECONDS, |t| {
-        ms(t.hold.as_ref().map(|hold| hold.rest_ms))
+    gauge("tenant_in_flight_requests", "Requests in flight.", None, |t| some(t.in_flight_requests)),
+    gauge(
+        "tenant_slots",
+        "Requests it may have in flight while it is throttled for the pool's latency target.",
+        None,
+        |t| t.throttled.as_ref().and_then(|hold| some(hold.slots)),
+    ),
+    gauge("tenant_throttle_delay", "How long each of its slots stays empty after a request, likewise.", SECONDS, |t| {
+        ms(t.throttled.as_ref().map(|hold| hold.delay_ms))
     }),
     counter("tenant_errors", "Requests the device failed.", None, |t| t.errors_total),
-    histogram("tenant_queue_wait", "From arrival to admission.", |t| &t.queue_wait),
+    histogram("tenant_queue_latency", "From arrival to admission.", |t| &t.queue_latency),
     histogram("tenant_device_latency", "From admission to completion.", |t| &t.device_latency),
-    histogram("tenant_response_time", "From arrival to completion.", |t| &t.response_time),
+    histogram("tenant_latency", "From arrival to completion.", |t| &t.latency),
 ];
 
 /// Of tenants on pools whose slots are shared out.
 const TENANT_SLOTS: &[Metric<TenantSlotsState>] = &[
-    gauge("tenant_goal", "What the mean response time is to stay below; absent = no goal.", SECONDS, |s| ms(s.goal_ms)),
+    gauge("tenant_latency_target", "What its latency is to stay below; absent = no target.", SECONDS, |s| {
+        ms(s.target_ms)
+    }),
     gauge(
-        "tenant_goal_infeasible",
-        "1 while its goal cannot be kept beside the others; absent = no goal.",
+        "tenant_latency_target_unachievable",
+        "1 while its target cannot be met beside the others; absent = no target.",
         None,
-        |s| s.goal_ms.and_then(|_| whether(s.reason == "infeasible")),
+        |s| s.target_ms.and_then(|_| whether(s.reason == "unachievable")),
     ),
-    gauge("tenant_needed_slots", "Slots that the goal needs.", None, |s| Some(s.need)),
+    gauge("tenant_needed_slots", "Slots that the target needs.", None, |s| Some(s.need)),
     gauge("tenant_granted_slots", "Slots granted; absent = no bound.", None, |s| s.granted),
     gauge("tenant_used_slots", "Slots used in the last period, in the mean.", None, |s| Some(s.used)),
-    counter("tenant_goal_windows", "Seconds in which the goal was judged.", None, |s| s.windows_total),
-    counter("tenant_goal_violations", "Of those, how many violated it.", None, |s| s.violated_total),
+    counter("tenant_latency_target_windows", "Seconds in which the target was judged.", None, |s| s.windows_total),
+    counter("tenant_latency_target_violations", "Of those, how many violated it.", None, |s| s.violated_total),
 ];
 
 /// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
 const GUARANTEE: &[Metric<GuaranteeState>] = &[
-    gauge("tenant_guarantee", "Bytes or requests per second that it was guaranteed; absent = none.", None, |p| {
+    gauge("tenant_guarantee", "Bytes or requests per second that are guaranteed; absent = none.", None, |p| {
         some(p.guaranteed_per_s)
     }),
     gauge("tenant_guarantee_measured", "What it got in the last interval.", None, |p| p.measured_per_s),
     gauge("tenant_guarantee_limit", "The limit assigned for that.", None, |p| some(p.limit_per_s)),
     gauge(
-        "tenant_guarantee_infeasible",
-        "1 while it asks for what it was guaranteed and the device cannot give it.",
+        "tenant_guarantee_unachievable",
+        "1 while it asks for what is guaranteed and the device cannot give it.",
         None,
         |p| whether(out_of_reach(&p.reason)),
     ),
@@ -171,7 +175,7 @@ const GUARANTEE: &[Metric<GuaranteeState>] = &[
 
 /// Whether this is a reason of a guarantee that is not kept, although the tenant asks for it.
 pub(crate) fn out_of_reach(reason: &str) -> bool {
-    ["infeasible", "at_ceiling", "no_solution"].contains(&reason)
+    ["unachievable", "at_ceiling", "no_solution"].contains(&reason)
 }
 
 type Count = fn(&TenantState) -> u64;
@@ -264,7 +268,7 @@ fn part<'a, T, P>(rows: &[Row<'a, T>], part: impl Fn(&'a T) -> Option<&'a P>) ->
 fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Result {
     let rows: Vec<_> = pools.iter().map(|pool| (vec![("pool", pool.name.as_str().into())], pool)).collect();
     each(encoder, POOL, &rows)?;
-    each(encoder, GOAL, &part(&rows, |pool| pool.goal.as_ref()))?;
+    each(encoder, GOAL, &part(&rows, |pool| pool.latency_target.as_ref()))?;
     each(encoder, POOL_SLOTS, &part(&rows, |pool| pool.slots.as_ref()))
 }
 

@@ -65,13 +65,13 @@ fn of_pool(pool: &PoolState) -> Detail {
     let mut facts = vec![
         ("scheduler", pool.scheduler.clone()),
         ("limit", rates(pool.limit.iops, pool.limit.bytes_per_s)),
-        ("requests", format!("{} queued, {} inside", pool.queued_requests, admission.inside_requests)),
+        ("requests", format!("{} queued, {} in flight", pool.queued_requests, admission.in_flight_requests)),
         (
             "admission",
             format!(
-                "{}: {} inside, budget {}{}",
+                "{}: {} in flight, budget {}{}",
                 admission.kind,
-                bytes(admission.inside_bytes),
+                bytes(admission.in_flight_bytes),
                 admission.budget_bytes.map_or_else(|| "without bound".into(), bytes),
                 admission.target_ms.map_or_else(String::new, |target| format!(", target {} ms", ms(target)))
             ),
@@ -82,9 +82,9 @@ fn of_pool(pool: &PoolState) -> Detail {
         facts.push(("target", admission.target_reason.clone()));
     }
     let mut decisions = Vec::new();
-    if let Some(goal) = &pool.goal {
+    if let Some(goal) = &pool.latency_target {
         let measured = goal.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
-        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.statistic, short(goal.goal_ms))));
+        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.percentile, short(goal.target_ms))));
         decisions.extend(goal.decisions.iter().rev().map(|decision| Told {
             from_s: decision.from_s,
             until_s: decision.until_s,
@@ -120,8 +120,8 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
         (
             "requests",
             format!(
-                "{} queued, {} inside, {} connections, {} errors",
-                tenant.queued_requests, tenant.inside_requests, tenant.connections, tenant.errors_total
+                "{} queued, {} in flight, {} connections, {} errors",
+                tenant.queued_requests, tenant.in_flight_requests, tenant.connections, tenant.errors_total
             ),
         ),
     ];
@@ -130,20 +130,20 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
             .map(|[p50, p99, p999]| format!("p50 {} ms, p99 {} ms, p99.9 {} ms", ms(p50), ms(p99), ms(p999)))
     };
     let since = if before.is_some() { "just now" } else { "since the start" };
-    if let Some(text) = line(&tenant.response_time, |tenant| &tenant.response_time) {
+    if let Some(text) = line(&tenant.latency, |tenant| &tenant.latency) {
         facts.push(("response", format!("{text}, {since}")));
     }
-    facts.extend(line(&tenant.queue_wait, |tenant| &tenant.queue_wait).map(|text| ("queue", text)));
+    facts.extend(line(&tenant.queue_latency, |tenant| &tenant.queue_latency).map(|text| ("queue", text)));
     facts.extend(line(&tenant.device_latency, |tenant| &tenant.device_latency).map(|text| ("device", text)));
-    if let Some(hold) = &tenant.hold {
+    if let Some(hold) = &tenant.throttled {
         let text = format!(
-            "{} slots ({}), each rests {} ms: {}",
+            "{} slots ({}), each delayed by {} ms: {}",
             hold.slots,
             hold.slots_owner,
-            ms(hold.rest_ms),
+            ms(hold.delay_ms),
             hold.because
         );
-        facts.push(("held back", text));
+        facts.push(("throttled", text));
     }
     if let Some(slots) = tenant.slots.as_ref() {
         let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
@@ -234,7 +234,7 @@ fn of_agent(feed: &guard::Feed, tab: Tab, id: &Id, more: Option<&More>) -> Detai
     detail.decisions.extend(of_resource.map(|record| {
         let held = record.held.iter().find(|held| tab == Tab::Initiators && held.client == id.name);
         let text = held.map_or_else(
-            || format!("{} ({} held back)", record.because, record.held.len()),
+            || format!("{} ({} throttled)", record.because, record.held.len()),
             |held| format!("waits {} ms: {}; {}", ms(held.delay_ms), held.because, record.because),
         );
         told(record.from_s, record.until_s, record.times, text)
@@ -249,7 +249,7 @@ fn of_agent(feed: &guard::Feed, tab: Tab, id: &Id, more: Option<&More>) -> Detai
         .extend(slots.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
     detail.decisions.extend(all.osds.iter().map(|record| {
         let budget = record.budget_bytes.map_or_else(|| "all".into(), bytes);
-        told(record.from_s, record.until_s, record.times, format!("{} ({budget} inside)", record.because))
+        told(record.from_s, record.until_s, record.times, format!("{} ({budget} in flight)", record.because))
     }));
     newest_first(&mut detail.decisions);
     detail
@@ -263,7 +263,7 @@ fn guard_facts(feed: &guard::Feed, tab: Tab, id: &Id) -> Vec<(&'static str, Stri
         Tab::Resources => {
             let Some(resource) = resource(&id.name) else { return facts };
             let devices: Vec<&str> = resource.devices.iter().map(|device| device.name.as_str()).collect();
-            facts.push(("devices", format!("{}, {} requests inside", devices.join(" "), resource.in_flight)));
+            facts.push(("devices", format!("{}, {} requests in flight", devices.join(" "), resource.in_flight)));
             facts.push(("clients", resource.clients.len().to_string()));
             facts.push(("packets", resource.packets.clone()));
             facts.push(("why", resource.because.clone()));
@@ -299,7 +299,7 @@ fn guard_facts(feed: &guard::Feed, tab: Tab, id: &Id) -> Vec<(&'static str, Stri
             let Some(osd) = state.osds.iter().find(|osd| osd.name == id.name) else { return facts };
             let set = osd.throttle_bytes.map_or_else(|| "without bound".into(), bytes);
             facts.push(("throttle", format!("{set}, {}, by {}", osd.standing, osd.method)));
-            let inside = bytes(osd.measured.inside_bytes);
+            let inside = bytes(osd.measured.in_flight_bytes);
             facts.push(("inside", format!("{inside}, {} waiting", osd.measured.waiting)));
             facts.push(("why", osd.because.clone()));
         }

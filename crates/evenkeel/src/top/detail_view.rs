@@ -30,8 +30,8 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
     let mut lines = Vec::new();
     if let Some(row) = row {
         let goal = row.goal.as_ref().map(|goal| {
-            let style = if goal.kept == super::row::Verdict::Missed { look.bad() } else { look.good() };
-            ("goal", format!("{}, {}", goal.what, goal.kept.word()), style)
+            let style = if goal.verdict == super::row::Verdict::Missed { look.bad() } else { look.good() };
+            ("goal", format!("{}, {}", goal.what, goal.verdict.word()), style)
         });
         let hold = row.hold.as_ref().map(|hold| ("throttled", format!("by {}: {}", hold.by, hold.how), look.held()));
         let trouble = row.trouble.as_ref().map(|trouble| ("TROUBLE", trouble.clone(), look.bad()));

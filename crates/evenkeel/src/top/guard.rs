@@ -7,7 +7,7 @@ use evenkeel_guard::agent::record::{ClientState, ResourceState, State};
 
 use super::figures::{bytes, count, megabytes, ms, uptime};
 use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
-use super::serve::{AT_LIMIT, guarantee_kept, short};
+use super::serve::{AT_LIMIT, guarantee_verdict, short};
 
 /// Remembers the last answer, as goals are judged by what was counted since.
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ fn troubles(state: &State) -> Vec<String> {
 
 /// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
 fn of_resource(resource: &ResourceState) -> Row {
-    let figure = if resource.statistic == "mean" { resource.read_response_ms } else { resource.read_percentile_ms };
+    let figure = if resource.percentile == "mean" { resource.read_response_ms } else { resource.read_percentile_ms };
     let held = resource.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
         name: resource.name.clone(),
@@ -91,8 +91,8 @@ fn of_resource(resource: &ResourceState) -> Row {
         response_ms: figure.or(resource.read_response_ms),
         device_ms: resource.read_response_ms,
         goal: Some(Goal {
-            what: format!("{}<{}ms", resource.statistic, short(resource.goal_ms)),
-            kept: Verdict::below(figure, resource.goal_ms),
+            what: format!("{}<{}ms", resource.percentile, short(resource.target_ms)),
+            verdict: Verdict::below(figure, resource.target_ms),
         }),
         hold: (held > 0).then(|| Hold {
             by: format!("{held} clients held"),
@@ -108,9 +108,9 @@ fn of_client(resource: &ResourceState, client: &ClientState, acting: bool) -> Ro
     let held = client.delay_ms > 0.0;
     let would = if acting { "" } else { "would be " };
     let why = match (&client.exempt_because, held) {
-        (Some(exempt), _) => format!("never held back: {exempt}"),
-        (None, true) => format!("{would}held back by {} ms: {}", ms(client.delay_ms), client.because),
-        (None, false) => format!("not held back ({})", client.standing),
+        (Some(exempt), _) => format!("never throttled: {exempt}"),
+        (None, true) => format!("{would}throttled by {} ms: {}", ms(client.delay_ms), client.because),
+        (None, false) => format!("not throttled ({})", client.standing),
     };
     let names = client.names.join(" ");
     Row {
@@ -147,7 +147,7 @@ fn of_group(hybrid: &HybridState, tenant: &GuaranteeState, direction: &str, goal
         bytes_per_s: in_bytes.then_some(goal.measured),
         goal: Some(Goal {
             what: rate(goal.guaranteed),
-            kept: guarantee_kept(&goal.reason, Some(goal.measured), goal.guaranteed),
+            verdict: guarantee_verdict(&goal.reason, Some(goal.measured), goal.guaranteed),
         }),
         hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
         why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
@@ -160,13 +160,13 @@ fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArraySta
     let slots = &volume.slots;
     let was = was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map(|was| &was.slots);
     let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
-    let statistic = if slots.statistic.is_empty() { "mean" } else { &slots.statistic };
-    let goal = slots.goal_ms.map(|goal_ms| Goal {
-        what: format!("{statistic}<{}ms", short(goal_ms)),
-        kept: match (violated, statistic) {
+    let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
+    let goal = slots.target_ms.map(|target_ms| Goal {
+        what: format!("{statistic}<{}ms", short(target_ms)),
+        verdict: match (violated, statistic) {
             (1.., _) => Verdict::Missed,
-            (0, "mean") => Verdict::below(volume.response_ms, goal_ms),
-            (0, _) => volume.response_ms.map_or(Verdict::Quiet, |_| Verdict::Kept),
+            (0, "mean") => Verdict::below(volume.response_ms, target_ms),
+            (0, _) => volume.response_ms.map_or(Verdict::Idle, |_| Verdict::Met),
         },
     });
     let shortened =

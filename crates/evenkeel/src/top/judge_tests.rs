@@ -39,9 +39,9 @@ fn state(told: &Value, base: &Value, uptime_s: f64) -> State {
     State { uptime_s, pools: vec![PoolState { tenants: vec![tenant], ..pool }], ..State::default() }
 }
 
-/// Verdict on the worst goal, and who holds back.
+/// Verdict on the worst goal, and who throttles.
 fn says(row: &Row) -> Value {
-    let verdict = row.goal.as_ref().map(|goal| goal.kept.word().to_lowercase());
+    let verdict = row.goal.as_ref().map(|goal| goal.verdict.word().to_lowercase());
     json!([verdict, row.hold.as_ref().map(|hold| hold.by.clone())])
 }
 
@@ -58,7 +58,7 @@ fn every_case_is_judged_as_the_table_says() {
             assert_eq!(says(&rows[0]), *expected, "{tab:?}: {}", case["name"]);
         }
     }
-    for word in ["kept", "missed", "quiet"] {
+    for word in ["met", "missed", "idle"] {
         let found = |says: &str| cases.iter().any(|case| case[says][0] == word);
         assert!(found("pool_says") && found("tenant_says"), "no case is {word}");
     }

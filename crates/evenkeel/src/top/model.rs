@@ -111,16 +111,16 @@ pub(super) enum Link {
     },
 }
 
-/// How many goals are kept, and how much is held back.
+/// How many goals are kept, and how much is throttled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Goals that are kept.
-    pub(super) kept: usize,
+    pub(super) met: usize,
     /// Goals that are not.
     pub(super) missed: usize,
     /// Goals of those who ask for nothing, or less.
-    pub(super) quiet: usize,
-    /// Things held back, pools and resources as a whole not counted.
+    pub(super) idle: usize,
+    /// Things throttled, pools and resources as a whole not counted.
     pub(super) throttled: usize,
 }
 
@@ -377,10 +377,10 @@ impl Model {
         for table in &self.sample.tables {
             let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
             for row in &table.rows {
-                match row.goal.as_ref().map(|goal| goal.kept) {
-                    Some(Verdict::Kept) => tally.kept += 1,
+                match row.goal.as_ref().map(|goal| goal.verdict) {
+                    Some(Verdict::Met) => tally.met += 1,
                     Some(Verdict::Missed) => tally.missed += 1,
-                    Some(Verdict::Quiet) => tally.quiet += 1,
+                    Some(Verdict::Idle) => tally.idle += 1,
                     None => {}
                 }
                 tally.throttled += usize::from(!whole && row.hold.is_some());

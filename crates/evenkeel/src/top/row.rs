@@ -1,4 +1,4 @@
-//! What every view shows of everything: rate, response time, goal, and what holds it back.
+//! What every view shows of everything: rate, latency, goal, and what throttles it.
 
 use std::cmp::Ordering;
 
@@ -106,9 +106,9 @@ pub(super) enum Verdict {
     /// It is not.
     Missed,
     /// It is.
-    Kept,
+    Met,
     /// Nobody asked for anything, or for less: there was nothing to keep.
-    Quiet,
+    Idle,
 }
 
 impl Verdict {
@@ -116,16 +116,16 @@ impl Verdict {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Missed => "MISSED",
-            Self::Kept => "kept",
-            Self::Quiet => "quiet",
+            Self::Met => "met",
+            Self::Idle => "idle",
         }
     }
 
     /// Of a figure that is to stay below a goal; `None` if there was nothing to measure.
     pub(super) fn below(figure: Option<f64>, goal: f64) -> Self {
         match figure {
-            None => Self::Quiet,
-            Some(figure) if figure <= goal => Self::Kept,
+            None => Self::Idle,
+            Some(figure) if figure <= goal => Self::Met,
             Some(_) => Self::Missed,
         }
     }
@@ -137,10 +137,10 @@ pub(super) struct Goal {
     /// For example `p99<20ms`.
     pub(super) what: String,
     /// Whether it is kept.
-    pub(super) kept: Verdict,
+    pub(super) verdict: Verdict,
 }
 
-/// How something is held back.
+/// How something is throttled.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hold {
     /// By whom: the owner of the limit that binds.
@@ -164,7 +164,7 @@ pub(super) struct Row {
     pub(super) iops: Option<f64>,
     /// Payload bytes per second.
     pub(super) bytes_per_s: Option<f64>,
-    /// Mean response time; the two below together.
+    /// Mean latency; the two below together.
     pub(super) response_ms: Option<f64>,
     /// The part of it before the device.
     pub(super) queue_ms: Option<f64>,
@@ -172,7 +172,7 @@ pub(super) struct Row {
     pub(super) device_ms: Option<f64>,
     /// The goal: one that is missed, if there are several.
     pub(super) goal: Option<Goal>,
-    /// What holds it back, if anything does.
+    /// What throttles it, if anything does.
     pub(super) hold: Option<Hold>,
     /// What is wrong with it.
     pub(super) trouble: Option<String>,
@@ -269,7 +269,7 @@ impl Column {
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
         let figure = |figure: Option<f64>| figure.unwrap_or(-1.0);
         let largest = |of: fn(&Row) -> Option<f64>| figure(of(b)).total_cmp(&figure(of(a)));
-        let kept = |row: &Row| row.goal.as_ref().map_or((1, Verdict::Quiet), |goal| (0, goal.kept));
+        let kept = |row: &Row| row.goal.as_ref().map_or((1, Verdict::Idle), |goal| (0, goal.verdict));
         let order = match self {
             Self::Name => Ordering::Equal,
             Self::Iops => largest(|row| row.iops),

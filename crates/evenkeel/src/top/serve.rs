@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use evenkeel_policy::state::{
-    ClientState, Clients, GoalState, GuaranteeState, LatencyState, LimitState, PoolState, State, TenantSlotsState,
-    TenantState, VolumeState,
+    ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PoolState, State,
+    TenantSlotsState, TenantState, VolumeState,
 };
 
 use super::figures::{bytes, count, megabytes, ms, rates, uptime};
@@ -194,7 +194,7 @@ fn troubles(state: &State) -> Vec<String> {
     for pool in &state.pools {
         for io in &pool.overdue {
             troubles.push(format!(
-                "OVERDUE: {} of {} at {} of volume {}, inside pool {} for {:.0} s",
+                "OVERDUE: {} of {} at {} of volume {}, in flight in pool {} for {:.0} s",
                 io.kind,
                 bytes(io.length_bytes),
                 io.offset_bytes,
@@ -228,10 +228,10 @@ impl Count {
             requests: tenant.reads_total + tenant.writes_total + tenant.flushes_total + tenant.metas_total,
             bytes: tenant.read_bytes_total + tenant.write_bytes_total,
             errors: tenant.errors_total,
-            waits: tenant.response_time.count,
-            queue_s: tenant.queue_wait.sum_s,
+            waits: tenant.latency.count,
+            queue_s: tenant.queue_latency.sum_s,
             device_s: tenant.device_latency.sum_s,
-            response_s: tenant.response_time.sum_s,
+            response_s: tenant.latency.sum_s,
         }
     }
 }
@@ -290,7 +290,7 @@ impl Work {
 }
 
 fn of_pool(pool: &PoolState, work: Option<Work>) -> Row {
-    let goal = pool.goal.as_ref();
+    let goal = pool.latency_target.as_ref();
     let row = Work::row(work);
     let admission = &pool.admission;
     let by_limit = work.and_then(|work| at_limit(&pool.limit, work));
@@ -301,10 +301,10 @@ fn of_pool(pool: &PoolState, work: Option<Work>) -> Row {
     Row {
         name: pool.name.clone(),
         goal: goal.map(|goal| Goal {
-            what: format!("{}<{}ms", goal.statistic, short(goal.goal_ms)),
-            kept: match row.iops {
-                Some(iops) if iops > 0.0 && !is_old(goal) => Verdict::below(goal.measured_ms, goal.goal_ms),
-                _ => Verdict::Quiet,
+            what: format!("{}<{}ms", goal.percentile, short(goal.target_ms)),
+            verdict: match row.iops {
+                Some(iops) if iops > 0.0 && !is_old(goal) => Verdict::below(goal.measured_ms, goal.target_ms),
+                _ => Verdict::Idle,
             },
         }),
         hold: by_limit.or(by_admission),
@@ -315,7 +315,7 @@ fn of_pool(pool: &PoolState, work: Option<Work>) -> Row {
 }
 
 /// Whether the figure of a goal was measured before the last reads stopped.
-fn is_old(goal: &GoalState) -> bool {
+fn is_old(goal: &LatencyTargetState) -> bool {
     goal.decision.as_ref().is_some_and(|decision| BLIND.contains(&decision.reason.as_str()))
 }
 
@@ -325,43 +325,43 @@ fn of_tenant(tenant: &TenantState, was: Option<&TenantState>, seconds: f64, pool
     let goals = work.map_or_else(Vec::new, |work| goals(tenant, was, work));
     let (hold, because) = held(tenant, work).map_or((None, None), |(hold, because)| (Some(hold), Some(because)));
     let because = because.or_else(|| of_goal(tenant)).unwrap_or_else(|| {
-        // Nothing holds this tenant back by name: what waits waits for the pool.
+        // Nothing throttles this tenant by name: what waits waits for the pool.
         if tenant.queued_requests > 0 {
             format!("{} requests wait for pool {}: {}", tenant.queued_requests, pool.name, pool.admission.reason)
         } else {
-            "nothing holds it back".into()
+            "nothing throttles it".into()
         }
     });
     Row {
         name: tenant.name.clone(),
         of: pool.name.clone(),
         tenant: tenant.name.clone(),
-        goal: goals.into_iter().min_by_key(|goal| goal.kept),
+        goal: goals.into_iter().min_by_key(|goal| goal.verdict),
         hold,
         why: because,
         ..row
     }
 }
 
-/// What was decided about a tenant that is not held back.
+/// What was decided about a tenant that is not throttled.
 fn of_goal(tenant: &TenantState) -> Option<String> {
     let guarantee = tenant.guarantees.first().map(|guarantee| guarantee.because.clone());
     guarantee.or_else(|| tenant.slots.as_ref().map(|slots| slots.because.clone())).filter(|because| !because.is_empty())
 }
 
-/// All that a tenant was guaranteed: a response time, throughputs, a reservation.
+/// All that a tenant was guaranteed: a latency, throughputs, a reservation.
 fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goal> {
     let mut goals = Vec::new();
-    if let Some((slots, goal_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.goal_ms?))) {
+    if let Some((slots, target_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.target_ms?))) {
         let was = was.and_then(|was| was.slots.as_ref());
         let judged = |of: fn(&TenantSlotsState) -> u64| of(slots).saturating_sub(of(was.unwrap_or(slots)));
-        let kept = match (judged(|slots| slots.windows_total), judged(|slots| slots.violated_total)) {
+        let verdict = match (judged(|slots| slots.windows_total), judged(|slots| slots.violated_total)) {
             (_, 1..) => Verdict::Missed,
-            (1.., 0) => Verdict::Kept,
-            (0, 0) => Verdict::Quiet,
+            (1.., 0) => Verdict::Met,
+            (0, 0) => Verdict::Idle,
         };
-        let statistic = if slots.statistic.is_empty() { "mean" } else { &slots.statistic };
-        goals.push(Goal { what: format!("{statistic}<{}ms", short(goal_ms)), kept });
+        let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
+        goals.push(Goal { what: format!("{statistic}<{}ms", short(target_ms)), verdict });
     }
     goals.extend(tenant.guarantees.iter().map(guaranteed));
     let reserved = [
@@ -370,16 +370,16 @@ fn goals(tenant: &TenantState, was: Option<&TenantState>, work: Work) -> Vec<Goa
     ];
     for (reserved, got, unit) in reserved {
         let Some(reserved) = reserved.map(|reserved| reserved as f64) else { continue };
-        let kept = if got >= AS_GUARANTEED * reserved {
-            Verdict::Kept
+        let verdict = if got >= AS_GUARANTEED * reserved {
+            Verdict::Met
         } else if tenant.queued_requests == 0 {
             // It could have had more, had it asked.
-            Verdict::Quiet
+            Verdict::Idle
         } else {
             Verdict::Missed
         };
         let figure = if unit == "IOPS" { count(reserved) } else { megabytes(reserved) };
-        goals.push(Goal { what: format!("{figure} {unit}"), kept });
+        goals.push(Goal { what: format!("{figure} {unit}"), verdict });
     }
     goals
 }
@@ -392,25 +392,23 @@ fn guaranteed(guarantee: &GuaranteeState) -> Goal {
         "write" => format!("{figure} wr"),
         _ => figure,
     };
-    Goal { what, kept: guarantee_kept(&guarantee.reason, guarantee.measured_per_s, guaranteed) }
+    Goal { what, verdict: guarantee_verdict(&guarantee.reason, guarantee.measured_per_s, guaranteed) }
 }
 
 /// Whether a guaranteed throughput is kept: less than that was perhaps all that was asked for.
-pub(super) fn guarantee_kept(reason: &str, measured: Option<f64>, guaranteed: f64) -> Verdict {
+pub(super) fn guarantee_verdict(reason: &str, measured: Option<f64>, guaranteed: f64) -> Verdict {
     match (measured, reason) {
-        (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => {
-            Verdict::Quiet
-        }
-        (Some(measured), _) if measured >= AS_GUARANTEED * guaranteed => Verdict::Kept,
+        (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => Verdict::Idle,
+        (Some(measured), _) if measured >= AS_GUARANTEED * guaranteed => Verdict::Met,
         _ => Verdict::Missed,
     }
 }
 
-/// Who holds a tenant back, how and why; the strictest first.
+/// Who throttles a tenant, how and why; the strictest first.
 fn held(tenant: &TenantState, work: Option<Work>) -> Option<(Hold, String)> {
-    if let Some(hold) = &tenant.hold {
-        let how = format!("{} slots, rest {} ms", hold.slots, ms(hold.rest_ms));
-        let because = format!("held back for the pool's goal ({}): {}", hold.slots_owner, hold.because);
+    if let Some(hold) = &tenant.throttled {
+        let how = format!("{} slots, rest {} ms", hold.slots, ms(hold.delay_ms));
+        let because = format!("throttled for the pool's latency target ({}): {}", hold.slots_owner, hold.because);
         return Some((Hold { by: hold.slots_owner.clone(), how }, because));
     }
     if let Some(hold) = work.and_then(|work| at_limit(&tenant.limit, work)) {

@@ -4,8 +4,9 @@ use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueSta
 use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState as GroupState, HybridState};
 use evenkeel_guard::agent::record::{self, ClientState as Initiator, ResourceState};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GoalDecision, GoalState, GuaranteeDecision, GuaranteeState, HoldState,
-    LatencyState, LimitState, PoolState, QosState, RemoteState, State, TenantSlotsState, TenantState, VolumeState,
+    AdmissionState, ClientState, Clients, GuaranteeDecision, GuaranteeState, LatencyDecision, LatencyState,
+    LatencyTargetState, LimitState, PoolState, QosState, RemoteState, State, TenantSlotsState, TenantState,
+    ThrottledState, VolumeState,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -68,32 +69,33 @@ fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantSta
         name: name.into(),
         reads_total: requests,
         read_bytes_total: requests * 4096,
-        queue_wait: latency(requests, queue_ms),
+        queue_latency: latency(requests, queue_ms),
         device_latency: latency(requests, device_ms),
-        response_time: latency(requests, queue_ms + device_ms),
+        latency: latency(requests, queue_ms + device_ms),
         ..TenantState::default()
     }
 }
 
 /// A server with three tenants after some seconds of 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
-    let decision = GoalDecision { because: "reads take 30.00 ms, above 19.00 ms".into(), ..GoalDecision::default() };
-    let goal = GoalState {
-        goal_ms: 20.0,
-        statistic: "p99".into(),
+    let decision =
+        LatencyDecision { because: "reads take 30.00 ms, above 19.00 ms".into(), ..LatencyDecision::default() };
+    let goal = LatencyTargetState {
+        target_ms: 20.0,
+        percentile: "p99".into(),
         measured_ms: Some(30.0),
         decision: Some(decision.clone()),
-        decisions: vec![GoalDecision { because: "the first".into(), ..decision.clone() }, decision],
+        decisions: vec![LatencyDecision { because: "the first".into(), ..decision.clone() }, decision],
     };
     let hold =
-        HoldState { slots: 4, slots_owner: "response".into(), rest_ms: 12.5, because: "91 % of the load".into() };
+        ThrottledState { slots: 4, slots_owner: "response".into(), delay_ms: 12.5, because: "91 % of the load".into() };
     let guarantee = GuaranteeState {
         of: "write".into(),
         unit: "bytes".into(),
         guaranteed_per_s: 50_000_000,
         measured_per_s: Some(2e6),
         limit_per_s: 60_000_000,
-        reason: "infeasible".into(),
+        reason: "unachievable".into(),
         because: "the guarantee cannot be kept now".into(),
         binding: "throughput".into(),
         decisions: vec![GuaranteeDecision { because: "long ago".into(), times: 3, ..GuaranteeDecision::default() }],
@@ -101,7 +103,7 @@ fn server(seconds: u64) -> State {
     let reserved = QosState { reservation_iops: Some(400), ..QosState::default() };
     let limit = LimitState { iops: Some(50), iops_owner: Some("operator".into()), ..LimitState::default() };
     let tenants = vec![
-        TenantState { hold: Some(hold), ..tenant("backup", seconds * 1000, 40.0, 10.0) },
+        TenantState { throttled: Some(hold), ..tenant("backup", seconds * 1000, 40.0, 10.0) },
         TenantState { qos: reserved, ..tenant("database", seconds * 500, 0.25, 1.25) },
         TenantState { limit, guarantees: vec![guarantee], ..tenant("shop", seconds * 50, 2.0, 1.0) },
     ];
@@ -115,7 +117,7 @@ fn server(seconds: u64) -> State {
         name: "main".into(),
         admission,
         queued_requests: 7,
-        goal: Some(goal),
+        latency_target: Some(goal),
         tenants,
         ..PoolState::default()
     };
@@ -183,7 +185,7 @@ fn tenants_show_rates_times_goals_and_who_throttles() {
     let rows: Vec<Vec<&str>> = screen.lines().skip(5).take(3).map(|line| line.split_whitespace().collect()).collect();
     let expected = [
         ">backup 1000 4.10 50.0 40.0 10.0 - response 4",
-        "database 500 2.05 1.50 0.250 1.25 kept 400 IOPS -",
+        "database 500 2.05 1.50 0.250 1.25 met 400 IOPS -",
         "shop 50 0.20 3.00 2.00 1.00 MISSED 50.0 MB/s operator",
     ];
     for (row, expected) in rows.iter().zip(expected) {
@@ -191,8 +193,11 @@ fn tenants_show_rates_times_goals_and_who_throttles() {
         assert_eq!(row[..expected.len()], expected, "{screen}");
     }
     // Of the pool's goal, the reservation and the guarantee.
-    shows(&screen, &["goals: 1 kept, 2 MISSED, 0 quiet", "throttled: 2", "[Tenants 3]", "at ./control.sock", "live"]);
-    shows(&screen, &["backup: [response 4 slots, rest 12.5 ms] held back for the pool's goal (response): 91 %"]);
+    shows(&screen, &["goals: 1 met, 2 MISSED, 0 idle", "throttled: 2", "[Tenants 3]", "at ./control.sock", "live"]);
+    shows(
+        &screen,
+        &["backup: [response 4 slots, rest 12.5 ms] throttled for the pool's latency target (response): 91 %"],
+    );
     shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
 }
 
@@ -304,9 +309,9 @@ fn details_have_history_percentiles_and_decisions() {
     let about = Wanted { tab: Tab::Tenants, id: Id { of: "main".into(), name: "shop".into() } };
     assert_eq!(model.wanted(), Some(about.clone()));
     let mut then = server(101);
-    then.pools[0].tenants[2].response_time.buckets = vec![(0.002, 990), (0.5, 10)];
+    then.pools[0].tenants[2].latency.buckets = vec![(0.002, 990), (0.5, 10)];
     let mut now = server(102);
-    now.pools[0].tenants[2].response_time.buckets = vec![(0.002, 990), (0.004, 99), (0.064, 1), (0.5, 10)];
+    now.pools[0].tenants[2].latency.buckets = vec![(0.002, 990), (0.004, 99), (0.064, 1), (0.5, 10)];
     model.take(answer(102));
     model.take_more(about.clone(), Some(More::Serve(Box::new(then))));
     shows(&screen(&model), &["p50 2.00 ms, p99 2.00 ms, p99.9 500 ms, since the start"]);
@@ -332,7 +337,7 @@ fn details_have_history_percentiles_and_decisions() {
     model.show(Tab::Pools);
     key(&mut model, KeyCode::Enter);
     let shown = screen(&model);
-    shows(&shown, &["elastic: 0 B inside, budget 256 KiB", "p99 of reads below 20 ms, last 30.00 ms", "the first"]);
+    shows(&shown, &["elastic: 0 B in flight, budget 256 KiB", "p99 of reads below 20 ms, last 30.00 ms", "the first"]);
     assert!(shown.find("above 19.00 ms").expect("newest") < shown.find("the first").expect("oldest"));
 }
 
@@ -380,7 +385,7 @@ fn histories_are_bounded_and_forget_who_is_gone() {
     assert!(model.history(Tab::Tenants, &id("shop")).is_none());
 }
 
-/// An agent that holds one of its clients back.
+/// An agent that throttles one of its clients.
 fn agent(seconds: u64) -> Answer {
     let client = |address: &str, delay_ms: f64| Initiator {
         address: address.into(),
@@ -388,13 +393,13 @@ fn agent(seconds: u64) -> Answer {
         standing: "ordinary".into(),
         bytes_per_s: 1e7,
         delay_ms,
-        because: if delay_ms > 0.0 { "91 % of the offenders' load is its own".into() } else { String::new() },
+        because: if delay_ms > 0.0 { "91 % of the noisy clients' load is its own".into() } else { String::new() },
         ..Initiator::default()
     };
     let resource = ResourceState {
         name: "vg0".into(),
-        goal_ms: 20.0,
-        statistic: "mean".into(),
+        target_ms: 20.0,
+        percentile: "mean".into(),
         read_response_ms: Some(15.0),
         read_bytes_per_s: 2e6,
         write_bytes_per_s: 3e6,
@@ -414,7 +419,7 @@ fn agent(seconds: u64) -> Answer {
     let group =
         GroupState { tenant: "db".into(), group: "db.service".into(), read: Some(read), ..GroupState::default() };
     let slots = TenantSlotsState {
-        goal_ms: Some(10.0),
+        target_ms: Some(10.0),
         queueing_delay_ms: Some(2.0),
         device_latency_ms: Some(6.5),
         violated_total: seconds / 2,
@@ -450,19 +455,19 @@ fn agents_show_resources_clients_groups_and_queues() {
     model.take(agent(101));
     let shown = screen(&model);
     shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Resources 1] Clients 2  Groups 1  Queues 1"]);
-    shows(&shown, &["goals: 2 kept, 1 MISSED, 0 quiet", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
-    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "kept mean<20ms", "1 clients held"]);
+    shows(&shown, &["goals: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
+    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients held"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
     shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "response 34.5 ms"]);
     keys(&mut model, "G");
-    shows(&screen(&model), &["held back by 34.5 ms: 91 % of the offenders' load"]);
+    shows(&screen(&model), &["throttled by 34.5 ms: 91 % of the noisy clients' load"]);
     keys(&mut model, "3");
     shows(line_with(&screen(&model), ">db.service read"), &["41.0", "MISSED 50.0 MB/s", "throughput 42.0 MB/s"]);
     keys(&mut model, "4");
     shows(
         line_with(&screen(&model), ">lun"),
-        &["1234", "5.00", "8.50", "2.00", "6.50", "kept mean<10ms", "slots queue of 6"],
+        &["1234", "5.00", "8.50", "2.00", "6.50", "met mean<10ms", "slots queue of 6"],
     );
     // A second above the goal was counted since.
     model.take(agent(102));

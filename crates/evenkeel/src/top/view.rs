@@ -41,7 +41,7 @@ impl Look {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// What is held back.
+    /// What is throttled.
     pub(super) fn held(self) -> Style {
         self.with(Style::new(), Color::Yellow)
     }
@@ -136,22 +136,15 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "goals: ", Style::new());
-    if tally.kept + tally.missed + tally.quiet == 0 {
+    if tally.met + tally.missed + tally.idle == 0 {
         x = put(buf, area, x, 1, "none set", Style::new());
     } else {
-        x = put(
-            buf,
-            area,
-            x,
-            1,
-            &format!("{} kept", tally.kept),
-            if tally.kept > 0 { look.good() } else { Style::new() },
-        );
+        x = put(buf, area, x, 1, &format!("{} met", tally.met), if tally.met > 0 { look.good() } else { Style::new() });
         let style = if tally.missed > 0 { look.bad() } else { Style::new() };
         let word = if tally.missed > 0 { "MISSED" } else { "missed" };
         x = put(buf, area, x, 1, ", ", Style::new());
         x = put(buf, area, x, 1, &format!("{} {word}", tally.missed), style);
-        x = put(buf, area, x, 1, &format!(", {} quiet", tally.quiet), Style::new());
+        x = put(buf, area, x, 1, &format!(", {} idle", tally.idle), Style::new());
     }
     x = put(buf, area, x, 1, look.dot(), Style::new());
     let style = if tally.throttled > 0 { look.held() } else { Style::new() };
@@ -339,12 +332,12 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
         Column::Goal => row.goal.as_ref().map_or_else(
             || ("-".into(), plain),
             |goal| {
-                let style = match goal.kept {
+                let style = match goal.verdict {
                     Verdict::Missed => look.bad(),
-                    Verdict::Kept => look.good(),
-                    Verdict::Quiet => plain,
+                    Verdict::Met => look.good(),
+                    Verdict::Idle => plain,
                 };
-                (format!("{} {}", goal.kept.word(), goal.what), style)
+                (format!("{} {}", goal.verdict.word(), goal.what), style)
             },
         ),
         Column::Hold => match &row.hold {
@@ -391,8 +384,8 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         y += 1;
     }
     let columns = [
-        "resp ms: response time, mean; queue: before the device, device: inside it",
-        "goal: kept, MISSED, or quiet (less was asked for than guaranteed)",
+        "resp ms: latency, mean; queue: before the device, device: inside it",
+        "goal: met, MISSED, or idle (less was asked for than guaranteed)",
         "throttled by: whose limit binds, and how much it is",
     ];
     put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());

@@ -51,7 +51,7 @@ fn top_shows_a_server_its_end_and_its_return() {
         row.is_some_and(|row| row.split_whitespace().nth(1).is_some_and(|iops| iops == "200"))
     });
     assert!(shown.contains("[Tenants 3]") && shown.contains("evenkeel serve"), "{shown}");
-    screen.until_words(&["live", "operator 2000 IOP", "kept 1.0 IOPS", "goals: 1 kept, 0 missed", "throttled: 2"]);
+    screen.until_words(&["live", "operator 2000 IOP", "met 1.0 IOPS", "goals: 1 met, 0 missed", "throttled: 2"]);
     // All about the one that a filter leaves.
     screen.press("/back\r");
     screen.until("only backup", |screen| screen.contains(">backup") && !screen.contains("database"));
@@ -138,10 +138,10 @@ fn states_are_brief_or_of_one_tenant_and_clients_are_counted() {
     assert!(figure("counted_at_s") >= figure("since_s"), "{client}");
     drop(load);
     let tenant = |state: &Value, at: usize| state["pools"][0]["tenants"][at].clone();
-    let buckets = |tenant: &Value| tenant["response_time"]["buckets"].as_array().map(Vec::len);
+    let buckets = |tenant: &Value| tenant["latency"]["buckets"].as_array().map(Vec::len);
     let (full, brief) = (get("/api/v1/state"), get("/api/v1/state?brief=true"));
     assert!(buckets(&tenant(&full, 0)) > Some(0) && buckets(&tenant(&brief, 0)) == Some(0));
-    assert!(tenant(&brief, 0)["response_time"]["sum_s"].as_f64() > Some(0.0));
+    assert!(tenant(&brief, 0)["latency"]["sum_s"].as_f64() > Some(0.0));
     let one = get("/api/v1/state?tenant=database");
     assert_eq!((tenant(&one, 0)["name"].clone(), tenant(&one, 1)), ("database".into(), Value::Null));
     assert_eq!(http(server.status(), "GET", "/api/v1/state?brief=perhaps", &[], "").status, 400);

@@ -286,8 +286,8 @@ impl Volume {
             response_ms: response_s.map(|seconds| seconds * 1e3),
             queued: report.queued,
             slots: TenantSlotsState {
-                goal_ms: self.config.latency.map(|latency| latency.target.0.as_millis_f64()),
-                statistic: "mean".into(),
+                target_ms: self.config.latency.map(|latency| latency.target.0.as_millis_f64()),
+                percentile: "mean".into(),
                 need: self.need,
                 granted,
                 used: report.used(),
@@ -298,7 +298,7 @@ impl Volume {
                 reason: self.reason.map_or("", |reason| reason.name()).into(),
                 because: self
                     .reason
-                    .map(|reason| evenkeel_policy::slots::sentence(&reason, self.config.latency.is_some()))
+                    .map(|reason| evenkeel_policy::explain::slots(&reason, self.config.latency.is_some()))
                     .unwrap_or_default(),
             },
             queues: Vec::new(),

@@ -4,7 +4,7 @@
 
 use evenkeel_control::Instant;
 use evenkeel_control::slots::Reason;
-use evenkeel_policy::slots::sentence;
+use evenkeel_policy::explain;
 use evenkeel_policy::state::TenantSlotsState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -152,7 +152,7 @@ impl Decided {
             times: self.times,
             exchanged: self.exchanged,
             reason: self.reason.name().into(),
-            because: sentence(&self.reason, has_goal),
+            because: explain::slots(&self.reason, has_goal),
             response_ms: ms(self.last.response_s),
             device_ms: ms(self.last.device_s),
             slots: self.last.slots,

@@ -2,10 +2,9 @@
 //!
 //! Units are last in the names. Rates are in the guarantee's unit, which `unit` names.
 
-use std::fmt;
-
 use evenkeel_control::Instant;
-use evenkeel_control::throughput::{Limit, Rate, Reason};
+use evenkeel_control::throughput::{Limit, Rate};
+use evenkeel_policy::explain;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +148,7 @@ impl DirectionState {
             miss_rate,
             limit: limit.limit.value() as f64,
             reason: limit.reason.name().into(),
-            because: Sentence(&limit).to_string(),
+            because: explain::guarantee(&limit, None),
         }
     }
 }
@@ -212,7 +211,7 @@ impl Decided {
             until_s: seconds(self.until),
             times: self.times,
             reason: self.limit.reason.name().into(),
-            because: Sentence(&self.limit).to_string(),
+            because: explain::guarantee(&self.limit, None),
             unit: unit(self.limit.limit).into(),
             measured: self.measured,
             limit: self.limit.limit.value() as f64,
@@ -226,89 +225,5 @@ const fn unit(rate: Rate) -> &'static str {
     match rate {
         Rate::BytesPerS(_) => "bytes_per_s",
         Rate::RequestsPerS(_) => "requests_per_s",
-    }
-}
-
-/// A rate for people.
-struct Shown(f64, Rate);
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(value, unit) = *self;
-        match unit {
-            Rate::BytesPerS(_) if value.is_finite() => write!(f, "{:.2} MB/s", value / 1e6),
-            Rate::RequestsPerS(_) if value.is_finite() => write!(f, "{value:.0} requests/s"),
-            Rate::BytesPerS(_) | Rate::RequestsPerS(_) => f.write_str("no limit"),
-        }
-    }
-}
-
-/// A reason as a sentence.
-struct Sentence<'a>(&'a Limit);
-
-impl fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = self.0.limit;
-        let rate = |value: f64| Shown(value, unit);
-        let limit = rate(unit.value() as f64);
-        match self.0.reason {
-            Reason::NotEnoughData => write!(f, "no period has been seen yet: the guarantee of {limit} is the limit"),
-            Reason::AsGuaranteed => write!(f, "the guarantee of {limit} is the limit"),
-            Reason::Idle => write!(f, "it asked for nothing; the limit stays at {limit}"),
-            Reason::AppLimited { measured, limit: unused } => write!(
-                f,
-                "it asked for {}, less than the {} that it may have; the limit stays at {limit}",
-                rate(measured),
-                rate(unused)
-            ),
-            Reason::Compensating { measured, guaranteed, miss_rate } => write!(
-                f,
-                "{:.1} % of its bytes missed the cache; it got {} of {} guaranteed; limit {limit}",
-                miss_rate * 100.0,
-                rate(measured),
-                rate(guaranteed)
-            ),
-            Reason::Repaying { measured, guaranteed, .. } => {
-                write!(
-                    f,
-                    "it is owed something: it got {} of {} guaranteed; limit {limit}",
-                    rate(measured),
-                    rate(guaranteed)
-                )
-            }
-            Reason::GivingBack { measured, guaranteed, .. } => write!(
-                f,
-                "it had too much before: it got {} of {} guaranteed; limit {limit}",
-                rate(measured),
-                rate(guaranteed)
-            ),
-            Reason::Infeasible { measured, guaranteed, attainable } => write!(
-                f,
-                "with so many misses the slow device cannot give {}: it got {}, {} can be had; limit {limit}",
-                rate(guaranteed),
-                rate(measured),
-                rate(attainable)
-            ),
-            Reason::AtCeiling { measured, guaranteed } => write!(
-                f,
-                "the limit of {limit} is as high as it may be, and it got {} of {} guaranteed",
-                rate(measured),
-                rate(guaranteed)
-            ),
-            Reason::NoSolution { measured, guaranteed } => write!(
-                f,
-                "the published equation has no solution at {} of {} guaranteed: the limit of {limit} is as high as it may be",
-                rate(measured),
-                rate(guaranteed)
-            ),
-            Reason::SlowDeviceUnknown => {
-                write!(f, "the published method needs to see the slow device busy first; the limit stays at {limit}")
-            }
-            Reason::OtherLimit { in_force } => {
-                write!(f, "another limit was found in io.max ({}): nothing is learned from it", rate(in_force))
-            }
-            Reason::CountersReset => write!(f, "counters began anew; the limit stays at {limit}"),
-            Reason::SignalLost => write!(f, "nothing can be measured: the guarantee of {limit} is the limit"),
-        }
     }
 }

@@ -108,7 +108,7 @@ impl Mind {
         self.waits.clear();
         self.reached = self.cost_reached(counters);
         self.admission.admit(counters.bytes.get_sum.saturating_sub(self.reached));
-        self.measured = Measured { inside_bytes: counters.bytes.val, ..Measured::default() };
+        self.measured = Measured { in_flight_bytes: counters.bytes.val, ..Measured::default() };
     }
 
     fn measure(&mut self, took: Duration, before: &Counters, counters: &Counters) {
@@ -126,7 +126,7 @@ impl Mind {
             store_latency_ms: counters.store.latency_since(&before.store).map(|seconds| seconds * 1e3),
             commits_per_s: since(counters.store.committed(), before.store.committed()) / seconds,
             cost_bytes_per_s: since(counters.bytes.put_sum, before.bytes.put_sum) / seconds,
-            inside_bytes: counters.bytes.val,
+            in_flight_bytes: counters.bytes.val,
             waiting: counters.bytes.waiting(),
         };
     }

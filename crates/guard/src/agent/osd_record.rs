@@ -16,7 +16,7 @@ pub struct Measured {
     /// Their cost: bytes, and the base that BlueStore charges.
     pub cost_bytes_per_s: f64,
     /// Cost inside.
-    pub inside_bytes: u64,
+    pub in_flight_bytes: u64,
     /// Transactions that wait at the throttle, and with each of them a thread of the OSD.
     pub waiting: u64,
 }

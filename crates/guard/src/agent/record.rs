@@ -2,11 +2,11 @@
 //!
 //! Units are last in the names. What does not apply is `null`.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use evenkeel_control::response::{ClientReason, Reason};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::ExchangeState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,9 +64,9 @@ pub struct ResourceState {
     /// Its name.
     pub name: String,
     /// What the response time of reads is to stay below.
-    pub goal_ms: f64,
+    pub target_ms: f64,
     /// Which figure of the response times that is: `mean`, or for example `p99`.
-    pub statistic: String,
+    pub percentile: String,
     /// Mean response time of the reads of the last interval; `null` if none completed.
     pub read_response_ms: Option<f64>,
     /// That percentile of the reads of the last 5 to 10 s, to 3 %; `null` without reads, and for a goal for the mean.
@@ -184,16 +184,16 @@ impl Decided {
         let held = |(client, delay, reason): &(IpAddr, Duration, ClientReason)| HeldClient {
             client: client.to_string(),
             delay_ms: delay.as_millis_f64(),
-            because: client_sentence(reason),
+            because: explain::throttled(reason),
         };
-        let because = Sentence(&self.reason);
+        let because = explain::latency(&self.reason, Throttles::Clients);
         Record {
             resource: resource.to_owned(),
             from_s: seconds(self.from),
             until_s: seconds(self.until),
             times: self.times,
             reason: self.reason.name().to_owned(),
-            because: self.also.map_or_else(|| because.to_string(), |also| format!("{because}; {also}")),
+            because: self.also.map_or_else(|| because.clone(), |also| format!("{because}; {also}")),
             measured_ms: measured.map(Duration::as_millis_f64),
             target_ms: target.map(Duration::as_millis_f64),
             held: self.held.iter().map(held).collect(),
@@ -204,69 +204,4 @@ impl Decided {
 /// Seconds of an instant, for records.
 fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
-}
-
-/// A reason as a sentence.
-pub(super) struct Sentence<'a>(pub(super) &'a Reason);
-
-impl fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |duration: &Duration| format!("{:.2} ms", duration.as_millis_f64());
-        match self.0 {
-            Reason::NotEnoughData => f.write_str("no read has been seen yet, so nobody is known to wait"),
-            Reason::Idle => f.write_str("nobody has read for a while, so nobody waits"),
-            Reason::SignalLost => f.write_str("nothing has been measured for a while; nobody is held back on old news"),
-            Reason::UnderTarget { measured, target } => {
-                write!(f, "reads take {}, below {}, without a delay", ms(measured), ms(target))
-            }
-            Reason::NoOffenders { measured, target } => write!(
-                f,
-                "reads take {}, above {}, but no client that may be held back moves enough to be the cause",
-                ms(measured),
-                ms(target)
-            ),
-            Reason::ReadsOverTarget { measured, target } => {
-                write!(f, "reads take {}, above {}: the delay grows", ms(measured), ms(target))
-            }
-            Reason::ReadsUnderTarget { measured, target } => {
-                write!(f, "reads take {}, below {}: the delay shrinks", ms(measured), ms(target))
-            }
-            Reason::AwaitingEffect { target } => {
-                write!(
-                    f,
-                    "the delay was changed just now; what is measured is not its effect yet (target {})",
-                    ms(target)
-                )
-            }
-            Reason::KnownBurst { held } => {
-                write!(f, "these clients are known: the delay that held before, {}, is in force again", ms(held))
-            }
-            Reason::Infeasible { measured, target } => write!(
-                f,
-                "reads take {}, above {}, although every noisy client is throttled as far as allowed: raise max_delay or the goal, or move load away",
-                ms(measured),
-                ms(target)
-            ),
-            Reason::TestingEffect { delay } => write!(
-                f,
-                "reads stay slow with all offenders held back by {}: for some seconds the delay is lifted and put back in turn, to see whether it does anything",
-                ms(delay)
-            ),
-            Reason::DoesNotBite { delay } => write!(
-                f,
-                "a delay of {}, lifted and put back in turn, changed neither load nor response time",
-                ms(delay)
-            ),
-        }
-    }
-}
-
-/// A client's reason as a sentence.
-pub(super) fn client_sentence(reason: &ClientReason) -> String {
-    match reason {
-        ClientReason::SameForAll => "all offenders wait alike".into(),
-        ClientReason::ShareOfLoad { share } => format!("{:.0} % of the offenders' load is its own", 100.0 * share),
-        ClientReason::LongestWait => "with more its requests would wait longer than allowed".into(),
-        ClientReason::LargestDelay => "more is not allowed".into(),
-    }
 }

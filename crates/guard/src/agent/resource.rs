@@ -10,7 +10,7 @@ use evenkeel_control::response::{
 use evenkeel_control::{Duration, Instant};
 
 use super::percentile::Percentile;
-use super::record::{ClientState, Decided, DeviceState, ResourceState, Sentence, client_sentence};
+use super::record::{ClientState, Decided, DeviceState, ResourceState};
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
@@ -18,6 +18,7 @@ use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
 use evenkeel_policy::config::Percentile as Figure;
+use evenkeel_policy::explain::{self, Throttles};
 
 /// What to do when no delay of packets has an effect.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
@@ -362,7 +363,7 @@ impl Guarded {
         }
         let mut also = None;
         let before = self.decisions.back().map(|decision| decision.reason);
-        if matches!(self.reason, Reason::DoesNotBite { .. }) && !matches!(before, Some(Reason::DoesNotBite { .. })) {
+        if matches!(self.reason, Reason::Ineffective { .. }) && !matches!(before, Some(Reason::Ineffective { .. })) {
             if self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements {
                 self.packets = Packets::All;
                 self.controller.throttle_changed();
@@ -441,8 +442,8 @@ impl Guarded {
         clients.sort_by_key(|(address, _)| *address);
         ResourceState {
             name: self.name.clone(),
-            goal_ms: self.config.latency.target.0.as_millis_f64(),
-            statistic: self.config.latency.percentile.to_string(),
+            target_ms: self.config.latency.target.0.as_millis_f64(),
+            percentile: self.config.latency.percentile.to_string(),
             read_response_ms: ms(sample.reads.mean_response_time()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
@@ -450,7 +451,7 @@ impl Guarded {
             in_flight: sample.in_flight,
             mean_delay_ms: self.mean_delay_ms,
             reason: self.reason.name().to_owned(),
-            because: Sentence(&self.reason).to_string(),
+            because: explain::latency(&self.reason, Throttles::Clients),
             packets: match self.packets {
                 Packets::Acknowledgements => "acknowledgements",
                 Packets::Data => "data",
@@ -481,7 +482,7 @@ impl Guarded {
             load_is_estimated: reached
                 .any(|&(client, device)| self.shared_by[device as usize] > 1 && !self.shares.knows(client, device)),
             delay_ms: delay.as_millis_f64(),
-            because: if *delay > Duration::ZERO { client_sentence(reason) } else { String::new() },
+            because: if *delay > Duration::ZERO { explain::throttled(reason) } else { String::new() },
         }
     }
 }

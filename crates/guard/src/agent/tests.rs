@@ -144,11 +144,11 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
         (state, agent.records(Some("vg"), 1).swap_remove(0))
     };
     let (state, record) = run(true);
-    assert_eq!((state.statistic.as_str(), state.read_response_ms), ("p90", Some(5.0)));
+    assert_eq!((state.percentile.as_str(), state.read_response_ms), ("p90", Some(5.0)));
     let p90_ms = state.read_percentile_ms.expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
     // Nobody writes, and the mean is far below the goal.
-    assert_eq!(record.reason, "no_offenders");
+    assert_eq!(record.reason, "no_noisy");
     let told = record.measured_ms.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");
     let (state, record) = run(false);
@@ -198,7 +198,7 @@ fn those_on_the_never_list_are_left_alone() {
     let mut plant = Plant::new(&[(3, "10.0.0.9", 4.0)]);
     plant.run(&mut agent, 0, 100);
     assert!(agent.holds().is_empty());
-    assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("no_offenders"));
+    assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("no_noisy"));
 }
 
 #[test]

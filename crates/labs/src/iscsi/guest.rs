@@ -281,7 +281,7 @@ fn killed(binary: &Path, figures: &mut Figures, both: bool) -> Result<String> {
     let more: &[&str] = if both { &["--shared-table", "--timeout", "6s"] } else { &[] };
     let holding = Holding::start(binary, &[1], 9_500, "all", more)?;
     let held = load(1, &["--seconds", "1", "--write"])?;
-    ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay does not bite: {free:?}, {held:?}");
+    ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay is ineffective: {free:?}, {held:?}");
     let killed_at = Instant::now();
     if both {
         holding.kill_with_sentinel()?;
@@ -345,7 +345,7 @@ fn killed_with_departure_times(binary: &Path, figures: &mut Figures) -> Result<S
         "request {:.2} ms free, {:.2} held, {:.2} after the kill; left: {left:?}",
         free.mean_ms, held.mean_ms, after.mean_ms
     );
-    ensure!(held.mean_ms > free.mean_ms + 9.5, "the delay does not bite: {detail}");
+    ensure!(held.mean_ms > free.mean_ms + 9.5, "the delay is ineffective: {detail}");
     as_before(figures, after.mean_ms, free.mean_ms);
     ensure!(output.status.success() && !root_qdisc()?.contains("7ee1:"), "guard reset said {said}");
     Ok(detail)
@@ -369,7 +369,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     let free = request()?;
     let start = || Holding::start(binary, &[1], 9_500, "all", &[&FILTERS[..], &["--timeout", "10s"]].concat());
     let bites = |held: f64| {
-        ensure!(held > free + 9.5, "the delay does not bite: {free:.2} ms, {held:.2} ms held");
+        ensure!(held > free + 9.5, "the delay is ineffective: {free:.2} ms, {held:.2} ms held");
         Ok(())
     };
 

@@ -137,7 +137,7 @@ pub(super) fn hold(binary: &Path, server: Server) -> Result<String> {
         "{found}; a write takes {:.2} ms free, {bare:.2} with acknowledgements held by 9.5 ms, {all:.2} with all packets",
         free.mean_ms
     );
-    ensure!(all > free.mean_ms + 9.5 && bare > free.mean_ms + 9.5, "the delay does not bite: {detail}");
+    ensure!(all > free.mean_ms + 9.5 && bare > free.mean_ms + 9.5, "the delay is ineffective: {detail}");
     Ok(detail)
 }
 

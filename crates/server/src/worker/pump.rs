@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
-use evenkeel_policy::{guarantee, slots};
+use evenkeel_policy::explain;
 
 use super::connection::{Completion, Output, Payload, Phase, Request, is_change};
 use super::divide::Whole;
@@ -134,7 +134,7 @@ impl Worker {
                 // Rare: a guarantee that cannot be kept since, or can again.
                 let guaranteed = state.take_guarantee_decision().and_then(|(id, scope, _)| {
                     let view = state.tenant(id)?.guarantee(scope)?;
-                    let (reason, because) = (&view.limit.reason, guarantee::sentence(&view.limit, view.binding));
+                    let (reason, because) = (&view.limit.reason, explain::guarantee(&view.limit, Some(view.binding)));
                     Some((id, scope.name(), reason.name(), reason.is_missed(), because))
                 });
                 let missed_goal = state.take_missed_goal(now);
@@ -157,7 +157,7 @@ impl Worker {
                 tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name)
             };
             if let Some(missed) = missed_goal {
-                let (tenant, because) = (name_of(missed.tenant), slots::missed_sentence(&missed));
+                let (tenant, because) = (name_of(missed.tenant), explain::missed(&missed));
                 let not_logged = missed.untold;
                 tracing::warn!(pool = pool.name, tenant, not_logged, "response-time target missed: {because}");
             }

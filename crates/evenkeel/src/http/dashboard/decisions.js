@@ -36,13 +36,13 @@ export class Decisions {
     for (const pool of state.pools) {
       const subject = address(pool.name);
       this.#admission(pool.admission, subject, now);
-      for (const told of pool.goal?.decisions ?? []) {
+      for (const told of pool.latency_target?.decisions ?? []) {
         this.#told({ subject, by: "goal", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
       }
       const many = pool.tenants.length > FEW;
       for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, many);
-      if (pool.overdue.length > 0) this.#stands(subject, "device", "overdue", `${pool.overdue.length} requests have been inside the device for too long`, now);
-      else this.#ends(subject, "device", "answered", "every request inside the device is in time again", now);
+      if (pool.overdue.length > 0) this.#stands(subject, "device", "overdue", `${pool.overdue.length} requests have been in flight for too long`, now);
+      else this.#ends(subject, "device", "answered", "every request in flight is in time again", now);
     }
     const placement = state.placement;
     const placed = STAYS.has(placement.reason) ? "connections stay" : placement.reason;
@@ -75,13 +75,13 @@ export class Decisions {
   }
 
   #tenant(tenant, subject, now, whole, many) {
-    const hold = tenant.hold;
+    const hold = tenant.throttled;
     if (hold) {
-      const because = `${hold.slots} slots, each rests ${ms(hold.rest_ms)} ms: ${hold.because}`;
-      this.#stands(subject, `${hold.slots_owner} hold`, "held back", because, now);
+      const because = `${hold.slots} slots, each delayed by ${ms(hold.delay_ms)} ms: ${hold.because}`;
+      this.#stands(subject, `${hold.slots_owner} hold`, "throttled", because, now);
       this.newest.set(`${subject} held`, hold.slots_owner);
     } else if (this.newest.has(`${subject} held`)) {
-      this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer held back", now);
+      this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer throttled", now);
       this.newest.delete(`${subject} held`);
     }
     for (const guarantee of tenant.guarantees) {

@@ -23,10 +23,10 @@ function counted(tenant) {
     errors: tenant.errors_total,
     reserved: tenant.by_reservation_total,
     weighted: tenant.by_weight_total,
-    waits: tenant.response_time.count,
-    queue: tenant.queue_wait.sum_s,
+    waits: tenant.latency.count,
+    queue: tenant.queue_latency.sum_s,
     device: tenant.device_latency.sum_s,
-    response: tenant.response_time.sum_s,
+    response: tenant.latency.sum_s,
   };
 }
 
@@ -154,17 +154,17 @@ export class Feed {
     const admission = pool.admission;
     const subject = {
       id, name: pool.name, pool: pool.name, raw: pool, work, goals, goal: worst(goals), hold, tenants, requests,
-      waiting: pool.queued_requests, inside: admission.inside_requests, why: poolWhy(pool),
+      waiting: pool.queued_requests, inside: admission.in_flight_requests, why: poolWhy(pool),
     };
     this.subjects.set(id, subject);
     this.#keep(id, {
       ...work,
-      goalMs: or(pool.goal?.goal_ms),
-      judgedMs: NO_READS.has(pool.goal?.decision?.reason) ? NaN : or(pool.goal?.measured_ms),
+      goalMs: or(pool.latency_target?.target_ms),
+      judgedMs: NO_READS.has(pool.latency_target?.decision?.reason) ? NaN : or(pool.latency_target?.measured_ms),
       limitIops: or(pool.limit.iops),
       limitBytes: or(pool.limit.bytes_per_s),
       bound: or(admission.budget_bytes),
-      used: admission.inside_bytes,
+      used: admission.in_flight_bytes,
       waiting: subject.waiting,
       inside: subject.inside,
     });
@@ -175,21 +175,21 @@ export class Feed {
     const hold = tenantHold(tenant, work);
     const subject = {
       id, name: tenant.name, pool: pool.name, raw: tenant, work, goals, goal: worst(goals), hold,
-      waiting: tenant.queued_requests, inside: tenant.inside_requests, why: tenantWhy(tenant, hold, pool),
+      waiting: tenant.queued_requests, inside: tenant.in_flight_requests, why: tenantWhy(tenant, hold, pool),
     };
     const slots = tenant.slots;
     this.#keep(id, {
       ...work,
-      goalMs: or(slots?.goal_ms),
+      goalMs: or(slots?.target_ms),
       guaranteedIops: guaranteed(tenant, "requests"),
       guaranteedBytes: guaranteed(tenant, "bytes"),
       limitIops: or(tenant.limit.iops),
       limitBytes: or(tenant.limit.bytes_per_s),
-      bound: or(slots?.granted ?? tenant.hold?.slots),
-      used: slots ? slots.used : tenant.inside_requests,
+      bound: or(slots?.granted ?? tenant.throttled?.slots),
+      used: slots ? slots.used : tenant.in_flight_requests,
       waiting: subject.waiting,
       inside: subject.inside,
-      rest: or(tenant.hold?.rest_ms),
+      rest: or(tenant.throttled?.delay_ms),
     });
     return subject;
   }

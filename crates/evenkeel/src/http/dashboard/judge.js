@@ -1,4 +1,4 @@
-// What was guaranteed, whether it is kept, and who holds back: the same rules as `evenkeel top`.
+// What was guaranteed, whether it is kept, and who throttles: the same rules as `evenkeel top`.
 
 import { bytes, count, megabytes, ms, rates } from "./figures.js";
 
@@ -13,9 +13,9 @@ export const BLIND = new Set(["idle", "app_limited", "not_enough_data", "counter
 export const NO_READS = new Set(["not_enough_data", "idle", "signal_lost"]);
 
 export const MISSED = "missed";
-export const KEPT = "kept";
-export const QUIET = "quiet";
-const ORDER = [MISSED, KEPT, QUIET];
+export const MET = "met";
+export const IDLE = "idle";
+const ORDER = [MISSED, MET, IDLE];
 
 /** Of several goals the worst one. */
 export const worst = (goals) => goals.reduce((a, b) => (!a || ORDER.indexOf(b.verdict) < ORDER.indexOf(a.verdict) ? b : a), null);
@@ -24,36 +24,36 @@ const short = (value) => String(Math.round(value * 1e3) / 1e3);
 
 /** The goal of a pool for its reads. */
 export function poolGoals(pool, work) {
-  const goal = pool.goal;
+  const goal = pool.latency_target;
   if (!goal) return [];
   const blind = NO_READS.has(goal.decision?.reason);
   const measured = work && work.iops > 0 && !blind ? goal.measured_ms : null;
-  const verdict = measured === null ? QUIET : measured <= goal.goal_ms ? KEPT : MISSED;
-  return [{ what: `${goal.statistic} < ${short(goal.goal_ms)} ms`, verdict }];
+  const verdict = measured === null ? IDLE : measured <= goal.target_ms ? MET : MISSED;
+  return [{ what: `${goal.percentile} < ${short(goal.target_ms)} ms`, verdict }];
 }
 
-/** All that a tenant was guaranteed: a response time, throughputs, a reservation. */
+/** All that a tenant was guaranteed: a latency, throughputs, a reservation. */
 export function tenantGoals(tenant, was, work) {
   if (!work) return [];
   const goals = [];
   const slots = tenant.slots;
-  if (slots && slots.goal_ms !== null) {
+  if (slots && slots.target_ms !== null) {
     const grown = (key) => slots[key] - (was?.slots?.[key] ?? slots[key]);
-    const verdict = grown("violated_total") > 0 ? MISSED : grown("windows_total") > 0 ? KEPT : QUIET;
-    goals.push({ what: `${slots.statistic || "mean"} < ${short(slots.goal_ms)} ms`, verdict });
+    const verdict = grown("violated_total") > 0 ? MISSED : grown("windows_total") > 0 ? MET : IDLE;
+    goals.push({ what: `${slots.percentile || "mean"} < ${short(slots.target_ms)} ms`, verdict });
   }
   for (const guarantee of tenant.guarantees) {
     const figure = guarantee.unit === "bytes" ? `${megabytes(guarantee.guaranteed_per_s)} MB/s` : `${count(guarantee.guaranteed_per_s)}/s`;
     const of = guarantee.of === "all" ? "" : ` ${guarantee.of}`;
     const measured = guarantee.measured_per_s;
-    const verdict = measured === null || BLIND.has(guarantee.reason) ? QUIET
-      : measured >= AS_GUARANTEED * guarantee.guaranteed_per_s ? KEPT : MISSED;
+    const verdict = measured === null || BLIND.has(guarantee.reason) ? IDLE
+      : measured >= AS_GUARANTEED * guarantee.guaranteed_per_s ? MET : MISSED;
     goals.push({ what: figure + of, verdict });
   }
   const reserved = (guaranteed, got, text) => {
     if (guaranteed === null) return;
     // One that has nothing waiting could have had more, had it asked.
-    const verdict = got >= AS_GUARANTEED * guaranteed ? KEPT : tenant.queued_requests === 0 ? QUIET : MISSED;
+    const verdict = got >= AS_GUARANTEED * guaranteed ? MET : tenant.queued_requests === 0 ? IDLE : MISSED;
     goals.push({ what: text, verdict });
   };
   const qos = tenant.qos;
@@ -74,7 +74,7 @@ function atLimit(limit, work) {
   return null;
 }
 
-/** What holds a pool back as a whole: its limit, or its admission control. */
+/** What throttles a pool as a whole: its limit, or its admission control. */
 export function poolHold(pool, work) {
   const limit = atLimit(pool.limit, work);
   if (limit) return { ...limit, why: `the pool is at its limit of ${limit.how}, set by ${limit.by}` };
@@ -85,12 +85,12 @@ export function poolHold(pool, work) {
   return null;
 }
 
-/** Who holds a tenant back, how and why; the strictest first. */
+/** Who throttles a tenant, how and why; the strictest first. */
 export function tenantHold(tenant, work) {
-  const hold = tenant.hold;
+  const hold = tenant.throttled;
   if (hold) {
-    const how = `${hold.slots} slots, rest ${ms(hold.rest_ms)} ms`;
-    return { by: hold.slots_owner, how, why: `held back for the pool's goal: ${hold.because}` };
+    const how = `${hold.slots} slots, rest ${ms(hold.delay_ms)} ms`;
+    return { by: hold.slots_owner, how, why: `throttled for the pool's latency target: ${hold.because}` };
   }
   const limit = atLimit(tenant.limit, work);
   if (limit) {
@@ -106,7 +106,7 @@ export function tenantHold(tenant, work) {
 
 /** The newest reason on record of a pool. */
 export function poolWhy(pool) {
-  const goal = pool.goal?.decision ? `Goal: ${pool.goal.decision.because}. ` : "";
+  const goal = pool.latency_target?.decision ? `Goal: ${pool.latency_target.decision.because}. ` : "";
   return `${goal}Admission: ${pool.admission.reason}.`;
 }
 
@@ -117,5 +117,5 @@ export function tenantWhy(tenant, hold, pool) {
   if (because) return because;
   return tenant.queued_requests > 0
     ? `${tenant.queued_requests} requests wait for pool ${pool.name}: ${pool.admission.reason}`
-    : "nothing holds it back";
+    : "nothing throttles it";
 }

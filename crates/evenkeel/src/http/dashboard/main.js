@@ -188,11 +188,11 @@ function header(state) {
     state.version, `up ${span(state.uptime_s)}`, state.engine, plural(state.connections, "connection"), ...(state.read_only ? ["read-only"] : []),
   ].join(" · "));
   const all = [...feed.subjects.values()];
-  const tally = { kept: 0, missed: 0, quiet: 0 };
+  const tally = { met: 0, missed: 0, idle: 0 };
   for (const goal of all.flatMap((one) => one.goals)) tally[goal.verdict] += 1;
   const held = all.filter((one) => one.hold && !one.tenants).length;
-  const judged = tally.kept + tally.missed + tally.quiet;
-  say(byId("goals"), `${judged > 0 ? `Goals: ${count(tally.kept)} kept, ${count(tally.missed)} missed, ${count(tally.quiet)} quiet` : "No goals"}; ${plural(held, "tenant")} held back`);
+  const judged = tally.met + tally.missed + tally.idle;
+  say(byId("goals"), `${judged > 0 ? `Goals: ${count(tally.met)} met, ${count(tally.missed)} missed, ${count(tally.idle)} idle` : "No goals"}; ${plural(held, "tenant")} throttled`);
   mark(byId("goals"), "data-verdict", tally.missed > 0 ? MISSED : null);
   document.title = tally.missed > 0 ? `✕ ${tally.missed} missed · Evenkeel` : "Evenkeel";
   const list = byId("troubles");

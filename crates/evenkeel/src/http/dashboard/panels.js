@@ -3,11 +3,11 @@
 import { percentiles } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
 import { bytes, count, megabytes, ms, NONE, percent, plural, rates, span } from "./figures.js";
-import { KEPT, MISSED } from "./judge.js";
+import { MET, MISSED } from "./judge.js";
 import { first, largest, PagedTable } from "./table.js";
 
-const SIGNS = { [MISSED]: "✕", [KEPT]: "✓" };
-const VERDICTS = [MISSED, KEPT, "quiet"];
+const SIGNS = { [MISSED]: "✕", [MET]: "✓" };
+const VERDICTS = [MISSED, MET, "idle"];
 
 const iops = { key: "iops", title: "IOPS", numeric: true, order: largest((row) => row.work?.iops), text: (row) => count(row.work?.iops) };
 const rate = { key: "bytes", title: "MB/s", numeric: true, order: largest((row) => row.work?.bytes), text: (row) => megabytes(row.work?.bytes) };
@@ -40,7 +40,7 @@ const verdict = (row) => (row.goal ? VERDICTS.indexOf(row.goal.verdict) : VERDIC
 /** Tenants of all pools. */
 export function tenantTable() {
   return new PagedTable(byId("tenants"), {
-    caption: "Tenants: rates, response times, goals and what holds them back, over the last second",
+    caption: "Tenants: rates, latencies, goals and what throttles them, over the last second",
     sort: "iops",
     key: (row) => row.id,
     href: (row) => row.id,
@@ -53,7 +53,7 @@ export function tenantTable() {
       { key: "waiting", title: "Waiting", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
       { key: "goal", title: "Goal", order: (a, b) => verdict(a) - verdict(b), fill: fillGoal },
       {
-        key: "hold", title: "Held back by", order: (a, b) => !a.hold - !b.hold,
+        key: "hold", title: "Throttled by", order: (a, b) => !a.hold - !b.hold,
         text: (row) => (row.hold ? `${row.hold.by}: ${row.hold.how}` : NONE), hover: (row) => row.why,
       },
     ],
@@ -170,7 +170,7 @@ export function troubles(state) {
   if (state.draining) found.push("The server is stopping.");
   for (const pool of state.pools) {
     for (const io of pool.overdue.slice(0, 4)) {
-      found.push(`OVERDUE: ${io.kind} of ${bytes(io.length_bytes)} at ${io.offset_bytes} of volume ${io.volume}, inside pool ${pool.name} for ${span(io.age_s)}.`);
+      found.push(`OVERDUE: ${io.kind} of ${bytes(io.length_bytes)} at ${io.offset_bytes} of volume ${io.volume}, in flight in pool ${pool.name} for ${span(io.age_s)}.`);
     }
   }
   for (const volume of state.volumes) {
@@ -215,33 +215,33 @@ function poolFacts(pool) {
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
-    ["requests", `${pool.waiting} waiting, ${pool.inside} inside`],
-    ["admission", `${admission.kind}: ${bytes(admission.inside_bytes)} inside, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
+    ["requests", `${pool.waiting} waiting, ${pool.inside} in flight`],
+    ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
   if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["target", admission.target_reason]);
-  if (goal) facts.push(["goal", `${goal.statistic} of reads below ${goal.goal_ms} ms, ${goal.measured_ms === null ? "nothing measured yet" : `last ${ms(goal.measured_ms)} ms`}`]);
+  if (goal) facts.push(["goal", `${goal.percentile} of reads below ${goal.target_ms} ms, ${goal.measured_ms === null ? "nothing measured yet" : `last ${ms(goal.measured_ms)} ms`}`]);
   if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
   return facts;
 }
 
 function tenantFacts(tenant, whole, before) {
-  const { qos, limit, hold, slots, guarantees } = tenant.raw;
+  const { qos, limit, throttled: hold, slots, guarantees } = tenant.raw;
   const owner = limit.iops_owner ?? limit.bytes_per_s_owner;
   const facts = [
-    ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.class}, ${tenant.raw.standing}`],
+    ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.priority}, ${tenant.raw.throttle}`],
     ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
     ["why", tenant.why],
-    ["requests", `${tenant.waiting} waiting, ${tenant.inside} inside, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
+    ["requests", `${tenant.waiting} waiting, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
   ];
   if (whole) {
     const since = before ? "just now" : "since the start";
-    for (const [name, key] of [["response", "response_time"], ["queue", "queue_wait"], ["device", "device_latency"]]) {
+    for (const [name, key] of [["response", "latency"], ["queue", "queue_latency"], ["device", "device_latency"]]) {
       const found = percentiles(whole[key], before?.[key]);
       if (found) facts.push([name, `p50 ${ms(found[0])} ms, p99 ${ms(found[1])} ms, p99.9 ${ms(found[2])} ms, ${since}`]);
     }
   }
-  if (hold) facts.push(["held back", `${hold.slots} slots (${hold.slots_owner}), each rests ${ms(hold.rest_ms)} ms: ${hold.because}`]);
+  if (hold) facts.push(["throttled", `${hold.slots} slots (${hold.slots_owner}), each delayed by ${ms(hold.delay_ms)} ms: ${hold.because}`]);
   if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
   for (const guarantee of guarantees) {
     const of = guarantee.of === "all" ? "" : ` of ${guarantee.of}s`;
@@ -264,7 +264,7 @@ export function showPools(pools, chosen) {
   const nav = byId("pools");
   nav.hidden = pools.length < 2;
   keyed(nav, pools, (pool) => pool.id, (pool) => make("a", { href: pool.id }), (link, pool) => {
-    say(link, `${pool.name}${pool.goal?.verdict === MISSED ? " ✕" : ""}`);
+    say(link, `${pool.name}${pool.latency_target?.verdict === MISSED ? " ✕" : ""}`);
     mark(link, "aria-current", pool.id === chosen ? "true" : null);
   });
 }

@@ -92,8 +92,8 @@ function stages(state, pool, subject) {
       figure: tenant ? `${count(tenant.waiting)} waiting` : `${count(pool.waiting)} waiting`,
       waits: tenant ? tenant.hold !== null && tenant.waiting > 0 : limitsWait,
       notes: tenant
-        ? [tenant.hold ? `held back by ${tenant.hold.by}: ${tenant.hold.how}` : "not held back", `limit ${rates(tenant.raw.limit.iops, tenant.raw.limit.bytes_per_s)}`]
-        : [held.length > 0 ? `${held.length} of ${pool.tenants.length} tenants held back` : `${plural(pool.tenants.length, "tenant")}, none held back`,
+        ? [tenant.hold ? `throttled by ${tenant.hold.by}: ${tenant.hold.how}` : "not throttled", `limit ${rates(tenant.raw.limit.iops, tenant.raw.limit.bytes_per_s)}`]
+        : [held.length > 0 ? `${held.length} of ${pool.tenants.length} tenants throttled` : `${plural(pool.tenants.length, "tenant")}, none throttled`,
           `reservation ${count(pool.work?.reserved)}/s, weight ${count(pool.work?.weighted)}/s`],
     },
   ];
@@ -109,10 +109,10 @@ function stages(state, pool, subject) {
         slots.exchanged ? `exchange: ${state.exchange?.standing ?? "?"}` : "this host alone"],
     });
   }
-  const full = admission.budget_bytes ? Math.min(1, admission.inside_bytes / admission.budget_bytes) : 0;
+  const full = admission.budget_bytes ? Math.min(1, admission.in_flight_bytes / admission.budget_bytes) : 0;
   list.push({
     key: "admission", title: `Admission: ${admission.kind}`, picture: tank(full, pool.waiting),
-    figure: admission.budget_bytes === null ? "no bound" : `${bytes(admission.inside_bytes)} of ${bytes(admission.budget_bytes)}`,
+    figure: admission.budget_bytes === null ? "no bound" : `${bytes(admission.in_flight_bytes)} of ${bytes(admission.budget_bytes)}`,
     waits: budgetWaits || Boolean(pool.hold && pool.hold.by === "operator"),
     notes: [admission.reason, rates(pool.raw.limit.iops, pool.raw.limit.bytes_per_s) === "none" ? "" : `pool limit ${rates(pool.raw.limit.iops, pool.raw.limit.bytes_per_s)}`],
   });
@@ -120,7 +120,7 @@ function stages(state, pool, subject) {
   list.push({
     key: "device", title: "Device", picture: device(subject.inside),
     figure: `${ms(subject.work?.device)} ms`, waits: pool.raw.overdue.length > 0,
-    notes: [`${plural(subject.inside, "request")} inside`, pool.raw.overdue.length > 0 ? `${pool.raw.overdue.length} OVERDUE` : backends],
+    notes: [`${plural(subject.inside, "request")} in flight`, pool.raw.overdue.length > 0 ? `${pool.raw.overdue.length} OVERDUE` : backends],
   });
   return list;
 }

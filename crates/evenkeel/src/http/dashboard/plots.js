@@ -20,7 +20,7 @@ function specs(subject, unit) {
   const [format, name, guaranteed, limit] = unit === "bytes"
     ? [megabytes, "MB/s", "guaranteedBytes", "limitBytes"] : [count, "IOPS", "guaranteedIops", "limitIops"];
   const response = {
-    key: "response", title: "Response time, ms", format: ms,
+    key: "response", title: "Latency, ms", format: ms,
     stack: [["device", "device"], ["queue", "queue"]],
     lines: [["goalMs", "goal", "guarantee"], ["judgedMs", "as the goal counts", "judged"]],
   };
@@ -32,7 +32,7 @@ function specs(subject, unit) {
     key: "requests", title: "Requests", format: count, stack: [["inside", "inside"], ["waiting", "waiting"]], lines,
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost inside the device", format: bytes, stack: [["used", "inside"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "inside"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
   const rest = { key: "rest", title: "Delay: rest of its slots, ms", format: ms, stack: [["rest", "rest"]], lines: [] };

@@ -102,8 +102,8 @@ impl<'a> Judged<'a> {
         let name = if self.case.is_published() { "throughput".to_owned() } else { format!("{case}_throughput") };
         let row = Row::new(case, &name, "1/s", Better::Higher);
         section.rows.extend(self.rows(&row, |method| self.throughput(method)));
-        if self.case == Case::Infeasible {
-            let row = Row::new(case, "infeasible_workloads_kept", "", Better::Higher);
+        if self.case == Case::Unachievable {
+            let row = Row::new(case, "unachievable_workloads_kept", "", Better::Higher);
             section.rows.extend(self.rows(&row, |method| self.kept(method)));
         }
         section.figures = NAMES.iter().enumerate().map(|(place, name)| self.figure(place, name)).collect();
@@ -137,7 +137,7 @@ fn title(case: Case) -> &'static str {
         Case::Death => "SLO_A, the host of tpcc1 is gone",
         Case::Loss => "SLO_A, hosts do not hear of each other for a while",
         Case::Neighbour => "SLO_A, but tpcc1 has 30 s, and asks three times as much for 20 s",
-        Case::Infeasible => "SLO_B, a quarter more to do: more than can be kept",
+        Case::Unachievable => "SLO_B, a quarter more to do: more than can be kept",
     }
 }
 

@@ -74,12 +74,20 @@ enum Case {
     /// SLO_A, but tpcc1 has time, and asks three times as much for a while: more than the array can do.
     Neighbour,
     /// SLO_B with a quarter more to do: not all goals can be kept.
-    Infeasible,
+    Unachievable,
 }
 
 impl Case {
-    const ALL: [Self; 8] =
-        [Self::SloA, Self::SloB, Self::Bursts, Self::Join, Self::Death, Self::Loss, Self::Neighbour, Self::Infeasible];
+    const ALL: [Self; 8] = [
+        Self::SloA,
+        Self::SloB,
+        Self::Bursts,
+        Self::Join,
+        Self::Death,
+        Self::Loss,
+        Self::Neighbour,
+        Self::Unachievable,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -90,7 +98,7 @@ impl Case {
             Self::Death => "death",
             Self::Loss => "loss",
             Self::Neighbour => "neighbour",
-            Self::Infeasible => "infeasible",
+            Self::Unachievable => "unachievable",
         }
     }
 
@@ -102,7 +110,7 @@ impl Case {
     /// Goals in milliseconds.
     const fn goals(self) -> [u64; 4] {
         match self {
-            Self::SloB | Self::Infeasible => [400, 400, 250, 250],
+            Self::SloB | Self::Unachievable => [400, 400, 250, 250],
             Self::Neighbour => [250, 250, 800, 30_000],
             _ => [250, 250, 800, 800],
         }
@@ -117,7 +125,7 @@ impl Case {
             let mut habits = if web { Habits::web() } else { Habits::tpcc() };
             match self {
                 Self::Bursts if !web => habits.varies *= 2.0,
-                Self::Infeasible => habits.rate_per_s *= 1.25,
+                Self::Unachievable => habits.rate_per_s *= 1.25,
                 Self::Neighbour if place == 3 => habits.rate_per_s *= SURGE as f64,
                 _ => {}
             }

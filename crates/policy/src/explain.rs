@@ -1,0 +1,267 @@
+//! Every sentence about a decision of a controller, wherever it is enforced.
+//!
+//! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that the
+//! same reason reads the same for a pool of `serve` and for what `guard` watches.
+
+use evenkeel_control::Duration;
+use evenkeel_control::pool::guarantee::Binding;
+use evenkeel_control::pool::slots::Missed;
+use evenkeel_control::response::{self, ClientReason};
+use evenkeel_control::slots;
+use evenkeel_control::throughput::{self, Limit, Rate};
+
+use crate::tenant::Percentile;
+
+/// What an enforcement point throttles for a latency target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throttles {
+    /// Tenants of a pool: requests wait in the queue.
+    Tenants,
+    /// Clients of a target: packets wait.
+    Clients,
+}
+
+impl Throttles {
+    const fn one(self) -> &'static str {
+        match self {
+            Self::Tenants => "tenant",
+            Self::Clients => "client",
+        }
+    }
+}
+
+fn ms(duration: &Duration) -> String {
+    format!("{:.2} ms", duration.as_millis_f64())
+}
+
+/// Why a latency target has the decision that it has.
+pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
+    use response::Reason;
+    let one = throttles.one();
+    match reason {
+        Reason::NotEnoughData => "no read that counts has been seen yet".into(),
+        Reason::Idle => format!("only noisy {one}s have read for a while: no read waits for them"),
+        Reason::SignalLost => format!("nothing has completed for a while: no {one} is throttled on old figures"),
+        Reason::UnderTarget { measured, target } => {
+            format!("reads take {} < target {}; no {one} is throttled", ms(measured), ms(target))
+        }
+        Reason::NoNoisy { measured, target } => format!(
+            "reads take {} > target {}, but no {one} that may be throttled moves enough to be the cause",
+            ms(measured),
+            ms(target)
+        ),
+        Reason::ReadsOverTarget { measured, target } => {
+            format!("reads take {} > target {}: throttling noisy {one}s more", ms(measured), ms(target))
+        }
+        Reason::ReadsUnderTarget { measured, target } => {
+            format!("reads take {} < target {}: throttling noisy {one}s less", ms(measured), ms(target))
+        }
+        Reason::AwaitingEffect { target } => {
+            format!("the throttle was changed just now; its effect is not measured yet (target {})", ms(target))
+        }
+        Reason::KnownBurst { held } => {
+            format!("these noisy {one}s are known: the delay of {} that was right before is in force again", ms(held))
+        }
+        Reason::Unachievable { measured, target } => format!(
+            "reads take {} > target {}, although every noisy {one} is throttled as far as allowed: raise the target or max_delay, or move load away",
+            ms(measured),
+            ms(target)
+        ),
+        Reason::TestingEffect { delay } => format!(
+            "reads stay slow with all noisy {one}s throttled by {}: for some seconds the throttle is released and applied in turn, to see whether it has an effect",
+            ms(delay)
+        ),
+        Reason::Ineffective { delay } => format!(
+            "a delay of {}, released and applied in turn, changed neither load nor latency: the noisy {one}s are not the cause, or go by their reservations",
+            ms(delay)
+        ),
+    }
+}
+
+/// Why a tenant or client is throttled as much as it is.
+pub fn throttled(reason: &ClientReason) -> String {
+    match reason {
+        ClientReason::SameForAll => "the same for all that are noisy".into(),
+        ClientReason::ShareOfLoad { share } => format!("it makes {:.0} % of the noisy load", 100.0 * share),
+        ClientReason::LongestWait => "with more its requests would wait longer than max_delay".into(),
+        ClientReason::LargestDelay => "more is not allowed".into(),
+    }
+}
+
+/// A rate as people read it.
+pub fn rate(unit: Rate, value: f64) -> String {
+    match unit {
+        _ if !value.is_finite() => "no limit".into(),
+        Rate::BytesPerS(_) if value >= 1e5 => format!("{:.1} MB/s", value / 1e6),
+        Rate::BytesPerS(_) => format!("{value:.0} B/s"),
+        Rate::RequestsPerS(_) => format!("{value:.0} requests/s"),
+    }
+}
+
+/// Why the limit that keeps a throughput guarantee is what it is. `binding`: what limited a tenant of a pool in the last
+/// interval; `None` for a control group on a cached device.
+pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
+    use throughput::Reason;
+    let rate = |value: f64| rate(limit.limit, value);
+    let assigned = rate(limit.limit.value() as f64);
+    match limit.reason {
+        Reason::NotEnoughData => format!("nothing has been measured yet: the guarantee of {assigned} is the limit"),
+        Reason::AsGuaranteed => format!("the guarantee of {assigned} is the limit"),
+        Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
+        Reason::AppLimited { measured, limit } => {
+            format!(
+                "it asked for {}, less than the {} that it may have; the limit stays at {assigned}",
+                rate(measured),
+                rate(limit)
+            )
+        }
+        Reason::Compensating { measured, guaranteed, miss_rate } => {
+            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
+            match binding {
+                Some(_) => format!(
+                    "it got {measured} of {guaranteed} guaranteed: the limit of {assigned} makes up for the time that the device takes"
+                ),
+                None => format!(
+                    "it got {measured} of {guaranteed} guaranteed, and {:.1} % of its bytes missed the cache: the limit of {assigned} makes up for that",
+                    100.0 * miss_rate
+                ),
+            }
+        }
+        Reason::Repaying { measured, guaranteed, owed } => format!(
+            "it got {} of {} guaranteed and is owed {:.1} s of its guarantee: the limit of {assigned} repays some of that",
+            rate(measured),
+            rate(guaranteed),
+            owed / guaranteed.max(f64::MIN_POSITIVE)
+        ),
+        Reason::GivingBack { measured, guaranteed, .. } => format!(
+            "it got {} of {} guaranteed and has had more than was due: the limit of {assigned} takes that back",
+            rate(measured),
+            rate(guaranteed)
+        ),
+        Reason::Unachievable { measured, guaranteed, attainable } => {
+            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
+            match binding {
+                Some(_) => unachievable(&measured, &guaranteed, &assigned),
+                None => format!(
+                    "it got {measured} of {guaranteed} guaranteed: with so many misses the slow device can give {}; limit {assigned}",
+                    rate(attainable)
+                ),
+            }
+        }
+        Reason::AtCeiling { measured, guaranteed } => {
+            let (measured, guaranteed) = (rate(measured), rate(guaranteed));
+            match binding {
+                Some(_) => unachievable(&measured, &guaranteed, &assigned),
+                None => format!(
+                    "it got {measured} of {guaranteed} guaranteed, and the limit of {assigned} is as high as it may be"
+                ),
+            }
+        }
+        Reason::OtherLimit { in_force } => match binding {
+            Some(Binding::Reservation) => {
+                format!("its reservation is higher and wins; {assigned} would be the limit, and nothing is learned")
+            }
+            Some(Binding::Limit(owner)) => format!(
+                "throttled by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",
+                owner.name()
+            ),
+            None => format!("another limit was found in io.max ({}): nothing is learned from it", rate(in_force)),
+        },
+        Reason::NoSolution { measured, guaranteed } => format!(
+            "it got {} of {} guaranteed, where the published equation has no solution: the limit of {assigned} is as high as it may be",
+            rate(measured),
+            rate(guaranteed)
+        ),
+        Reason::SlowDeviceUnknown => {
+            format!("the published method needs to see the slow device busy first; the limit stays at {assigned}")
+        }
+        Reason::CountersReset => format!("measured anew after a pause; the limit stays at {assigned}"),
+        Reason::SignalLost => format!("nothing can be measured: the guarantee of {assigned} is the limit"),
+    }
+}
+
+fn unachievable(measured: &str, guaranteed: &str, assigned: &str) -> String {
+    format!(
+        "it got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be kept now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
+    )
+}
+
+/// Why a tenant has the slots that it has. `has_target`: a tenant without a latency target yields to the others.
+pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
+    use slots::Reason;
+    match reason {
+        Reason::Unbounded => "the method sets no bound".into(),
+        Reason::ByWeight => "its share of the total by weight".into(),
+        Reason::Idle => "it asks for nothing at present".into(),
+        Reason::EqualMargin { tightness } => {
+            format!("all targets are met, and could be met at {:.0} % of what they are", 100.0 * tightness)
+        }
+        Reason::Kept if !has_target => "as much as it has use for; not all targets can be met".into(),
+        Reason::Unachievable { feasible_at } if !has_target => {
+            let yields = "it has no target and yields, and not all targets can be met";
+            feasible_at.map_or_else(
+                || yields.into(),
+                |scale| format!("{yields}; they could if they were {scale:.1} times as large"),
+            )
+        }
+        Reason::Kept => "as much as its target needs; not all targets can be met".into(),
+        Reason::Unachievable { feasible_at: Some(scale) } => {
+            format!(
+                "its target cannot be met beside the others; all could be met if they were {scale:.1} times as large"
+            )
+        }
+        Reason::Unachievable { feasible_at: None } => {
+            "its target cannot be met beside the others, and not even ten times as large".into()
+        }
+        Reason::ByLatency => "it follows the latency of the device".into(),
+    }
+}
+
+/// A latency target that a tenant has missed.
+pub fn missed(missed: &Missed) -> String {
+    let (figure, target) = (missed.figure.as_millis_f64(), missed.goal.time.as_millis_f64());
+    let percentile = Percentile::from(missed.goal.statistic);
+    let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
+    format!("{percentile} {figure:.1} ms > target {target:.1} ms{because}")
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::Instant;
+    use evenkeel_control::mclock::Qos;
+    use evenkeel_control::pool::slots::ResponseGoal;
+
+    use super::*;
+    use crate::config::{Config, Pool};
+
+    #[test]
+    fn a_missed_target_is_told_with_its_figure_and_reason() {
+        let pool = Config::default().control(&Pool::default());
+        let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
+        let mut one = Missed {
+            tenant: pool.join(Instant::ZERO, Qos::default()),
+            goal: ResponseGoal::mean(Duration::from_millis(10)),
+            figure: Duration::from_micros(12_540),
+            untold: 3,
+            reason: None,
+        };
+        assert_eq!(missed(&one), "mean 12.5 ms > target 10.0 ms");
+        one.reason = Some(slots::Reason::Unachievable { feasible_at: Some(1.5) });
+        let told = missed(&one);
+        assert!(told.ends_with(
+            "10.0 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large"
+        ));
+    }
+
+    #[test]
+    fn a_tenant_without_a_target_is_not_said_to_miss_one() {
+        let unachievable = [Some(1.5), None].map(|feasible_at| slots::Reason::Unachievable { feasible_at });
+        for reason in unachievable.iter().chain([&slots::Reason::Kept]) {
+            let (with, without) = (slots(reason, true), slots(reason, false));
+            assert!(with.contains("its target"), "{with}");
+            assert!(!without.contains("its target") && without.contains("not all targets can be met"), "{without}");
+        }
+        assert!(slots(&unachievable[0], false).ends_with("1.5 times as large"));
+        assert_eq!(slots(&slots::Reason::Idle, false), slots(&slots::Reason::Idle, true));
+    }
+}
