@@ -10,7 +10,7 @@ use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
 use serde::Deserialize;
 
-use super::content::SECTOR;
+use crate::content::{SECTOR, mix};
 
 /// The most connections of one job.
 const MAX_CONNECTIONS: u32 = 65_536;
@@ -57,7 +57,7 @@ pub(crate) enum Headers {
 /// there, keys have these names with `_` for `-`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct JobOptions {
+pub struct JobOptions {
     /// Requests to send [default: read]
     #[arg(long, value_enum)]
     op: Option<Mode>,
@@ -134,7 +134,7 @@ pub(crate) struct JobOptions {
 
 /// One job, complete and checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub struct Job {
     pub(crate) name: String,
     pub(crate) target: Target,
     pub(crate) mode: Mode,
@@ -293,7 +293,7 @@ struct JobFile {
 ///
 /// # Errors
 /// A file that cannot be read or does not describe jobs; names the job and the key.
-pub(crate) fn read_file(
+fn read_file(
     path: &Path,
     uri: Option<&str>,
     defaults: &JobOptions,
@@ -302,11 +302,38 @@ pub(crate) fn read_file(
     parse_file(&text, uri, defaults).with_context(|| format!("in the job file {}", path.display()))
 }
 
+/// The jobs that a command line asks for: those of the job file, or one for `uri`.
+///
+/// # Errors
+/// Neither of them, a file that cannot be read or does not describe jobs, or options that contradict each other.
+pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: u64) -> anyhow::Result<Vec<Job>> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let listed = match (file, uri) {
+        (Some(path), uri) => read_file(path, uri, options)?,
+        (None, Some(uri)) => vec![("load".to_owned(), uri.parse()?, options.clone())],
+        (None, None) => bail!("give a URI or --jobs FILE"),
+    };
+    let several = listed.len() > 1;
+    let with_seed = |(index, (name, target, options)): (usize, (String, Target, JobOptions))| {
+        // A single job uses the seed as it is, so that its content can be checked later.
+        let seed = if several { mix(seed ^ index as u64) } else { seed };
+        options.job(&name, target, seed, cores).with_context(|| format!("job `{name}`"))
+    };
+    listed.into_iter().enumerate().map(with_seed).collect()
+}
+
+/// A seed that differs between runs.
+pub fn seed_from_time() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    // 32 bits are easier to type again.
+    mix(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32
+}
+
 /// The jobs in the text of a job file that names every URI.
 ///
 /// # Errors
 /// A text that does not describe jobs; names the job and the key.
-pub(crate) fn parse_jobs(text: &str, seed: u64) -> anyhow::Result<Vec<Job>> {
+pub fn parse_jobs(text: &str, seed: u64) -> anyhow::Result<Vec<Job>> {
     let listed = parse_file(text, None, &JobOptions::default())?;
     let job = |(name, target, options): (String, Target, JobOptions)| options.job(&name, target, seed, 1);
     listed.into_iter().map(job).collect()

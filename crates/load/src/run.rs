@@ -13,16 +13,16 @@ use evenkeel_nbd::wire::{TransmissionFlags, reply};
 use evenkeel_policy::uri::Target;
 use evenkeel_server::dial::{self, DialError};
 
-use super::connection::Connection;
-use super::content::Content;
-use super::job::Job;
-use super::journal::{Journal, Record};
-use super::measure::Tally;
-use super::model::{Holds, Model};
-use super::pace::Pace;
-use super::region::{Region, partition};
-use super::stream::{Range, Stream, connection_seed};
-use super::worker::{Message, Shared, Summary, Worker};
+use crate::connection::Connection;
+use crate::content::Content;
+use crate::job::Job;
+use crate::journal::{Journal, Record};
+use crate::measure::Tally;
+use crate::model::{Holds, Model};
+use crate::pace::Pace;
+use crate::region::{Region, partition};
+use crate::stream::{Range, Stream, connection_seed};
+use crate::worker::{Message, Shared, Summary, Worker};
 
 /// Blocks that a checking run can keep track of: 512 MiB of memory.
 const MAX_GRAINS: u64 = 64 << 20;
@@ -44,14 +44,14 @@ pub(crate) struct Second {
 }
 
 /// What a job measured.
-pub(crate) struct JobResult {
-    pub(super) job: Job,
-    pub(super) connected: Connected,
-    pub(super) total: Tally,
+pub struct JobResult {
+    pub(crate) job: Job,
+    pub(crate) connected: Connected,
+    pub(crate) total: Tally,
     /// Every second that all its threads have finished.
     pub(crate) seconds: Vec<Second>,
     /// Threads' summaries put together: the longest time, the sums of the rest.
-    pub(super) summary: Summary,
+    pub(crate) summary: Summary,
     /// Threads that have reported each second of [`JobResult::seconds`] still to come.
     open: BTreeMap<u32, (Tally, u32)>,
     finished: u32,
@@ -59,11 +59,11 @@ pub(crate) struct JobResult {
 
 /// What goes beyond the jobs themselves.
 #[derive(Default)]
-pub(crate) struct Extras<'a> {
+pub struct Extras<'a> {
     /// Where durable writes are recorded.
-    pub(super) journal: Option<&'a Journal>,
+    pub journal: Option<&'a Journal>,
     /// A record to hold the (single) job's volume against, instead of running.
-    pub(super) record: Option<&'a Record>,
+    pub record: Option<&'a Record>,
 }
 
 /// Runs the jobs together until each has ended, and returns what they measured. `watch` is called
@@ -71,7 +71,7 @@ pub(crate) struct Extras<'a> {
 ///
 /// # Errors
 /// What keeps the jobs from starting. What goes wrong later is in the results.
-pub(crate) fn run(
+pub fn run(
     jobs: &[Job],
     extras: &Extras<'_>,
     stop: &AtomicBool,
@@ -355,12 +355,12 @@ impl JobResult {
     }
 
     /// Bytes of those requests, each second.
-    pub(crate) fn bytes_per_s(&self) -> f64 {
+    pub fn bytes_per_s(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.bytes).sum(), self.elapsed_s())
     }
 
     /// The `q` quantile (`0.0..=1.0`) of the latency of all requests, in milliseconds.
-    pub(crate) fn latency_ms(&self, q: f64) -> f64 {
+    pub fn latency_ms(&self, q: f64) -> f64 {
         self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
     }
 
@@ -370,12 +370,12 @@ impl JobResult {
     }
 
     /// What went wrong, if anything did.
-    pub(crate) fn failure(&self) -> Option<&str> {
+    pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }
 }
 
 /// A rate; 0 when no time has passed.
-pub(super) fn per_second(count: u64, elapsed_s: f64) -> f64 {
+pub(crate) fn per_second(count: u64, elapsed_s: f64) -> f64 {
     if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
 }

@@ -17,22 +17,37 @@ use std::sync::Mutex;
 
 use anyhow::{Context, bail, ensure};
 
-use super::content::SECTOR;
-use super::model::Floor;
+use crate::content::SECTOR;
+use crate::job::Job;
+use crate::model::Floor;
 
 const MAGIC: &str = "evenkeel-journal 1";
 
 /// Where durable ranges are recorded; shared by the threads of a job.
-pub(super) struct Journal {
+pub struct Journal {
     out: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Journal {
-    /// Opens `path` (`-` is standard output) and records seed and grain.
+    /// The journal of `job` in `path` (`-` is standard output).
     ///
     /// # Errors
-    /// A file that cannot be written.
-    pub(super) fn create(path: &Path, seed: u64, grain: u64) -> anyhow::Result<Self> {
+    /// A job whose writes cannot be recorded, or a file that cannot be written.
+    pub fn of(job: &Job, path: &Path) -> anyhow::Result<Self> {
+        ensure!(
+            job.fua || job.flush_every.is_some(),
+            "--journal records what becomes durable: add --fua or --flush-every"
+        );
+        ensure!(
+            job.trim_percent == 0 && job.zero_percent == 0,
+            "--journal needs writes whose content can be recognised: leave --trim-percent and --zero-percent out"
+        );
+        ensure!(job.grain().is_multiple_of(SECTOR), "--journal needs block sizes that are multiples of 512");
+        Self::create(path, job.seed, job.grain())
+    }
+
+    /// Opens `path` and records seed and grain.
+    fn create(path: &Path, seed: u64, grain: u64) -> anyhow::Result<Self> {
         let mut out: Box<dyn Write + Send> = if path == Path::new("-") {
             Box::new(io::stdout())
         } else {
@@ -48,7 +63,7 @@ impl Journal {
     ///
     /// # Errors
     /// A journal that cannot be written.
-    pub(super) fn append(&self, floors: &[Floor]) -> io::Result<()> {
+    pub(crate) fn append(&self, floors: &[Floor]) -> io::Result<()> {
         let mut text = String::new();
         for floor in floors {
             text.push_str(&format!("{} {} {}\n", floor.offset, floor.length, floor.generation));
@@ -60,13 +75,13 @@ impl Journal {
 
 /// A journal that was read back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub struct Record {
     /// Seed of the content.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     /// Unit of all ranges, in bytes.
-    pub(super) grain: u64,
+    pub(crate) grain: u64,
     /// The ranges, oldest first.
-    pub(super) floors: Vec<Floor>,
+    pub(crate) floors: Vec<Floor>,
 }
 
 impl Record {
@@ -74,7 +89,7 @@ impl Record {
     ///
     /// # Errors
     /// A file that is not a journal; names the line.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
         // Serial lines turn line ends into CR LF.
         let text = String::from_utf8_lossy(&bytes).replace('\r', "");

@@ -21,13 +21,13 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::connection::{Batch, Connection, Sender};
-use super::job::Job;
-use super::journal::Journal;
-use super::measure::{INTERVAL_NS, Tally};
-use super::pace::Due;
-use super::region::Region;
-use super::stream::Op;
+use crate::connection::{Batch, Connection, Sender};
+use crate::job::Job;
+use crate::journal::Journal;
+use crate::measure::{INTERVAL_NS, Tally};
+use crate::pace::Due;
+use crate::region::Region;
+use crate::stream::Op;
 
 /// Room for this many bytes of answers in one receive. Larger ones no longer help, and this stays in the cache.
 const RECEIVE_BUFFER: usize = 512 << 10;
@@ -52,7 +52,7 @@ enum Phase {
 }
 
 /// News from a worker.
-pub(super) enum Message {
+pub(crate) enum Message {
     /// What was counted in a whole second of the measured run.
     Second { job: usize, second: u32, tally: Tally },
     /// The worker is through.
@@ -61,43 +61,43 @@ pub(super) enum Message {
 
 /// How a worker's part of a job went.
 #[derive(Debug, Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// Why it ended early.
-    pub(super) failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// The first request that was answered with an error.
-    pub(super) first_error: Option<String>,
+    pub(crate) first_error: Option<String>,
     /// What was counted after the last whole second.
-    pub(super) rest: Option<Tally>,
+    pub(crate) rest: Option<Tally>,
     /// Requests that were due and not sent when the run ended (open loop).
-    pub(super) unsent: u64,
+    pub(crate) unsent: u64,
     /// Requests without an answer when it ended.
-    pub(super) unanswered: u64,
+    pub(crate) unanswered: u64,
     /// Length of the measured part, to its end or the last answer, whichever is later.
-    pub(super) measured_ns: u64,
+    pub(crate) measured_ns: u64,
     /// Processor time of this thread during the run, warm-up included.
-    pub(super) cpu_ns: u64,
+    pub(crate) cpu_ns: u64,
     /// Requests answered during the run, warm-up included.
-    pub(super) answered: u64,
+    pub(crate) answered: u64,
     /// Bytes of reads that were compared with what the volume may hold.
-    pub(super) verified_bytes: u64,
+    pub(crate) verified_bytes: u64,
 }
 
 /// What a worker shares with the others.
 #[derive(Clone)]
-pub(super) struct Shared<'a> {
-    pub(super) job_index: usize,
-    pub(super) job: &'a Job,
-    pub(super) payload: &'a [u8],
-    pub(super) journal: Option<&'a Journal>,
-    pub(super) stop: &'a AtomicBool,
-    pub(super) ready: &'a Barrier,
+pub(crate) struct Shared<'a> {
+    pub(crate) job_index: usize,
+    pub(crate) job: &'a Job,
+    pub(crate) payload: &'a [u8],
+    pub(crate) journal: Option<&'a Journal>,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) ready: &'a Barrier,
     /// Whether this is a check of what is known already: no run, only reading back.
-    pub(super) check_only: bool,
-    pub(super) mailbox: Mailbox<Message>,
+    pub(crate) check_only: bool,
+    pub(crate) mailbox: Mailbox<Message>,
 }
 
 /// One thread with its connections and the regions that they use.
-pub(super) struct Worker<'a> {
+pub(crate) struct Worker<'a> {
     shared: Shared<'a>,
     connections: Vec<Connection>,
     regions: Vec<Region>,
@@ -115,7 +115,7 @@ impl<'a> Worker<'a> {
     ///
     /// # Errors
     /// When the system refuses the descriptors it needs.
-    pub(super) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> anyhow::Result<Self> {
+    pub(crate) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> anyhow::Result<Self> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot create an epoll set")?;
         for (index, connection) in connections.iter().enumerate() {
             epoll::add(&poll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)?;
@@ -148,8 +148,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Fills, runs and checks as the job says, and reports to the mailbox.
-    pub(super) fn run(mut self) {
-        // Everybody waits for everybody, also for one that failed.
+    pub(crate) fn run(mut self) {
+        // Each waits for all others, also for one that failed.
         let filled = if self.shared.job.fill { self.drive(Phase::Fill) } else { Ok(()) };
         self.shared.ready.wait();
         let result = filled.and_then(|()| self.run_and_check());
