@@ -86,7 +86,7 @@ fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Jour
         !(json && path == std::path::Path::new("-")),
         "--journal - and --json would both write to standard output: give the journal a file"
     );
-    Journal::of(job, path)
+    Ok(Journal::of(job, path)?)
 }
 
 /// A line on the terminal; nothing where standard error is none.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use evenkeel_nbd::client::{Connected, Expect, Replies, Request, Sink};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 
+use crate::error::{At, Error};
 use crate::measure::Tally;
 use crate::model::{Floor, Holds, Mismatch, Ticket};
 use crate::pace::Pace;
@@ -311,14 +312,14 @@ impl Connection {
         region: &mut Region,
         batch: &mut Batch,
         clock: impl Fn() -> u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), Error> {
         let carried = self.carry.len();
         buffer[..carried].copy_from_slice(&self.carry);
         let received = match rustix::net::recv(&self.socket, &mut buffer[carried..], rustix::net::RecvFlags::empty()) {
-            Ok((0, _)) => anyhow::bail!("the server closed the connection"),
+            Ok((0, _)) => return Err(Error::Server("the server closed the connection".into())),
             Ok((received, _)) => received,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(anyhow::Error::from(error).context("the connection broke")),
+            Err(error) => return Err(error).at("the connection broke"),
         };
         let now = clock();
         self.heard = now;

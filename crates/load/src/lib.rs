@@ -16,6 +16,7 @@
 
 mod connection;
 mod content;
+mod error;
 mod job;
 mod journal;
 mod measure;
@@ -28,6 +29,7 @@ mod send;
 mod stream;
 mod worker;
 
+pub use error::Error;
 pub use job::{Job, JobOptions, jobs, parse_jobs, seed_from_time};
 pub use journal::{Journal, Record};
 pub use report::{Report, check_result, progress_line};
