@@ -13,7 +13,6 @@ use signal_hook::consts::SIGXFSZ;
 mod config_cmd;
 mod control;
 mod demo;
-mod exchange;
 mod guard;
 mod http;
 mod load;

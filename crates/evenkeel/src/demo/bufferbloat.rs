@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
+use evenkeel_load::JobResult;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::Emulate;
 use evenkeel_policy::units::Bytes;
@@ -20,7 +21,6 @@ use serde::Serialize;
 
 use super::phase::{self, Bulk, Phase, phases};
 use super::{picture, svg};
-use crate::load::{self, JobResult};
 use crate::report;
 
 /// Options of `evenkeel demo bufferbloat`.
@@ -247,8 +247,8 @@ fn measure(
     stop: &AtomicBool,
     progress: &ProgressBar,
 ) -> anyhow::Result<Measured> {
-    let jobs = load::job::parse_jobs(jobs, 1)?;
-    let results = load::run_jobs(&jobs, &load::Extras::default(), stop, &mut |_| progress.tick())?;
+    let jobs = evenkeel_load::parse_jobs(jobs, 1)?;
+    let results = evenkeel_load::run(&jobs, &evenkeel_load::Extras::default(), stop, &mut |_| progress.tick())?;
     if let Some(failure) = results.iter().find_map(JobResult::failure) {
         bail!("{failure}");
     }
@@ -421,7 +421,7 @@ mod tests {
         let config = Config::parse(&config(folder), "demo").unwrap();
         assert_eq!((config.pools.len(), config.volumes.len()), (SETTINGS.len() + 1, 2 * SETTINGS.len()));
         for setting in &SETTINGS {
-            assert_eq!(load::job::parse_jobs(&jobs(folder, setting, Bulk::USUAL, 1, 5), 1).unwrap().len(), 3);
+            assert_eq!(evenkeel_load::parse_jobs(&jobs(folder, setting, Bulk::USUAL, 1, 5), 1).unwrap().len(), 3);
         }
     }
 

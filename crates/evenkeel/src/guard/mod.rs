@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use evenkeel_cluster::reach;
 use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
@@ -17,7 +18,6 @@ use evenkeel_policy::config::Status;
 use serde::de::DeserializeOwned;
 
 use crate::control::{Certificates, PATIENCE, Site, path};
-use crate::exchange::reach;
 use crate::output;
 pub(crate) use http::Decisions;
 

@@ -27,7 +27,6 @@ use super::act::Actor;
 use super::certificates::Certificates;
 use super::exchange::SharedArrays;
 use super::osd_threads::Osds;
-use crate::exchange;
 use crate::output;
 use crate::serve::systemd::{self, Condition, Watchdog};
 use crate::signals;
@@ -66,7 +65,7 @@ pub(super) struct Shared {
     agent: Agent,
     keeper: Keeper,
     arrays: Arrays,
-    exchange: Option<Arc<exchange::Handle>>,
+    exchange: Option<Arc<evenkeel_cluster::Handle>>,
     osds: Option<Arc<Osds>>,
     acting: bool,
     acting_reason: String,
@@ -263,7 +262,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Has the slots of arrays decided together with other hosts, where there are any.
-fn start_exchange(config: &Config, shared: &Arc<Mutex<Shared>>) -> anyhow::Result<Option<Arc<exchange::Handle>>> {
+fn start_exchange(
+    config: &Config,
+    shared: &Arc<Mutex<Shared>>,
+) -> anyhow::Result<Option<Arc<evenkeel_cluster::Handle>>> {
     if config.arrays.is_empty() {
         return Ok(None);
     }
@@ -273,8 +275,8 @@ fn start_exchange(config: &Config, shared: &Arc<Mutex<Shared>>) -> anyhow::Resul
         );
         return Ok(None);
     }
-    let settings = exchange::Settings::of_this_host(&config.exchange)?;
-    let handle = Arc::new(exchange::start(settings, SharedArrays(Arc::clone(shared)))?);
+    let settings = evenkeel_cluster::Settings::of_this_host(&config.exchange)?;
+    let handle = Arc::new(evenkeel_cluster::start(settings, SharedArrays(Arc::clone(shared)))?);
     lock(shared).exchange = Some(Arc::clone(&handle));
     Ok(Some(handle))
 }

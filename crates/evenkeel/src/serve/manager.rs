@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::audit::{self, Caller};
 use super::source::{self, Source};
-use crate::exchange;
 
 /// Why a request to change something was turned down. Nothing has changed then.
 #[derive(Debug, Serialize)]
@@ -114,7 +113,7 @@ pub(crate) struct Manager {
     /// Held while a change is made, so that changes come one after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
     /// The exchange with other hosts, if this one takes part in it.
-    exchange: OnceLock<exchange::Handle>,
+    exchange: OnceLock<evenkeel_cluster::Handle>,
 }
 
 impl Manager {
@@ -128,7 +127,7 @@ impl Manager {
     }
 
     pub(crate) fn state(&self) -> State {
-        State { exchange: self.exchange.get().map(exchange::Handle::state), ..self.server.state() }
+        State { exchange: self.exchange.get().map(evenkeel_cluster::Handle::state), ..self.server.state() }
     }
 
     pub(crate) fn clients(&self) -> Clients {
@@ -136,7 +135,7 @@ impl Manager {
     }
 
     /// This server takes part in an exchange, from its start to its end.
-    pub(crate) fn exchange_with(&self, exchange: exchange::Handle) {
+    pub(crate) fn exchange_with(&self, exchange: evenkeel_cluster::Handle) {
         // It is started once.
         let _ = self.exchange.set(exchange);
     }

@@ -18,7 +18,6 @@ use evenkeel_policy::config::Status;
 use evenkeel_server::{Server, Start};
 use signal_hook::consts::SIGHUP;
 
-use crate::exchange::{self, ServedPools};
 use crate::output;
 use crate::signals::{self, Received, Sender};
 
@@ -26,11 +25,13 @@ pub(crate) mod audit;
 mod banner;
 mod holder;
 mod manager;
+mod pools;
 mod source;
 pub(crate) mod systemd;
 
 pub(crate) use audit::Caller;
 pub(crate) use manager::{Consent, Manager, Refusal};
+use pools::ServedPools;
 pub(crate) use source::own_files;
 use source::{Flags, Source};
 use systemd::{Condition, Watchdog};
@@ -85,7 +86,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let signals = signals::receive()?;
 
     let exchange = &loaded.config.exchange;
-    let exchange = (!exchange.etcd.is_empty()).then(|| exchange::Settings::of_this_host(exchange)).transpose()?;
+    let exchange =
+        (!exchange.etcd.is_empty()).then(|| evenkeel_cluster::Settings::of_this_host(exchange)).transpose()?;
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
@@ -94,7 +96,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     crate::http::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
     if let Some(settings) = exchange {
-        manager.exchange_with(exchange::start(settings, ServedPools(Arc::clone(&manager)))?);
+        manager.exchange_with(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
     }
 
     let reload = {

@@ -11,18 +11,18 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 const REMEMBERED: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     counts: BTreeMap<String, u64>,
     said: BTreeMap<(String, &'static str), Instant>,
 }
 
 impl Faults {
     /// Counts, by kind.
-    pub(super) fn counts(&self) -> &BTreeMap<String, u64> {
+    pub(crate) fn counts(&self) -> &BTreeMap<String, u64> {
         &self.counts
     }
 
-    pub(super) fn note(&mut self, now: Instant, host: &str, kind: &'static str, what: &str) {
+    pub(crate) fn note(&mut self, now: Instant, host: &str, kind: &'static str, what: &str) {
         *self.counts.entry(kind.to_owned()).or_default() += 1;
         let key = (host.to_owned(), kind);
         if self.said.get(&key).is_some_and(|&before| now.since(before) < AGAIN_AFTER && now >= before) {
@@ -37,7 +37,7 @@ impl Faults {
 }
 
 /// Name and sentence of a fault.
-pub(super) fn told(fault: &Fault) -> (&'static str, String) {
+pub(crate) fn told(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {
             ("future", format!("reports what is {ahead} periods ahead of our clock; set the clocks of both (NTP)"))

@@ -3,12 +3,12 @@
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_sim::workload::zipf::{Scatter, Zipf};
 
-use super::content::mix;
-use super::job::{Job, Mode, Pattern};
+use crate::content::mix;
+use crate::job::{Job, Mode, Pattern};
 
 /// What a request does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Op {
+pub(crate) enum Op {
     #[default]
     Read,
     Write,
@@ -19,18 +19,18 @@ pub(super) enum Op {
 
 /// One request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Planned {
-    pub(super) op: Op,
-    pub(super) offset: u64,
-    pub(super) length: u64,
+pub(crate) struct Planned {
+    pub(crate) op: Op,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
 }
 
 /// A part of the volume. Start and length are multiples of every block size it is used with,
 /// or its end is rounded down to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) start: u64,
-    pub(super) length: u64,
+pub(crate) struct Range {
+    pub(crate) start: u64,
+    pub(crate) length: u64,
 }
 
 /// One of the block sizes of a stream.
@@ -43,7 +43,7 @@ struct Size {
 }
 
 /// The endless request stream of one connection.
-pub(super) struct Stream {
+pub(crate) struct Stream {
     rng: SplitMix64,
     range: Range,
     mode: Mode,
@@ -63,7 +63,7 @@ impl Stream {
     ///
     /// # Panics
     /// When the range is smaller than the largest block.
-    pub(super) fn new(job: &Job, range: Range, seed: u64, phase: f64) -> Self {
+    pub(crate) fn new(job: &Job, range: Range, seed: u64, phase: f64) -> Self {
         let mut weight = 0;
         let sizes: Vec<Size> = job
             .block_size
@@ -98,7 +98,7 @@ impl Stream {
     }
 
     /// The next request.
-    pub(super) fn next(&mut self) -> Planned {
+    pub(crate) fn next(&mut self) -> Planned {
         if self.flush_every.is_some_and(|every| self.writes_since_flush >= every) {
             self.writes_since_flush = 0;
             return Planned { op: Op::Flush, offset: 0, length: 0 };
@@ -172,14 +172,14 @@ impl Stream {
 }
 
 /// The seed of connection `index` of a job.
-pub(super) fn connection_seed(job_seed: u64, index: u32) -> u64 {
+pub(crate) fn connection_seed(job_seed: u64, index: u32) -> u64 {
     mix(job_seed ^ mix(u64::from(index)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::job::{JobOptions, SizeMix};
+    use crate::job::{JobOptions, SizeMix};
 
     const RANGE: Range = Range { start: 1 << 20, length: 10 << 20 };
 

@@ -3,10 +3,10 @@
 use evenkeel_nbd::wire::Errno;
 use hdrhistogram::Histogram;
 
-use super::stream::Op;
+use crate::stream::Op;
 
 /// Length of an interval in nanoseconds.
-pub(super) const INTERVAL_NS: u64 = 1_000_000_000;
+pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
 /// Latencies are told apart from 100 ns to an hour (longer ones count as an hour) to three digits.
 const LOWEST_NS: u64 = 100;
 const HIGHEST_NS: u64 = 3_600_000_000_000;
@@ -14,15 +14,15 @@ const DIGITS: u8 = 3;
 
 /// Requests, bytes and latencies of one kind of request.
 #[derive(Clone, Debug)]
-pub(super) struct OpStats {
+pub(crate) struct OpStats {
     /// Requests answered without error.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
     /// Their bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Their latencies in nanoseconds.
-    pub(super) latency_ns: Histogram<u64>,
+    pub(crate) latency_ns: Histogram<u64>,
     /// Sum of the latencies, which the histogram knows only to its precision.
-    pub(super) sum_ns: u64,
+    pub(crate) sum_ns: u64,
 }
 
 impl OpStats {
@@ -33,7 +33,7 @@ impl OpStats {
     }
 
     /// Adds what `other` counted.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
         self.sum_ns += other.sum_ns;
@@ -42,7 +42,7 @@ impl OpStats {
 }
 
 /// Kinds of requests whose latencies are kept apart.
-pub(super) const KINDS: [&str; 3] = ["read", "write", "other"];
+pub(crate) const KINDS: [&str; 3] = ["read", "write", "other"];
 
 fn kind(op: Op) -> usize {
     match op {
@@ -53,7 +53,7 @@ fn kind(op: Op) -> usize {
 }
 
 /// Errors told apart, in the order of [`Tally::errors`].
-pub(super) const ERRORS: [(Errno, &str); 8] = [
+pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Perm, "EPERM"),
     (Errno::Io, "EIO"),
     (Errno::NoMem, "ENOMEM"),
@@ -66,11 +66,11 @@ pub(super) const ERRORS: [(Errno, &str); 8] = [
 
 /// What happened in some stretch of time.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// By kind, see [`KINDS`].
-    pub(super) ops: [OpStats; 3],
+    pub(crate) ops: [OpStats; 3],
     /// Requests answered with each of [`ERRORS`].
-    pub(super) errors: [u64; 8],
+    pub(crate) errors: [u64; 8],
 }
 
 impl Default for Tally {
@@ -82,7 +82,7 @@ impl Default for Tally {
 impl Tally {
     /// Counts a request answered without error.
     #[inline]
-    pub(super) fn done(&mut self, op: Op, bytes: u64, latency_ns: u64) {
+    pub(crate) fn done(&mut self, op: Op, bytes: u64, latency_ns: u64) {
         let stats = &mut self.ops[kind(op)];
         stats.requests += 1;
         stats.bytes += bytes;
@@ -91,13 +91,13 @@ impl Tally {
     }
 
     /// Counts a request answered with an error.
-    pub(super) fn failed(&mut self, errno: Errno) {
+    pub(crate) fn failed(&mut self, errno: Errno) {
         let at = ERRORS.iter().position(|&(known, _)| known == errno).unwrap_or(3);
         self.errors[at] += 1;
     }
 
     /// Adds what `other` counted.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.ops.iter_mut().zip(&other.ops) {
             mine.merge(theirs);
         }
@@ -107,7 +107,7 @@ impl Tally {
     }
 
     /// All kinds of requests together.
-    pub(super) fn all(&self) -> OpStats {
+    pub(crate) fn all(&self) -> OpStats {
         let mut all = self.ops[0].clone();
         all.merge(&self.ops[1]);
         all.merge(&self.ops[2]);
@@ -115,7 +115,7 @@ impl Tally {
     }
 
     /// Requests answered with an error.
-    pub(super) fn failures(&self) -> u64 {
+    pub(crate) fn failures(&self) -> u64 {
         self.errors.iter().sum()
     }
 }

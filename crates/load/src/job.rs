@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
@@ -10,7 +9,8 @@ use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
 use serde::Deserialize;
 
-use super::content::SECTOR;
+use crate::content::{SECTOR, mix};
+use crate::error::{At, Error, ensure};
 
 /// The most connections of one job.
 const MAX_CONNECTIONS: u32 = 65_536;
@@ -57,7 +57,7 @@ pub(crate) enum Headers {
 /// there, keys have these names with `_` for `-`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct JobOptions {
+pub struct JobOptions {
     /// Requests to send [default: read]
     #[arg(long, value_enum)]
     op: Option<Mode>,
@@ -134,7 +134,7 @@ pub(crate) struct JobOptions {
 
 /// One job, complete and checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub struct Job {
     pub(crate) name: String,
     pub(crate) target: Target,
     pub(crate) mode: Mode,
@@ -221,7 +221,7 @@ impl JobOptions {
     ///
     /// # Errors
     /// Options that contradict each other.
-    pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> anyhow::Result<Job> {
+    pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
         let nanos = |duration: Option<Duration>| duration.map(|d| d.0.as_nanos());
         let connections = self.connections.unwrap_or(1);
         let duration_ns =
@@ -260,23 +260,30 @@ impl JobOptions {
             seed,
         };
         ensure!(
+            Options,
             job.trim_percent + job.zero_percent <= 100,
             "--trim-percent and --zero-percent are more than 100 together"
         );
         // A week at most: far from any overflow, and a typing error rather than a plan.
         let longest = 7 * 86_400 * 1_000_000_000;
         ensure!(
+            Options,
             job.warmup_ns <= longest && job.duration_ns.is_none_or(|ns| (1..=longest).contains(&ns)),
             "--duration and --warmup are at most 7d each, and --duration is not 0"
         );
-        ensure!(job.timeout_ns > 0, "--timeout is not 0");
-        ensure!(job.busy_poll_ns <= 1_000_000, "--busy-poll is at most 1ms: no wake-up takes longer");
+        ensure!(Options, job.timeout_ns > 0, "--timeout is not 0");
+        ensure!(Options, job.busy_poll_ns <= 1_000_000, "--busy-poll is at most 1ms: no wake-up takes longer");
         if job.verify {
             ensure!(
+                Options,
                 job.block_size.0.iter().all(|(size, _)| size.is_multiple_of(SECTOR)),
                 "--verify needs block sizes that are multiples of {SECTOR}"
             );
-            ensure!(job.changes_data(), "--verify checks what this run has written: add --fill, or --op write or mix");
+            ensure!(
+                Options,
+                job.changes_data(),
+                "--verify checks what this run has written: add --fill, or --op write or mix"
+            );
         }
         Ok(job)
     }
@@ -293,20 +300,47 @@ struct JobFile {
 ///
 /// # Errors
 /// A file that cannot be read or does not describe jobs; names the job and the key.
-pub(crate) fn read_file(
+fn read_file(
     path: &Path,
     uri: Option<&str>,
     defaults: &JobOptions,
-) -> anyhow::Result<Vec<(String, Target, JobOptions)>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read the job file {}", path.display()))?;
-    parse_file(&text, uri, defaults).with_context(|| format!("in the job file {}", path.display()))
+) -> Result<Vec<(String, Target, JobOptions)>, Error> {
+    let text = std::fs::read_to_string(path).at_with(|| format!("cannot read the job file {}", path.display()))?;
+    parse_file(&text, uri, defaults).at_with(|| format!("in the job file {}", path.display()))
+}
+
+/// The jobs that a command line asks for: those of the job file, or one for `uri`.
+///
+/// # Errors
+/// Neither of them, a file that cannot be read or does not describe jobs, or options that contradict each other.
+pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: u64) -> Result<Vec<Job>, Error> {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let listed = match (file, uri) {
+        (Some(path), uri) => read_file(path, uri, options)?,
+        (None, Some(uri)) => vec![("load".to_owned(), uri.parse()?, options.clone())],
+        (None, None) => return Err(Error::Options("give a URI or --jobs FILE".into())),
+    };
+    let several = listed.len() > 1;
+    let with_seed = |(index, (name, target, options)): (usize, (String, Target, JobOptions))| {
+        // A single job uses the seed as it is, so that its content can be checked later.
+        let seed = if several { mix(seed ^ index as u64) } else { seed };
+        options.job(&name, target, seed, cores).at_with(|| format!("job `{name}`"))
+    };
+    listed.into_iter().enumerate().map(with_seed).collect()
+}
+
+/// A seed that differs between runs.
+pub fn seed_from_time() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    // 32 bits are easier to type again.
+    mix(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32
 }
 
 /// The jobs in the text of a job file that names every URI.
 ///
 /// # Errors
 /// A text that does not describe jobs; names the job and the key.
-pub(crate) fn parse_jobs(text: &str, seed: u64) -> anyhow::Result<Vec<Job>> {
+pub fn parse_jobs(text: &str, seed: u64) -> Result<Vec<Job>, Error> {
     let listed = parse_file(text, None, &JobOptions::default())?;
     let job = |(name, target, options): (String, Target, JobOptions)| options.job(&name, target, seed, 1);
     listed.into_iter().map(job).collect()
@@ -316,22 +350,23 @@ fn parse_file(
     text: &str,
     uri: Option<&str>,
     defaults: &JobOptions,
-) -> anyhow::Result<Vec<(String, Target, JobOptions)>> {
+) -> Result<Vec<(String, Target, JobOptions)>, Error> {
     let file: JobFile = toml::from_str(text)?;
-    ensure!(!file.job.is_empty(), "there is no [[job]]");
+    ensure!(JobFile, !file.job.is_empty(), "there is no [[job]]");
     let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
     for (index, mut table) in file.job.into_iter().enumerate() {
         let mut take = |key: &str| match table.remove(key) {
             Some(toml::Value::String(text)) => Ok(Some(text)),
-            Some(other) => bail!("job {}: {key} = {other} should be a text", index + 1),
+            Some(other) => Err(Error::JobFile(format!("job {}: {key} = {other} should be a text", index + 1))),
             None => Ok(None),
         };
         let name = take("name")?.unwrap_or_else(|| format!("job{}", index + 1));
         let uri = take("uri")?.or_else(|| uri.map(str::to_owned));
-        let uri = uri.with_context(|| format!("job `{name}` has no uri, and none is on the command line"))?;
-        let target = uri.parse().with_context(|| format!("job `{name}`"))?;
-        let options: JobOptions = table.try_into().with_context(|| format!("job `{name}`"))?;
-        ensure!(jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
+        let uri =
+            uri.ok_or_else(|| Error::JobFile(format!("job `{name}` has no uri, and none is on the command line")))?;
+        let target = uri.parse().at_with(|| format!("job `{name}`"))?;
+        let options: JobOptions = table.try_into().at_with(|| format!("job `{name}`"))?;
+        ensure!(JobFile, jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
         jobs.push((name, target, options.or(defaults)));
     }
     Ok(jobs)
@@ -406,7 +441,7 @@ mod tests {
             ("[[job]]\nuri = 5", "uri"),
             ("[[job]]\nname=\"a\"\nuri=\"nbd://h\"\n[[job]]\nname=\"a\"\nuri=\"nbd://h\"", "two jobs"),
         ] {
-            let error = format!("{:#}", parse_file(text, None, &JobOptions::default()).unwrap_err());
+            let error = parse_file(text, None, &JobOptions::default()).unwrap_err().in_full();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

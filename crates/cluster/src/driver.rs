@@ -1,194 +1,45 @@
-//! The exchange of statistics with other hosts, on a thread of its own: reports out, reports of all in, decisions.
-//!
-//! What it all means is decided in [`evenkeel_control::exchange`]; here are the clock, etcd, and the log.
+//! What is done when: reports at the ends of periods, decisions when all have reported or it is too late.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
+use std::time::Duration as StdDuration;
 
-use anyhow::{Context, anyhow};
 use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
 use evenkeel_control::exchange::section::{Section, Sizes};
-use evenkeel_control::exchange::{Fault, Presence, Report, Round, Standing};
+use evenkeel_control::exchange::{Fault, Presence, Report, Standing};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::config;
 use evenkeel_policy::exchange::{Pools, Record, Unreadable, VERSION};
 use evenkeel_policy::state::{ExchangeState, HostState, SectionState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-mod etcd;
-mod faults;
-mod pools;
-mod publish;
-mod reach;
-#[cfg(test)]
-mod tests;
-mod watcher;
-
-use etcd::Traffic;
-use faults::Faults;
-pub(crate) use pools::{ServedPools, sums};
-pub(crate) use reach::reach;
-use watcher::Wanted;
+use crate::error::Error;
+use crate::etcd::Traffic;
+use crate::event::Event;
+use crate::faults::{self, Faults};
+use crate::member::{self, Member};
+use crate::publish;
+use crate::settings::Settings;
+use crate::watcher::{self, Wanted};
 
 /// Changes that wait to be looked at; the sender waits when there are more.
 const EVENTS: usize = 1_024;
 /// How long good-bye may take.
 const GOOD_BYE: StdDuration = StdDuration::from_secs(2);
 
-/// Who reports and decides: the pools of this host.
-pub(crate) trait Member: Send + 'static {
-    /// What the tenants of this host did since the last call.
-    fn report(&mut self) -> Pools;
-    /// All hosts' reports of one period, or all sections' sums. `ramp`: how much of its share this host takes, 0 to 1.
-    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64);
-    /// The exchange is lost: this host is on its own until the next call of [`Member::decide`].
-    fn alone(&mut self);
-}
-
-/// How this host takes part.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) exchange: config::Exchange,
-    /// Name of this host.
-    pub(crate) host: String,
-    /// Which life of it: later starts have larger numbers.
-    pub(crate) incarnation: u64,
-    /// Wall-clock time since 1970.
-    pub(crate) clock: fn() -> Instant,
-}
-
-impl Settings {
-    /// Of this system.
-    ///
-    /// # Errors
-    /// When the system's host name is none that can be used and no other was given.
-    pub(crate) fn of_this_host(exchange: &config::Exchange) -> anyhow::Result<Self> {
-        let host = match &exchange.host {
-            Some(host) => host.clone(),
-            None => {
-                let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-                if !evenkeel_policy::is_name(&name) {
-                    return Err(anyhow!(
-                        "the system's host name {name:?} cannot be used in the exchange; set exchange.host in the configuration"
-                    ));
-                }
-                name
-            }
-        };
-        Ok(Self { exchange: exchange.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
-    }
-
-    /// Where the group has its keys.
-    fn prefix(&self) -> String {
-        format!("evenkeel/{}/", self.exchange.group)
-    }
-
-    fn period(&self) -> StdDuration {
-        self.exchange.period.into()
-    }
-
-    /// How long etcd may take for one request: a value that comes later than the next one is of no use.
-    fn patience(&self) -> StdDuration {
-        self.period().clamp(StdDuration::from_millis(500), StdDuration::from_secs(2))
-    }
-}
-
-/// Wall-clock time since 1970.
-fn wall_clock() -> Instant {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Instant::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// The exchange while it runs.
-pub(crate) struct Handle {
-    state: Arc<Mutex<ExchangeState>>,
-    sizes: watch::Sender<Sizes>,
-    stop: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
-}
-
-impl Handle {
-    /// How it goes.
-    pub(crate) fn state(&self) -> ExchangeState {
-        lock(&self.state).clone()
-    }
-
-    /// Divides the group otherwise from now on.
-    pub(crate) fn resize(&self, sizes: Sizes) {
-        self.sizes.send_replace(sizes);
-    }
-
-    /// Says good-bye to the others, so that they take over the share of this host at once.
-    pub(crate) fn stop(&self) {
-        if let Some((stop, thread)) = lock(&self.stop).take() {
-            let _ = stop.send(());
-            let _ = thread.join();
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks the state, also after a panic elsewhere.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes part from now on.
-///
-/// # Errors
-/// When a setting is out of range or no thread can be started.
-pub(crate) fn start(settings: Settings, member: impl Member) -> anyhow::Result<Handle> {
-    let state = Arc::new(Mutex::new(ExchangeState {
-        group: settings.exchange.group.clone(),
-        host: settings.host.clone(),
-        period_s: settings.period().as_secs_f64(),
-        standing: "lost".into(),
-        because: "nothing has been heard from etcd yet".into(),
-        ..ExchangeState::default()
-    }));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(2)
-        .build()
-        .context("cannot start the exchange")?;
-    let (stop, stopped) = oneshot::channel();
-    let (sizes, resized) = watch::channel(settings.exchange.sizes());
-    let driver = Driver::new(settings, member, Arc::clone(&state))?;
-    let run = move || {
-        runtime.block_on(driver.run(stopped, resized));
-        // A name that is looked up meanwhile keeps nobody waiting.
-        runtime.shutdown_background();
-    };
-    let thread =
-        thread::Builder::new().name("evenkeel-exchange".into()).spawn(run).context("cannot start the exchange")?;
-    Ok(Handle { state, sizes, stop: Mutex::new(Some((stop, thread))) })
-}
-
-/// What the tasks beside the driver tell it.
-enum Event {
-    /// Changes come from this server from now on; these are all values at present, of the hosts of a section and of sections.
-    Watching { endpoint: String, section: Section, all: Vec<(String, Vec<u8>)>, sums: Vec<(String, Vec<u8>)> },
-    /// A host said something.
-    Said { host: String, value: Vec<u8> },
-    /// The sum of a section was told.
-    Summed { section: String, value: Vec<u8> },
-    /// The key of a host is gone: its lease has ended.
-    Ended { host: String },
-    /// Changes do not come any more.
-    Unwatched { why: String },
-    /// Our value was written.
-    Written,
-    /// Our value was not written.
-    Unwritten { why: String },
-}
-
-struct Driver<M> {
+pub(crate) struct Driver<M> {
     settings: Settings,
     member: M,
     exchange: Fleet<Pools>,
     state: Arc<Mutex<ExchangeState>>,
     traffic: Arc<Traffic>,
-    faults: Faults,
+    /// Values that were ignored.
+    pub(crate) faults: Faults,
     /// The last period that was reported.
     reported: u64,
     /// The period in which we joined or came back.
@@ -199,10 +50,14 @@ struct Driver<M> {
 }
 
 impl<M: Member> Driver<M> {
-    fn new(settings: Settings, member: M, state: Arc<Mutex<ExchangeState>>) -> anyhow::Result<Self> {
+    /// A member that has not been told anything yet.
+    ///
+    /// # Errors
+    /// When a setting is out of range.
+    pub(crate) fn new(settings: Settings, member: M, state: Arc<Mutex<ExchangeState>>) -> Result<Self, Error> {
         let (config, sizes) = (settings.exchange.control(), settings.exchange.sizes());
-        let exchange = Fleet::new(config, sizes, pools::together, &settings.host, settings.incarnation)
-            .map_err(|e| anyhow!("exchange: {e}"))?;
+        let exchange = Fleet::new(config, sizes, member::together, &settings.host, settings.incarnation)
+            .map_err(Error::Setting)?;
         let present = exchange.config().period_at((settings.clock)());
         Ok(Self {
             // The period that is under way is the first to be reported, when it is over.
@@ -219,7 +74,8 @@ impl<M: Member> Driver<M> {
         })
     }
 
-    async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
+    /// Reports and decides until it is stopped.
+    pub(crate) async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
         let (events, mut happened) = mpsc::channel(EVENTS);
         let (outgoing, own) = watch::channel(None);
         let (outgoing_sum, sum) = watch::channel(None);
@@ -306,7 +162,8 @@ impl<M: Member> Driver<M> {
         record.text().map_err(|error| tracing::error!("exchange: {error}")).ok()
     }
 
-    fn take_in(&mut self, event: Event) {
+    /// Takes over what happened.
+    pub(crate) fn take_in(&mut self, event: Event) {
         match event {
             Event::Watching { endpoint, section, all, sums } => {
                 let now = (self.settings.clock)();
@@ -372,7 +229,7 @@ impl<M: Member> Driver<M> {
         }
         let sum = Sum { section, period, leaving, said: Said { bits, hosts, content: pools } };
         match self.exchange.observe_sum(now, sum) {
-            // Nobody tells this one any more, and whoever did is still there.
+            // No host tells this one any more, and the one that did is still there.
             Ok(()) | Err(Fault::Late { .. }) if kept => {}
             Ok(()) => {}
             Err(fault) => {
@@ -401,7 +258,8 @@ impl<M: Member> Driver<M> {
         Some(record)
     }
 
-    fn decide(&mut self, now: Instant) {
+    /// Decides every period that is due.
+    pub(crate) fn decide(&mut self, now: Instant) {
         loop {
             let standing = self.exchange.standing(now);
             let Some(round) = self.exchange.poll(now) else { break };

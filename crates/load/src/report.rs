@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::measure::{ERRORS, KINDS, OpStats};
-use super::run::{JobResult, per_second};
+use crate::journal::Record;
+use crate::measure::{ERRORS, KINDS, OpStats};
+use crate::run::{JobResult, per_second};
 
 /// The document of `--json`. `docs/load.md` describes every field.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     /// Seed that repeats the requests.
     seed: u64,
     /// Results in the order of the jobs.
@@ -158,12 +159,12 @@ fn framing(result: &JobResult) -> &'static str {
 
 impl Report {
     /// The report on `results`.
-    pub(crate) fn new(seed: u64, results: &[JobResult]) -> Self {
+    pub fn new(seed: u64, results: &[JobResult]) -> Self {
         Self { seed, jobs: results.iter().map(JobReport::new).collect() }
     }
 
     /// What kept a job from ending well, one sentence for each job.
-    pub(crate) fn failures(&self) -> Vec<String> {
+    pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for job in &self.jobs {
             if let Some(failure) = &job.failure {
@@ -180,7 +181,7 @@ impl Report {
     }
 
     /// The report for people.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut out = String::new();
         for job in &self.jobs {
             // Writing to a String cannot fail.
@@ -240,4 +241,34 @@ impl JobReport {
         }
         writeln!(out, "  client processor time {:.2} µs a request", self.client_cpu_us_per_request)
     }
+}
+
+/// What came of checking the volume of a job against `record`, in a sentence.
+pub fn check_result(record: &Record, results: &[JobResult]) -> String {
+    let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
+    let lost = results.iter().find_map(JobResult::failure);
+    let lines = record.floors.len();
+    match lost {
+        Some(failure) => format!("checked {bytes} bytes against {lines} journal entries: {failure}"),
+        None => format!("checked {bytes} bytes against {lines} journal entries: all there"),
+    }
+}
+
+/// The last second of each job, on a line.
+pub fn progress_line(results: &[JobResult]) -> String {
+    let job = |result: &JobResult| {
+        let name = result.name();
+        match result.seconds.last() {
+            None => format!("{name}: ..."),
+            Some(second) => format!(
+                "{name}: {} IOPS {:.1} MB/s p50 {:.3} ms p99 {:.3} ms{}",
+                second.requests,
+                second.bytes as f64 / 1e6,
+                second.p50_ns as f64 / 1e6,
+                second.p99_ns as f64 / 1e6,
+                if second.errors > 0 { format!(" {} errors", second.errors) } else { String::new() },
+            ),
+        }
+    };
+    results.iter().map(job).collect::<Vec<_>>().join(" | ")
 }

@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail, ensure};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_nbd::client::{Connected, Refusal};
 use evenkeel_nbd::wire::{TransmissionFlags, reply};
 use evenkeel_policy::uri::Target;
 use evenkeel_server::dial::{self, DialError};
 
-use super::connection::Connection;
-use super::content::Content;
-use super::job::Job;
-use super::journal::{Journal, Record};
-use super::measure::Tally;
-use super::model::{Holds, Model};
-use super::pace::Pace;
-use super::region::{Region, partition};
-use super::stream::{Range, Stream, connection_seed};
-use super::worker::{Message, Shared, Summary, Worker};
+use crate::connection::Connection;
+use crate::content::Content;
+use crate::error::{At, Error, ensure};
+use crate::job::Job;
+use crate::journal::{Journal, Record};
+use crate::measure::Tally;
+use crate::model::{Holds, Model};
+use crate::pace::Pace;
+use crate::region::{Region, partition};
+use crate::stream::{Range, Stream, connection_seed};
+use crate::worker::{Message, Shared, Summary, Worker};
 
 /// Blocks that a checking run can keep track of: 512 MiB of memory.
 const MAX_GRAINS: u64 = 64 << 20;
@@ -44,14 +44,14 @@ pub(crate) struct Second {
 }
 
 /// What a job measured.
-pub(crate) struct JobResult {
-    pub(super) job: Job,
-    pub(super) connected: Connected,
-    pub(super) total: Tally,
+pub struct JobResult {
+    pub(crate) job: Job,
+    pub(crate) connected: Connected,
+    pub(crate) total: Tally,
     /// Every second that all its threads have finished.
     pub(crate) seconds: Vec<Second>,
     /// Threads' summaries put together: the longest time, the sums of the rest.
-    pub(super) summary: Summary,
+    pub(crate) summary: Summary,
     /// Threads that have reported each second of [`JobResult::seconds`] still to come.
     open: BTreeMap<u32, (Tally, u32)>,
     finished: u32,
@@ -59,11 +59,11 @@ pub(crate) struct JobResult {
 
 /// What goes beyond the jobs themselves.
 #[derive(Default)]
-pub(crate) struct Extras<'a> {
+pub struct Extras<'a> {
     /// Where durable writes are recorded.
-    pub(super) journal: Option<&'a Journal>,
+    pub journal: Option<&'a Journal>,
     /// A record to hold the (single) job's volume against, instead of running.
-    pub(super) record: Option<&'a Record>,
+    pub record: Option<&'a Record>,
 }
 
 /// Runs the jobs together until each has ended, and returns what they measured. `watch` is called
@@ -71,12 +71,12 @@ pub(crate) struct Extras<'a> {
 ///
 /// # Errors
 /// What keeps the jobs from starting. What goes wrong later is in the results.
-pub(crate) fn run(
+pub fn run(
     jobs: &[Job],
     extras: &Extras<'_>,
     stop: &AtomicBool,
     watch: &mut dyn FnMut(&[JobResult]),
-) -> anyhow::Result<Vec<JobResult>> {
+) -> Result<Vec<JobResult>, Error> {
     raise_descriptor_limit(jobs.iter().map(|job| u64::from(job.connections + 2 * job.threads)).sum());
     let payload = payload(jobs);
     let ready = Barrier::new(jobs.iter().map(|job| job.threads as usize).sum());
@@ -84,7 +84,7 @@ pub(crate) fn run(
     let mut results = Vec::new();
     let mut workers = Vec::new();
     for (job_index, job) in jobs.iter().enumerate() {
-        let (connected, parts) = prepare(job, extras, stop).with_context(|| format!("job `{}`", job.name))?;
+        let (connected, parts) = prepare(job, extras, stop).at_with(|| format!("job `{}`", job.name))?;
         for (connections, regions) in parts {
             let shared = Shared {
                 job_index,
@@ -142,28 +142,28 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 type Part = (Vec<Connection>, Vec<Region>);
 
 /// Says which export was probably meant where there is none of that name, and the server tells what there is.
-fn with_suggestion(error: DialError, target: &Target) -> anyhow::Error {
+fn with_suggestion(error: DialError, target: &Target) -> Error {
     if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
         && let Ok(names) = dial::list(target)
     {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        return anyhow!("{}", evenkeel_policy::unknown("export", &target.export, &names));
+        return Error::Export(evenkeel_policy::unknown("export", &target.export, &names));
     }
     error.into()
 }
 
 /// Connects a job and divides connections and volume among its threads.
-fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<(Connected, Vec<Part>)> {
+fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connected, Vec<Part>), Error> {
     let mut sockets: Vec<(OwnedFd, Connected)> = Vec::new();
     for index in 0..job.connections {
         if stop.load(Ordering::Relaxed) {
-            bail!("interrupted while connecting");
+            return Err(Error::Interrupted);
         }
         let made = dial::connect(&job.target, job.framing, false)
             .map_err(|error| with_suggestion(error, &job.target))
-            .with_context(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
+            .at_with(|| format!("connection {}: cannot use {}", index + 1, job.target))?;
         if let Some((_, first)) = sockets.first() {
-            ensure!(first.size == made.1.size, "the export changed its size between two connections");
+            ensure!(Export, first.size == made.1.size, "the export changed its size between two connections");
         }
         sockets.push(made);
     }
@@ -174,6 +174,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
     let grain = extras.record.map_or(job.grain(), |record| record.grain);
     if keeps_model {
         ensure!(
+            Export,
             range.length / grain <= MAX_GRAINS,
             "checking {} bytes in blocks of {grain} needs {} MiB of memory: choose a part of the volume with --size",
             range.length,
@@ -185,6 +186,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
     let shared = !keeps_model || coherent || job.threads == job.connections;
     let parts = partition(range, if shared { job.threads } else { job.connections }, job.largest_block());
     ensure!(
+        Export,
         parts.iter().all(|part| part.length >= job.largest_block()),
         "the volume is too small for {} parts with blocks of {} bytes",
         parts.len(),
@@ -225,13 +227,14 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> anyhow::Result<
 }
 
 /// The part of the volume that the job uses, if the export allows the job at all.
-fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> anyhow::Result<Range> {
+fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> Result<Range, Error> {
     let flags = connected.flags;
     let needs = |flag: TransmissionFlags, needed: bool, what: &str| {
-        ensure!(!needed || flags.contains(flag), "the export does not support {what}");
+        ensure!(Export, !needed || flags.contains(flag), "the export does not support {what}");
         Ok(())
     };
     ensure!(
+        Export,
         !(job.changes_data() && extras.record.is_none() && flags.contains(TransmissionFlags::READ_ONLY)),
         "the export is read-only"
     );
@@ -240,21 +243,23 @@ fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> anyhow::Resu
     needs(TransmissionFlags::SEND_TRIM, job.trim_percent > 0, "TRIM (--trim-percent)")?;
     needs(TransmissionFlags::SEND_WRITE_ZEROES, job.zero_percent > 0, "WRITE_ZEROES (--zero-percent)")?;
     let (grain, min) = (job.grain(), u64::from(connected.min_block));
-    ensure!(grain.is_multiple_of(min), "the export takes only multiples of {min} bytes, not {grain}");
+    ensure!(Export, grain.is_multiple_of(min), "the export takes only multiples of {min} bytes, not {grain}");
     ensure!(
+        Export,
         job.largest_block() <= u64::from(connected.max_payload),
         "the export takes at most {} bytes in one request, not {}",
         connected.max_payload,
         job.largest_block()
     );
     let unit = extras.record.map_or(grain, |record| record.grain);
-    ensure!(job.offset.is_multiple_of(unit), "--offset is not a multiple of the block size unit, {unit}");
-    ensure!(job.offset < connected.size, "--offset is beyond the end of the export ({} bytes)", connected.size);
+    ensure!(Export, job.offset.is_multiple_of(unit), "--offset is not a multiple of the block size unit, {unit}");
+    ensure!(Export, job.offset < connected.size, "--offset is beyond the end of the export ({} bytes)", connected.size);
     let rest = connected.size - job.offset;
     let length = job.size.unwrap_or(rest);
-    ensure!(length <= rest, "--size reaches beyond the end of the export ({} bytes)", connected.size);
+    ensure!(Export, length <= rest, "--size reaches beyond the end of the export ({} bytes)", connected.size);
     let length = length / unit * unit;
     ensure!(
+        Export,
         length >= job.largest_block(),
         "the usable part of the export, {length} bytes, is smaller than a block of {}",
         job.largest_block()
@@ -262,10 +267,11 @@ fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> anyhow::Resu
     Ok(Range { start: job.offset, length })
 }
 
-fn model(range: Range, content: Content, grain: u64, record: Option<&Record>) -> anyhow::Result<Model> {
+fn model(range: Range, content: Content, grain: u64, record: Option<&Record>) -> Result<Model, Error> {
     let mut model = Model::new(content, range.start, range.length / grain * grain, grain);
     for floor in record.iter().flat_map(|record| &record.floors) {
         ensure!(
+            Journal,
             floor.offset >= range.start && floor.offset + floor.length <= range.start + range.length,
             "the journal names offset {}, which is outside the export",
             floor.offset
@@ -355,12 +361,12 @@ impl JobResult {
     }
 
     /// Bytes of those requests, each second.
-    pub(crate) fn bytes_per_s(&self) -> f64 {
+    pub fn bytes_per_s(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.bytes).sum(), self.elapsed_s())
     }
 
     /// The `q` quantile (`0.0..=1.0`) of the latency of all requests, in milliseconds.
-    pub(crate) fn latency_ms(&self, q: f64) -> f64 {
+    pub fn latency_ms(&self, q: f64) -> f64 {
         self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
     }
 
@@ -370,12 +376,12 @@ impl JobResult {
     }
 
     /// What went wrong, if anything did.
-    pub(crate) fn failure(&self) -> Option<&str> {
+    pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }
 }
 
 /// A rate; 0 when no time has passed.
-pub(super) fn per_second(count: u64, elapsed_s: f64) -> f64 {
+pub(crate) fn per_second(count: u64, elapsed_s: f64) -> f64 {
     if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::http::{HeaderValue, Request, StatusCode, header};
 use evenkeel_policy::config::Endpoint;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -98,11 +98,11 @@ impl Connection {
         let connect = TcpStream::connect((endpoint.host(), endpoint.port()));
         let connected = within(endpoint, patience, connect).await?;
         let stream = connected.map_err(|cause| Error::Connect { endpoint: endpoint.clone(), cause })?;
-        // Small requests that somebody waits for.
+        // Small requests, each of them waited for.
         let _ = stream.set_nodelay(true);
         let handshake = within(endpoint, patience, http1::handshake(TokioIo::new(stream))).await?;
         let (sender, connection) = handshake.map_err(|error| broken(endpoint, &error))?;
-        // What goes wrong with it is told to whoever waits for an answer.
+        // What goes wrong with it is told to the request that waits for an answer.
         let driver = tokio::spawn(async move { drop(connection.await) });
         Ok(Self { endpoint: endpoint.clone(), sender, driver, patience, traffic: Arc::clone(traffic) })
     }

@@ -1,5 +1,5 @@
 //! What this host says: one key, which lives as long as its lease, and which no second process of that name can write; and,
-//! in the name of its section, the sum of a period that nobody has told yet.
+//! in the name of its section, the sum of a period that no host has told yet.
 
 use std::sync::Arc;
 
@@ -8,38 +8,39 @@ use evenkeel_policy::exchange::Record;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
 
-use super::etcd::{Claim, Client, Error, Traffic};
-use super::{Event, Settings};
+use crate::etcd::{Claim, Client, Error, Traffic};
+use crate::event::Event;
+use crate::settings::Settings;
 
 /// A value on its way.
 #[derive(Clone, Debug)]
-pub(super) struct Outgoing {
-    pub(super) text: String,
+pub(crate) struct Outgoing {
+    pub(crate) text: String,
     /// It is the last one.
-    pub(super) leaving: bool,
+    pub(crate) leaving: bool,
 }
 
 /// A section's sum on its way.
 #[derive(Clone, Debug)]
-pub(super) struct OutgoingSum {
-    pub(super) section: Section,
-    pub(super) period: u64,
-    pub(super) text: String,
+pub(crate) struct OutgoingSum {
+    pub(crate) section: Section,
+    pub(crate) period: u64,
+    pub(crate) text: String,
 }
 
 /// What is there to be published.
-pub(super) struct ToPublish {
-    pub(super) own: Receiver<Option<Outgoing>>,
-    pub(super) sum: Receiver<Option<OutgoingSum>>,
+pub(crate) struct ToPublish {
+    pub(crate) own: Receiver<Option<Outgoing>>,
+    pub(crate) sum: Receiver<Option<OutgoingSum>>,
 }
 
-/// Times that a sum is tried again because somebody else was faster.
+/// Times that a sum is tried again because another host was faster.
 const ATTEMPTS: usize = 3;
 /// Periods by which a sum may be ahead of ours: clocks may be apart, and ours may be late.
 const AHEAD: u64 = 8;
 
 /// Publishes whatever is newest until the last one.
-pub(super) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
+pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
     let key = settings.host_key();
     let ToPublish { mut own, mut sum } = to_publish;
     let mut publisher =
@@ -72,7 +73,7 @@ pub(super) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
             Err(Unwritten::Error(error)) => Event::Unwritten { why: error.to_string() },
             Err(Unwritten::Taken(why)) => Event::Unwritten { why },
         };
-        // Nobody hears it: the last one follows.
+        // It is not heard any more when the last one follows.
         let _ = events.send(event).await;
     }
 }
@@ -202,14 +203,14 @@ impl Publisher {
         )))
     }
 
-    /// Writes a sum, unless somebody else has for the same period or a later one. Only who may say something itself speaks
+    /// Writes a sum, unless another host has for the same period or a later one. Only who may say something itself speaks
     /// for its section; it lives as long as who speaks for it.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
         let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
             return Ok(());
         };
         let key = self.settings.section_key(sum.section);
-        // One far ahead of us is of a clock that is wrong, and nobody takes it.
+        // One far ahead of us is of a clock that is wrong, and no host takes it.
         let is_told = |told: u64| (sum.period..=sum.period + AHEAD).contains(&told);
         let known = self.summed.filter(|known| known.section == sum.section);
         let mut known = known.unwrap_or(Summed { section: sum.section, revision: 0, period: None });

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender as Mailbox;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
 use evenkeel_control::Duration;
 use evenkeel_server::Spin;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -21,13 +20,14 @@ use rustix::time::{
     timerfd_settime,
 };
 
-use super::connection::{Batch, Connection, Sender};
-use super::job::Job;
-use super::journal::Journal;
-use super::measure::{INTERVAL_NS, Tally};
-use super::pace::Due;
-use super::region::Region;
-use super::stream::Op;
+use crate::connection::{Batch, Connection, Sender};
+use crate::error::{At, Error};
+use crate::job::Job;
+use crate::journal::Journal;
+use crate::measure::{INTERVAL_NS, Tally};
+use crate::pace::Due;
+use crate::region::Region;
+use crate::stream::Op;
 
 /// Room for this many bytes of answers in one receive. Larger ones no longer help, and this stays in the cache.
 const RECEIVE_BUFFER: usize = 512 << 10;
@@ -52,7 +52,7 @@ enum Phase {
 }
 
 /// News from a worker.
-pub(super) enum Message {
+pub(crate) enum Message {
     /// What was counted in a whole second of the measured run.
     Second { job: usize, second: u32, tally: Tally },
     /// The worker is through.
@@ -61,43 +61,43 @@ pub(super) enum Message {
 
 /// How a worker's part of a job went.
 #[derive(Debug, Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// Why it ended early.
-    pub(super) failure: Option<String>,
+    pub(crate) failure: Option<String>,
     /// The first request that was answered with an error.
-    pub(super) first_error: Option<String>,
+    pub(crate) first_error: Option<String>,
     /// What was counted after the last whole second.
-    pub(super) rest: Option<Tally>,
+    pub(crate) rest: Option<Tally>,
     /// Requests that were due and not sent when the run ended (open loop).
-    pub(super) unsent: u64,
+    pub(crate) unsent: u64,
     /// Requests without an answer when it ended.
-    pub(super) unanswered: u64,
+    pub(crate) unanswered: u64,
     /// Length of the measured part, to its end or the last answer, whichever is later.
-    pub(super) measured_ns: u64,
+    pub(crate) measured_ns: u64,
     /// Processor time of this thread during the run, warm-up included.
-    pub(super) cpu_ns: u64,
+    pub(crate) cpu_ns: u64,
     /// Requests answered during the run, warm-up included.
-    pub(super) answered: u64,
+    pub(crate) answered: u64,
     /// Bytes of reads that were compared with what the volume may hold.
-    pub(super) verified_bytes: u64,
+    pub(crate) verified_bytes: u64,
 }
 
 /// What a worker shares with the others.
 #[derive(Clone)]
-pub(super) struct Shared<'a> {
-    pub(super) job_index: usize,
-    pub(super) job: &'a Job,
-    pub(super) payload: &'a [u8],
-    pub(super) journal: Option<&'a Journal>,
-    pub(super) stop: &'a AtomicBool,
-    pub(super) ready: &'a Barrier,
+pub(crate) struct Shared<'a> {
+    pub(crate) job_index: usize,
+    pub(crate) job: &'a Job,
+    pub(crate) payload: &'a [u8],
+    pub(crate) journal: Option<&'a Journal>,
+    pub(crate) stop: &'a AtomicBool,
+    pub(crate) ready: &'a Barrier,
     /// Whether this is a check of what is known already: no run, only reading back.
-    pub(super) check_only: bool,
-    pub(super) mailbox: Mailbox<Message>,
+    pub(crate) check_only: bool,
+    pub(crate) mailbox: Mailbox<Message>,
 }
 
 /// One thread with its connections and the regions that they use.
-pub(super) struct Worker<'a> {
+pub(crate) struct Worker<'a> {
     shared: Shared<'a>,
     connections: Vec<Connection>,
     regions: Vec<Region>,
@@ -115,13 +115,13 @@ impl<'a> Worker<'a> {
     ///
     /// # Errors
     /// When the system refuses the descriptors it needs.
-    pub(super) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> anyhow::Result<Self> {
-        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot create an epoll set")?;
+    pub(crate) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> Result<Self, Error> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC).at("cannot create an epoll set")?;
         for (index, connection) in connections.iter().enumerate() {
             epoll::add(&poll, &connection.socket, EventData::new_u64(index as u64), EventFlags::IN)?;
         }
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)
-            .context("cannot create a timer")?;
+            .at("cannot create a timer")?;
         epoll::add(&poll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
         let batch = Batch {
             tally: None,
@@ -148,15 +148,15 @@ impl<'a> Worker<'a> {
     }
 
     /// Fills, runs and checks as the job says, and reports to the mailbox.
-    pub(super) fn run(mut self) {
-        // Everybody waits for everybody, also for one that failed.
+    pub(crate) fn run(mut self) {
+        // Each waits for all others, also for one that failed.
         let filled = if self.shared.job.fill { self.drive(Phase::Fill) } else { Ok(()) };
         self.shared.ready.wait();
         let result = filled.and_then(|()| self.run_and_check());
         let models = self.regions.iter().filter_map(|region| region.model.as_ref());
         self.summary.verified_bytes = models.map(|model| model.verified_bytes).sum();
         if let Err(error) = result {
-            self.summary.failure = Some(format!("{error:#}"));
+            self.summary.failure = Some(error.in_full());
             self.shared.stop.store(true, Ordering::Relaxed);
         }
         self.connections.iter_mut().for_each(Connection::disconnect);
@@ -165,7 +165,7 @@ impl<'a> Worker<'a> {
         let _ = self.shared.mailbox.send(message);
     }
 
-    fn run_and_check(&mut self) -> anyhow::Result<()> {
+    fn run_and_check(&mut self) -> Result<(), Error> {
         if !self.shared.check_only {
             let cpu = thread_cpu_ns();
             self.batch.tally = Some(Tally::default());
@@ -187,7 +187,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Runs one phase to its end.
-    fn drive(&mut self, phase: Phase) -> anyhow::Result<()> {
+    fn drive(&mut self, phase: Phase) -> Result<(), Error> {
         let start = Instant::now();
         let clock = move || start.elapsed().as_nanos() as u64;
         let job = self.shared.job;
@@ -245,7 +245,7 @@ impl<'a> Worker<'a> {
         run: &mut Run,
         is_timed: bool,
         clock: &impl Fn() -> u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), Error> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         let mut looked_at = 0;
         while busy {
@@ -295,19 +295,19 @@ impl<'a> Worker<'a> {
                 .find(|connection| connection.slots.in_flight() > 0 && waited(connection.heard) > timeout)
             {
                 let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op:?} at offset {offset}"));
-                bail!(
+                return Err(Error::Server(format!(
                     "the server has answered none of {} requests for {:.1} s (the oldest: {})",
                     silent.slots.in_flight(),
                     waited(silent.heard) as f64 / 1e9,
                     oldest.unwrap_or_default()
-                );
+                )));
             }
         }
         Ok(())
     }
 
     /// Waits for the server, and looks for its answers without sleeping as long as they are expected soon.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> anyhow::Result<()> {
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> Result<(), Error> {
         let until = begun + self.spin.window().as_nanos();
         let mut now = begun;
         while now < until {
@@ -327,11 +327,11 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn poll(&self, events: &mut Vec<epoll::Event>, wait_ns: u64) -> anyhow::Result<()> {
+    fn poll(&self, events: &mut Vec<epoll::Event>, wait_ns: u64) -> Result<(), Error> {
         let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns as i64 };
         match epoll::wait(&self.poll, rustix::buffer::spare_capacity(events), Some(&wait)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error).context("cannot wait for the server"),
+            Err(error) => Err(error).at("cannot wait for the server"),
         }
     }
 
@@ -347,7 +347,7 @@ impl<'a> Worker<'a> {
             && self.connections.iter().any(|connection| connection.left != Some(0))
     }
 
-    fn receive(&mut self, index: usize, flags: EventFlags, run: &Run, clock: &impl Fn() -> u64) -> anyhow::Result<()> {
+    fn receive(&mut self, index: usize, flags: EventFlags, run: &Run, clock: &impl Fn() -> u64) -> Result<(), Error> {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return Ok(());
         }
@@ -359,24 +359,24 @@ impl<'a> Worker<'a> {
             self.summary.answered += (before - connection.slots.in_flight()) as u64;
         }
         if let (Some(journal), false) = (self.shared.journal, self.batch.durable.is_empty()) {
-            journal.append(&self.batch.durable).context("cannot write the journal")?;
+            journal.append(&self.batch.durable).at("cannot write the journal")?;
             self.batch.durable.clear();
         }
         result?;
         if let Some(mismatch) = &self.batch.mismatch {
-            bail!("the content is wrong at {mismatch}");
+            return Err(Error::Server(format!("the content is wrong at {mismatch}")));
         }
         match (run.phase, self.batch.error) {
             (Phase::Fill | Phase::Check, Some((op, offset, errno))) => {
                 let doing = if run.phase == Phase::Fill { "filling" } else { "reading back" };
-                bail!("{doing} the volume failed: {op:?} at offset {offset}: {errno}");
+                Err(Error::Server(format!("{doing} the volume failed: {op:?} at offset {offset}: {errno}")))
             }
             _ => Ok(()),
         }
     }
 
     /// Queues what is due on a connection and sends it; true if anything is in flight or will be.
-    fn serve(&mut self, index: usize, now: u64, run: &Run) -> anyhow::Result<bool> {
+    fn serve(&mut self, index: usize, now: u64, run: &Run) -> Result<bool, Error> {
         let connection = &mut self.connections[index];
         let region = &mut self.regions[connection.region];
         let sender = Sender { payload: self.shared.payload, fua: self.shared.job.fua };
@@ -402,7 +402,7 @@ impl<'a> Worker<'a> {
             };
             connection.queue(planned, now, since, region, &sender);
         }
-        let sent_all = connection.send(sender.payload).context("the connection broke")?;
+        let sent_all = connection.send(sender.payload).at("the connection broke")?;
         if sent_all == connection.is_blocked {
             connection.is_blocked = !sent_all;
             let flags = if sent_all { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
@@ -412,7 +412,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Sets the wake-up for the next request that has room and is not due yet.
-    fn set_timer(&self, now: u64, run: &Run) -> anyhow::Result<()> {
+    fn set_timer(&self, now: u64, run: &Run) -> Result<(), Error> {
         let due = self.connections.iter().filter(|connection| connection.has_room() && connection.left != Some(0));
         let next = due.map(|connection| match connection.pace.due(now) {
             Due::Now(_) => now,
@@ -425,7 +425,7 @@ impl<'a> Worker<'a> {
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec { tv_sec: 0, tv_nsec: wait as i64 };
         let setting = Itimerspec { it_interval: never, it_value: value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).context("cannot set a timer")?;
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting).at("cannot set a timer")?;
         Ok(())
     }
 

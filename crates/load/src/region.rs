@@ -1,15 +1,15 @@
 //! A part of the volume and what is known about it.
 
-use super::content::SECTOR;
-use super::model::{Floor, Holds, Model};
-use super::stream::{Op, Planned, Range};
+use crate::content::SECTOR;
+use crate::model::{Floor, Holds, Model};
+use crate::stream::{Op, Planned, Range};
 
 /// The part of the volume that some connections of one thread share.
-pub(super) struct Region {
+pub(crate) struct Region {
     /// Where it is.
-    pub(super) range: Range,
+    pub(crate) range: Range,
     /// What its blocks may hold, when reads are checked.
-    pub(super) model: Option<Model>,
+    pub(crate) model: Option<Model>,
     /// Completed writes that no FLUSH has covered yet, when durable writes are recorded.
     undurable: Vec<Range>,
     sweep: Option<Sweep>,
@@ -29,18 +29,18 @@ const MAX_UNDURABLE: usize = 1 << 20;
 
 impl Region {
     /// A region with or without a model.
-    pub(super) fn new(range: Range, model: Option<Model>) -> Self {
+    pub(crate) fn new(range: Range, model: Option<Model>) -> Self {
         Self { range, model, undurable: Vec::new(), sweep: None }
     }
 
     /// Starts to go over the region with `op` in requests of at most `step` bytes. With reads, only
     /// what is known is visited.
-    pub(super) fn start_sweep(&mut self, op: Op, step: u64) {
+    pub(crate) fn start_sweep(&mut self, op: Op, step: u64) {
         self.sweep = Some(Sweep { op, at: self.range.start, step });
     }
 
     /// The next request of the sweep; `None` when it has been over all.
-    pub(super) fn sweep(&mut self) -> Option<Planned> {
+    pub(crate) fn sweep(&mut self) -> Option<Planned> {
         let end = self.range.start + self.range.length;
         let sweep = self.sweep.as_mut()?;
         let (unit, model) = match (&self.model, sweep.op) {
@@ -66,7 +66,7 @@ impl Region {
     }
 
     /// A write has completed that is not durable yet.
-    pub(super) fn completed(&mut self, offset: u64, length: u64) {
+    pub(crate) fn completed(&mut self, offset: u64, length: u64) {
         if self.undurable.len() < MAX_UNDURABLE {
             self.undurable.push(Range { start: offset, length });
         }
@@ -74,7 +74,7 @@ impl Region {
 
     /// A FLUSH is about to be sent: what its success makes durable. Should it fail, nothing of this may
     /// be reported as durable later either, so it is forgotten here.
-    pub(super) fn begin_flush(&mut self) -> Vec<Floor> {
+    pub(crate) fn begin_flush(&mut self) -> Vec<Floor> {
         let mut floors = Vec::new();
         for range in std::mem::take(&mut self.undurable) {
             if let Some(model) = &self.model {
@@ -86,7 +86,7 @@ impl Region {
 }
 
 /// Cuts `range` into `parts` whose bounds are multiples of `unit` from its start; the last takes the rest.
-pub(super) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
+pub(crate) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
     let each = range.length / u64::from(parts) / unit * unit;
     let part = |index: u64| {
         let start = range.start + index * each;
@@ -98,8 +98,8 @@ pub(super) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::Content;
     use super::*;
+    use crate::content::Content;
 
     fn all(region: &mut Region) -> Vec<(u64, u64)> {
         std::iter::from_fn(|| region.sweep()).map(|planned| (planned.offset, planned.length)).collect()

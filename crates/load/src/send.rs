@@ -23,7 +23,7 @@ enum Piece {
 
 /// What is still to be sent on one connection.
 #[derive(Debug, Default)]
-pub(super) struct SendQueue {
+pub(crate) struct SendQueue {
     own: Vec<u8>,
     sent: usize,
     pieces: VecDeque<Piece>,
@@ -31,13 +31,13 @@ pub(super) struct SendQueue {
 
 impl SendQueue {
     /// Whether everything has been sent.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Lets `write` append bytes, and queues them.
     #[inline]
-    pub(super) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.own.len();
         write(&mut self.own);
         let added = self.own.len() - before;
@@ -48,7 +48,7 @@ impl SendQueue {
     }
 
     /// Queues a part of the payload that is handed to [`SendQueue::send`].
-    pub(super) fn append_shared(&mut self, start: usize, length: usize) {
+    pub(crate) fn append_shared(&mut self, start: usize, length: usize) {
         self.pieces.push_back(Piece::Shared(start, length));
     }
 
@@ -56,7 +56,7 @@ impl SendQueue {
     ///
     /// # Errors
     /// The error of the socket, other than that it is full.
-    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, shared: &[u8]) -> Result<bool, Errno> {
+    pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, shared: &[u8]) -> Result<bool, Errno> {
         while !self.pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_PIECES];
             let (mut own, mut count) = (self.sent, 0);

@@ -1,25 +1,29 @@
 //! Does etcd answer? Asked once, before anything depends on it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context as _;
 use evenkeel_policy::config;
 
-use super::etcd::{Client, Keys, Traffic};
-use super::{Settings, StdDuration};
+use crate::error::Error;
+use crate::etcd::{Client, Keys, Traffic};
+use crate::settings::Settings;
+
+/// What an address answered: the number of hosts of the group, or why there is none.
+pub type Answer = Result<u64, String>;
 
 /// Asks each address for the number of hosts of the group; what it is called, and what it answered.
 ///
 /// # Errors
 /// Where this host has no name for the exchange, or nothing can be asked at all.
-pub(crate) fn reach(exchange: &config::Exchange) -> anyhow::Result<Vec<(String, Result<u64, String>)>> {
+pub fn reach(exchange: &config::Exchange) -> Result<Vec<(String, Answer)>, Error> {
     let settings = Settings::of_this_host(exchange)?;
     let (keys, patience) = (Keys::with(&format!("{}hosts/", settings.prefix())), settings.patience());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
         .build()
-        .context("cannot ask etcd")?;
+        .map_err(Error::Ask)?;
     let ask = async |endpoint: &config::Endpoint| {
         let mut client = Client::open(endpoint, patience, &Arc::new(Traffic::default())).await?;
         client.count(&keys).await
@@ -29,7 +33,7 @@ pub(crate) fn reach(exchange: &config::Exchange) -> anyhow::Result<Vec<(String, 
         (endpoint.to_string(), answer)
     });
     let answers = answers.collect();
-    // A name that is looked up meanwhile keeps nobody waiting.
-    runtime.shutdown_timeout(StdDuration::ZERO);
+    // A name that is still looked up is not waited for.
+    runtime.shutdown_timeout(Duration::ZERO);
     Ok(answers)
 }

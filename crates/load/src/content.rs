@@ -11,19 +11,19 @@
 use std::fmt;
 
 /// Bytes of a sector, the unit of content. Offsets and lengths are multiples of it.
-pub(super) const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 /// 64-bit words of a sector.
 const WORDS: usize = SECTOR as usize / 8;
 
 /// Content derived from a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Content {
+pub(crate) struct Content {
     seed: u64,
 }
 
 /// What a sector holds, as far as it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(crate) enum Found {
     /// Nothing but zeroes.
     Zeroes,
     /// The content of `sector` by write `generation`, whole.
@@ -55,7 +55,7 @@ impl fmt::Display for Found {
 
 impl Content {
     /// The content of runs with this seed.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { seed }
     }
 
@@ -68,7 +68,7 @@ impl Content {
     }
 
     /// Word `index` of a sector.
-    pub(super) fn word(self, sector: u64, generation: u64, index: usize) -> u64 {
+    pub(crate) fn word(self, sector: u64, generation: u64, index: usize) -> u64 {
         match self.head(sector, generation).get(index) {
             Some(&word) => word,
             None => body(self.pattern(sector, generation), index),
@@ -76,7 +76,7 @@ impl Content {
     }
 
     /// Fills `out`, whole sectors from `sector` on, with write `generation`.
-    pub(super) fn fill(self, sector: u64, generation: u64, out: &mut [u8]) {
+    pub(crate) fn fill(self, sector: u64, generation: u64, out: &mut [u8]) {
         for (sector, bytes) in (sector..).zip(out.chunks_exact_mut(SECTOR as usize)) {
             let pattern = self.pattern(sector, generation);
             let (words, _) = bytes.as_chunks_mut::<8>();
@@ -90,7 +90,7 @@ impl Content {
     }
 
     /// Whether `bytes`, whole sectors from `sector` on, are exactly write `generation`.
-    pub(super) fn matches(self, sector: u64, generation: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn matches(self, sector: u64, generation: u64, bytes: &[u8]) -> bool {
         (sector..).zip(bytes.chunks_exact(SECTOR as usize)).all(|(sector, bytes)| {
             let pattern = self.pattern(sector, generation);
             let (words, _) = bytes.as_chunks::<8>();
@@ -103,7 +103,7 @@ impl Content {
     }
 
     /// What the sector in `bytes` holds.
-    pub(super) fn identify(self, bytes: &[u8]) -> Found {
+    pub(crate) fn identify(self, bytes: &[u8]) -> Found {
         let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
         if bytes.iter().all(|&byte| byte == 0) {
             return Found::Zeroes;
@@ -126,7 +126,7 @@ fn body(pattern: u64, index: usize) -> u64 {
 }
 
 /// The finaliser of SplitMix64: every input bit changes half of the output bits.
-pub(super) fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

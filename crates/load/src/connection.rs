@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use evenkeel_nbd::client::{Connected, Expect, Replies, Request, Sink};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 
-use super::measure::Tally;
-use super::model::{Floor, Holds, Mismatch, Ticket};
-use super::pace::Pace;
-use super::region::Region;
-use super::send::SendQueue;
-use super::stream::{Op, Planned, Stream};
+use crate::error::{At, Error};
+use crate::measure::Tally;
+use crate::model::{Floor, Holds, Mismatch, Ticket};
+use crate::pace::Pace;
+use crate::region::Region;
+use crate::send::SendQueue;
+use crate::stream::{Op, Planned, Stream};
 
 /// A request in flight, as much of it as every request needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +38,7 @@ struct Evidence {
 /// The requests in flight on one connection. A cookie is the index of its slot, and above it a
 /// serial number, so that an answer given twice is noticed.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     evidence: Vec<Evidence>,
@@ -56,7 +57,7 @@ impl Slots {
     }
 
     /// Requests in flight.
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
@@ -66,26 +67,26 @@ impl Slots {
     }
 
     /// Offset and kind of the request that waits longest.
-    pub(super) fn oldest(&self) -> Option<(Op, u64)> {
+    pub(crate) fn oldest(&self) -> Option<(Op, u64)> {
         let busy = self.slots.iter().filter(|slot| slot.cookie != 0);
         busy.min_by_key(|slot| slot.since).map(|slot| (slot.op, slot.offset))
     }
 }
 
 /// One connection of a job.
-pub(super) struct Connection {
-    pub(super) socket: OwnedFd,
-    pub(super) slots: Slots,
-    pub(super) pace: Pace,
-    pub(super) stream: Stream,
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) slots: Slots,
+    pub(crate) pace: Pace,
+    pub(crate) stream: Stream,
     /// Index of its region.
-    pub(super) region: usize,
+    pub(crate) region: usize,
     /// Requests it may still send; `None` if only time bounds them.
-    pub(super) left: Option<u64>,
+    pub(crate) left: Option<u64>,
     /// When the server last answered, or was first asked after it had answered all.
-    pub(super) heard: u64,
+    pub(crate) heard: u64,
     /// Whether the socket was full and is watched for room.
-    pub(super) is_blocked: bool,
+    pub(crate) is_blocked: bool,
     out: SendQueue,
     framing: Framing,
     replies: Replies,
@@ -102,21 +103,21 @@ struct Answers<'a> {
 }
 
 /// What a batch of answers brought.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// Where to count; `None` while nothing is measured.
-    pub(super) tally: Option<Tally>,
+    pub(crate) tally: Option<Tally>,
     /// Answers before this time, during warm-up, are not counted.
-    pub(super) counted_from: u64,
+    pub(crate) counted_from: u64,
     /// Whether durable writes are collected.
-    pub(super) records: bool,
+    pub(crate) records: bool,
     /// Ranges that have become durable.
-    pub(super) durable: Vec<Floor>,
+    pub(crate) durable: Vec<Floor>,
     /// The first read that returned what the volume cannot hold.
-    pub(super) mismatch: Option<Box<Mismatch>>,
+    pub(crate) mismatch: Option<Box<Mismatch>>,
     /// The first request that failed.
-    pub(super) error: Option<(Op, u64, Errno)>,
+    pub(crate) error: Option<(Op, u64, Errno)>,
     /// When the last request was answered.
-    pub(super) last_answer: u64,
+    pub(crate) last_answer: u64,
 }
 
 impl Sink for Answers<'_> {
@@ -204,16 +205,16 @@ impl Answers<'_> {
 }
 
 /// What to send requests with.
-pub(super) struct Sender<'a> {
+pub(crate) struct Sender<'a> {
     /// Payload of writes that carry no recognisable content.
-    pub(super) payload: &'a [u8],
+    pub(crate) payload: &'a [u8],
     /// Whether writes carry FUA.
-    pub(super) fua: bool,
+    pub(crate) fua: bool,
 }
 
 impl Connection {
     /// A connection that is through with the handshake.
-    pub(super) fn new(
+    pub(crate) fn new(
         (socket, connected): (OwnedFd, &Connected),
         (stream, pace): (Stream, Pace),
         depth: u32,
@@ -238,13 +239,13 @@ impl Connection {
 
     /// Whether another request may be in flight.
     #[inline]
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.slots.free.is_empty()
     }
 
     /// Queues a request; there must be room. `since` is when it was meant to be sent.
     #[inline]
-    pub(super) fn queue(&mut self, planned: Planned, now: u64, since: u64, region: &mut Region, sender: &Sender<'_>) {
+    pub(crate) fn queue(&mut self, planned: Planned, now: u64, since: u64, region: &mut Region, sender: &Sender<'_>) {
         let Some(index) = self.slots.free.pop() else { return };
         if self.slots.in_flight() == 1 {
             self.heard = now;
@@ -269,7 +270,7 @@ impl Connection {
                 Some((content, generation)) => self.out.append(|out| {
                     let start = out.len();
                     out.resize(start + length as usize, 0);
-                    content.fill(offset / super::content::SECTOR, generation, &mut out[start..]);
+                    content.fill(offset / crate::content::SECTOR, generation, &mut out[start..]);
                 }),
                 None => {
                     // Not always the same bytes, or a server that deduplicates would look too good.
@@ -282,7 +283,7 @@ impl Connection {
     }
 
     /// Sends what is queued; true if nothing is left.
-    pub(super) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
+    pub(crate) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
         if self.out.is_empty() {
             return Ok(true);
         }
@@ -290,7 +291,7 @@ impl Connection {
     }
 
     /// Says goodbye, if nothing else is on its way. There is no answer to it.
-    pub(super) fn disconnect(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         if self.out.is_empty() {
             let request =
                 Request { cookie: 0, command: Command::Disconnect, flags: CommandFlags::NONE, offset: 0, length: 0 };
@@ -305,20 +306,20 @@ impl Connection {
     ///
     /// # Errors
     /// A connection that is lost, or a server that breaks the protocol.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
         region: &mut Region,
         batch: &mut Batch,
         clock: impl Fn() -> u64,
-    ) -> anyhow::Result<()> {
+    ) -> Result<(), Error> {
         let carried = self.carry.len();
         buffer[..carried].copy_from_slice(&self.carry);
         let received = match rustix::net::recv(&self.socket, &mut buffer[carried..], rustix::net::RecvFlags::empty()) {
-            Ok((0, _)) => anyhow::bail!("the server closed the connection"),
+            Ok((0, _)) => return Err(Error::Server("the server closed the connection".into())),
             Ok((received, _)) => received,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
-            Err(error) => return Err(anyhow::Error::from(error).context("the connection broke")),
+            Err(error) => return Err(error).at("the connection broke"),
         };
         let now = clock();
         self.heard = now;
@@ -332,7 +333,7 @@ impl Connection {
 }
 
 /// Notes that a request is about to be sent; the content and generation for a write.
-fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Option<(super::content::Content, u64)> {
+fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Option<(crate::content::Content, u64)> {
     let Planned { op, offset, length } = planned;
     if op == Op::Flush {
         evidence.flushes = region.begin_flush();

@@ -27,7 +27,7 @@ pub(crate) struct Client(Connection);
 pub(crate) enum Claim {
     /// The key is ours; the revision at which it was made tells it from later ones.
     Ours(i64),
-    /// It was made by somebody, at that revision, and holds that.
+    /// Another process made it, at that revision, and holds that.
     Taken(i64, Vec<u8>),
 }
 

@@ -2,11 +2,11 @@
 
 use evenkeel_control::rng::SplitMix64;
 
-use super::job::{Arrivals, Burst};
+use crate::job::{Arrivals, Burst};
 
 /// When the next request of a connection is due. Times are nanoseconds since the run began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(crate) enum Due {
     /// Now; it was meant to be sent at this time, from which its latency counts.
     Now(u64),
     /// Not before this time.
@@ -15,7 +15,7 @@ pub(super) enum Due {
 
 /// The arrival process of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     burst: Option<Burst>,
     open: Option<Open>,
 }
@@ -34,7 +34,7 @@ struct Open {
 impl Pace {
     /// `rate_per_s` of this connection, or `None` for a closed loop; `phase` in `0.0..1.0` spreads the
     /// constant arrivals of several connections over the gap between two.
-    pub(super) fn new(
+    pub(crate) fn new(
         rate_per_s: Option<f64>,
         arrivals: Arrivals,
         burst: Option<Burst>,
@@ -53,12 +53,12 @@ impl Pace {
     }
 
     /// Whether requests are due by time, so that a wake-up has to be set for them.
-    pub(super) fn is_timed(&self) -> bool {
+    pub(crate) fn is_timed(&self) -> bool {
         self.open.is_some() || self.burst.is_some()
     }
 
     /// When the next request is due, seen at `now`.
-    pub(super) fn due(&self, now: u64) -> Due {
+    pub(crate) fn due(&self, now: u64) -> Due {
         let at = match (&self.open, self.burst) {
             (Some(open), None) => open.next as u64,
             (Some(open), Some(burst)) => {
@@ -75,14 +75,14 @@ impl Pace {
     }
 
     /// The request that was due has been taken.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         if let Some(open) = &mut self.open {
             open.next += open.gap();
         }
     }
 
     /// How many requests were due by `end` and not yet taken; 0 for a closed loop. Consumes the arrivals up to `end`.
-    pub(super) fn skip_until(&mut self, end: u64) -> u64 {
+    pub(crate) fn skip_until(&mut self, end: u64) -> u64 {
         let mut skipped = 0;
         while self.open.is_some() && matches!(self.due(end), Due::Now(at) if at < end) {
             self.advance();

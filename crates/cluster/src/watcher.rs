@@ -10,22 +10,23 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use super::etcd::{Change, Client, Error, Keys, Traffic};
-use super::{Event, Settings};
+use crate::etcd::{Change, Client, Error, Keys, Traffic};
+use crate::event::Event;
+use crate::settings::Settings;
 
 /// Before the next server is tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Whose values are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     /// How often the group is halved; `None`: as often as the number of hosts that there are asks for.
-    pub(super) bits: Option<u8>,
-    pub(super) sizes: Sizes,
+    pub(crate) bits: Option<u8>,
+    pub(crate) sizes: Sizes,
 }
 
-/// Watches for as long as somebody listens.
-pub(super) async fn run(
+/// Watches for as long as the driver listens.
+pub(crate) async fn run(
     settings: Settings,
     traffic: Arc<Traffic>,
     events: Sender<Event>,
@@ -64,7 +65,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Follows one server; ends well only when nobody listens any more.
+/// Follows one server; ends well only when the driver no longer listens.
 async fn follow(
     settings: &Settings,
     endpoint: &Endpoint,
@@ -106,7 +107,7 @@ async fn follow(
             }
             changed = sum_changes.next() => {
                 for change in changed? {
-                    // That one is gone says no more than that nobody tells it at present.
+                    // That one is gone says no more than that no host tells it at present.
                     let Change::Put(key, value) = change else { continue };
                     if events.send(Event::Summed { section: name(&key, &sections), value }).await.is_err() {
                         return Ok(());
@@ -132,12 +133,12 @@ const SECTIONS: &str = "sections/";
 
 impl Settings {
     /// The key of this host.
-    pub(super) fn host_key(&self) -> String {
+    pub(crate) fn host_key(&self) -> String {
         format!("{}{HOSTS}{:04x}/{}", self.prefix(), place(&self.host), self.host)
     }
 
     /// The key of a section.
-    pub(super) fn section_key(&self, section: Section) -> String {
+    pub(crate) fn section_key(&self, section: Section) -> String {
         format!("{}{SECTIONS}{section}", self.prefix())
     }
 }
@@ -156,7 +157,7 @@ fn name(key: &str, prefix: &str) -> String {
 }
 
 /// The host of a key; of a key where none belongs the key itself, which is no name of a host.
-pub(super) fn host(key: &str, prefix: &str) -> String {
+pub(crate) fn host(key: &str, prefix: &str) -> String {
     let placed = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
     let host = placed.filter(|(at, host)| *at == format!("{:04x}", place(host))).map(|(_, host)| host);
     host.unwrap_or(key).to_owned()

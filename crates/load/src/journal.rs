@@ -15,32 +15,48 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
 
-use anyhow::{Context, bail, ensure};
-
-use super::content::SECTOR;
-use super::model::Floor;
+use crate::content::SECTOR;
+use crate::error::{At, Error, ensure};
+use crate::job::Job;
+use crate::model::Floor;
 
 const MAGIC: &str = "evenkeel-journal 1";
 
 /// Where durable ranges are recorded; shared by the threads of a job.
-pub(super) struct Journal {
+pub struct Journal {
     out: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Journal {
-    /// Opens `path` (`-` is standard output) and records seed and grain.
+    /// The journal of `job` in `path` (`-` is standard output).
     ///
     /// # Errors
-    /// A file that cannot be written.
-    pub(super) fn create(path: &Path, seed: u64, grain: u64) -> anyhow::Result<Self> {
+    /// A job whose writes cannot be recorded, or a file that cannot be written.
+    pub fn of(job: &Job, path: &Path) -> Result<Self, Error> {
+        ensure!(
+            Options,
+            job.fua || job.flush_every.is_some(),
+            "--journal records what becomes durable: add --fua or --flush-every"
+        );
+        ensure!(
+            Options,
+            job.trim_percent == 0 && job.zero_percent == 0,
+            "--journal needs writes whose content can be recognised: leave --trim-percent and --zero-percent out"
+        );
+        ensure!(Options, job.grain().is_multiple_of(SECTOR), "--journal needs block sizes that are multiples of 512");
+        Self::create(path, job.seed, job.grain())
+    }
+
+    /// Opens `path` and records seed and grain.
+    fn create(path: &Path, seed: u64, grain: u64) -> Result<Self, Error> {
         let mut out: Box<dyn Write + Send> = if path == Path::new("-") {
             Box::new(io::stdout())
         } else {
             // A device is opened as it is; a file starts afresh.
-            Box::new(File::create(path).with_context(|| format!("cannot write the journal {}", path.display()))?)
+            Box::new(File::create(path).at_with(|| format!("cannot write the journal {}", path.display()))?)
         };
         let header = format!("{MAGIC} seed {seed} grain {grain}\n");
-        out.write_all(header.as_bytes()).and_then(|()| out.flush()).context("cannot write the journal")?;
+        out.write_all(header.as_bytes()).and_then(|()| out.flush()).at("cannot write the journal")?;
         Ok(Self { out: Mutex::new(out) })
     }
 
@@ -48,7 +64,7 @@ impl Journal {
     ///
     /// # Errors
     /// A journal that cannot be written.
-    pub(super) fn append(&self, floors: &[Floor]) -> io::Result<()> {
+    pub(crate) fn append(&self, floors: &[Floor]) -> io::Result<()> {
         let mut text = String::new();
         for floor in floors {
             text.push_str(&format!("{} {} {}\n", floor.offset, floor.length, floor.generation));
@@ -60,13 +76,13 @@ impl Journal {
 
 /// A journal that was read back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub struct Record {
     /// Seed of the content.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
     /// Unit of all ranges, in bytes.
-    pub(super) grain: u64,
+    pub(crate) grain: u64,
     /// The ranges, oldest first.
-    pub(super) floors: Vec<Floor>,
+    pub(crate) floors: Vec<Floor>,
 }
 
 impl Record {
@@ -74,33 +90,39 @@ impl Record {
     ///
     /// # Errors
     /// A file that is not a journal; names the line.
-    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
-        let bytes = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let bytes = std::fs::read(path).at_with(|| format!("cannot read the journal {}", path.display()))?;
         // Serial lines turn line ends into CR LF.
         let text = String::from_utf8_lossy(&bytes).replace('\r', "");
-        Self::parse(&text).with_context(|| format!("in the journal {}", path.display()))
+        Self::parse(&text).at_with(|| format!("in the journal {}", path.display()))
     }
 
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    fn parse(text: &str) -> Result<Self, Error> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.lines();
         let header = lines.next().unwrap_or_default();
         let words: Vec<&str> = header.strip_prefix(MAGIC).unwrap_or_default().split_whitespace().collect();
         let ["seed", seed, "grain", grain] = words[..] else {
-            bail!("the first line is not `{MAGIC} seed SEED grain GRAIN`");
+            return Err(Error::Journal(format!("the first line is not `{MAGIC} seed SEED grain GRAIN`")));
         };
-        let number = |word: &str| word.parse::<u64>().with_context(|| format!("`{word}` is not a number"));
+        let number = |word: &str| word.parse::<u64>().at_with(|| format!("`{word}` is not a number"));
         let (seed, grain) = (number(seed)?, number(grain)?);
-        ensure!(grain > 0 && grain.is_multiple_of(SECTOR), "the grain {grain} is not a multiple of {SECTOR}");
+        ensure!(Journal, grain > 0 && grain.is_multiple_of(SECTOR), "the grain {grain} is not a multiple of {SECTOR}");
         let floor = |line: &str| {
-            let numbers = line.split_whitespace().map(number).collect::<anyhow::Result<Vec<u64>>>()?;
-            let [offset, length, generation] = numbers[..] else { bail!("it is not OFFSET LENGTH GENERATION") };
-            ensure!(offset.is_multiple_of(grain) && length.is_multiple_of(grain), "the range does not fit the grain");
-            ensure!(offset.checked_add(length).is_some(), "the range ends beyond 2^64");
+            let numbers = line.split_whitespace().map(number).collect::<Result<Vec<u64>, Error>>()?;
+            let [offset, length, generation] = numbers[..] else {
+                return Err(Error::Journal("it is not OFFSET LENGTH GENERATION".into()));
+            };
+            ensure!(
+                Journal,
+                offset.is_multiple_of(grain) && length.is_multiple_of(grain),
+                "the range does not fit the grain"
+            );
+            ensure!(Journal, offset.checked_add(length).is_some(), "the range ends beyond 2^64");
             Ok(Floor { offset, length, generation })
         };
-        let floors = lines.enumerate().map(|(index, line)| floor(line).with_context(|| format!("line {}", index + 2)));
-        Ok(Self { seed, grain, floors: floors.collect::<anyhow::Result<_>>()? })
+        let floors = lines.enumerate().map(|(index, line)| floor(line).at_with(|| format!("line {}", index + 2)));
+        Ok(Self { seed, grain, floors: floors.collect::<Result<_, Error>>()? })
     }
 }
 
@@ -135,7 +157,7 @@ mod tests {
             ("evenkeel-journal 1 seed 1 grain 512\n512 512 1\n0 512\n", "line 3"),
             ("evenkeel-journal 1 seed 1 grain 512\n100 512 1\n", "grain"),
         ] {
-            let error = format!("{:#}", Record::parse(text).unwrap_err());
+            let error = Record::parse(text).unwrap_err().in_full();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

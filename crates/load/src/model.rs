@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::content::{Content, Found, SECTOR};
+use crate::content::{Content, Found, SECTOR};
 
 /// Completed writes of one grain that may all be what it holds (failed ones, writes that overlapped).
 /// Beyond this the grain counts as unknown until the next write completes, which bounds memory.
@@ -22,7 +22,7 @@ const MAX_CANDIDATES: usize = 32;
 
 /// What a write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(crate) enum Holds {
     /// Anything: never written in this run, or trimmed.
     Unknown,
     /// Zeroes.
@@ -35,22 +35,22 @@ pub(super) enum Holds {
 
 /// A write, zeroing or trim in flight; hand it back with [`Model::end_write`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     /// When it was sent, as an event number.
     issued: u64,
     /// Generation of its content; 0 without content.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
 }
 
 /// A read that returned what the volume cannot hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mismatch {
+pub(crate) struct Mismatch {
     /// Offset of the first wrong sector, in bytes.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// What the volume may hold there.
-    pub(super) expected: String,
+    pub(crate) expected: String,
     /// What was read.
-    pub(super) got: Found,
+    pub(crate) got: Found,
 }
 
 impl fmt::Display for Mismatch {
@@ -61,13 +61,13 @@ impl fmt::Display for Mismatch {
 
 /// A range that holds at least generation `generation`, as the journal records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Floor {
+pub(crate) struct Floor {
     /// First byte.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Bytes.
-    pub(super) length: u64,
+    pub(crate) length: u64,
     /// Smallest generation that the range may hold.
-    pub(super) generation: u64,
+    pub(crate) generation: u64,
 }
 
 /// One write that a grain may hold, or may have held while a read now in flight was.
@@ -89,7 +89,7 @@ struct Busy {
 }
 
 /// What each grain of `start..start + length` may hold.
-pub(super) struct Model {
+pub(crate) struct Model {
     content: Content,
     start: u64,
     grain: u64,
@@ -101,7 +101,7 @@ pub(super) struct Model {
     /// Number of the last write.
     generation: u64,
     /// Bytes whose content was compared.
-    pub(super) verified_bytes: u64,
+    pub(crate) verified_bytes: u64,
 }
 
 /// [`Holds`] in 8 bytes: two bits of kind, the rest generation.
@@ -133,22 +133,22 @@ impl From<Packed> for Holds {
 impl Model {
     /// A model of `length` bytes from `start`, of which nothing is known. All are multiples of
     /// `grain`, and that of [`SECTOR`].
-    pub(super) fn new(content: Content, start: u64, length: u64, grain: u64) -> Self {
+    pub(crate) fn new(content: Content, start: u64, length: u64, grain: u64) -> Self {
         debug_assert!(grain.is_multiple_of(SECTOR) && start.is_multiple_of(grain) && length.is_multiple_of(grain));
         let settled = vec![Packed::from(Holds::Unknown); (length / grain) as usize];
         Self { content, start, grain, settled, busy: HashMap::new(), clock: 0, generation: 0, verified_bytes: 0 }
     }
 
     /// Bytes of memory that a model takes for each grain at rest.
-    pub(super) const BYTES_PER_GRAIN: u64 = size_of::<Packed>() as u64;
+    pub(crate) const BYTES_PER_GRAIN: u64 = size_of::<Packed>() as u64;
 
     /// The unit of the model, in bytes.
-    pub(super) fn grain(&self) -> u64 {
+    pub(crate) fn grain(&self) -> u64 {
         self.grain
     }
 
     /// The content that writes carry.
-    pub(super) fn content(&self) -> Content {
+    pub(crate) fn content(&self) -> Content {
         self.content
     }
 
@@ -166,20 +166,20 @@ impl Model {
     }
 
     /// States what `offset..offset + length` holds while nothing is in flight there.
-    pub(super) fn set(&mut self, offset: u64, length: u64, holds: Holds) {
+    pub(crate) fn set(&mut self, offset: u64, length: u64, holds: Holds) {
         for grain in self.grains(offset, length) {
             self.settled[grain] = holds.into();
         }
     }
 
     /// What a grain holds at rest; `None` while something is in flight or several writes may be there.
-    pub(super) fn at_rest(&self, offset: u64) -> Option<Holds> {
+    pub(crate) fn at_rest(&self, offset: u64) -> Option<Holds> {
         let grain = self.grains(offset, 0).start;
         if self.busy.contains_key(&grain) { None } else { Some(self.settled[grain].into()) }
     }
 
     /// A write is about to be sent; its content is that of the ticket's generation.
-    pub(super) fn begin_write(&mut self, offset: u64, length: u64) -> Ticket {
+    pub(crate) fn begin_write(&mut self, offset: u64, length: u64) -> Ticket {
         self.generation += 1;
         let generation = self.generation;
         let issued = self.begin_change(offset, length, Holds::Write(generation));
@@ -187,7 +187,7 @@ impl Model {
     }
 
     /// A zeroing ([`Holds::Zeroes`]) or trim ([`Holds::Unknown`]) is about to be sent.
-    pub(super) fn begin_discard(&mut self, offset: u64, length: u64, holds: Holds) -> Ticket {
+    pub(crate) fn begin_discard(&mut self, offset: u64, length: u64, holds: Holds) -> Ticket {
         Ticket { issued: self.begin_change(offset, length, holds), generation: 0 }
     }
 
@@ -201,7 +201,7 @@ impl Model {
     }
 
     /// A write, zeroing or trim was answered.
-    pub(super) fn end_write(&mut self, offset: u64, length: u64, ticket: Ticket, succeeded: bool) {
+    pub(crate) fn end_write(&mut self, offset: u64, length: u64, ticket: Ticket, succeeded: bool) {
         self.clock += 1;
         let now = self.clock;
         for grain in self.grains(offset, length) {
@@ -217,7 +217,7 @@ impl Model {
     }
 
     /// A read is about to be sent; returns when, for [`Model::end_read`].
-    pub(super) fn begin_read(&mut self, offset: u64, length: u64) -> u64 {
+    pub(crate) fn begin_read(&mut self, offset: u64, length: u64) -> u64 {
         self.clock += 1;
         let issued = self.clock;
         for grain in self.grains(offset, length) {
@@ -230,7 +230,7 @@ impl Model {
     ///
     /// # Errors
     /// The first sector that holds what it cannot hold.
-    pub(super) fn end_read(
+    pub(crate) fn end_read(
         &mut self,
         offset: u64,
         length: u64,
@@ -309,7 +309,7 @@ impl Model {
     /// The smallest generation that each part of the range may hold now, as runs of grains; parts
     /// without a known generation are left out. Once what is completed now is durable, a power cut
     /// leaves at least these: whatever it may hold else was in flight, or is sent later.
-    pub(super) fn floors(&self, offset: u64, length: u64, out: &mut Vec<Floor>) {
+    pub(crate) fn floors(&self, offset: u64, length: u64, out: &mut Vec<Floor>) {
         for grain in self.grains(offset, length) {
             let generation_of = |holds: Holds| match holds {
                 Holds::Write(generation) | Holds::AtLeast(generation) => generation,

@@ -18,11 +18,14 @@ use evenkeel_policy::exchange::{PoolRecord, Pools, received_bytes};
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Driver, Event, Handle, Member, Settings, lock, start, wall_clock, watcher};
+use crate::driver::{Driver, lock};
+use crate::event::Event;
+use crate::settings::wall_clock;
+use crate::{Handle, Member, Settings, start, watcher};
 
-#[path = "../../tests/serve/port.rs"]
+#[path = "../../evenkeel/tests/serve/port.rs"]
 mod port;
-#[path = "../../../xtask/src/test/skip.rs"]
+#[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
 use port::Port;
@@ -101,7 +104,7 @@ impl Etcd {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Writes all in one transaction: whoever reads finds all of them or none.
+    /// Writes all in one transaction: a reader finds all of them or none.
     fn put_together(&self, values: &[(String, &str)]) {
         let puts: String = values.iter().map(|(key, value)| format!("put {key:?} {value:?}\n")).collect();
         let file = self.folder.join("transaction");
@@ -405,7 +408,7 @@ fn counts(times: u64) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn what_nobody_can_read_is_counted_each_time_it_is_read_and_no_more() {
+fn what_cannot_be_read_is_counted_each_time_it_is_read_and_no_more() {
     let told = Recorder { told: Arc::default(), reports: 0 };
     let settings = settings("http://127.0.0.1:1", "a", wall_clock);
     let mut driver = Driver::new(settings, told, Arc::default()).expect("good settings");
@@ -420,7 +423,7 @@ fn what_nobody_can_read_is_counted_each_time_it_is_read_and_no_more() {
 }
 
 #[test]
-fn what_nobody_can_read_is_reported_and_ignored() {
+fn what_cannot_be_read_is_reported_and_ignored() {
     let Some(etcd) = Etcd::start() else { return };
     let a = etcd.host("a");
     all_see(&[&a], &["a"]);
@@ -553,7 +556,7 @@ fn a_group_of_twelve_decides_from_sums_of_sections_and_survives_who_tells_them()
     wait_for_all_in_sections(&hosts);
     wait("nothing is wrong any more", || hosts.iter().all(|host| host.standing() == "shared"));
 
-    // Other settings, one host after the other: all the time everybody counts.
+    // Other settings, one host after the other: every host counts all the time.
     for host in &hosts {
         host.handle.resize(Sizes { above: 100, most: None });
     }

@@ -1,0 +1,23 @@
+//! What keeps a host from taking part.
+
+use std::io;
+
+use evenkeel_control::InvalidConfig;
+
+/// What keeps a host from taking part. What goes wrong later is logged, and is in the state.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The system's host name is no name, and the configuration has no other.
+    #[error("the system's host name {0:?} cannot be used in the exchange; set exchange.host in the configuration")]
+    Host(String),
+    /// A setting is out of range.
+    #[error("exchange: {0}")]
+    Setting(InvalidConfig),
+    /// The system refuses what the thread needs.
+    #[error("cannot start the exchange")]
+    Start(#[source] io::Error),
+    /// The system refuses what a question to etcd needs.
+    #[error("cannot ask etcd")]
+    Ask(#[source] io::Error),
+}

@@ -1,0 +1,103 @@
+//! `evenkeel load URI`: the load generator of `evenkeel-load`, run and printed.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, bail, ensure};
+use evenkeel_load::{
+    Extras, Job, JobOptions, Journal, Record, Report, check_result, jobs, progress_line, seed_from_time,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Options of `evenkeel load`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    // As an attribute, since brackets are links in documentation.
+    #[arg(
+        required_unless_present = "jobs",
+        help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+    )]
+    uri: Option<String>,
+    /// Several jobs at once, from a TOML file of [[job]] tables
+    #[arg(long, value_name = "FILE")]
+    jobs: Option<PathBuf>,
+    #[command(flatten)]
+    options: JobOptions,
+    /// Repeat the requests and the content of an earlier run [default: chosen and printed]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print the result as one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Record every durable write in FILE (- is standard output)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["jobs", "check_journal"])]
+    journal: Option<PathBuf>,
+    /// Instead of a load, check that the export holds every write that FILE records as durable
+    #[arg(long, value_name = "FILE", conflicts_with = "jobs")]
+    check_journal: Option<PathBuf>,
+}
+
+/// Runs the load and prints its result.
+///
+/// # Errors
+/// Reports a server that cannot be reached or is lost, request errors and content mismatches.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let seed = args.seed.unwrap_or_else(seed_from_time);
+    let jobs = jobs(args.jobs.as_deref(), args.uri.as_deref(), &args.options, seed)?;
+    let record = args.check_journal.as_deref().map(Record::read).transpose()?;
+    let journal = match (&args.journal, jobs.as_slice()) {
+        (Some(path), [job]) => Some(journal(path, job, args.json)?),
+        _ => None,
+    };
+    // The first interrupt ends the load and prints what there is; the second ends the process.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot catch interrupts")?;
+    }
+    let extras = Extras { journal: journal.as_ref(), record: record.as_ref() };
+    let progress = progress();
+    let results =
+        evenkeel_load::run(&jobs, &extras, &stop, &mut |results| progress.set_message(progress_line(results)));
+    progress.finish_and_clear();
+    let results = results?;
+    let report = Report::new(seed, &results);
+    if let (Some(record), None) = (&record, args.json.then_some(())) {
+        println!("{}", check_result(record, &results));
+    } else if args.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if args.journal.as_deref() == Some(std::path::Path::new("-")) {
+        eprint!("{}", report.text());
+    } else {
+        print!("{}", report.text());
+    }
+    let failures = report.failures();
+    if !failures.is_empty() {
+        bail!("{}", failures.join("\n"));
+    }
+    Ok(())
+}
+
+fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Journal> {
+    ensure!(
+        !(json && path == std::path::Path::new("-")),
+        "--journal - and --json would both write to standard output: give the journal a file"
+    );
+    Ok(Journal::of(job, path)?)
+}
+
+/// A line on the terminal; nothing where standard error is none.
+fn progress() -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4}  {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(std::time::Duration::from_millis(500));
+    bar
+}
