@@ -169,7 +169,7 @@ fn a_dry_run_decides_answers_and_stops() {
     assert_eq!((&state["acting"], &state["resources"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
     assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
     let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
-    assert!(why.contains("nothing-served: no read has been seen yet"), "{why}");
+    assert!(why.contains("nothing-served: no read that counts has been seen yet"), "{why}");
     let unknown = agent.ask(&["why", "nothing-serve"]);
     assert!(text(&unknown.stderr).contains("did you mean \"nothing-served\"?"), "{}", text(&unknown.stderr));
     let metrics = Command::new(EVENKEEL).args(["guard", "status", "--status", "127.0.0.1:1"]).output().expect("runs");
