@@ -233,6 +233,10 @@ impl Reader<'_> {
                 ["tenants", ..] if what == "pool" => path,
                 _ => continue,
             };
+            if path.ends_with(&["enforce"]) {
+                self.error(&path, "has no effect here: the policy is enforced in the one queue of a scenario");
+                continue;
+            }
             let problem = self.document.complain(&path, finding.message);
             match finding.severity {
                 // Clients of a scenario say themselves whose they are, which is told already.
