@@ -154,7 +154,7 @@ fn judge(
         match finding.severity {
             Severity::Error => errors.push(problem(finding, &place, origin)),
             Severity::Hangs | Severity::Warning | Severity::Elsewhere => {
-                warnings.push(problem(finding, &place, origin))
+                warnings.push(problem(finding, &place, origin));
             }
         }
     }
