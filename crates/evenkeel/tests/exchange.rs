@@ -198,7 +198,7 @@ struct Guard(Child, String);
 impl Guard {
     fn start(folder: &Folder, name: &str, port: u16) -> Self {
         let config = format!(
-            "[guard]\nstatus = \"127.0.0.1:0\"\n[arrays.san.volumes.{name}]\ndevice = \"no-such-disk\"\n\
+            "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{name}]\nmatch = [\"device:no-such-disk\"]\n\
              [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
         );
         let file = folder.join("guard.toml");

@@ -118,7 +118,7 @@ struct Guard {
 
 impl Guard {
     fn start_in(folder: Folder) -> Self {
-        let config = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
+        let config = "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
         fs::write(folder.join("guard.toml"), config).expect("written");
         let mut command = Command::new("prlimit");
         command.current_dir(folder.path()).args(["--core=0", EVENKEEL, "guard", "run", "--config", "guard.toml"]);

@@ -88,7 +88,7 @@ impl Drop for Agent {
 }
 
 const GOAL: &str =
-    "[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
+    "[agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
 #[test]
 fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
@@ -98,14 +98,14 @@ fn the_example_passes_the_check_and_a_fault_is_told_by_its_line() {
     assert!(checked.status.success(), "{}", text(&checked.stderr));
     assert_eq!(
         text(&checked.stdout),
-        "usable: 1 resources with a goal, 1 hybrid devices with guarantees, 1 arrays shared with other hosts, OSDs by elastic\n"
+        "usable: 1 pools with a latency target, 1 devices with throughput guarantees, 1 arrays shared with other hosts, OSDs by elastic\n"
     );
 
-    let file = File::new("fault", "[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n");
+    let file = File::new("fault", "[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n");
     let refused = guard(&["config", "check", file.path()]);
     assert!(!refused.status.success());
     assert!(
-        text(&refused.stderr).contains(&format!("{}:3:22: resources.a.latency.percentile", file.path())),
+        text(&refused.stderr).contains(&format!("{}:3:22: pools.a.latency.percentile", file.path())),
         "{}",
         text(&refused.stderr)
     );
@@ -118,8 +118,7 @@ fn check_and_discover_answer_in_json() {
     assert_eq!(findings["can_act"].as_bool(), Some(check.status.success()));
     assert!(findings["findings"].as_array().is_some_and(|all| all.iter().any(|finding| finding["part"] == "netem")));
     // Port 9 of this host is where nobody listens.
-    let arrays =
-        "[arrays.san.volumes.database]\ndevice = \"no-such-disk\"\n[exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
+    let arrays = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:no-such-disk\"]\n[exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
     let file = File::new("arrays", arrays);
     let check = guard(&["check", "--config", file.path(), "--json"]);
     let findings: Value = serde_json::from_slice(&check.stdout).expect("JSON");
@@ -180,8 +179,8 @@ fn a_dry_run_decides_answers_and_stops() {
 /// Its threads sleep until the next question or search, which is an hour away; a stop wakes them up.
 #[test]
 fn an_agent_for_osds_alone_makes_no_map_and_stops() {
-    let osds = "[guard]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
-                [ceph]\nsockets = [\"/nowhere/osd.3.asok\"]\nonly = [\"osd.3\"]\n";
+    let osds = "[agent]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
+                [agent.ceph]\nsockets = [\"/nowhere/osd.3.asok\"]\n[pools.ceph]\ndevices = [\"osd:osd.3\"]\n";
     let file = File::new("osds", osds);
     let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
@@ -256,7 +255,7 @@ fn without_a_goal_there_is_nothing_to_run() {
     let file = File::new("empty", "");
     let refused = guard(&["run", "--config", file.path(), "--dry-run"]);
     assert!(!refused.status.success());
-    assert!(text(&refused.stderr).contains("[resources.NAME]"), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("[pools.NAME]"), "{}", text(&refused.stderr));
 }
 
 #[test]

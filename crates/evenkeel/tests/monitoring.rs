@@ -22,7 +22,7 @@ const SERVE: &str = "\
 [tenants.web]\nlatency.target = \"50ms\"\n[tenants.bulk]\nguarantee = { bytes_per_s = \"5MB\" }\n\
 [volumes.web]\nbackend = \"emulate\"\nsize = \"16MiB\"\n[volumes.bulk]\nbackend = \"emulate\"\nsize = \"16MiB\"\n";
 const GUARD: &str = "\
-[guard]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
+[agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 /// More lines about a tenant that has never been seen would be felt where there are a thousand.
 const LINES_OF_AN_IDLE_TENANT: usize = 20;
 

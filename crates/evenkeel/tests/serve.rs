@@ -549,7 +549,7 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
 #[test]
 fn what_nobody_reads_keeps_no_server_and_no_agent_from_starting_and_stopping() {
     let folder = Folder::new();
-    let guard = "[guard]\nstatus = \"127.0.0.1:0\"\n[resources.nothing-served]\nlatency.target = \"15ms\"\n";
+    let guard = "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
     fs::write(folder.join("guard.toml"), guard).expect("written");
     for arguments in [
         &["serve", "--listen", "127.0.0.1:0", "--status", "off"][..],

@@ -49,8 +49,8 @@ fn main() {
     println!("groups   a decision, mean ms   of a core, once a second   ten times a second");
     let smoke = !std::env::args().any(|argument| argument == "--bench");
     for groups in [10, 100, 1_000].into_iter().filter(|&groups| !smoke || groups < 1_000) {
-        let text = "[hybrids.pool]\ndevice = \"dm-0\"\ndecide_every = \"1s\"\n[hybrids.pool.tenants.all]\ngroup = \"tenants/*\"\n\
-                    read = { bytes_per_s = \"10MB\" }\nwrite = { bytes_per_s = \"10MB\" }\n";
+        let text = "[pools.pool]\ndevices = [\"dm-0\"]\ntuning.guarantee.interval = \"1s\"\n[tenants.all]\nmatch = [\"cgroup:tenants/*\"]\n\
+                    guarantee.read = { bytes_per_s = \"10MB\" }\nguarantee.write = { bytes_per_s = \"10MB\" }\n";
         let config = Config::parse(text, "bench", Abilities { tracepoints: false }).expect("valid");
         let mut guarantees = Guarantees::new("pool", &config.hybrids["pool"]).expect("valid");
         let ids: Vec<TenantId> = (0..groups)

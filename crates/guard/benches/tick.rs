@@ -67,7 +67,7 @@ fn main() {
     for resources in [1, 100, 1_000].into_iter().filter(|&resources| !smoke || resources < 1_000) {
         let mut text = String::new();
         for n in 0..resources {
-            let _ = writeln!(text, "[resources.vg{n}]\nread_response_time = \"15ms\"");
+            let _ = writeln!(text, "[pools.vg{n}]\nlatency.target = \"15ms\"");
         }
         let config = Config::parse(&text, "bench", Abilities { tracepoints: false }).expect("valid");
         let mut agent = Agent::new(config).expect("valid");

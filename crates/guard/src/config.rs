@@ -1,20 +1,21 @@
-//! The agent's configuration: which resources have a goal, and how it may be kept.
+//! The agent's configuration: the policy, and this host's part beside it.
+//!
+//! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[exchange]`. What the policy
+//! asks of this host is [lowered](lower) to the settings of the loops: each pool has the enforcement points that apply to it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::sync::Arc;
 
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
-use evenkeel_policy::config::{Exchange, Files, Http, Latency, Percentile, Status, Terms};
+use evenkeel_policy::config::{
+    Elsewhere, Exchange, Files, Http, Latency, Match, Pool, Status, Tenant, Terms, Throttle,
+};
 use evenkeel_policy::document::Document;
-use evenkeel_policy::exchange::MAX_POOLS;
 pub use evenkeel_policy::goal::Method;
-use evenkeel_policy::goal::default_noisy_above;
-use evenkeel_policy::units::{Bytes, Cidr, Duration};
-use evenkeel_policy::{budget_that_hangs, rate_that_hangs};
-use schemars::JsonSchema;
+use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::actuator::{Actuator, Packets};
@@ -22,10 +23,11 @@ use crate::actuator::{Actuator, Packets};
 mod array;
 mod ceph;
 mod guarantee;
+mod lower;
 
 pub use array::{ArrayConfig, ArrayVolume};
-pub use ceph::CephConfig;
-pub use guarantee::{GoalConfig, GuaranteeConfig, GuaranteeMethod, HybridConfig};
+pub use ceph::{CephConfig, CephSettings};
+pub use guarantee::{GuaranteeConfig, HybridConfig};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -33,32 +35,43 @@ pub const EXAMPLE: &str = include_str!("../guard.example.toml");
 /// Ports of iSCSI, NVMe/TCP and NBD.
 pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
 
-/// More resources than a host has; each costs work at every tick.
-const MAX_RESOURCES: usize = 1_000;
-
-/// Everything an operator says.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// What an operator writes.
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+struct File {
+    agent: AgentConfig,
+    pools: BTreeMap<String, Pool>,
+    tenants: BTreeMap<String, Tenant>,
+    exchange: Exchange,
+    #[serde(rename = "server")]
+    _server: Elsewhere,
+    #[serde(rename = "volumes")]
+    _volumes: Elsewhere,
+}
+
+/// What this host enforces, in the words of the loops that do it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// The agent.
-    pub guard: Guard,
-    /// Resources with a goal, by the names that `evenkeel guard discover` shows.
+    pub agent: AgentConfig,
+    /// Pools with a latency target, for which packets of noisy clients are delayed.
     pub resources: BTreeMap<String, ResourceConfig>,
-    /// Hybrid devices whose tenants were guaranteed a throughput, by names of your own.
+    /// Devices whose control groups have throughput guarantees, by the names of their pools.
     pub hybrids: BTreeMap<String, HybridConfig>,
-    /// Arrays that this host shares with others, by the name that all hosts give them.
+    /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
     /// How hosts that share arrays tell each other what they do.
     pub exchange: Exchange,
-    /// Ceph OSDs of this host; without this table they are left alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
+    /// What the policy says and this host does not enforce.
+    pub notes: Vec<Problem>,
 }
 
 /// The agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Guard {
+pub struct AgentConfig {
     /// TCP address of the read-only API and metrics, or "off".
     pub status: Status,
     /// How often is measured and decided.
@@ -67,43 +80,37 @@ pub struct Guard {
     pub discover_every: Duration,
     /// Network devices by which clients are reached.
     pub interfaces: Vec<String>,
-    /// TCP ports of the targets whose packets may wait.
+    /// TCP ports of the targets whose packets may be delayed.
     pub ports: Vec<u16>,
     /// Distance between delays.
     pub step: Duration,
-    /// Longest delay.
+    /// Longest delay of packets.
     pub max_delay: Duration,
     /// A delay that is not renewed ends after this.
     pub timeout: Duration,
     /// What was there before, so that it can be put back.
     pub journal: PathBuf,
-    /// What lets packets wait.
+    /// What delays packets.
     pub actuator: Actuator,
-    /// How a delay is chosen.
-    pub method: Method,
-    /// Which packets wait.
+    /// Which packets are delayed.
     pub packets: PacketChoice,
-    /// Clients that are never held back: addresses, blocks of addresses, or names that targets know them by.
-    pub never: Vec<Who>,
-    /// Clients that are held back first, whatever they do.
-    pub always: Vec<Who>,
-    /// Clients that are held back only when nothing else helps.
-    pub important: Vec<Who>,
     /// How the API and metrics are served.
     pub http: Http,
     /// Certificates for HTTPS; without this table there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Files>,
+    /// How Ceph's OSDs are asked and set.
+    pub ceph: CephSettings,
 }
 
-impl Guard {
+impl AgentConfig {
     /// On what terms the API and metrics are served.
     pub fn terms(&self) -> Terms {
-        Terms { table: "guard", http: self.http, files: self.tls.clone() }
+        Terms { table: "agent", http: self.http, files: self.tls.clone() }
     }
 }
 
-impl Default for Guard {
+impl Default for AgentConfig {
     fn default() -> Self {
         Self {
             status: Status::At(SocketAddr::from(([127, 0, 0, 1], 9810))),
@@ -116,25 +123,22 @@ impl Default for Guard {
             timeout: Duration::from_secs(3),
             journal: "/run/evenkeel/guard.journal".into(),
             actuator: Actuator::default(),
-            method: Method::Adaptive,
             packets: PacketChoice::Acknowledgements,
-            never: Vec::new(),
-            always: Vec::new(),
-            important: Vec::new(),
             http: Http::default(),
             tls: None,
+            ceph: CephSettings::default(),
         }
     }
 }
 
-/// Which packets wait.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Which packets are delayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PacketChoice {
-    /// Those without payload, which holds writers back; all, should that have no effect.
+    /// Those without payload, which throttles writers; all, should that have no effect.
     #[default]
     Acknowledgements,
-    /// Those with payload, which holds readers back.
+    /// Those with payload, which throttles readers.
     Data,
     /// All that is sent to the client.
     All,
@@ -151,66 +155,39 @@ impl PacketChoice {
     }
 }
 
-/// A resource with a goal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// A pool with a latency target, for which packets are delayed.
+#[derive(Clone, Debug, PartialEq)]
 pub struct ResourceConfig {
     /// What the latency of reads is to stay below.
     pub latency: Latency,
-    /// Devices that belong to it, by path or name; default: those that stand on what has this name.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Devices that belong to it, by path or name; none: those that stand on what has this name.
     pub devices: Vec<String>,
-    /// Bytes per second above which a client counts as noisy for `method = "pid"`; "adaptive" goes by shares of the load.
-    #[serde(default = "default_noisy_above")]
+    /// How a delay is chosen.
+    pub method: Method,
+    /// Bytes per second above which a client is noisy for `method = "pid"`; "adaptive" goes by shares of the load.
     pub noisy_above: Bytes,
-    /// As for the whole agent, for this resource alone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub never: Vec<Who>,
-    /// As for the whole agent, for this resource alone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub always: Vec<Who>,
-    /// As for the whole agent, for this resource alone.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub important: Vec<Who>,
+    /// Whether clients are throttled.
+    pub throttles: Throttles,
 }
 
-/// A client, or several.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(from = "String", into = "String")]
-#[schemars(with = "String")]
-pub enum Who {
-    /// By address.
-    Addresses(Cidr),
-    /// By the name that a target knows it by.
-    Name(String),
+/// Whether clients are throttled, by the tenants that name them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Throttles {
+    /// The most specific entry first.
+    by_entry: Arc<Vec<(Match, Throttle)>>,
+    /// Clients that no tenant names.
+    others: Throttle,
 }
 
-impl From<String> for Who {
-    fn from(text: String) -> Self {
-        Cidr::from_str(&text).map_or(Self::Name(text), Self::Addresses)
+impl Throttles {
+    /// Those of a client with this address and these names.
+    pub fn of(&self, address: IpAddr, names: &[String]) -> Throttle {
+        let known = self.by_entry.iter().find(|(entry, _)| entry.names_initiator(address, names));
+        known.map_or(self.others, |(_, throttle)| *throttle)
     }
 }
 
-impl From<Who> for String {
-    fn from(who: Who) -> Self {
-        match who {
-            Who::Addresses(block) => block.to_string(),
-            Who::Name(name) => name,
-        }
-    }
-}
-
-impl Who {
-    /// Whether a client with this address and these names is meant.
-    pub fn is(&self, address: IpAddr, names: &[String]) -> bool {
-        match self {
-            Self::Addresses(block) => block.contains(address),
-            Self::Name(name) => names.contains(name),
-        }
-    }
-}
-
-/// What can be measured here, as far as goals depend on it.
+/// What can be measured here, as far as latency targets depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// Whether the kernel shows the block layer's tracepoints, by which single reads are measured.
@@ -232,17 +209,17 @@ impl Config {
     /// All that is wrong with it.
     pub fn check(text: &str, origin: &str, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         let (document, mut errors) = Document::parse(text, origin);
-        let (config, more) = document.read::<Self>();
+        let (file, more) = document.read::<File>();
         errors.extend(more);
-        if let Some(config) = &config {
-            errors.extend(config.faults(&document, abilities));
-        }
+        let lowered = file.map(|file| lower::lower(file, &document, abilities));
+        let lowered = lowered.map(|lowered| {
+            errors.extend(lowered.faults);
+            (lowered.config, lowered.doubts)
+        });
         errors.sort_by_key(|problem| problem.position);
-        match config.filter(|_| errors.is_empty()) {
-            Some(config) => {
-                let doubts = config.doubts(&document);
-                Ok((config, doubts))
-            }
+        errors.dedup();
+        match lowered.filter(|_| errors.is_empty()) {
+            Some(lowered) => Ok(lowered),
             None => Err(Errors(errors)),
         }
     }
@@ -262,7 +239,7 @@ impl Config {
         }
     }
 
-    /// Whether devices and their clients have to be watched: whether there is anything to guard besides OSDs.
+    /// Whether devices and their clients have to be watched: whether there is anything to enforce besides OSDs.
     pub fn watches_devices(&self) -> bool {
         !(self.resources.is_empty() && self.hybrids.is_empty() && self.arrays.is_empty())
     }
@@ -270,7 +247,7 @@ impl Config {
     /// How often is measured and decided: OSDs have an interval of their own.
     pub fn interval(&self) -> Duration {
         let of_osds = self.ceph.as_ref().filter(|_| !self.watches_devices());
-        of_osds.map_or(self.guard.interval, |ceph| ceph.sample_every)
+        of_osds.map_or(self.agent.interval, |ceph| ceph.sample_every)
     }
 
     /// Devices of resources that were not left to discovery.
@@ -282,125 +259,16 @@ impl Config {
     /// The settings of a resource's controller.
     pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
         let goal = resource.latency.target.into();
-        let published = match self.guard.method {
+        let published = match resource.method {
             Method::Adaptive => response::Config::adaptive(goal),
             Method::Pid => response::Config::pid(goal),
         };
         response::Config {
-            interval: self.guard.interval.into(),
-            step: self.guard.step.into(),
-            max_delay: self.guard.max_delay.into(),
+            interval: self.agent.interval.into(),
+            step: self.agent.step.into(),
+            max_delay: self.agent.max_delay.into(),
             noisy_bytes_per_s: resource.noisy_above.0,
             ..published
         }
-    }
-
-    /// What is doubtful, and does not keep an agent from running.
-    fn doubts(&self, document: &Document<'_>) -> Vec<Problem> {
-        let mut doubts = Vec::new();
-        let mut doubt = |path: &[&str], message: String| doubts.push(document.complain(path, message));
-        if let Status::At(address) = self.guard.status
-            && let Some(danger) = self.guard.terms().danger(address)
-        {
-            doubt(&["guard", "status"], danger);
-        }
-        // Limits so small that clients would seem to hang.
-        for (hybrid, settings) in &self.hybrids {
-            for (tenant, guarantee) in &settings.tenants {
-                for (direction, goal) in [("read", guarantee.read), ("write", guarantee.write)] {
-                    let Some(goal) = goal.filter(|goal| goal.bytes_per_s.is_some()) else { continue };
-                    for (key, rate) in [("bytes_per_s", goal.bytes_per_s), ("ceiling", goal.ceiling)] {
-                        if let Some(hang) = rate.and_then(rate_that_hangs) {
-                            doubt(&["hybrids", hybrid, "tenants", tenant, direction, key], hang);
-                        }
-                    }
-                }
-            }
-        }
-        // What a request costs an OSD beside its bytes, only the OSD knows.
-        if let Some((key, hang)) = self.ceph.as_ref().and_then(|ceph| budget_that_hangs(&ceph.admission, Bytes(0))) {
-            doubt(&["ceph", "admission", key], hang);
-        }
-        doubts
-    }
-
-    fn faults(&self, document: &Document<'_>, abilities: Abilities) -> Vec<Problem> {
-        let mut faults = Vec::new();
-        let mut fault = |path: &[&str], message: String| faults.push(document.complain(path, message));
-        let guard = &self.guard;
-        if guard.ports.is_empty() {
-            fault(&["guard", "ports"], "is empty; name the targets' ports, for iSCSI 3260".into());
-        }
-        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
-        if !(least..=most).contains(&guard.discover_every) {
-            fault(&["guard", "discover_every"], format!("is {}; write \"1s\" to \"1h\"", guard.discover_every));
-        }
-        // A delay must outlast a few ticks that come late.
-        let renewed = Duration(evenkeel_control::Duration::from_nanos(guard.interval.0.as_nanos().saturating_mul(3)));
-        if guard.timeout < renewed || guard.timeout > most {
-            fault(
-                &["guard", "timeout"],
-                format!("is {}; write at least three intervals ({renewed}) and at most \"1h\"", guard.timeout),
-            );
-        }
-        if guard.step.is_zero() {
-            fault(&["guard", "step"], "is 0; write for example \"500us\"".into());
-        }
-        for ([table, key], message) in guard.terms().faults() {
-            fault(&["guard", table, key], message);
-        }
-        if self.resources.len() > MAX_RESOURCES {
-            fault(&["resources"], format!("are more than {MAX_RESOURCES}; name those that matter"));
-        }
-        for (name, resource) in &self.resources {
-            if let Percentile::At(percentile) = resource.latency.percentile
-                && !abilities.tracepoints
-            {
-                fault(
-                    &["resources", name, "latency", "percentile"],
-                    format!(
-                        "p{percentile} cannot be measured: the kernel tells single response times by tracepoints only, \
-                         and shows none here (`evenkeel guard check`); write percentile = \"mean\", with a target for the mean"
-                    ),
-                );
-            }
-            if let Err(invalid) = self.controller(resource).validate() {
-                let (table, key): (&[&str], _) = match invalid.setting {
-                    "goal" => (&["resources", name, "latency"], "target"),
-                    other => (&["guard"], other),
-                };
-                let path: Vec<&str> = table.iter().copied().chain([key]).collect();
-                fault(&path, format!("must be {}", invalid.must_be));
-            }
-        }
-        if self.hybrids.len() > MAX_RESOURCES {
-            fault(&["hybrids"], format!("are more than {MAX_RESOURCES}; name those that matter"));
-        }
-        for (name, hybrid) in &self.hybrids {
-            for (key, message) in hybrid.faults() {
-                let path: Vec<&str> = ["hybrids", name].into_iter().chain(key).collect();
-                fault(&path, message);
-            }
-        }
-        if self.arrays.len() > MAX_POOLS {
-            fault(&["arrays"], format!("are more than the {MAX_POOLS} that a host may tell others of"));
-        }
-        for (name, array) in &self.arrays {
-            for (key, message) in array.faults(name, guard.interval, &self.exchange) {
-                let path: Vec<&str> = ["arrays", name].into_iter().chain(key).collect();
-                fault(&path, message);
-            }
-        }
-        for (key, message) in self.exchange.faults() {
-            fault(&["exchange", key], message);
-        }
-        if !self.exchange.etcd.is_empty() && self.exchange.period < guard.interval {
-            fault(&["exchange", "period"], format!("must be at least guard.interval ({})", guard.interval));
-        }
-        for (key, message) in self.ceph.iter().flat_map(CephConfig::faults) {
-            fault(&["ceph", key], message);
-        }
-        faults.dedup();
-        faults
     }
 }

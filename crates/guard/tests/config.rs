@@ -1,8 +1,9 @@
 //! What a configuration must be, and what is said about one that is not.
 
 use evenkeel_guard::Config;
-use evenkeel_guard::config::{Abilities, CephConfig, EXAMPLE, Guard, Method, Who};
-use evenkeel_policy::config::Percentile;
+use evenkeel_guard::config::{Abilities, AgentConfig, CephConfig, EXAMPLE, Method};
+use evenkeel_policy::config::{Enforcement, GuaranteeTuning, Percentile, Slots, Throttle};
+use evenkeel_policy::units::{Bytes, Duration};
 use proptest::prelude::*;
 
 const NONE: Abilities = Abilities { tracepoints: false };
@@ -23,73 +24,90 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     let spelled: String = EXAMPLE.lines().map(line).map(|line| line + "\n").collect();
     let mut spelled = Config::parse(&spelled, "example", NONE).expect("valid");
     spelled.resources.get_mut("vg1").expect("is there").devices.clear();
-    let pool = spelled.hybrids.get_mut("pool").expect("is there");
-    (pool.slow, pool.fast, pool.slow_bytes_per_s) = (None, None, None);
-    pool.tenants.get_mut("database").expect("is there").write = None;
+    let cached = spelled.hybrids.get_mut("cached").expect("is there");
+    cached.cache = Default::default();
+    cached.tenants.get_mut("web").expect("is there").write = Default::default();
     let san = spelled.arrays.get_mut("san").expect("is there");
     san.latency = None;
-    san.volumes.get_mut("database").expect("is there").ceiling = None;
+    san.volumes.get_mut("db").expect("is there").ceiling = None;
     (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
-    let ceph = spelled.ceph.as_mut().expect("is there");
-    (ceph.only, ceph.sockets) = (Vec::new(), Vec::new());
+    spelled.agent.ceph.sockets.clear();
+    spelled.ceph.as_mut().expect("is there").sockets.clear();
     assert_eq!(spelled, example);
-    let expected = Guard { interfaces: vec!["eth0".into()], never: example.guard.never.clone(), ..Guard::default() };
-    assert_eq!(example.guard, expected);
+    let expected = AgentConfig { interfaces: vec!["eth0".into()], ..AgentConfig::default() };
+    assert_eq!(example.agent, expected);
     assert_eq!(example.ceph, Some(CephConfig::default()));
+    assert_eq!(example.notes, [], "all of it is enforced");
 }
 
 #[test]
 fn an_empty_text_is_a_configuration_without_goals() {
     let config = Config::parse("", "guard.toml", NONE).expect("valid");
     assert_eq!(config, Config::default());
-    assert_eq!(config.guard.method, Method::Adaptive);
+    let config = Config::parse("[pools.a]\nlatency.target = \"15ms\"\n", "guard.toml", NONE).expect("valid");
+    assert_eq!(config.resources["a"].method, Method::Adaptive);
 }
 
 #[test]
 fn faults_name_file_line_key_and_cure() {
     let cases = [
         (
-            "[guard]\nintervall = \"1s\"\n",
-            "guard.toml:2:1: guard.intervall: unknown key \"intervall\"; did you mean \"interval\"?",
+            "[agent]\nintervall = \"1s\"\n",
+            "guard.toml:2:1: agent.intervall: unknown key \"intervall\"; did you mean \"interval\"?",
         ),
-        ("[resources.a]\n", "the key `latency` is missing"),
-        ("[resources.a]\nlatency.target = 15\n", "guard.toml:2:"),
-        ("[resources.a]\nlatency.target = \"0\"\n", "resources.a.latency.target: must be from 10 us"),
-        ("[guard]\nports = []\n", "guard.toml:2:1: guard.ports: is empty"),
-        ("[guard]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
-        ("[guard]\nstep = \"0\"\n", "guard.step: is 0"),
-        ("[guard]\ndiscover_every = \"1ms\"\n", "guard.discover_every: is 1ms"),
-        ("[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no figure of latencies"),
+        ("[guard]\n", "unknown key \"guard\""),
+        ("[resources.a]\n", "unknown key \"resources\""),
+        ("[pools.a]\nlatency = {}\n", "the key `target` is missing"),
+        ("[pools.a]\nlatency.target = 15\n", "guard.toml:2:"),
+        ("[pools.a]\nlatency.target = \"0\"\n", "pools.a.latency.target: must be from 10 us"),
+        ("[pools.a]\nlatency = { target = \"9ms\", of = \"writes\" }\n", "pools.a.latency.of: a pool's target"),
+        ("[agent]\nports = []\n", "guard.toml:2:1: agent.ports: is empty"),
+        ("[agent]\ntimeout = \"100ms\"\n", "at least three intervals (300ms)"),
+        ("[agent]\nstep = \"0\"\n", "agent.step: is 0"),
+        ("[agent]\ndiscover_every = \"1ms\"\n", "agent.discover_every: is 1ms"),
+        ("[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = \"median\"\n", "no figure of latencies"),
         (
-            "[guard]\n[guard.http]\ntls = \"always\"\n",
-            "guard.toml:3:1: guard.http.tls: there is no certificate for HTTPS; add [guard.tls]",
+            "[agent]\n[agent.http]\ntls = \"always\"\n",
+            "guard.toml:3:1: agent.http.tls: there is no certificate for HTTPS; add [agent.tls]",
         ),
-        ("[guard.tls]\ncertificate = \"c\"\n", "the key `key` is missing"),
-        ("[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\nrequired = \"no\"\n", "unknown key \"required\""),
+        ("[agent.tls]\ncertificate = \"c\"\n", "the key `key` is missing"),
+        ("[agent.tls]\ncertificate = \"c\"\nkey = \"k\"\nrequired = \"no\"\n", "unknown key \"required\""),
         (
-            "[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\nrevoked = \"r\"\n",
-            "guard.toml:4:1: guard.tls.revoked: nothing can be revoked",
+            "[agent.tls]\ncertificate = \"c\"\nkey = \"k\"\nrevoked = \"r\"\n",
+            "guard.toml:4:1: agent.tls.revoked: nothing can be revoked",
         ),
-        ("[hybrids.a]\n", "the key `device` is missing"),
-        ("[ceph]\nsample_every = \"1ms\"\n", "guard.toml:2:1: ceph.sample_every: is 1ms; write \"5ms\" to \"1s\""),
-        ("[ceph]\nanswer_within = \"1m\"\n", "ceph.answer_within: is"),
-        ("[ceph]\nadmission = \"none\"\n", "leave the table out"),
-        ("[ceph]\nadmission = { kind = \"fixed\", budget = 0 }\n", "budget must be greater than 0"),
-        ("[hybrids.a]\ndevice = \"dm-0\"\n", "hybrids.a.tenants: names nobody"),
-        ("[hybrids.a]\ndevice = \"dm-0\"\nperiod = \"1ms\"\n", "hybrids.a.period: must be from 50 ms"),
-        ("[hybrids.a]\ndevice = \"dm-0\"\nmax_raise = 0.5\n", "hybrids.a.max_raise: must be from 1"),
-        ("[arrays.a]\n", "arrays.a.volumes: names nothing"),
-        ("[arrays.\"a b\"]\n", "is no name of an array"),
-        ("[arrays.a]\nmethod = \"sfq_d\"\n", "arrays.a.method: must be \"needs\""),
-        ("[arrays.a]\nmethod = \"drg\"\n[exchange]\netcd = [\"http://a:1\"]\n", "arrays.a.method: must be"),
-        ("[arrays.a]\nperiod = \"10ms\"\n", "arrays.a.period: is 10ms"),
-        ("[guard]\ninterval = \"2s\"\ntimeout = \"9s\"\n[arrays.a]\n", "arrays.a.period: is 1s"),
-        ("[arrays.a]\nlatency = \"1us\"\n", "arrays.a.latency: must be from 10 us"),
-        ("[arrays.a]\nmost = 0\n", "arrays.a.most: must be"),
-        ("[arrays.a.volumes.v]\n", "the key `device` is missing"),
-        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nweight = 0.0\n", "arrays.a.volumes.v.weight: must be above 0"),
-        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nceiling = 0\n", "arrays.a.volumes.v.ceiling: must be at least 1"),
-        ("[arrays.a.volumes.v]\ndevice = \"sda\"\nlatency.target = \"0\"\n", "arrays.a.volumes.v.latency: must"),
+        (
+            "[agent.ceph]\nsample_every = \"1ms\"\n",
+            "guard.toml:2:1: agent.ceph.sample_every: is 1ms; write \"5ms\" to \"1s\"",
+        ),
+        ("[agent.ceph]\nanswer_within = \"1m\"\n", "agent.ceph.answer_within: is"),
+        (
+            "[pools.a]\ndevices = [\"osd:*\"]\ntuning.admission = \"none\"\n",
+            "a.tuning.admission: is \"none\"; leave the",
+        ),
+        (
+            "[pools.a]\ndevices = [\"osd:*\"]\ntuning.admission = { kind = \"fixed\", budget = 0 }\n",
+            "budget must be greater than 0",
+        ),
+        ("[pools.a]\ndevices = [\"osd:\"]\n", "guard.toml:2:1: pools.a.devices: \"osd:\" names no OSD"),
+        (
+            "[pools.a]\ndevices = [\"osd:*\"]\n[pools.b]\ndevices = [\"osd:osd.1\"]\n",
+            "4:1: pools.b.devices: another pool",
+        ),
+        (
+            "[pools.a]\ndevices = [\"dm-0\"]\ntuning.guarantee.period = \"1ms\"\n",
+            "guarantee.period: must be from 50 ms",
+        ),
+        ("[pools.a]\ndevices = [\"dm-0\"]\ntuning.guarantee.max_raise = 0.5\n", "guarantee.max_raise: must be from 1"),
+        ("[pools.a]\ndevices = [\"dm-0\"]\nenforce = [\"cgroups\"]\n", "did you mean \"cgroup\""),
+        ("[pools.\"a b\"]\n", "is not a usable name"),
+        (
+            "[pools.\"a:b\"]\ntuning.slots = \"needs\"\n[tenants.t]\nmatch = [\"device:sda\"]\n",
+            "is no name of an array",
+        ),
+        ("[tenants.a]\nweight = 0\n", "tenants.a.weight: 0 is out of range"),
+        ("[tenants.a.pools.b]\nweight = 1\n", "tenants.a.pools.b: there is no pool \"b\""),
+        ("[tenants.a]\nmatch = [\"device:sda\"]\n[tenants.b]\nmatch = [\"device:sda\"]\n", "already belongs to tenant"),
         ("[exchange]\nlease = \"1s\"\n", "exchange.lease: must be 2"),
     ];
     for (text, expected) in cases {
@@ -99,49 +117,95 @@ fn faults_name_file_line_key_and_cure() {
 }
 
 #[test]
+fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
+    let array = "[tenants.t]\nmatch = [\"device:sda\"]\n[pools.a.tuning]\n";
+    for (text, expected) in [
+        ("slots = \"sfq_d\"\n".to_owned(), "guard.toml:4:1: pools.a.tuning.slots: must be \"needs\""),
+        ("slots = \"drg\"\n[exchange]\netcd = [\"http://a:1\"]\n".to_owned(), "pools.a.tuning.slots: must be"),
+        (
+            "slots = \"needs\"\nslots_period = \"10ms\"\n".to_owned(),
+            "guard.toml:5:1: pools.a.tuning.slots_period: is 10ms",
+        ),
+        (
+            "slots = \"needs\"\n[agent]\ninterval = \"2s\"\ntimeout = \"9s\"\n".to_owned(),
+            "pools.a.tuning.slots_period: is 1s",
+        ),
+        ("slots = \"needs\"\nslots_latency = \"1us\"\n".to_owned(), "pools.a.tuning.slots_latency: must be from 10 us"),
+        ("slots = \"needs\"\nslots_most = 0\n".to_owned(), "pools.a.tuning.slots_most: must be"),
+        (
+            "slots = \"needs\"\n[tenants.u]\nmax_in_flight = 0\n".to_owned(),
+            "tenants.u.max_in_flight: must be at least 1",
+        ),
+        (
+            "slots = \"needs\"\n[tenants.u]\nlatency.target = \"0\"\n".to_owned(),
+            "tenants.u.latency.target: nothing takes",
+        ),
+    ] {
+        let complaints = complaints(&format!("{array}{text}"));
+        assert!(complaints.contains(expected), "{text}: {complaints}");
+        // A policy for other hosts is no fault here: without a device nothing is enforced.
+        if expected.contains("tuning.slots: ") {
+            let elsewhere = format!("{array}{text}").replace("device:sda", "192.0.2.1");
+            Config::parse(&elsewhere, "guard.toml", NONE).expect("not for this host");
+        }
+    }
+}
+
+#[test]
 fn whoever_shows_names_and_loads_to_others_is_told() {
     let doubts = |text: &str| {
         let (_, doubts) = Config::check(text, "guard.toml", NONE).expect("valid");
         doubts.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    let beyond = "[guard]\nstatus = \"192.0.2.1:9810\"\n";
-    let tls = "[guard.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
-    for (tables, cure) in [("", "set [guard.tls]"), (tls, "set guard.tls.clients")] {
+    let beyond = "[agent]\nstatus = \"192.0.2.1:9810\"\n";
+    let tls = "[agent.tls]\ncertificate = \"c\"\nkey = \"k\"\n";
+    for (tables, cure) in [("", "set [agent.tls]"), (tls, "set agent.tls.clients")] {
         let doubts = doubts(&format!("{beyond}{tables}"));
-        assert!(doubts.len() == 1 && doubts[0].starts_with("guard.toml:2:1: guard.status: "), "{doubts:?}");
+        assert!(doubts.len() == 1 && doubts[0].starts_with("guard.toml:2:1: agent.status: "), "{doubts:?}");
         assert!(doubts[0].contains("192.0.2.1:9810") && doubts[0].contains(cure), "{doubts:?}");
     }
     for tables in [
         &format!("{tls}clients = \"a\"\n"),
-        &format!("{tls}[guard.http]\ncertificates = \"optional\"\n"),
-        "[guard.http]\ntls = \"no\"\n",
+        &format!("{tls}[agent.http]\ncertificates = \"optional\"\n"),
+        "[agent.http]\ntls = \"no\"\n",
     ] {
         assert_eq!(doubts(&format!("{beyond}{tables}")), [""; 0], "{tables}");
     }
-    for text in ["", "[guard]\nstatus = \"off\"\n", "[guard]\nstatus = \"[::1]:9810\"\n"] {
+    for text in ["", "[agent]\nstatus = \"off\"\n", "[agent]\nstatus = \"[::1]:9810\"\n"] {
         assert_eq!(doubts(text), [""; 0], "{text}");
     }
 }
 
 #[test]
 fn values_that_hang_are_told() {
-    let tenant = "[hybrids.h]\ndevice = \"/dev/vdb\"\n[hybrids.h.tenants.a]\ngroup = \"a.slice\"\n";
+    let tenant = "[pools.h]\ndevices = [\"/dev/vdb\"]\n[tenants.a]\nmatch = [\"cgroup:a.slice\"]\n";
+    let osds = "[pools.c]\ndevices = [\"osd:*\"]\n";
     for (text, place, words) in [
-        (format!("{tenant}read = {{ bytes_per_s = 10 }}\n"), "5:10: hybrids.h.tenants.a.read.bytes_per_s", "\"10MB\""),
         (
-            format!("{tenant}write = {{ bytes_per_s = 1, ceiling = \"1GB\" }}\n"),
-            "5:11: hybrids.h.tenants.a.write.bytes_per_s",
+            format!("{tenant}guarantee.read = {{ bytes_per_s = 10 }}\n"),
+            "5:20: tenants.a.guarantee.read.bytes_per_s",
+            "\"10MB\"",
+        ),
+        (
+            format!("{tenant}guarantee.write = {{ bytes_per_s = 1, ceiling = \"1GB\" }}\n"),
+            "5:21: tenants.a.guarantee.write.bytes_per_s",
             "less than one request",
         ),
         (
-            "[ceph]\nadmission = { kind = \"fixed\", budget = 64 }\n".into(),
-            "2:31: ceph.admission.budget",
+            format!("{tenant}[tenants.a.pools.h]\nguarantee.write = {{ bytes_per_s = 1 }}\n"),
+            "6:21: tenants.a.pools.h.guarantee.write.bytes_per_s",
+            "less than one request",
+        ),
+        (
+            format!("{osds}tuning.admission = {{ kind = \"fixed\", budget = 64 }}\n"),
+            "3:38: pools.c.tuning.admission.budget",
             "64 is below",
         ),
         (
-            "[ceph]\nadmission = { kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 64 }\n"
-                .into(),
-            "ceph.admission.budget_max",
+            format!(
+                "{osds}tuning.admission = {{ kind = \"slowfast\", budget_min = 64, budget_initial = 64, budget_max = 64 }}\n"
+            ),
+            "pools.c.tuning.admission.budget_max",
             "64 is below",
         ),
     ] {
@@ -151,7 +215,8 @@ fn values_that_hang_are_told() {
         assert!(doubt.contains(place) && doubt.contains(words), "{doubt}");
     }
     let fine = format!(
-        "{tenant}read = {{ bytes_per_s = 4096 }}\nwrite = {{ iops = 1, ceiling = 1 }}\n[ceph]\nadmission = \"elastic\"\n"
+        "{tenant}guarantee.read = {{ bytes_per_s = 4096 }}\nguarantee.write = {{ iops = 1, ceiling = 1 }}\n\
+         {osds}tuning.admission = \"elastic\"\n"
     );
     assert_eq!(Config::check(&fine, "guard.toml", NONE).expect("valid").1, []);
 }
@@ -159,44 +224,183 @@ fn values_that_hang_are_told() {
 #[test]
 fn guarantees_that_make_no_sense_are_refused() {
     let cases = [
-        ("group = \"a\"", "read: is missing, and so is write"),
-        ("group = \"a\"\nread = {}", "hybrids.p.tenants.t.read: must have either bytes_per_s or iops"),
-        ("group = \"a\"\nread = { bytes_per_s = 1, iops = 1 }", "must have either bytes_per_s or iops"),
-        ("group = \"a\"\nread = { iops = 0 }", "read: guarantee must be above 0"),
-        ("group = \"a\"\nread = { iops = 9, ceiling = 8 }", "read: ceiling must be at least the guarantee"),
-        ("group = \"a\"\nread = { iops = 9 }\nweight = 0.0", "weight: weight must be above 0"),
-        ("group = \"../a\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
-        ("group = \"/\"\nread = { iops = 9 }", "hybrids.p.tenants.t.group: must be a path below"),
+        ("guarantee.read = { bytes_per_s = 1, iops = 1 }", "must be either iops or bytes_per_s"),
+        ("guarantee.read = { iops = 9, ceiling = 8 }", "guarantee.read.ceiling: must be at least the guarantee"),
+        ("guarantee.read = { ceiling = 8 }", "guarantee.read.ceiling: belongs to a guarantee"),
+        ("guarantee.read = { iops = 9 }\nweight = 0", "tenants.t.weight: 0 is out of range"),
     ];
     for (tenant, expected) in cases {
-        let complaints = complaints(&format!("[hybrids.p]\ndevice = \"dm-0\"\n[hybrids.p.tenants.t]\n{tenant}\n"));
+        let text = format!("[pools.p]\ndevices = [\"dm-0\"]\n[tenants.t]\nmatch = [\"cgroup:a\"]\n{tenant}\n");
+        let complaints = complaints(&text);
         assert!(complaints.contains(expected), "{tenant}: {complaints}");
+        assert_eq!(complaints.lines().count(), 1, "{complaints}");
     }
+    for group in ["../a", "/"] {
+        let complaints = complaints(&format!("[tenants.t]\nmatch = [\"cgroup:{group}\"]\n"));
+        assert!(complaints.contains("guard.toml:2:") && complaints.contains("must be a path below"), "{complaints}");
+    }
+    let two = "[pools.p]\ndevices = [\"dm-0\", \"dm-1\"]\ntuning.cache.slow = \"sdb\"\n\
+               [tenants.t]\nmatch = [\"cgroup:a\"]\nguarantee.read.iops = 9\n";
+    assert!(complaints(two).contains("guard.toml:3:8: pools.p.tuning.cache: names what one cached device"));
+    let config = Config::parse(&two.replace(".slow = \"sdb\"", ".slow_bytes_per_s = \"1MB\""), "guard.toml", NONE);
+    let config = config.expect("valid");
+    assert_eq!(config.hybrids.keys().collect::<Vec<_>>(), ["p.dm-0", "p.dm-1"]);
 }
 
 #[test]
 fn percentiles_are_refused_with_the_reason_where_they_cannot_be_measured() {
-    let text = "[resources.a]\nlatency.target = \"15ms\"\nlatency.percentile = 99\n";
+    let text = "[pools.a]\nlatency.target = \"15ms\"\nlatency.percentile = 99\n";
     let without = complaints(text);
-    assert!(without.contains("guard.toml:3:9: resources.a.latency.percentile: p99 cannot be measured"), "{without}");
+    assert!(without.contains("guard.toml:3:9: pools.a.latency.percentile: p99 cannot be measured"), "{without}");
     assert!(without.contains("shows none here"), "{without}");
     let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("can be measured");
     assert_eq!(with.resources["a"].latency.percentile, Percentile::At(99.0));
 }
 
+/// A policy for several hosts.
+const SHARED: &str = r#"
+[server]
+listen = []
+[volumes.disk0]
+size = "1GiB"
+[pools.main]
+limit = { iops = 5 }
+[pools.served]
+latency.target = "1ms"
+enforce = ["queue"]
+[pools.vg1]
+latency.target = "15ms"
+tuning = { method = "pid", noisy_above = "1MiB", base_cost = 5 }
+[pools.cached]
+devices = ["/dev/mapper/pool"]
+latency.target = "20ms"
+tuning.guarantee = { method = "saat", period = "2s" }
+[pools.san]
+devices = ["/dev/mapper/mpatha", "/dev/mapper/mpathb", "/dev/mapper/mpathc"]
+tuning = { slots = "rwd", slots_most = 12, slots_latency = "5ms", slots_period = "2s" }
+[pools.ceph]
+devices = ["osd:osd.0", "osd:osd.1?"]
+[tenants.default]
+throttle = "always"
+[tenants.database]
+match = ["initiator:iqn.x", "address:192.0.2.0/24", "cgroup:db-*.slice", "device:/dev/mapper/*"]
+throttle = "last"
+weight = 3
+latency.target = "10ms"
+guarantee = { read.bytes_per_s = "10MB" }
+[tenants.database.pools.cached]
+throttle = "never"
+guarantee = { write = { iops = 5, ceiling = 9 } }
+weight = 7
+[tenants.backup]
+match = ["address:192.0.2.1", "device:/dev/mapper/mpathb", "volume:b", "uid:7"]
+max_in_flight = 4
+priority = "background"
+limit.iops = 7
+"#;
+
 #[test]
-fn clients_are_meant_by_block_or_name() {
-    let address = "10.0.0.9".parse().expect("an address");
-    let who = |text: &str| Who::from(text.to_owned());
-    assert!(who("10.0.0.0/24").is(address, &[]));
-    assert!(!who("10.0.1.0/24").is(address, &[]));
-    assert!(who("iqn.x").is(address, &["iqn.x".into()]));
-    assert!(!who("iqn.x").is(address, &["iqn.xy".into()]));
+fn each_pool_has_the_enforcement_points_that_apply_to_it() {
+    let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
+    assert_eq!(config.resources.keys().collect::<Vec<_>>(), ["cached", "vg1"]);
+    let vg1 = &config.resources["vg1"];
+    assert_eq!((vg1.method, vg1.noisy_above, vg1.devices.len()), (Method::Pid, Bytes(1 << 20), 0));
+    assert_eq!(config.resources["cached"].devices, ["/dev/mapper/pool"]);
+    assert_eq!(config.hybrids.keys().collect::<Vec<_>>(), ["cached"]);
+    let cached = &config.hybrids["cached"];
+    assert_eq!((cached.device.as_str(), cached.tuning.period), ("/dev/mapper/pool", Duration::from_secs(2)));
+    assert_ne!(cached.tuning.method, GuaranteeTuning::default().method);
+    let database = &cached.tenants["database"];
+    assert_eq!((database.group.as_str(), database.weight), ("db-*.slice", 7));
+    assert!(database.read.is_unset() && database.write.iops == 5 && database.write.ceiling == Some(Bytes(9)));
+    let san = &config.arrays["san"];
+    assert_eq!((san.method, san.most, san.period), (Slots::Rwd, 12, Duration::from_secs(2)));
+    assert_eq!(san.latency, Some(Duration::from_millis(5)));
+    let volumes: Vec<_> = san.volumes.iter().map(|(name, volume)| (name.as_str(), volume.device.as_str())).collect();
+    assert_eq!(
+        volumes,
+        [
+            ("backup", "/dev/mapper/mpathb"),
+            ("database.mpatha", "/dev/mapper/mpatha"),
+            ("database.mpathc", "/dev/mapper/mpathc")
+        ]
+    );
+    assert_eq!((san.volumes["backup"].ceiling, san.volumes["backup"].latency), (Some(4), None));
+    let mpatha = &san.volumes["database.mpatha"];
+    assert_eq!((mpatha.weight, mpatha.ceiling), (3.0, None));
+    assert_eq!(mpatha.latency.map(|latency| latency.target), Some(Duration::from_millis(10)));
+    let ceph = config.ceph.expect("a pool names OSDs");
+    assert_eq!(ceph.admission, CephConfig::default().admission);
+    assert!(ceph.wants("osd.0") && ceph.wants("osd.12") && !ceph.wants("osd.1") && !ceph.wants("osd.2"));
+}
+
+#[test]
+fn what_is_not_enforced_here_is_noted_once_each() {
+    let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
+    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    let expected = [
+        "guard.toml:6:8: pools.main: nothing to enforce here: it has neither devices nor a latency target",
+        "pools.served: nothing to enforce here: enforce leaves it to `evenkeel serve`",
+        "guard.toml:13:50: pools.vg1.tuning.base_cost: has no effect here: `evenkeel serve`",
+        "tenants.backup.match: volume:b, uid:7 can only be seen by `evenkeel serve`",
+        "tenants.backup.limit: has no effect here",
+        "tenants.backup.priority: has no effect here",
+    ];
+    assert_eq!(notes.len(), expected.len(), "{notes:#?}");
+    for (note, expected) in notes.iter().zip(expected) {
+        assert!(note.contains(expected), "{note} instead of {expected}");
+    }
+}
+
+#[test]
+fn enforce_restricts_where_a_pool_is_enforced() {
+    let with = |points: &str| {
+        let text = SHARED.replace("[pools.cached]\n", &format!("[pools.cached]\nenforce = [{points}]\n"));
+        let config = Config::parse(&text, "guard.toml", NONE).expect("valid");
+        (config.resources.contains_key("cached"), config.hybrids.contains_key("cached"))
+    };
+    assert_eq!(with("\"packets\", \"queue\""), (true, false));
+    assert_eq!(with("\"cgroup\""), (false, true));
+    assert_eq!(with("\"osd\""), (false, false));
+    assert_eq!(Enforcement::QueueDepth.name(), "queue_depth");
+}
+
+#[test]
+fn devices_of_the_only_pool_with_slots_may_be_left_out() {
+    let one = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:sda\", \"device:sdb\"]\n";
+    let config = Config::parse(one, "guard.toml", NONE).expect("valid");
+    assert_eq!(config.arrays["san"].volumes.keys().collect::<Vec<_>>(), ["a.sda", "a.sdb"]);
+    let two = format!("{one}[pools.other]\ntuning.slots = \"needs\"\ndevices = [\"sdb\"]\n");
+    let config = Config::parse(&two, "guard.toml", NONE).expect("valid");
+    assert_eq!(config.arrays.keys().collect::<Vec<_>>(), ["other"]);
+    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
+    assert!(
+        notes.len() == 1 && notes[0].contains("pools.san: nothing to enforce here: it has no devices"),
+        "{notes:?}"
+    );
+    let pattern = one.replace("device:sdb", "device:sd*");
+    let config = Config::parse(&pattern, "guard.toml", NONE).expect("valid");
+    assert!(config.notes[0].message.contains("name them in pools.san.devices"), "{:?}", config.notes);
+}
+
+#[test]
+fn the_most_specific_entry_decides_whether_a_client_is_throttled() {
+    let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
+    let of = |pool: &str, address: &str, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        config.resources[pool].throttles.of(address.parse().expect("an address"), &names)
+    };
+    assert_eq!(of("vg1", "192.0.2.9", &[]), Throttle::Last);
+    assert_eq!(of("vg1", "192.0.2.1", &[]), Throttle::Normal, "of the smaller block");
+    assert_eq!(of("vg1", "192.0.2.1", &["iqn.x"]), Throttle::Last, "a name goes before an address");
+    assert_eq!(of("vg1", "10.0.0.9", &["iqn.xy"]), Throttle::Always, "as the default");
+    assert_eq!(of("cached", "10.0.0.9", &["iqn.x"]), Throttle::Never, "on this pool");
+    assert_eq!(of("cached", "192.0.2.1", &[]), Throttle::Normal);
 }
 
 proptest! {
     #[test]
-    fn arbitrary_text_does_not_panic(text in "(\\[guard\\]\n|\\[resources.a\\]\n)?[ -~\né]{0,200}") {
+    fn arbitrary_text_does_not_panic(text in "(\\[agent\\]\n|\\[pools.a\\]\n|\\[tenants.a\\]\n)?[ -~\né]{0,200}") {
         let _ = Config::parse(&text, "guard.toml", NONE);
     }
 }

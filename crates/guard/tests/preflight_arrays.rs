@@ -12,7 +12,9 @@ use crate::tree;
 use tree::Tree;
 
 fn config(device: &str) -> Config {
-    let text = format!("[arrays.san.volumes.database]\ndevice = {device:?}\nlatency.target = \"10ms\"\n");
+    let text = format!(
+        "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:{device}\"]\nlatency.target = \"10ms\"\n"
+    );
     Config::parse(&text, "test", Abilities { tracepoints: false }).expect("a configuration")
 }
 

@@ -25,7 +25,7 @@ use crate::machine::vm::{Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const DEVICE: &str = "lab0";
-const GUARD_CONFIG: &str = "[guard]\ninterfaces = [\"lab0\"]\n\n[resources.lab]\nlatency.target = \"15ms\"\n";
+const GUARD_CONFIG: &str = "[agent]\ninterfaces = [\"lab0\"]\n\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
 /// Where the unit's state folder and the default data folder put it.
@@ -233,7 +233,7 @@ fn ceph() -> Result<String> {
         // The question, up to its end.
         listener.incoming().flatten().for_each(|stream| drop(BufReader::new(stream).skip_until(0)));
     });
-    write("/etc/evenkeel/guard.toml", "[ceph]\n")?;
+    write("/etc/evenkeel/guard.toml", "[pools.ceph]\ndevices = [\"osd:*\"]\n")?;
     let osd = || -> Result<Value> {
         let state: Value = serde_json::from_str(&tool(PROGRAM, &["guard", "status", "--json"])?)?;
         Ok(state["osds"][0].clone())

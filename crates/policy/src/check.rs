@@ -153,7 +153,9 @@ fn judge(
     for finding in findings {
         match finding.severity {
             Severity::Error => errors.push(problem(finding, &place, origin)),
-            Severity::Hangs | Severity::Warning => warnings.push(problem(finding, &place, origin)),
+            Severity::Hangs | Severity::Warning | Severity::Elsewhere => {
+                warnings.push(problem(finding, &place, origin));
+            }
         }
     }
     (errors, warnings)

@@ -20,11 +20,14 @@ pub use crate::admission::{Admission, Repairs, SlowFast};
 pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 pub use crate::goal::{Method, Noisy};
+pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
-pub use crate::pool::{Pool, Scheduler, Tuning};
+pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
-pub use crate::tenant::{Guarantee, Latency, Limit, Match, Of, Percentile, Priority, Tenant, Throttle};
+pub use crate::tenant::{
+    Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle,
+};
 pub use crate::tls::{Certificate, Files, Need, Tls};
 use crate::units::{Bytes, Duration, UnitError, as_text};
 use crate::uri::Target;
@@ -50,6 +53,47 @@ pub struct Config {
     pub volumes: BTreeMap<String, Volume>,
     /// With which hosts the pools are shared.
     pub exchange: Exchange,
+    /// The part of `evenkeel guard`, which `evenkeel serve` leaves alone: both may read one file.
+    #[serde(skip_serializing)]
+    pub agent: Elsewhere,
+}
+
+/// A table of another program: it may be there, and is not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elsewhere;
+
+impl<'de> Deserialize<'de> for Elsewhere {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self)
+    }
+}
+
+impl<'de> serde::de::Visitor<'de> for Elsewhere {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+        use serde::de::IgnoredAny;
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(self)
+    }
+}
+
+impl JsonSchema for Elsewhere {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Elsewhere".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "object" })
+    }
 }
 
 /// The server process.
@@ -387,6 +431,7 @@ impl Default for Config {
                 Volume { size: Some(Bytes(1 << 30)), ..Volume::default() },
             )]),
             exchange: Exchange::default(),
+            agent: Elsewhere,
         }
     }
 }

@@ -1,12 +1,142 @@
 //! Throughput guarantees of tenants: in the controller's words, and as records.
 
 use evenkeel_control::pool::guarantee::{Goals, Record, View};
-use evenkeel_control::throughput::Rate;
+use evenkeel_control::throughput::{self, Rate};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::config::Guarantee;
+use crate::config::{Direction, Guarantee};
 use crate::explain;
 use crate::state::{GuaranteeDecision, GuaranteeState};
-use crate::units::{Bytes, Rates};
+use crate::units::{Bytes, Duration, Rates};
+
+/// The devices of which a cached device is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CachedDevice {
+    /// The slow device, by path or name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow: Option<String>,
+    /// The fast device, by path or name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fast: Option<String>,
+    /// What the slow device gives, in bytes per second; without this key estimated while it is busy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_bytes_per_s: Option<Bytes>,
+}
+
+/// How throughput guarantees of control groups are kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct GuaranteeTuning {
+    /// How limits are assigned.
+    pub method: GuaranteeMethod,
+    /// Over how long a guarantee is delivered, "50ms" to "60s".
+    pub period: Duration,
+    /// How often is measured and decided; `accurate` does better several times in a period, the others decide once in it.
+    pub interval: Duration,
+    /// A limit is at most so many times the guarantee.
+    pub max_raise: f64,
+}
+
+impl Default for GuaranteeTuning {
+    fn default() -> Self {
+        Self {
+            method: GuaranteeMethod::Accurate,
+            period: Duration::from_secs(1),
+            interval: Duration::from_millis(100),
+            max_raise: throughput::Config::DEFAULT.max_raise,
+        }
+    }
+}
+
+/// How limits are assigned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GuaranteeMethod {
+    /// The guarantee is the limit, as people do it by hand.
+    Static,
+    /// The published equations.
+    Saat,
+    /// What a limit yields is learned, what is owed is repaid.
+    #[default]
+    Accurate,
+}
+
+impl GuaranteeMethod {
+    /// In the controller's words.
+    pub const fn control(self) -> throughput::Method {
+        match self {
+            Self::Static => throughput::Method::Static,
+            Self::Saat => throughput::Method::Saat,
+            Self::Accurate => throughput::Method::Accurate,
+        }
+    }
+}
+
+impl GuaranteeTuning {
+    /// How often is decided: the published equations and fixed limits are for whole periods.
+    pub fn every(&self) -> Duration {
+        let often = self.method == GuaranteeMethod::Accurate && self.interval < self.period;
+        if often { self.interval } else { self.period }
+    }
+
+    /// The controller's settings.
+    pub fn control(&self, slow_bytes_per_s: Option<Bytes>) -> throughput::Config {
+        throughput::Config {
+            method: self.method.control(),
+            interval: self.every().into(),
+            window: self.period.into(),
+            slow_bytes_per_s: slow_bytes_per_s.map(|bytes| bytes.0),
+            max_raise: self.max_raise,
+        }
+    }
+
+    /// What is wrong with it or with the rate of the slow device: keys of a pool's `tuning`, and what would be right.
+    pub(crate) fn fault(&self, slow_bytes_per_s: Option<Bytes>) -> Option<([&'static str; 2], String)> {
+        let invalid = throughput::Controller::new(&self.control(slow_bytes_per_s)).err()?;
+        let keys = match invalid.setting {
+            "interval" if self.every() != self.period => ["guarantee", "interval"],
+            "interval" | "window" => ["guarantee", "period"],
+            "slow_bytes_per_s" => ["cache", "slow_bytes_per_s"],
+            other => ["guarantee", other],
+        };
+        Some((keys, format!("must be {}", invalid.must_be)))
+    }
+}
+
+impl Direction {
+    /// What is guaranteed.
+    pub const fn rates(self) -> Rates {
+        Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
+    }
+
+    /// Whether nothing is guaranteed.
+    pub fn is_unset(&self) -> bool {
+        self.rates().is_unset()
+    }
+
+    /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
+    pub fn goal(self) -> Option<throughput::Goal> {
+        let guaranteed = rate(self.rates())?;
+        Some(throughput::Goal { guaranteed, ceiling: self.ceiling.map(|ceiling| ceiling.0) })
+    }
+}
+
+impl From<Rates> for Direction {
+    fn from(rates: Rates) -> Self {
+        Self { iops: rates.iops, bytes_per_s: rates.bytes_per_s, ceiling: None }
+    }
+}
+
+/// Bytes go before requests.
+fn rate(guarantee: Rates) -> Option<Rate> {
+    match (guarantee.bytes_per_s.0, guarantee.iops) {
+        (0, 0) => None,
+        (0, iops) => Some(Rate::RequestsPerS(iops)),
+        (bytes_per_s, _) => Some(Rate::BytesPerS(bytes_per_s)),
+    }
+}
 
 impl Guarantee {
     /// Of reads and writes together.
@@ -16,7 +146,7 @@ impl Guarantee {
 
     /// All that was guaranteed, whatever it is about.
     pub fn sum(&self) -> Rates {
-        [self.read, self.write].into_iter().fold(self.together(), |sum, one| Rates {
+        [self.read.rates(), self.write.rates()].into_iter().fold(self.together(), |sum, one| Rates {
             iops: sum.iops.saturating_add(one.iops),
             bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(one.bytes_per_s.0)),
         })
@@ -24,12 +154,7 @@ impl Guarantee {
 
     /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
     pub fn goals(&self) -> Goals {
-        let rate = |guarantee: Rates| match (guarantee.bytes_per_s.0, guarantee.iops) {
-            (0, 0) => None,
-            (0, iops) => Some(Rate::RequestsPerS(iops)),
-            (bytes_per_s, _) => Some(Rate::BytesPerS(bytes_per_s)),
-        };
-        Goals { all: rate(self.together()), read: rate(self.read), write: rate(self.write) }
+        Goals { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
     }
 }
 

@@ -51,7 +51,9 @@ pub mod workload;
 
 pub use config::Config;
 pub use document::explain;
-pub use rules::{Finding, Severity, budget_that_hangs, findings, is_name, rate_that_hangs, unknown};
+pub use rules::{
+    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, unknown,
+};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../example.toml");

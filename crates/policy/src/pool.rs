@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::Admission;
 use crate::emulate::Emulate;
 use crate::goal::{self, Method, Noisy};
+use crate::guarantee::{CachedDevice, GuaranteeTuning};
 use crate::slots::Slots;
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
@@ -15,6 +16,10 @@ use crate::units::{Bytes, Duration};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
+    /// Devices that belong to it on hosts that run `evenkeel guard`: block devices by path or name, Ceph's OSDs as "osd:osd.0"
+    /// or "osd:*". Without this key they are those that stand on what has the pool's name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// What the latency of reads is to stay below; noisy tenants are throttled for it, and their own reads do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
@@ -22,6 +27,10 @@ pub struct Pool {
     pub limit: Limit,
     /// The longest that a throttled request waits more than it would otherwise.
     pub max_delay: Duration,
+    /// Where the policy is enforced on this pool: "queue" (`evenkeel serve`), "packets", "cgroup", "queue_depth", "osd"
+    /// (`evenkeel guard`). Without this key wherever it applies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enforce: Option<Vec<Enforcement>>,
     /// All else.
     pub tuning: Tuning,
     /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
@@ -60,6 +69,43 @@ pub struct Tuning {
     /// All slots together, on all hosts: never more, and the total of "rwd" and "sfq_d".
     #[schemars(range(min = 1, max = 1_000_000))]
     pub slots_most: u32,
+    /// How often slots are decided where there is no exchange, "100ms" to "60s"; without this key 1 s, for "needs" in
+    /// `evenkeel serve` 100 ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots_period: Option<Duration>,
+    /// The devices of which a cached device is made, for throughput guarantees of control groups; found out when left out.
+    pub cache: CachedDevice,
+    /// How throughput guarantees of control groups are kept.
+    pub guarantee: GuaranteeTuning,
+}
+
+/// A place where a policy is enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Enforcement {
+    /// The queue of `evenkeel serve`.
+    Queue,
+    /// Departure times of packets to clients of this host's targets.
+    Packets,
+    /// Limits of control groups.
+    Cgroup,
+    /// Lengths of the queues of this host's disks.
+    QueueDepth,
+    /// Throttles of Ceph's OSDs.
+    Osd,
+}
+
+impl Enforcement {
+    /// Name as written in the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Packets => "packets",
+            Self::Cgroup => "cgroup",
+            Self::QueueDepth => "queue_depth",
+            Self::Osd => "osd",
+        }
+    }
 }
 
 /// The order of requests.
@@ -76,9 +122,11 @@ pub enum Scheduler {
 impl Default for Pool {
     fn default() -> Self {
         Self {
+            devices: Vec::new(),
             latency: None,
             limit: Limit::default(),
             max_delay: Duration::from_secs(2),
+            enforce: None,
             tuning: Tuning::default(),
             emulate: None,
         }
@@ -99,6 +147,9 @@ impl Default for Tuning {
             slots: Slots::None,
             slots_latency: None,
             slots_most: 4_096,
+            slots_period: None,
+            cache: CachedDevice::default(),
+            guarantee: GuaranteeTuning::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
+mod elsewhere;
 mod hangs;
 mod idle;
 pub(crate) mod tls;
@@ -9,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::{
-    Backend, Config, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Pool, Scheduler, Server, Status, Tenant,
-    Volume, Workers,
+    Backend, Config, DEFAULT_POOL, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Pool, Scheduler, Server,
+    Status, Tenant, Volume, Workers,
 };
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
@@ -53,6 +54,8 @@ pub enum Severity {
     Hangs,
     /// It does not.
     Warning,
+    /// It does not: another program enforces it.
+    Elsewhere,
 }
 
 /// Something wrong or doubtful, and where: keys from the outermost table inward.
@@ -97,15 +100,16 @@ impl Findings {
 pub fn findings(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
-    names("pools", config.pools.keys(), &mut out);
+    pools(&config.pools, &mut out);
     for (name, settings) in &config.pools {
         pool(config, name, settings, &mut out);
     }
-    names("tenants", config.tenants.keys(), &mut out);
+    tenants(&config.tenants, &config.pools, &mut out);
     for (name, settings) in &config.tenants {
-        tenant(name, settings, &mut out);
+        hangs::of_tenant(name, settings, &mut out);
     }
-    matches(config, &mut out);
+    certificates(config, &mut out);
+    elsewhere::keys(config, &mut out);
     names("volumes", config.volumes.keys(), &mut out);
     for (name, settings) in &config.volumes {
         volume(config, name, settings, &mut out);
@@ -114,6 +118,37 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     idle::names(config, &mut out);
     config.exchange.faults().into_iter().for_each(|(key, message)| out.error(&["exchange", key], message));
     out.0
+}
+
+/// Everything wrong or doubtful in a policy, wherever it is enforced.
+pub fn policy_findings(named: &BTreeMap<String, Pool>, owners: &BTreeMap<String, Tenant>) -> Vec<Finding> {
+    let mut out = Findings(Vec::new());
+    pools(named, &mut out);
+    tenants(owners, named, &mut out);
+    out.0
+}
+
+fn pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
+    for name in pools.keys().filter(|name| !is_pool_name(name)) {
+        out.error(&["pools", name], unusable_name(name));
+    }
+    for (name, pool) in pools {
+        settings_of_pool(name, pool, out);
+    }
+}
+
+fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, out: &mut Findings) {
+    names("tenants", tenants.keys(), out);
+    for (name, settings) in tenants {
+        tenant(name, settings, out);
+        on_pools(name, settings, pools, out);
+    }
+    matches(tenants, out);
+}
+
+/// The same of a pool, which may have the name of a target.
+pub fn is_pool_name(name: &str) -> bool {
+    is_name(&name.replace([':', '+'], "_"))
 }
 
 /// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
@@ -239,7 +274,8 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     );
 }
 
-fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+/// Settings of a pool that are right or wrong by themselves.
+fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let tuning = &pool.tuning;
     if let Some(complaint) = tuning.admission.complaint() {
@@ -264,6 +300,21 @@ fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     {
         out.error(&["pools", name, "emulate"], complaint);
     }
+    out.error_if(
+        pool.devices.iter().any(String::is_empty),
+        &["pools", name, "devices"],
+        "one of them has no name; write for example \"/dev/vg1/lv1\"",
+    );
+    let guarantee = tuning.guarantee.fault(tuning.cache.slow_bytes_per_s);
+    if let Some(([table, key], message)) = guarantee {
+        out.error(&["pools", name, "tuning", table, key], message);
+    }
+    if let Some(latency) = pool.latency {
+        latency_of(latency, Of::Reads, &["pools", name, "latency"], out);
+    }
+}
+
+fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
     hangs::of_pool(name, pool, out);
     latency_of_pool(config, name, pool, out);
     slots(config, name, pool, out);
@@ -299,15 +350,18 @@ fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
         "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" and \"sfq_d\" know the tenants of one host only",
     );
     if let Err(invalid) = control.validate() {
-        let key = if invalid.setting == "latency" { "slots_latency" } else { "slots_most" };
+        let key = match invalid.setting {
+            "latency" => "slots_latency",
+            "period" if config.exchange.etcd.is_empty() => "slots_period",
+            _ => "slots_most",
+        };
         out.error(&at(key), format!("must be {}", invalid.must_be));
     }
 }
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
 fn latency_of_pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
-    let (Some(goal), Some(latency)) = (crate::goal::of(pool), pool.latency) else { return };
-    latency_of(latency, Of::Reads, &["pools", name, "latency"], out);
+    let Some(goal) = crate::goal::of(pool) else { return };
     if let Err(invalid) = goal.validate() {
         let path: &[&str] = match invalid.setting {
             "goal" => &["pools", name, "latency", "target"],
@@ -404,28 +458,62 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
             format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
         );
     }
-    hangs::of_tenant(name, tenant, out);
     guarantee(tenant, out, &at("guarantee"));
+    max_in_flight(tenant.max_in_flight, &at("max_in_flight"), out);
     if let Some(latency) = tenant.latency {
         latency_of(latency, Of::All, &at("latency"), out);
     }
 }
 
+fn max_in_flight(most: Option<u32>, at: &[&str], out: &mut Findings) {
+    out.error_if(most == Some(0), at, "must be at least 1; without this key the device's own length counts");
+}
+
+/// What differs on one pool.
+fn on_pools(name: &str, tenant: &Tenant, pools: &BTreeMap<String, Pool>, out: &mut Findings) {
+    for (pool, own) in &tenant.pools {
+        let at = |key: &'static str| ["tenants", name, "pools", pool, key];
+        if pool != DEFAULT_POOL && !pools.contains_key(pool) {
+            out.error(&["tenants", name, "pools", pool], unknown_name("pool", pool, pools.keys()));
+        }
+        if let Some(weight) = own.weight {
+            out.error_if(
+                !(1..=MAX_WEIGHT).contains(&weight),
+                &at("weight"),
+                &format!("{weight} is out of range; use 1 to {MAX_WEIGHT}"),
+            );
+        }
+        if own.guarantee.is_some() {
+            guarantee(&tenant.on(pool), out, &at("guarantee"));
+        }
+        if let Some(latency) = own.latency {
+            latency_of(latency, Of::All, &at("latency"), out);
+        }
+        max_in_flight(own.max_in_flight, &at("max_in_flight"), out);
+    }
+}
+
 /// A guarantee that can be kept, and has an effect.
-fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str; 3]) {
-    let [tenants, name, key] = *at;
+fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     let (guarantee, reserved, limit) = (tenant.guarantee, tenant.reservation, tenant.limit.rates());
     let exceeding = |rates: Rates, bound: Rates| {
         exceeds(rates.iops, bound.iops) || exceeds(rates.bytes_per_s.0, bound.bytes_per_s.0)
     };
     for (direction, rates) in
-        [(None, guarantee.together()), (Some("read"), guarantee.read), (Some("write"), guarantee.write)]
+        [(None, guarantee.together()), (Some("read"), guarantee.read.rates()), (Some("write"), guarantee.write.rates())]
     {
         if rates.iops > 0 && rates.bytes_per_s.0 > 0 {
-            let path: Vec<&str> = [tenants, name, key].into_iter().chain(direction).collect();
+            let path: Vec<&str> = at.iter().copied().chain(direction).collect();
             out.error(&path, "must be either iops or bytes_per_s: both cannot be kept exactly");
             return;
         }
+    }
+    for (key, direction) in [("read", guarantee.read), ("write", guarantee.write)] {
+        let Some(ceiling) = direction.ceiling else { continue };
+        let path = [at, &[key, "ceiling"]].concat();
+        let least = direction.iops.max(direction.bytes_per_s.0);
+        out.error_if(least == 0, &path, "belongs to a guarantee; add bytes_per_s or iops beside it");
+        out.error_if(ceiling.0 < least, &path, "must be at least the guarantee");
     }
     let each = !guarantee.read.is_unset() || !guarantee.write.is_unset();
     let sum = guarantee.sum();
@@ -447,21 +535,34 @@ fn both_in_one_unit(guarantee: &Guarantee) -> bool {
     (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
 }
 
-/// An entry may belong to one tenant only; a block of addresses inside another is fine, because the most specific decides.
 /// Certificates need a server that asks for them.
-fn matches(config: &Config, out: &mut Findings) {
-    let asked_for = config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
-    let mut owners = BTreeMap::new();
+fn certificates(config: &Config, out: &mut Findings) {
+    if config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some()) {
+        return;
+    }
     for (name, tenant) in &config.tenants {
+        let unasked = |entry: &&Match| matches!(entry, Match::Client(who) if who.needs_certificate());
+        for entry in tenant.matches.iter().filter(unasked) {
+            out.error(
+                &["tenants", name, "match"],
+                format!("no client is asked for a certificate; set clients in [server.tls], or remove {entry}"),
+            );
+        }
+    }
+}
+
+/// An entry may belong to one tenant only; a block of addresses inside another is fine, because the most specific decides.
+fn matches(tenants: &BTreeMap<String, Tenant>, out: &mut Findings) {
+    let mut owners = BTreeMap::new();
+    for (name, tenant) in tenants {
         let at = ["tenants", name, "match"];
         for entry in &tenant.matches {
-            if matches!(entry, Match::Client(who) if who.needs_certificate()) && !asked_for {
-                out.error(
-                    &at,
-                    format!("no client is asked for a certificate; set clients in [server.tls], or remove {entry}"),
-                );
-            }
-            match owners.insert(entry.to_string().to_lowercase(), name) {
+            let text = match entry {
+                // Paths have large and small letters.
+                Match::Cgroup(_) | Match::Device(_) => entry.to_string(),
+                Match::Client(_) | Match::Volume(_) | Match::Initiator(_) => entry.to_string().to_lowercase(),
+            };
+            match owners.insert(text, name) {
                 Some(other) if other != name => {
                     out.error(
                         &at,

@@ -55,6 +55,7 @@ pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control
     }
     let published = || control::Config::published(tuning.slots.method(), ControlDuration::ZERO, 0.0).period;
     let own = if tuning.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
+    let own = tuning.slots_period.map_or(own, Into::into);
     Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
 }
 

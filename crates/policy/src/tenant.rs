@@ -1,6 +1,8 @@
 //! A tenant of the policy: who belongs to it, and what it gets.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use evenkeel_control::mclock::Qos;
@@ -17,8 +19,9 @@ use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tenant {
-    /// Who belongs to it: "volume:db-*", "address:192.0.2.0/28", "certificate:db.example.org", "uid:1000"; the most specific
-    /// entry of all tenants decides.
+    /// Who belongs to it: "volume:db-*", "address:192.0.2.0/28", "certificate:db.example.org", "uid:1000"; on hosts that run
+    /// `evenkeel guard` "initiator:iqn.2026-01.example:db", "cgroup:system.slice/db.service", "device:/dev/mapper/db". The most
+    /// specific entry of all tenants decides.
     #[serde(rename = "match")]
     pub matches: Vec<Match>,
     /// Share of what reservations leave, relative to other tenants.
@@ -37,6 +40,37 @@ pub struct Tenant {
     pub priority: Priority,
     /// Whether it is throttled for latency targets of others.
     pub throttle: Throttle,
+    /// How many requests each device that it names in `match` may have in flight at most, on pools with `slots`; without this
+    /// key as many as the device had before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<u32>,
+    /// Where it differs on one pool, by the name of the pool.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pools: BTreeMap<String, OnPool>,
+}
+
+/// Settings of a tenant that differ on one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OnPool {
+    /// As `weight` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub weight: Option<u32>,
+    /// As `guarantee` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guarantee: Option<Guarantee>,
+    /// As `latency` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub latency: Option<Latency>,
+    /// As `throttle` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttle: Option<Throttle>,
+    /// As `max_in_flight` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<u32>,
 }
 
 impl Default for Tenant {
@@ -50,11 +84,25 @@ impl Default for Tenant {
             latency: None,
             priority: Priority::Normal,
             throttle: Throttle::Normal,
+            max_in_flight: None,
+            pools: BTreeMap::new(),
         }
     }
 }
 
 impl Tenant {
+    /// The tenant with what differs on a pool.
+    pub fn on(&self, pool: &str) -> Self {
+        let mut there = Self { pools: BTreeMap::new(), ..self.clone() };
+        let Some(own) = self.pools.get(pool) else { return there };
+        there.weight = own.weight.unwrap_or(there.weight);
+        there.guarantee = own.guarantee.unwrap_or(there.guarantee);
+        there.latency = own.latency.or(there.latency);
+        there.throttle = own.throttle.unwrap_or(there.throttle);
+        there.max_in_flight = own.max_in_flight.or(there.max_in_flight);
+        there
+    }
+
     /// Its latency target as a pool wants it.
     pub fn response_goal(&self) -> Option<ResponseGoal> {
         let latency = self.latency?;
@@ -108,9 +156,22 @@ pub struct Guarantee {
     /// Payload bytes per second, reads and writes together, for example "50MB"; 0 = not guaranteed.
     pub bytes_per_s: Bytes,
     /// Of reads; writes are not throttled for it.
-    pub read: Rates,
+    pub read: Direction,
     /// Of writes; reads are not throttled for it.
-    pub write: Rates,
+    pub write: Direction,
+}
+
+/// A throughput guarantee of one direction: either iops or bytes_per_s; a rate left out (or 0) is not guaranteed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Direction {
+    /// Requests per second; 0 = not guaranteed.
+    pub iops: u64,
+    /// Payload bytes per second, for example "200MB"; 0 = not guaranteed.
+    pub bytes_per_s: Bytes,
+    /// The limit that keeps the guarantee is never above this, in the unit of the guarantee; for control groups.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceiling: Option<Bytes>,
 }
 
 /// A latency target.
@@ -325,9 +386,18 @@ pub enum Match {
     Client(Who),
     /// Volumes whose name fits; `*` stands for any letters, `?` for one.
     Volume(String),
+    /// Clients of this host's targets by the name that a target knows them by; `*` and `?` likewise.
+    Initiator(String),
+    /// Control groups of this host by their path below /sys/fs/cgroup; `*` and `?` likewise within a name.
+    Cgroup(String),
+    /// Block devices of this host, by path or name; `*` and `?` likewise.
+    Device(String),
 }
 
 const VOLUME: &str = "volume:";
+const INITIATOR: &str = "initiator:";
+const CGROUP: &str = "cgroup:";
+const DEVICE: &str = "device:";
 
 impl Match {
     /// Whether a client is meant.
@@ -337,16 +407,30 @@ impl Match {
 
     /// Whether a volume is meant.
     pub fn names_volume(&self, name: &str) -> bool {
-        matches!(self, Self::Volume(pattern) if fits(pattern.as_bytes(), name.as_bytes()))
+        matches!(self, Self::Volume(pattern) if fits(pattern, name))
+    }
+
+    /// Whether a client of a target is meant that comes from an address and has these names.
+    pub fn names_initiator(&self, address: IpAddr, names: &[String]) -> bool {
+        match self {
+            Self::Client(Who::Address(block)) => block.contains(address),
+            Self::Initiator(pattern) => names.iter().any(|name| fits(pattern, name)),
+            Self::Client(_) | Self::Volume(_) | Self::Cgroup(_) | Self::Device(_) => false,
+        }
     }
 
     /// Sorts by how exactly an entry says whom it means; the greatest decides.
-    pub(crate) fn specificity(&self) -> (u8, usize) {
+    pub fn specificity(&self) -> (u8, usize) {
+        // Letters that are given; one without wildcards comes last.
+        let given = |pattern: &str| {
+            let given = pattern.bytes().filter(|letter| !b"*?".contains(letter)).count();
+            (u8::from(given == pattern.len()), given)
+        };
         match self {
-            // Letters that are given; one without wildcards comes last.
-            Self::Volume(pattern) => {
-                let given = pattern.bytes().filter(|letter| !b"*?".contains(letter)).count();
-                (u8::from(given == pattern.len()), given)
+            Self::Volume(pattern) | Self::Cgroup(pattern) | Self::Device(pattern) => given(pattern),
+            Self::Initiator(pattern) => {
+                let (exact, given) = given(pattern);
+                (6 + exact, given)
             }
             Self::Client(Who::Unix) => (2, 0),
             Self::Client(Who::Address(block)) => (3, block.specificity() as usize),
@@ -364,13 +448,35 @@ impl FromStr for Match {
             let wrong = || UnitError::new(format!("{text:?} names no volume; write for example \"volume:db-*\""));
             return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Volume(pattern.to_owned())) };
         }
+        if let Some(pattern) = text.strip_prefix(INITIATOR) {
+            let wrong = || {
+                UnitError::new(format!(
+                    "{text:?} names no client of a target; write for example \"initiator:iqn.2026-01.example:db\""
+                ))
+            };
+            return if pattern.is_empty() { Err(wrong()) } else { Ok(Self::Initiator(pattern.to_owned())) };
+        }
+        if let Some(group) = text.strip_prefix(CGROUP) {
+            let outside = group.split('/').any(|part| part == "..");
+            if outside || group.split('/').all(str::is_empty) {
+                return Err(UnitError::new(format!(
+                    "{text:?} must be a path below /sys/fs/cgroup, as `systemd-cgls` shows them; write for example \"cgroup:system.slice/postgresql@*.service\""
+                )));
+            }
+            return Ok(Self::Cgroup(group.to_owned()));
+        }
+        if let Some(device) = text.strip_prefix(DEVICE) {
+            let wrong =
+                || UnitError::new(format!("{text:?} names no device; write for example \"device:/dev/mapper/mpatha\""));
+            return if device.is_empty() { Err(wrong()) } else { Ok(Self::Device(device.to_owned())) };
+        }
         let who = text.parse().map(Self::Client);
         who.map_err(|error: UnitError| {
             if text.contains(':') || text.contains('/') {
                 return error;
             }
             UnitError::new(format!(
-                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\" or \"certificate:db.example.org\""
+                "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\" or \"device:PATH\""
             ))
         })
     }
@@ -382,6 +488,9 @@ impl fmt::Display for Match {
             Self::Client(Who::Address(block)) => write!(f, "address:{block}"),
             Self::Client(who) => who.fmt(f),
             Self::Volume(pattern) => write!(f, "{VOLUME}{pattern}"),
+            Self::Initiator(pattern) => write!(f, "{INITIATOR}{pattern}"),
+            Self::Cgroup(group) => write!(f, "{CGROUP}{group}"),
+            Self::Device(device) => write!(f, "{DEVICE}{device}"),
         }
     }
 }
@@ -389,7 +498,8 @@ impl fmt::Display for Match {
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
 /// Whether a name fits a pattern of letters, `*` and `?`. Takes as many steps as both have letters, multiplied.
-fn fits(pattern: &[u8], name: &[u8]) -> bool {
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut here, mut star) = (0, 0, None);
     while here < name.len() {
         match pattern.get(at) {
@@ -429,17 +539,36 @@ mod tests {
             ("disk0", "disk0", true),
             ("disk0", "disk01", false),
         ] {
-            assert_eq!(fits(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
         }
     }
 
     #[test]
     fn an_entry_prints_as_it_is_written() {
-        for text in ["volume:db-*", "address:10.1.0.0/16", "uid:1000", "unix", "certificate:db.example.org"] {
+        for text in [
+            "volume:db-*",
+            "address:10.1.0.0/16",
+            "uid:1000",
+            "unix",
+            "certificate:db.example.org",
+            "initiator:iqn.2026-01.example:db",
+            "cgroup:system.slice/postgresql@*.service",
+            "device:/dev/mapper/mpatha",
+        ] {
             assert_eq!(text.parse::<Match>().unwrap().to_string(), text);
         }
         assert_eq!("10.1.0.0/16".parse::<Match>().unwrap().to_string(), "address:10.1.0.0/16");
-        for text in ["volume:", "db-*", "address:10.1.0.1/16", "uid:root", ""] {
+        for text in [
+            "volume:",
+            "db-*",
+            "address:10.1.0.1/16",
+            "uid:root",
+            "",
+            "initiator:",
+            "device:",
+            "cgroup:/",
+            "cgroup:a/../b",
+        ] {
             assert!(text.parse::<Match>().is_err(), "{text}");
         }
     }

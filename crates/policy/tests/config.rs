@@ -640,3 +640,74 @@ fn names_that_nothing_belongs_to_are_warnings_with_the_one_that_was_meant() {
     config.validate("test").unwrap();
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }
+
+/// A policy that `evenkeel guard` reads, too.
+const SHARED: &str = "[agent]\ninterfaces = [\"eth0\"]\n[agent.http]\ntls = \"no\"\n\
+    [pools.vg1]\ndevices = [\"/dev/vg1/lv1\"]\nenforce = [\"packets\"]\nlatency.target = \"15ms\"\n\
+    [pools.\"iqn.2026-01.example:disk\"]\nlatency.target = \"15ms\"\n\
+    [pools.vg1.tuning]\ncache.slow = \"/dev/sdb\"\nguarantee.period = \"2s\"\n\
+    [tenants.db]\nmatch = [\"initiator:iqn.x:db\", \"cgroup:db.slice\", \"device:/dev/sda\", \"address:192.0.2.1\"]\n\
+    max_in_flight = 64\nguarantee.read = { bytes_per_s = \"1MB\", ceiling = \"2MB\" }\n\
+    [tenants.db.pools.vg1]\nweight = 4\nthrottle = \"last\"\n";
+
+#[test]
+fn what_another_program_enforces_is_taken_and_told() {
+    let report = check(SHARED, "shared.toml");
+    assert_eq!(report.errors, []);
+    let keys: Vec<&str> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "pools.vg1.devices",
+            "pools.vg1.enforce",
+            "pools.vg1.tuning.cache",
+            "pools.vg1.tuning.guarantee",
+            "tenants.db.match",
+            "tenants.db.max_in_flight",
+            "tenants.db.guarantee.read.ceiling",
+            "tenants.db.pools.vg1",
+        ]
+    );
+    let told = report.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    assert!(
+        told.contains("shared.toml:6:1: pools.vg1.devices: has no effect here: `evenkeel guard` enforces"),
+        "{told}"
+    );
+    assert!(told.contains("initiator:iqn.x:db, cgroup:db.slice, device:/dev/sda can only be seen by"), "{told}");
+    assert_eq!(report.config.tenants["db"].on("vg1").weight, 4);
+    assert_eq!(report.config.tenants["db"].on("main").weight, 1);
+}
+
+#[test]
+fn a_pool_that_leaves_the_queue_out_says_so_where_it_has_volumes() {
+    let text = "[pools.main]\nenforce = [\"packets\"]\n[volumes.disk0]\nsize = \"1GiB\"\n";
+    let warnings = check(text, "test").warnings;
+    assert!(warnings.len() == 1 && warnings[0].message.contains("add \"queue\""), "{warnings:?}");
+    let both = text.replace("[\"packets\"]", "[\"queue\"]");
+    assert_eq!(check(&both, "test").warnings, []);
+}
+
+#[test]
+fn faults_of_keys_for_other_programs_are_told_all_the_same() {
+    for (text, expected) in [
+        ("[tenants.a]\nmax_in_flight = 0\n", "2:1: tenants.a.max_in_flight: must be at least 1"),
+        ("[tenants.a.pools.vg9]\nweight = 1\n", "1:18: tenants.a.pools.vg9: there is no pool \"vg9\""),
+        ("[tenants.a.pools.main]\nweight = 0\n", "tenants.a.pools.main.weight: 0 is out of range"),
+        ("[tenants.a.pools.main]\nlatency.target = \"0s\"\n", "tenants.a.pools.main.latency.target: nothing takes no"),
+        ("[tenants.a.pools.main]\nguarantee.read = { iops = 1, bytes_per_s = 1 }\n", "must be either iops or"),
+        ("[tenants.a]\nguarantee.read.ceiling = 5\n", "tenants.a.guarantee.read.ceiling: belongs to a guarantee"),
+        ("[tenants.a]\nguarantee.read = { iops = 9, ceiling = 8 }\n", "read.ceiling: must be at least the guarantee"),
+        ("[pools.main.tuning.guarantee]\nperiod = \"1ms\"\n", "main.tuning.guarantee.period: must be from 50 ms"),
+        ("[pools.main.tuning]\nguarantee.max_raise = 0.5\n", "tuning.guarantee.max_raise: must be from 1"),
+        ("[pools.main.tuning]\nguarantee.interval = \"1ms\"\n", "tuning.guarantee.interval: must be from 50 ms"),
+        ("[pools.main.tuning]\ncache.slow_bytes_per_s = 0\n", "tuning.cache.slow_bytes_per_s: must be"),
+        ("[pools.main.tuning]\nslots = \"needs\"\nslots_period = \"1ms\"\n", "tuning.slots_period: must be from"),
+        ("[pools.main]\nenforce = [\"cgroups\"]\n", "did you mean \"cgroup\""),
+        ("[pools.main]\ndevices = [\"\"]\n", "pools.main.devices: one of them has no name"),
+        ("agent = 5\n", "agent: "),
+        ("[tenants.a]\nmatch = [\"cgroup:../a\"]\n", "must be a path below /sys/fs/cgroup"),
+    ] {
+        let errors = Config::parse(text, "test").expect_err(text).to_string();
+        assert!(errors.contains(expected), "{text}: {errors}");
+    }
+}

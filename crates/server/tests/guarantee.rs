@@ -128,7 +128,7 @@ fn a_guarantee_binds_beside_a_limit_and_changes_with_a_reload() {
         assert!(writes > 2.0, "{writes:.2} times what the limited tenant writes, although nothing limits it");
 
         // A guarantee of writes alone queues no read of the same tenant.
-        config.tenants.get_mut("guaranteed").unwrap().guarantee.write = rates(RATE / 4);
+        config.tenants.get_mut("guaranteed").unwrap().guarantee.write = rates(RATE / 4).into();
         test.server.reload(config).unwrap();
         let seen = binds(&test, RATE / 4, "throughput");
         assert_eq!(seen.guarantees[0].of, "write");

@@ -27,21 +27,21 @@ impl Actor {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
         }
-        let holds = !config.guard.interfaces.is_empty() && !config.resources.is_empty();
+        let holds = !config.agent.interfaces.is_empty() && !config.resources.is_empty();
         if !holds && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
-            let why = "the configuration names no interfaces by which clients are reached, so nobody is held back";
+            let why = "the configuration names no interfaces by which clients are reached, so no packet is delayed";
             return Ok(Self::Watching(why.into()));
         }
         let settings = holds.then(|| Settings {
-            devices: config.guard.interfaces.clone(),
-            ports: config.guard.ports.clone(),
-            step: config.guard.step.into(),
-            maximum: config.guard.max_delay.into(),
-            timeout: config.guard.timeout.into(),
-            actuator: config.guard.actuator,
+            devices: config.agent.interfaces.clone(),
+            ports: config.agent.ports.clone(),
+            step: config.agent.step.into(),
+            maximum: config.agent.max_delay.into(),
+            timeout: config.agent.timeout.into(),
+            actuator: config.agent.actuator,
             ..Settings::default()
         });
-        let acting = Acting::start(settings, &config.guard.journal);
+        let acting = Acting::start(settings, &config.agent.journal);
         let acting = acting.context("nothing can be held back; with --dry-run nothing is changed")?;
         Ok(Self::Acting(Box::new(acting)))
     }

@@ -166,7 +166,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let config = config.map(read).transpose()?.map(|(config, _)| config);
     let configured = config.as_ref().map_or_else(Configured::new, Config::configured);
-    let sockets = config.and_then(|config| config.ceph).map_or_else(Vec::new, |ceph| ceph.sockets);
+    let sockets = config.map_or_else(Vec::new, |config| config.agent.ceph.sockets);
     let mut map = Map::of(&Survey::of_this_machine(), &configured, resolved);
     map.osds = osds::find(Path::new("/"), &sockets);
     output::print(&if json { in_json(&map)? } else { show::map(&map) });
@@ -184,7 +184,7 @@ fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
             preflight.findings.extend(findings);
         }
     }
-    let sockets = config.and_then(|config| config.ceph).map_or_else(Vec::new, |ceph| ceph.sockets);
+    let sockets = config.map_or_else(Vec::new, |config| config.agent.ceph.sockets);
     for entry in osds::find(Path::new("/"), &sockets) {
         let socket = AdminSocket::new(entry.socket, CHECK_LIMIT);
         preflight.findings.push(preflight::osd::judge(&entry.name, &Scheduling::ask(&socket)));
@@ -206,9 +206,12 @@ fn check_config(file: &Path) -> anyhow::Result<()> {
         read(file)?
     };
     let config = warned(config);
-    output::print(&format!("usable: {} resources with a goal", config.resources.len()));
+    for note in &config.notes {
+        eprintln!("note: {note}");
+    }
+    output::print(&format!("usable: {} pools with a latency target", config.resources.len()));
     let hybrids = config.hybrids.len();
-    output::print(&if hybrids > 0 { format!(", {hybrids} hybrid devices with guarantees") } else { String::new() });
+    output::print(&if hybrids > 0 { format!(", {hybrids} devices with throughput guarantees") } else { String::new() });
     let arrays = config.arrays.len();
     output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts") } else { String::new() });
     output::print(&config.ceph.map_or_else(|| "\n".into(), |ceph| format!(", OSDs by {}\n", ceph.admission.kind())));

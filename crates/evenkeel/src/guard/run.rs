@@ -157,15 +157,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let watches = config.watches_devices();
     if !watches && config.ceph.is_none() {
         return Err(anyhow!(
-            "no resource has a goal; add [resources.NAME] with latency, NAME as `evenkeel guard discover` shows it, [hybrids.NAME] with tenants that were guaranteed a throughput, [arrays.NAME] with volumes of an array that other hosts use too, or [ceph]"
+            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel guard config check` says of each pool what is missing)"
         ));
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
     let mut diskstats = diskstats.transpose()?;
     let mut received = signals::receive()?;
-    let terms = config.guard.terms();
+    let terms = config.agent.terms();
     let certificates = Arc::new(Certificates::read(terms.clone())?);
-    let status = super::address(config.guard.status).map(crate::serve::listen_status).transpose()?;
+    let status = super::address(config.agent.status).map(crate::serve::listen_status).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
     let mut agent = Agent::new(config.clone())?;
@@ -174,7 +174,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for name in goals.iter().filter(|name| !first.resources.iter().any(|entry| entry.name == **name)) {
         tracing::warn!(
             "nothing that is served now is on {name}; it is looked for every {}",
-            config.guard.discover_every
+            config.agent.discover_every
         );
     }
     agent.follow(first);
@@ -186,7 +186,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let guarded: Vec<String> = goals.into_iter().chain(others).collect();
     let mut actor = Actor::start(&config, args.dry_run)?;
     let started = Instant::now();
-    let discover_every = config.guard.discover_every.into();
+    let discover_every = config.agent.discover_every.into();
     let osds = config.ceph.as_ref();
     let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal())).transpose()?;
     let guarded: Vec<String> = guarded.into_iter().chain(osds.iter().flat_map(|osds| osds.names())).collect();
@@ -199,7 +199,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
-        map_due: watches.then(|| config.guard.discover_every.into()),
+        map_due: watches.then(|| config.agent.discover_every.into()),
         late_ticks: 0,
         errors: 0,
         last_error: None,
@@ -234,7 +234,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (found, maps) = channel();
     let (_alive, ended) = channel::<()>();
     if watches {
-        let (configured, every) = (config.configured(), config.guard.discover_every.into());
+        let (configured, every) = (config.configured(), config.agent.discover_every.into());
         thread::Builder::new()
             .name("evenkeel-discover".into())
             .spawn(move || discover(&configured, every, &found, &ended))?;
@@ -248,7 +248,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::announce(lines);
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: diskstats.as_mut(), read_times: read_times.as_mut() };
-    let interval = if watches { config.guard.interval.into() } else { IDLE_EVERY };
+    let interval = if watches { config.agent.interval.into() } else { IDLE_EVERY };
     keep(interval, started, &shared, &mut sensors, &mut actor, &maps, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");

@@ -11,7 +11,7 @@ use crate::https::{
 };
 use crate::tls::Authority;
 
-const GOAL: &str = "[resources.nothing-served]\nlatency.target = \"15ms\"\n";
+const GOAL: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
 /// A folder for a test that needs these programs; the engine is of no account here.
 fn prepared() -> Option<Case> {
@@ -20,7 +20,7 @@ fn prepared() -> Option<Case> {
 
 /// Writes a configuration with this status address and these tables; its path.
 fn configure(case: &Case, status: &str, tables: &str) -> String {
-    let text = format!("[guard]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{GOAL}");
+    let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{GOAL}");
     fs::write(case.path("guard.toml"), text).expect("written");
     case.file("guard.toml")
 }
@@ -77,7 +77,7 @@ fn a_signal_renews_the_agents_certificates() {
     let agent = guard(&case, "0.0.0.0:0", &terms(&case, "guard", &revoked(&case), ""));
     let port = port(&case, "https", "0.0.0.0");
     assert_renewed_by_a_signal(&case, &authority, &agent, &port);
-    agent.until_logged("guard.tls.key: ");
+    agent.until_logged("agent.tls.key: ");
     agent.stop();
 }
 
@@ -86,7 +86,7 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
     let Some(case) = prepared() else { return };
     let agent = guard(&case, "0.0.0.0:0", "");
     let port = port(&case, "http", "0.0.0.0");
-    let warning = "guard.toml:2:1: guard.status: everyone who reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [guard.tls]";
+    let warning = "guard.toml:2:1: agent.status: everyone who reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [agent.tls]";
     agent.until_logged(warning);
     assert!(plain(&case, &port).contains("HTTP/1.1 "));
     // There is nothing to renew, and nothing ends by it.
@@ -103,7 +103,7 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
         })
     };
     assert_eq!(warned(""), [true; 2]);
-    assert_eq!(warned("[guard.http]\ntls = \"no\"\n"), [false; 2]);
+    assert_eq!(warned("[agent.http]\ntls = \"no\"\n"), [false; 2]);
 }
 
 #[test]
@@ -127,14 +127,14 @@ fn certificates_that_cannot_be_used_are_named_at_the_start() {
     let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     let start = |tables: &str| ask(&case, &format!("run --dry-run --config {}", configure(&case, "0.0.0.0:0", tables)));
-    let refused = start("[guard.http]\ntls = \"always\"\n").expect_err("refused");
-    assert!(refused.contains("guard.toml:5:1: guard.http.tls: ") && refused.contains("add [guard.tls]"), "{refused}");
+    let refused = start("[agent.http]\ntls = \"always\"\n").expect_err("refused");
+    assert!(refused.contains("guard.toml:5:1: agent.http.tls: ") && refused.contains("add [agent.tls]"), "{refused}");
     let tables = terms(&case, "guard", "", "");
     for (file, complaint) in
         [("ca-key.pem", "does not belong to"), ("ca-cert.pem", "has no private key"), ("nowhere.pem", "cannot be read")]
     {
         let refused = start(&tables.replace("server-key.pem", file)).expect_err("refused");
-        assert!(refused.contains("guard.tls.key: ") && refused.contains(complaint), "{refused}");
+        assert!(refused.contains("agent.tls.key: ") && refused.contains(complaint), "{refused}");
     }
     // As of a server: whether the clients mind is theirs to say.
     authority.issue("server", "server", -1);

@@ -84,8 +84,8 @@ impl Drop for Host {
 
 /// Two requests at a time of a database, and as many as fit of a backup.
 const DISKS: [(&str, f64); 2] = [("no-database", 2.0), ("no-backup", 60.0)];
-const CONFIG: &str = "[arrays.san.volumes.backup]\ndevice = \"no-backup\"\n\
-    [arrays.san.volumes.database]\ndevice = \"no-database\"\nlatency.target = \"20ms\"\n";
+const CONFIG: &str = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.backup]\nmatch = [\"device:no-backup\"]\n\
+    [tenants.database]\nmatch = [\"device:no-database\"]\nlatency.target = \"20ms\"\n";
 const DATABASE: usize = 1;
 
 #[test]
@@ -129,13 +129,15 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
     let mut both = Host::new("exchange", &DISKS, CONFIG);
     let own = |volume: &str, config: &str| {
-        let text = format!("[exchange]\netcd = [\"http://etcd:2379\"]\n[arrays.san.volumes.{volume}]\n{config}\n");
+        let text = format!(
+            "[exchange]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
+        );
         let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
         Arrays::new(&config, &Roots::under(&both.root)).unwrap()
     };
     let mut hosts = [
-        own("backup", "device = \"no-backup\""),
-        own("database", "device = \"no-database\"\nlatency.target = \"20ms\""),
+        own("backup", "match = [\"device:no-backup\"]"),
+        own("database", "match = [\"device:no-database\"]\nlatency.target = \"20ms\""),
     ];
     for second in 0..30 {
         for _ in 0..10 {

@@ -26,7 +26,9 @@ fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f
 
 #[test]
 fn goals_are_judged_by_seconds_and_reasons_are_kept() {
-    let mut array = array("[arrays.san.volumes.db]\ndevice = \"sda\"\nlatency.target = \"10ms\"\n");
+    let mut array = array(
+        "[pools.san]\ntuning.slots = \"needs\"\n[tenants.db]\nmatch = [\"device:sda\"]\nlatency.target = \"10ms\"\n",
+    );
     let mut now = Instant::ZERO;
     // The period begins with the first look.
     assert_eq!(second(&mut array, &mut now, &sample(10, 5)), None);
@@ -45,12 +47,12 @@ fn goals_are_judged_by_seconds_and_reasons_are_kept() {
 
 #[test]
 fn no_bound_is_infinite_and_a_ceiling_holds_always() {
-    let unbound = "[arrays.san]\nmethod = \"none\"\n[arrays.san.volumes.db]\ndevice = \"sda\"\n";
+    let unbound = "[pools.san]\nenforce = [\"queue_depth\"]\n[tenants.db]\nmatch = [\"device:sda\"]\n";
     let mut free = array(unbound);
     let mut now = Instant::ZERO;
     second(&mut free, &mut now, &sample(10, 5));
     assert_eq!(second(&mut free, &mut now, &sample(10, 5)), Some(vec![f64::INFINITY]));
-    let mut bound = array(&format!("{unbound}ceiling = 3\n"));
+    let mut bound = array(&format!("{unbound}max_in_flight = 3\n"));
     let mut now = Instant::ZERO;
     second(&mut bound, &mut now, &sample(10, 5));
     assert_eq!(second(&mut bound, &mut now, &sample(10, 5)), Some(vec![3.0]));
@@ -59,8 +61,8 @@ fn no_bound_is_infinite_and_a_ceiling_holds_always() {
 #[test]
 fn fixed_shares_go_by_weight() {
     let mut array = array(
-        "[arrays.san]\nmethod = \"rwd\"\nmost = 12\n[arrays.san.volumes.a]\ndevice = \"sda\"\nweight = 2.0\n\
-         [arrays.san.volumes.b]\ndevice = \"sdb\"\n",
+        "[pools.san.tuning]\nslots = \"rwd\"\nslots_most = 12\n[tenants.a]\nmatch = [\"device:sda\"]\nweight = 2\n\
+         [tenants.b]\nmatch = [\"device:sdb\"]\n",
     );
     let mut now = Instant::ZERO;
     second(&mut array, &mut now, &sample(10, 5));
@@ -70,7 +72,8 @@ fn fixed_shares_go_by_weight() {
 
 #[test]
 fn a_host_that_joins_takes_its_share_in_steps() {
-    let mut array = array("[arrays.san]\nmethod = \"rwd\"\nmost = 12\n[arrays.san.volumes.a]\ndevice = \"sda\"\n");
+    let mut array =
+        array("[pools.san.tuning]\nslots = \"rwd\"\nslots_most = 12\n[tenants.a]\nmatch = [\"device:sda\"]\n");
     let mut now = Instant::ZERO;
     second(&mut array, &mut now, &sample(10, 5));
     second(&mut array, &mut now, &sample(10, 5));

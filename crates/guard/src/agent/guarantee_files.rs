@@ -39,7 +39,7 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Unable {
     /// A hybrid device cannot be used.
-    #[error("hybrids.{name}: {cause}")]
+    #[error("pools.{name}: {cause}")]
     Device {
         /// Its name in the configuration.
         name: String,
@@ -47,7 +47,7 @@ pub enum Unable {
         cause: NotUsable,
     },
     /// A setting is refused.
-    #[error("hybrids.{name}: {problem}")]
+    #[error("pools.{name}: {problem}")]
     Setting {
         /// Its name in the configuration.
         name: String,
@@ -108,7 +108,8 @@ impl Keeper {
             }
         }
         let open = |(name, config): (&String, &crate::config::HybridConfig)| {
-            let hybrid = Hybrid::open(roots, &config.device, config.slow.as_deref(), config.fast.as_deref());
+            let hybrid =
+                Hybrid::open(roots, &config.device, config.cache.slow.as_deref(), config.cache.fast.as_deref());
             let hybrid = hybrid.map_err(|cause| Unable::Device { name: name.clone(), cause })?;
             let mind = Guarantees::new(name, config);
             let mind = mind.map_err(|problem| Unable::Setting { name: name.clone(), problem })?;
@@ -319,7 +320,7 @@ impl Device {
             device_number: made.device.to_string(),
             fast_number: made.fast.map(|number| number.to_string()),
             slow_number: made.slow.to_string(),
-            method: config.method.control().name().into(),
+            method: config.tuning.method.control().name().into(),
             slow_bytes_per_s: slow.bytes_per_s,
             slow_is_trusted: slow.trusted,
             background_bytes_per_s: self.mind.background_bytes_per_s(),

@@ -51,8 +51,8 @@ impl Host {
     }
 
     fn keeper(&self) -> Keeper {
-        let text = "[hybrids.pool]\ndevice = \"no-hybrid\"\nslow = \"no-slow\"\ndecide_every = \"1s\"\n\
-                    [hybrids.pool.tenants.db]\ngroup = \"slice/db-*\"\nread = { bytes_per_s = \"10MB\" }\n";
+        let text = "[pools.pool]\ndevices = [\"no-hybrid\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n\
+                    [tenants.db]\nmatch = [\"cgroup:slice/db-*\"]\nguarantee.read = { bytes_per_s = \"10MB\" }\n";
         let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
         Keeper::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
     }
@@ -194,12 +194,12 @@ fn what_is_missing_is_told_before_anything_starts() {
     let host = Host::new("missing");
     let config = |device: &str| {
         let text = format!(
-            "[hybrids.pool]\ndevice = \"{device}\"\n[hybrids.pool.tenants.db]\ngroup = \"a\"\nread = {{ iops = 1 }}\n"
+            "[pools.pool]\ndevices = [\"{device}\"]\n[tenants.db]\nmatch = [\"cgroup:a\"]\nguarantee.read = {{ iops = 1 }}\n"
         );
         Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap()
     };
     let open = |device: &str| Keeper::open(&config(device), &Roots::under(&host.root), &host.root.join("cgroup"));
-    assert!(open("no-such").unwrap_err().to_string().contains("hybrids.pool: there is no block device no-such"));
+    assert!(open("no-such").unwrap_err().to_string().contains("pools.pool: there is no block device no-such"));
     assert!(open("no-hybrid").unwrap_err().to_string().contains("name its slow device"));
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu memory\n").unwrap();
     assert!(matches!(open("no-hybrid"), Err(Unable::NoController(_))));

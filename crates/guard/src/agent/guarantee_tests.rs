@@ -4,12 +4,13 @@ use super::*;
 use crate::config::{Abilities, Config};
 
 fn guarantees(text: &str) -> Guarantees {
-    let text = format!("[hybrids.pool]\ndevice = \"dm-0\"\ndecide_every = \"1s\"\n{text}");
+    let text = format!("[pools.pool]\ndevices = [\"dm-0\"]\ntuning.guarantee.interval = \"1s\"\n{text}");
     let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
     Guarantees::new("pool", &config.hybrids["pool"]).unwrap()
 }
 
-const ONE: &str = "[hybrids.pool.tenants.db]\ngroup = \"db\"\nread = { bytes_per_s = \"20MB\", ceiling = \"30MB\" }\n";
+const ONE: &str =
+    "[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { bytes_per_s = \"20MB\", ceiling = \"30MB\" }\n";
 
 fn at(second: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(second)
@@ -58,13 +59,13 @@ fn a_ceiling_is_never_exceeded() {
         guarantees.tick(at(second), None, &[found(tenant, usage(second * 9_000_000, second * 8_000_000), limit)]);
         assert!(guarantees.limits().all(|(_, limits)| limits.rbps.unwrap() <= 30_000_000));
     }
-    assert_eq!(guarantees.config().tenants["db"].read.unwrap().ceiling, Some(Bytes(30_000_000)));
+    assert_eq!(guarantees.config().tenants["db"].read.ceiling, Some(Bytes(30_000_000)));
 }
 
 #[test]
 fn requests_become_limits_on_requests() {
     let mut guarantees =
-        guarantees("[hybrids.pool.tenants.a]\ngroup = \"a\"\nread = { iops = 100 }\nwrite = { iops = 50 }\n");
+        guarantees("[tenants.a]\nmatch = [\"cgroup:a\"]\nguarantee = { read.iops = 100, write.iops = 50 }\n");
     let tenant = guarantees.join("a", "a").unwrap().unwrap();
     guarantees.tick(at(0), None, &[]);
     let expected = Limits { riops: Some(100), wiops: Some(50), ..Limits::NONE };

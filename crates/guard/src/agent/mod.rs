@@ -127,7 +127,7 @@ impl Agent {
         for resource in &mut self.resources {
             let links = links.remove(resource.name()).unwrap_or_default();
             let ids = &mut self.ids;
-            resource.follow(&links, &of_ambiguous, &self.config.guard, |address| ids.of(address));
+            resource.follow(&links, &of_ambiguous, |address| ids.of(address));
         }
         let keys: Vec<Client> = self.resources.iter().flat_map(Guarded::keys).collect();
         self.holds = Holds::places(keys.iter().copied());
@@ -187,7 +187,7 @@ impl Agent {
     /// Takes how many TCP segments this host has sent, and sent again, until `now`. Call it about once a second: a delay
     /// that makes TCP send again is shortened, and [`Agent::state`] says so.
     pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
-        let guard = &self.config.guard;
+        let guard = &self.config.agent;
         let (most, step) = (guard.max_delay.into(), guard.step.into());
         let held = self.holds.iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
         if self.resent.observe(now, total, held.into(), most, step) {

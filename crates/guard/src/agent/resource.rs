@@ -13,7 +13,7 @@ use super::percentile::Percentile;
 use super::record::{ClientState, Decided, DeviceState, ResourceState};
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, Guard, PacketChoice, ResourceConfig, Who};
+use crate::config::{Config, PacketChoice, ResourceConfig};
 use crate::discovery::Link;
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
@@ -104,8 +104,8 @@ impl Guarded {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
-            choice: config.guard.packets,
-            packets: config.guard.packets.packets(),
+            choice: config.agent.packets,
+            packets: config.agent.packets.packets(),
             devices: Vec::new(),
             shared_by: Vec::new(),
             names: Vec::new(),
@@ -152,7 +152,6 @@ impl Guarded {
         &mut self,
         links: &[&Link],
         of_ambiguous: &[&Link],
-        guard: &Guard,
         mut id_of: impl FnMut(IpAddr) -> ClientId,
     ) {
         let mut by_client: BTreeMap<ClientId, Vec<&Link>> = BTreeMap::new();
@@ -185,7 +184,7 @@ impl Guarded {
                 false => vec![Client::Address(address)],
                 true => self.own_connections(of_ambiguous, address),
             };
-            let (standing, exempt_because) = self.standing(guard, address, &names, &keys);
+            let (standing, exempt_because) = self.standing(address, &names, &keys);
             self.clients.push(GuardedClient { id, address, names, standing, exempt_because, keys });
         }
         let (shared_by, names) = (&self.shared_by, &self.names);
@@ -247,17 +246,11 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    fn standing(
-        &self,
-        guard: &Guard,
-        address: IpAddr,
-        names: &BTreeSet<String>,
-        keys: &[Client],
-    ) -> (Standing, Option<String>) {
+    fn standing(&self, address: IpAddr, names: &BTreeSet<String>, keys: &[Client]) -> (Standing, Option<String>) {
         let names: Vec<String> = names.iter().cloned().collect();
-        let on = |own: &[Who], general: &[Who]| own.iter().chain(general).any(|who| who.is(address, &names));
-        if on(&self.config.never, &guard.never) {
-            return (Standing::Never, None);
+        let standing = Standing::from(self.config.throttles.of(address, &names));
+        if standing == Standing::Never {
+            return (standing, None);
         }
         if keys.is_empty() {
             let why = "reaches several resources by connections that cannot be told apart";
@@ -266,13 +259,6 @@ impl Guarded {
         if address.is_loopback() {
             return (Standing::Never, Some("is on this machine".into()));
         }
-        let standing = if on(&self.config.important, &guard.important) {
-            Standing::Important
-        } else if on(&self.config.always, &guard.always) {
-            Standing::Always
-        } else {
-            Standing::Ordinary
-        };
         (standing, None)
     }
 

@@ -10,9 +10,10 @@ use crate::discovery::{KnownBy, Server};
 use crate::sensor::diskstats::DeviceNumber;
 
 const CONFIG: &str = r#"
-[guard]
-never = ["10.0.0.9"]
-[resources.vg]
+[tenants.spared]
+match = ["10.0.0.9"]
+throttle = "never"
+[pools.vg]
 latency.target = "15ms"
 "#;
 
@@ -120,8 +121,8 @@ fn four_clients() -> Vec<Link> {
 fn a_goal_for_a_percentile_is_measured_by_single_reads() {
     use crate::sensor::tracepoints::{BUCKETS, middle};
     let bucket = |ms| (0..BUCKETS).find(|bucket| middle(*bucket) >= Duration::from_millis(ms)).expect("a bucket");
-    let text = "[resources.other]\nlatency.target = \"1s\"\n\
-                [resources.vg]\nlatency.target = \"15ms\"\nlatency.percentile = 90\n";
+    let text = "[pools.other]\nlatency.target = \"1s\"\n\
+                [pools.vg]\nlatency.target = \"15ms\"\nlatency.percentile = 90\n";
     let config = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("a configuration");
     let run = |timed: bool| {
         let mut agent = Agent::new(config.clone()).expect("an agent");
@@ -158,7 +159,7 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
 #[test]
 fn writers_are_held_back_until_reads_are_fast_enough() {
     for method in ["adaptive", "pid"] {
-        let text = CONFIG.replace("[guard]", &format!("[guard]\nmethod = \"{method}\""));
+        let text = format!("{CONFIG}tuning.method = \"{method}\"\n");
         let mut agent = agent(&text, four_clients());
         let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
         let mean = plant.run(&mut agent, 0, 400);
@@ -193,7 +194,7 @@ fn when_the_writers_stop_nobody_is_held_back() {
 }
 
 #[test]
-fn those_on_the_never_list_are_left_alone() {
+fn a_tenant_that_is_never_throttled_is_left_alone() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(3, "10.0.0.9", 4.0)]);
     plant.run(&mut agent, 0, 100);
@@ -203,7 +204,7 @@ fn those_on_the_never_list_are_left_alone() {
 
 #[test]
 fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
-    let two = format!("{CONFIG}\n[resources.other]\nlatency.target = \"15ms\"\n");
+    let two = format!("{CONFIG}\n[pools.other]\nlatency.target = \"15ms\"\n");
     let apart = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 3)];
     let mut by_connection = agent(&two, apart);
     let mut plant = Plant::new(&[(1, "10.0.0.12", 4.0)]);

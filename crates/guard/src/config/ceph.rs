@@ -1,55 +1,42 @@
-//! How Ceph's OSDs are controlled, as an operator writes it.
+//! How Ceph's OSDs are controlled.
 
 use std::path::PathBuf;
 
 use evenkeel_policy::admission::Admission;
+use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::Duration;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What doubling the budget of an OSD has to bring: its throughput bends slowly, and 2.5 % of it cost half of the latency.
 const TOLERANCE: f64 = 0.045;
 
-/// The OSDs of this host.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// How the OSDs of this host are asked and set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct CephConfig {
-    /// How much may be inside the store of each OSD: "elastic", "slowfast", { kind = "fixed", budget = "512KiB" }. The default
-    /// prefers latency more than "elastic" alone does: throughput gives way slowly here.
-    pub admission: Admission,
+pub struct CephSettings {
     /// How often an OSD is asked for its counters.
     pub sample_every: Duration,
     /// An answer that takes longer counts as none.
     pub answer_within: Duration,
     /// Whether the throttle of deferred writes keeps its proportion to that of all bytes.
     pub deferred: bool,
-    /// OSDs by name, as `evenkeel guard discover` shows them; default: all.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub only: Vec<String>,
     /// Admin sockets, or folders that hold some, beside the usual places.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sockets: Vec<PathBuf>,
 }
 
-impl Default for CephConfig {
+impl Default for CephSettings {
     fn default() -> Self {
         Self {
-            admission: Admission::Elastic { tolerance: TOLERANCE },
             sample_every: Duration::from_millis(20),
             answer_within: Duration::from_millis(500),
             deferred: true,
-            only: Vec::new(),
             sockets: Vec::new(),
         }
     }
 }
 
-impl CephConfig {
-    /// Whether the OSD of this name is wanted.
-    pub fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|wanted| wanted == name)
-    }
-
+impl CephSettings {
     /// Keys at fault, each with what is wrong and what would be right.
     pub(super) fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
@@ -60,10 +47,48 @@ impl CephConfig {
         if !(ms(10)..=ms(10_000)).contains(&self.answer_within) {
             faults.push(("answer_within", format!("is {}; write \"10ms\" to \"10s\"", self.answer_within)));
         }
-        match &self.admission {
-            Admission::None => faults.push(("admission", "is \"none\"; leave the table out to control nothing".into())),
-            admission => faults.extend(admission.complaint().map(|complaint| ("admission", complaint))),
-        }
         faults
+    }
+}
+
+/// The OSDs of this host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CephConfig {
+    /// How much may be in flight in the store of each OSD.
+    pub admission: Admission,
+    /// How often an OSD is asked for its counters.
+    pub sample_every: Duration,
+    /// An answer that takes longer counts as none.
+    pub answer_within: Duration,
+    /// Whether the throttle of deferred writes keeps its proportion to that of all bytes.
+    pub deferred: bool,
+    /// OSDs by name, with `*` and `?`; none: all.
+    pub only: Vec<String>,
+    /// Admin sockets, or folders that hold some, beside the usual places.
+    pub sockets: Vec<PathBuf>,
+}
+
+impl CephConfig {
+    /// The OSDs of these names, or all if there are none.
+    pub fn new(settings: &CephSettings, admission: Admission, only: Vec<String>) -> Self {
+        let CephSettings { sample_every, answer_within, deferred, sockets } = settings.clone();
+        Self { admission, sample_every, answer_within, deferred, only, sockets }
+    }
+
+    /// How much may be in flight in an OSD unless its pool says so. Latency is preferred more than in a pool of
+    /// `evenkeel serve`: throughput bends slowly here.
+    pub const fn default_admission() -> Admission {
+        Admission::Elastic { tolerance: TOLERANCE }
+    }
+
+    /// Whether the OSD of this name is wanted.
+    pub fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| fits(wanted, name))
+    }
+}
+
+impl Default for CephConfig {
+    fn default() -> Self {
+        Self::new(&CephSettings::default(), Self::default_admission(), Vec::new())
     }
 }

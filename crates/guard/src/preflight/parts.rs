@@ -193,7 +193,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
         ),
         simple(
             "io_controller",
-            "limits and counters of control groups, for guaranteed throughputs ([hybrids])",
+            "limits and counters of control groups, for throughput guarantees (match = [\"cgroup:PATH\"])",
             evidence.io_controller,
             "/sys/fs/cgroup/cgroup.controllers",
             "no group can be guaranteed a throughput",

@@ -190,7 +190,9 @@ pub enum NotUsable {
     #[error("there is no block device {0}: `lsblk` shows which there are")]
     NoDevice(String),
     /// What it is made of is not known.
-    #[error("what {device} is made of cannot be found out{because}; name its slow device: slow = \"/dev/...\"")]
+    #[error(
+        "what {device} is made of cannot be found out{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
+    )]
     Unknown {
         /// As it was named.
         device: String,
@@ -199,7 +201,7 @@ pub enum NotUsable {
     },
     /// It is something else.
     #[error(
-        "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: slow = \"/dev/...\""
+        "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     NoHybrid(String),
     /// A file is missing or odd.

@@ -21,7 +21,7 @@ const FIXED_KIB: [u64; 8] = [128, SMALL_KIB, 512, 1 << 10, 2 << 10, 4 << 10, 16 
 const SPEEDS: [u64; 3] = [SPEED, SPEED * 2 / 5, SPEED * 5 / 2];
 /// Controllers with their settings, and how often [`LEARNING`] each needs: SlowFast fits nothing before 50 s. Ours is what an
 /// operator gets who asks for nothing else.
-const METHODS: [(&str, &str, u32); 2] = [("slowfast", "admission = \"slowfast\"", 2), ("elastic", "", 1)];
+const METHODS: [(&str, &str, u32); 2] = [("slowfast", "tuning.admission = \"slowfast\"", 2), ("elastic", "", 1)];
 /// How long the agent's processor time is counted each time.
 const COUNTED: Duration = Duration::from_secs(10);
 /// Pairs of with and without a dry run, and how long each half is: many short ones, because the throughput of an OSD changes

@@ -228,13 +228,13 @@ impl Stage {
         Ok(window)
     }
 
-    /// Starts the agent for all OSDs; `settings` are lines of its table.
+    /// Starts the agent for all OSDs; `settings` are lines of their pool.
     pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
         let osds = 0..self.cluster.osds();
-        let only: Vec<String> = osds.clone().map(|osd| format!("osd.{osd}")).collect();
+        let devices: Vec<String> = osds.clone().map(|osd| format!("osd:osd.{osd}")).collect();
         let sockets: Vec<PathBuf> = osds.map(|osd| self.cluster.socket(osd)).collect();
         let config = format!(
-            "[guard]\nstatus = \"{}\"\njournal = {:?}\n[ceph]\nsockets = {sockets:?}\nonly = {only:?}\n{settings}\n",
+            "[agent]\nstatus = \"{}\"\njournal = {:?}\nceph.sockets = {sockets:?}\n[pools.ceph]\ndevices = {devices:?}\n{settings}\n",
             self.status,
             self.cluster.folder().join("journal"),
         );
@@ -258,11 +258,12 @@ impl Stage {
     pub(crate) fn follow_tutorial(&self) -> Result<String> {
         let (status, socket) = (self.status, self.cluster.socket(0).display().to_string());
         let journal = self.cluster.folder().join("journal").display().to_string();
-        let table =
-            format!("[guard]\nstatus = \"{status}\"\njournal = {journal:?}\n\n[ceph]\nsockets = [{socket:?}]\n");
+        let table = format!(
+            "[agent]\nstatus = \"{status}\"\njournal = {journal:?}\nceph.sockets = [{socket:?}]\n\n[pools.ceph]\n"
+        );
         let page = build::page("tutorial-ceph")?
             .replace("/run/ceph/ceph-osd.0.asok", &socket)
-            .replace("[ceph]\n", &table)
+            .replace("[pools.ceph]\n", &table)
             .replace("guard status", &format!("guard status --status {status}"))
             .replace("guard why", &format!("guard why --status {status}"))
             .replace("guard reset", &format!("guard reset --journal '{journal}'"));

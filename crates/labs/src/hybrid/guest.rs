@@ -87,11 +87,11 @@ struct Agent {
 impl Agent {
     /// Starts it with guarantees to these tenants, and waits until it guards.
     fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
-        let mut config = format!("[hybrids.pool]\ndevice = \"{}\"\n", hybrid.path.display());
+        let mut config = format!("[pools.pool]\ndevices = [\"{}\"]\n", hybrid.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
             let (group, guaranteed) = (tenant.name(), tenant.guaranteed);
             config += &format!(
-                "[hybrids.pool.tenants.t{number}]\ngroup = \"{group}\"\n{} = {{ bytes_per_s = {guaranteed} }}\n",
+                "[tenants.t{number}]\nmatch = [\"cgroup:{group}\"]\nguarantee.{} = {{ bytes_per_s = {guaranteed} }}\n",
                 hybrid.kind.direction()
             );
         }

@@ -184,13 +184,14 @@ fn nvme_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// Volumes of the array, and what the database was guaranteed.
+/// The array and its volumes, with the latency target of the database.
 fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     let volume = |(name, disk): (&str, &Disk)| {
         let goal = if name == "database" { format!("latency.target = \"{GOAL_MS}ms\"\n") } else { String::new() };
-        format!("[arrays.san.volumes.{name}]\ndevice = \"/dev/{}\"\n{goal}\n", disk.name)
+        format!("[tenants.{name}]\nmatch = [\"device:/dev/{}\"]\n{goal}\n", disk.name)
     };
-    of.into_iter().map(volume).collect()
+    let volumes: String = of.into_iter().map(volume).collect();
+    format!("[pools.san]\ntuning.slots = \"needs\"\n{volumes}")
 }
 
 /// One agent for both disks.

@@ -63,7 +63,7 @@ impl Agent {
         let config = format!(
             "interfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\n\n\
-             [resources.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = \"{statistic}\"\n"
+             [pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = \"{statistic}\"\n"
         );
         let guard = Guard::start(binary, guard::ONLY, &config)?;
         let before_ns = process::cpu_ns(guard.running.id())?;

@@ -45,10 +45,10 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts it, and waits until it guards. `config` goes on with keys of `[guard]`.
+    /// Starts it, and waits until it guards. `config` goes on with keys of `[agent]`.
     pub(crate) fn start(binary: &Path, place: Place, config: &str) -> Result<Self> {
         let file = place.file("toml");
-        let text = format!("[guard]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", place.journal(), place.status);
+        let text = format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", place.journal(), place.status);
         std::fs::write(&file, text)?;
         let log = std::fs::File::create(place.file("log"))?;
         let mut command = Command::new(binary);

@@ -20,7 +20,7 @@ const SETTINGS: &str = "/etc/evenkeel/evenkeel.toml";
 /// What an operator adds to the settings as they come.
 const EDIT: &str = "\n[tenants.default]\nweight = 3\n";
 const GUARD_SETTINGS: &str = "/etc/evenkeel/guard.toml";
-const GUARD_EDIT: &str = "\n[resources.lab]\nlatency.target = \"15ms\"\n";
+const GUARD_EDIT: &str = "\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const DATA: &str = "/var/lib/evenkeel";
 const PIECE: usize = 64 << 10;
 /// Where each step writes, in pieces.

@@ -2,7 +2,7 @@
 
 use super::Findings;
 use crate::admission::Admission;
-use crate::config::{Pool, Tenant};
+use crate::config::{Guarantee, Pool, Tenant};
 use crate::units::{Bytes, Duration};
 
 /// The request that most clients send, in bytes: the page of a file system. What lets less than one of them through in a
@@ -33,8 +33,21 @@ pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     rate(tenant.limit.bytes_per_s, &["tenants", name, "limit", "bytes_per_s"], out);
     // A guarantee is kept by a limit.
     rate(tenant.guarantee.bytes_per_s, &["tenants", name, "guarantee", "bytes_per_s"], out);
-    rate(tenant.guarantee.read.bytes_per_s, &["tenants", name, "guarantee", "read", "bytes_per_s"], out);
-    rate(tenant.guarantee.write.bytes_per_s, &["tenants", name, "guarantee", "write", "bytes_per_s"], out);
+    directions(&tenant.guarantee, &["tenants", name, "guarantee"], out);
+    for (pool, own) in &tenant.pools {
+        if let Some(guarantee) = &own.guarantee {
+            directions(guarantee, &["tenants", name, "pools", pool, "guarantee"], out);
+        }
+    }
+}
+
+fn directions(guarantee: &Guarantee, at: &[&str], out: &mut Findings) {
+    for (direction, of) in [("read", guarantee.read), ("write", guarantee.write)] {
+        rate(of.bytes_per_s, &[at, &[direction, "bytes_per_s"]].concat(), out);
+        if of.bytes_per_s.0 > 0 {
+            rate(of.ceiling.unwrap_or_default(), &[at, &[direction, "ceiling"]].concat(), out);
+        }
+    }
 }
 
 fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {

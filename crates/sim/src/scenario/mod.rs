@@ -233,9 +233,15 @@ impl Reader<'_> {
                 ["tenants", ..] if what == "pool" => path,
                 _ => continue,
             };
+            if path.ends_with(&["enforce"]) {
+                self.error(&path, "has no effect here: the policy is enforced in the one queue of a scenario");
+                continue;
+            }
             let problem = self.document.complain(&path, finding.message);
             match finding.severity {
-                Severity::Error => self.errors.push(problem),
+                // Clients of a scenario say themselves whose they are, which is told already.
+                Severity::Elsewhere if path.ends_with(&["match"]) => {}
+                Severity::Error | Severity::Elsewhere => self.errors.push(problem),
                 Severity::Hangs | Severity::Warning => self.warnings.push(problem),
             }
         }

@@ -1,0 +1,523 @@
+//! From the policy to the settings of the loops that enforce it on this host.
+//!
+//! | a pool | with | is enforced by |
+//! |---|---|---|
+//! | `devices` that begin with "osd:" | | `osd` |
+//! | `tuning.slots` | tenants that name its devices (`device:`) | `queue_depth` |
+//! | `devices`, no slots | tenants with control groups (`cgroup:`) and a guarantee | `cgroup` |
+//! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
+//!
+//! `enforce` restricts this. What remains is a note, not an error: the policy may be that of many hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use evenkeel_control::throughput;
+use evenkeel_policy::check::Problem;
+use evenkeel_policy::config::{
+    DEFAULT_TENANT, Enforcement, Guarantee, Match, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
+};
+use evenkeel_policy::document::Document;
+use evenkeel_policy::exchange::MAX_POOLS;
+use evenkeel_policy::tenant::fits;
+use evenkeel_policy::units::{Bytes, Duration};
+use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
+
+use super::{
+    Abilities, ArrayConfig, ArrayVolume, CephConfig, Config, File, GuaranteeConfig, HybridConfig, ResourceConfig,
+    Throttles,
+};
+
+/// More pools, or devices of one, than a host has; each costs work at every tick.
+const MAX_RESOURCES: usize = 1_000;
+/// What begins the name of an OSD in a pool's devices.
+const OSD: &str = "osd:";
+
+/// What a file comes to.
+pub(super) struct Lowered {
+    pub(super) config: Config,
+    /// What keeps the file from being used.
+    pub(super) faults: Vec<Problem>,
+    /// What is doubtful.
+    pub(super) doubts: Vec<Problem>,
+}
+
+/// The settings of the loops for a policy and this host's part.
+pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -> Lowered {
+    let File { agent, pools, tenants, exchange, .. } = file;
+    let config = Config { agent, exchange, ..Config::default() };
+    let lowered = Lowered { config, faults: Vec::new(), doubts: Vec::new() };
+    let mut lowering = Lowering {
+        pools: &pools,
+        tenants: &tenants,
+        document,
+        lowered,
+        throttles: throttles(&tenants, None),
+        grouped: BTreeSet::new(),
+        slotted: BTreeSet::new(),
+    };
+    lowering.policy();
+    lowering.agent();
+    for (name, pool) in &pools {
+        lowering.osds(name, pool);
+        lowering.array(name, pool);
+        lowering.groups(name, pool);
+        lowering.packets(name, pool, abilities);
+    }
+    lowering.exchange();
+    pools.iter().for_each(|(name, pool)| lowering.note_pool(name, pool));
+    tenants.iter().for_each(|(name, tenant)| lowering.note_tenant(name, tenant));
+    lowering.lowered
+}
+
+struct Lowering<'f, 'd> {
+    pools: &'f BTreeMap<String, Pool>,
+    tenants: &'f BTreeMap<String, Tenant>,
+    document: &'d Document<'d>,
+    lowered: Lowered,
+    /// Those of pools for which no tenant has others.
+    throttles: Throttles,
+    /// Tenants with control groups that are limited here.
+    grouped: BTreeSet<&'f str>,
+    /// Tenants with devices that have slots here.
+    slotted: BTreeSet<&'f str>,
+}
+
+fn allows(pool: &Pool, point: Enforcement) -> bool {
+    pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
+}
+
+/// Names of OSDs and block devices of a pool.
+fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
+    let (osds, devices): (Vec<&str>, Vec<&str>) =
+        pool.devices.iter().map(String::as_str).partition(|device| device.starts_with(OSD));
+    (osds.into_iter().map(|osd| &osd[OSD.len()..]).collect(), devices)
+}
+
+/// Whether the queues of a pool's devices are kept short here, if a tenant names them.
+fn has_slots(pool: &Pool) -> bool {
+    let said = || pool.enforce.as_ref().is_some_and(|points| points.contains(&Enforcement::QueueDepth));
+    (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
+}
+
+/// Whether clients are throttled, on one pool or on those for which no tenant has other settings.
+fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
+    let on = |tenant: &Tenant| {
+        let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
+        own.unwrap_or(tenant.throttle)
+    };
+    let mut by_entry: Vec<(Match, Throttle)> = Vec::new();
+    for tenant in tenants.values() {
+        let clients =
+            tenant.matches.iter().filter(|entry| matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_))));
+        by_entry.extend(clients.map(|entry| (entry.clone(), on(tenant))));
+    }
+    by_entry.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
+    Throttles { by_entry: Arc::new(by_entry), others: tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, on) }
+}
+
+/// The name of the `n`-th thing of a kind: the owner's if there is one such thing only, else with the last part of its path.
+fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool) -> String {
+    if alone && !known.contains_key(owner) {
+        return owner.to_owned();
+    }
+    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or(path);
+    let short = format!("{owner}.{last}");
+    if known.contains_key(&short) { format!("{owner}.{path}") } else { short }
+}
+
+impl<'f> Lowering<'f, '_> {
+    fn fault(&mut self, path: &[&str], message: impl Into<String>) {
+        self.lowered.faults.push(self.document.complain(path, message));
+    }
+
+    fn doubt(&mut self, path: &[&str], message: impl Into<String>) {
+        self.lowered.doubts.push(self.document.complain(path, message));
+    }
+
+    fn note(&mut self, path: &[&str], message: impl Into<String>) {
+        self.lowered.config.notes.push(self.document.complain(path, message));
+    }
+
+    /// Where a setting of a tenant for a pool was said.
+    fn said<'p>(&self, tenant: &'p str, pool: &'p str, key: &'p str) -> Vec<&'p str> {
+        let own = ["tenants", tenant, "pools", pool, key];
+        if self.document.has(&own) { own.to_vec() } else { vec!["tenants", tenant, key] }
+    }
+
+    /// What is wrong with the policy wherever it is enforced.
+    fn policy(&mut self) {
+        if self.pools.len() > MAX_RESOURCES {
+            self.fault(&["pools"], format!("are more than {MAX_RESOURCES}; name those that matter"));
+        }
+        for finding in policy_findings(self.pools, self.tenants) {
+            let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
+            match finding.severity {
+                Severity::Error => self.fault(&path, finding.message),
+                Severity::Hangs | Severity::Warning | Severity::Elsewhere => self.doubt(&path, finding.message),
+            }
+        }
+        for (name, pool) in self.pools {
+            if pool.devices.len() > MAX_RESOURCES {
+                let message = format!("are more than {MAX_RESOURCES}; divide them between pools");
+                self.fault(&["pools", name, "devices"], message);
+            }
+        }
+    }
+
+    fn agent(&mut self) {
+        let agent = self.lowered.config.agent.clone();
+        if agent.ports.is_empty() {
+            self.fault(&["agent", "ports"], "is empty; name the targets' ports, for iSCSI 3260");
+        }
+        let (least, most) = (Duration::from_secs(1), Duration::from_secs(3600));
+        if !(least..=most).contains(&agent.discover_every) {
+            let message = format!("is {}; write \"1s\" to \"1h\"", agent.discover_every);
+            self.fault(&["agent", "discover_every"], message);
+        }
+        // A delay must outlast a few ticks that come late.
+        let renewed = Duration(evenkeel_control::Duration::from_nanos(agent.interval.0.as_nanos().saturating_mul(3)));
+        if agent.timeout < renewed || agent.timeout > most {
+            let message =
+                format!("is {}; write at least three intervals ({renewed}) and at most \"1h\"", agent.timeout);
+            self.fault(&["agent", "timeout"], message);
+        }
+        if agent.step.is_zero() {
+            self.fault(&["agent", "step"], "is 0; write for example \"500us\"");
+        }
+        for ([table, key], message) in agent.terms().faults() {
+            self.fault(&["agent", table, key], message);
+        }
+        for (key, message) in agent.ceph.faults() {
+            self.fault(&["agent", "ceph", key], message);
+        }
+        if let Status::At(address) = agent.status
+            && let Some(danger) = agent.terms().danger(address)
+        {
+            self.doubt(&["agent", "status"], danger);
+        }
+    }
+
+    fn exchange(&mut self) {
+        let (exchange, interval) = (self.lowered.config.exchange.clone(), self.lowered.config.agent.interval);
+        for (key, message) in exchange.faults() {
+            self.fault(&["exchange", key], message);
+        }
+        if !exchange.etcd.is_empty() && exchange.period < interval {
+            self.fault(&["exchange", "period"], format!("must be at least agent.interval ({interval})"));
+        }
+        if self.lowered.config.arrays.len() > MAX_POOLS {
+            let message = format!("with slots are more than the {MAX_POOLS} that a host may tell others of");
+            self.fault(&["pools"], message);
+        }
+    }
+
+    fn osds(&mut self, name: &str, pool: &Pool) {
+        let (osds, _) = devices_of(pool);
+        if osds.is_empty() || !allows(pool, Enforcement::Osd) {
+            return;
+        }
+        if self.lowered.config.ceph.is_some() {
+            let message = "another pool has OSDs already, and one pool holds all OSDs of a host; name them there, or leave \"osd\" out of enforce";
+            return self.fault(&["pools", name, "devices"], message);
+        }
+        if osds.contains(&"") {
+            self.fault(
+                &["pools", name, "devices"],
+                "\"osd:\" names no OSD; write \"osd:*\" or for example \"osd:osd.0\"",
+            );
+        }
+        let at = ["pools", name, "tuning", "admission"];
+        let said = self.document.has(&at);
+        let admission = if said { pool.tuning.admission.clone() } else { CephConfig::default_admission() };
+        if admission == evenkeel_policy::config::Admission::None {
+            self.fault(&at, "is \"none\"; leave the OSDs out of devices to control nothing");
+        }
+        // What a request costs an OSD beside its bytes, only the OSD knows.
+        if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
+            self.doubt(&["pools", name, "tuning", "admission", key], hang);
+        }
+        let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };
+        self.lowered.config.ceph = Some(CephConfig::new(&self.lowered.config.agent.ceph, admission, only));
+    }
+
+    /// The devices of a pool that tenants name, each with the tenant that names it best.
+    fn volumes(&mut self, name: &str, pool: &Pool) -> Vec<(String, &'f str)> {
+        let entries = |(tenant, settings): (&'f String, &'f Tenant)| {
+            let devices = settings.matches.iter().filter_map(|entry| match entry {
+                Match::Device(pattern) => Some((entry.specificity(), pattern.as_str())),
+                _ => None,
+            });
+            devices.map(|(rank, pattern)| (rank, pattern, tenant.as_str())).collect::<Vec<_>>()
+        };
+        let entries: Vec<_> = self.tenants.iter().flat_map(entries).collect();
+        let (_, devices) = devices_of(pool);
+        if devices.is_empty() {
+            if self.pools.values().filter(|pool| has_slots(pool)).count() > 1 {
+                return Vec::new();
+            }
+            let (exact, patterns): (Vec<_>, Vec<_>) =
+                entries.into_iter().partition(|(_, pattern, _)| !pattern.contains(['*', '?']));
+            for (_, pattern, tenant) in patterns {
+                let message =
+                    format!("which devices device:{pattern} stands for is unknown; name them in pools.{name}.devices");
+                self.note(&["tenants", tenant, "match"], message);
+            }
+            return exact.into_iter().map(|(_, device, tenant)| (device.to_owned(), tenant)).collect();
+        }
+        let mut volumes = Vec::new();
+        for device in devices {
+            let named = entries.iter().filter(|(_, pattern, _)| fits(pattern, device));
+            match named.max_by_key(|(rank, _, _)| *rank) {
+                Some((_, _, tenant)) => volumes.push((device.to_owned(), *tenant)),
+                None if entries.is_empty() => {}
+                None => {
+                    let message = format!(
+                        "{device} belongs to no tenant and is left alone; add \"device:{device}\" to match of one"
+                    );
+                    self.note(&["pools", name, "devices"], message);
+                }
+            }
+        }
+        volumes
+    }
+
+    fn array(&mut self, name: &str, pool: &Pool) {
+        if !has_slots(pool) {
+            return;
+        }
+        let named = self.volumes(name, pool);
+        if named.is_empty() {
+            return;
+        }
+        let mut volumes = BTreeMap::new();
+        for (device, tenant) in &named {
+            let Some(settings) = self.tenants.get(*tenant) else { continue };
+            let there = settings.on(name);
+            let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
+            let volume = ArrayVolume {
+                device: device.clone(),
+                latency: there.latency,
+                weight: f64::from(there.weight),
+                ceiling: there.max_in_flight,
+            };
+            volumes.insert(name_of(&volumes, tenant, device, alone), volume);
+            self.slotted.insert(*tenant);
+        }
+        let tuning = &pool.tuning;
+        let array = ArrayConfig {
+            method: tuning.slots,
+            period: tuning.slots_period.unwrap_or(ArrayConfig::DEFAULT_PERIOD),
+            latency: tuning.slots_latency,
+            most: tuning.slots_most,
+            volumes,
+        };
+        let (interval, exchange) = (self.lowered.config.agent.interval, self.lowered.config.exchange.clone());
+        for (keys, message) in array.faults(name, interval, &exchange) {
+            self.fault(&[&["pools", name], keys].concat(), message);
+        }
+        self.lowered.config.arrays.insert(name.to_owned(), array);
+    }
+
+    fn groups(&mut self, name: &str, pool: &Pool) {
+        let (_, devices) = devices_of(pool);
+        if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
+            return;
+        }
+        let mut tenants = BTreeMap::new();
+        // What is wrong with the settings as such is told already.
+        let cache = &pool.tuning.cache;
+        let mut controller = throughput::Controller::new(&pool.tuning.guarantee.control(cache.slow_bytes_per_s)).ok();
+        for (tenant, settings) in self.tenants {
+            let groups = |entry: &'f Match| match entry {
+                Match::Cgroup(group) => Some(group.as_str()),
+                _ => None,
+            };
+            let groups: Vec<&str> = settings.matches.iter().filter_map(groups).collect();
+            let there = settings.on(name);
+            let Guarantee { read, write, .. } = there.guarantee;
+            if groups.is_empty() || (read.is_unset() && write.is_unset()) {
+                continue;
+            }
+            self.grouped.insert(tenant);
+            let said = self.said(tenant, name, "guarantee");
+            for group in &groups {
+                let guarantee = GuaranteeConfig { group: (*group).to_owned(), read, write, weight: there.weight };
+                let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
+                // Weights are checked wherever they stand.
+                if let Some(invalid) = refused.filter(|invalid| invalid.setting != "weight") {
+                    let message = format!("{} must be {}", invalid.setting, invalid.must_be);
+                    if !self.lowered.faults.iter().any(|fault| fault.key.starts_with(&said.join("."))) {
+                        self.fault(&said, message);
+                    }
+                }
+                tenants.insert(name_of(&tenants, tenant, group, groups.len() == 1), guarantee);
+            }
+            // Limits so small that clients would seem to hang.
+            for (direction, of) in [("read", read), ("write", write)] {
+                if of.bytes_per_s.0 == 0 {
+                    continue;
+                }
+                for (key, rate) in [("bytes_per_s", Some(of.bytes_per_s)), ("ceiling", of.ceiling)] {
+                    if let Some(hang) = rate.and_then(rate_that_hangs) {
+                        self.doubt(&[&said[..], &[direction, key]].concat(), hang);
+                    }
+                }
+            }
+            self.lowered.doubts.dedup();
+        }
+        if tenants.is_empty() {
+            return;
+        }
+        if devices.len() > 1 && (cache.slow.is_some() || cache.fast.is_some()) {
+            let message = "names what one cached device is made of, and the pool has several; give each a pool of its own, or remove slow and fast";
+            self.fault(&["pools", name, "tuning", "cache"], message);
+        }
+        for device in &devices {
+            let hybrid = HybridConfig {
+                device: (*device).to_owned(),
+                cache: cache.clone(),
+                tuning: pool.tuning.guarantee.clone(),
+                tenants: tenants.clone(),
+            };
+            let named = name_of(&self.lowered.config.hybrids, name, device, devices.len() == 1);
+            self.lowered.config.hybrids.insert(named, hybrid);
+        }
+        if self.lowered.config.hybrids.len() > MAX_RESOURCES {
+            let message = format!("with guarantees are more than {MAX_RESOURCES}; name those that matter");
+            self.fault(&["pools"], message);
+        }
+    }
+
+    fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
+        let (osds, devices) = devices_of(pool);
+        let Some(latency) = pool.latency else { return };
+        if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) {
+            return;
+        }
+        if let Percentile::At(percentile) = latency.percentile
+            && !abilities.tracepoints
+        {
+            self.fault(
+                &["pools", name, "latency", "percentile"],
+                format!(
+                    "p{percentile} cannot be measured: the kernel tells single response times by tracepoints only, \
+                     and shows none here (`evenkeel guard check`); write percentile = \"mean\", with a target for the mean"
+                ),
+            );
+        }
+        let differs =
+            self.tenants.values().any(|tenant| tenant.pools.get(name).is_some_and(|own| own.throttle.is_some()));
+        let resource = ResourceConfig {
+            latency,
+            devices: devices.into_iter().map(str::to_owned).collect(),
+            method: pool.tuning.method,
+            noisy_above: pool.tuning.noisy_above,
+            throttles: if differs { throttles(self.tenants, Some(name)) } else { self.throttles.clone() },
+        };
+        if let Err(invalid) = self.lowered.config.controller(&resource).validate() {
+            let path: &[&str] = match invalid.setting {
+                "goal" => &["pools", name, "latency", "target"],
+                "noisy_bytes_per_s" => &["pools", name, "tuning", "noisy_above"],
+                other => &["agent", other],
+            };
+            self.fault(path, format!("must be {}", invalid.must_be));
+        }
+        self.lowered.config.resources.insert(name.to_owned(), resource);
+    }
+
+    /// What a pool says and this host does not enforce.
+    fn note_pool(&mut self, name: &str, pool: &Pool) {
+        let config = &self.lowered.config;
+        let (osds, devices) = devices_of(pool);
+        let osds = !osds.is_empty() && allows(pool, Enforcement::Osd);
+        let packets = config.resources.contains_key(name);
+        let array = config.arrays.contains_key(name);
+        let groups = config.hybrids.values().any(|hybrid| devices.contains(&hybrid.device.as_str()))
+            && !has_slots(pool)
+            && allows(pool, Enforcement::Cgroup);
+        if !(osds || packets || array || groups) {
+            let only_elsewhere =
+                pool.enforce.as_ref().is_some_and(|points| points.iter().all(|point| *point == Enforcement::Queue));
+            let why = if only_elsewhere {
+                "enforce leaves it to `evenkeel serve`"
+            } else if has_slots(pool) && pool.devices.is_empty() && !self.slotted.is_empty() {
+                "it has no devices, and another pool has slots, too"
+            } else if has_slots(pool) {
+                "no tenant names a device of it (match = [\"device:PATH\"])"
+            } else if pool.enforce.is_some() {
+                "what enforce names does not apply to it"
+            } else if pool.devices.is_empty() {
+                "it has neither devices nor a latency target"
+            } else {
+                "it has no latency target, and no tenant with control groups (match = [\"cgroup:PATH\"]) has a guarantee"
+            };
+            return self.note(&["pools", name], format!("nothing to enforce here: {why}"));
+        }
+        let by = "has no effect here: `evenkeel serve` enforces it";
+        let mut keys: Vec<(&[&str], &str)> = vec![
+            (&["limit"], by),
+            (&["max_delay"], "has no effect here: packets are delayed by at most agent.max_delay"),
+            (&["emulate"], by),
+            (&["tuning", "scheduler"], by),
+            (&["tuning", "base_cost"], by),
+            (&["tuning", "write_cost_percent"], by),
+            (&["tuning", "stall_report_after"], by),
+            (&["tuning", "noisy"], "has no effect here: agent.packets says which clients can be throttled"),
+        ];
+        if !osds {
+            keys.push((
+                &["tuning", "admission"],
+                "has no effect here: it is for pools of OSDs and for `evenkeel serve`",
+            ));
+        }
+        if !packets {
+            keys.push((&["latency"], "has no effect here: packets are delayed for pools without slots and OSDs"));
+        }
+        if !groups {
+            keys.push((&["tuning", "cache"], "has no effect here: no control group has a guarantee on the pool"));
+            keys.push((&["tuning", "guarantee"], "has no effect here: no control group has a guarantee on the pool"));
+        }
+        for (key, message) in keys {
+            let path = [&["pools", name], key].concat();
+            if self.document.has(&path) {
+                self.note(&path, message);
+            }
+        }
+    }
+
+    /// What a tenant says and this host does not enforce.
+    fn note_tenant(&mut self, name: &str, tenant: &Tenant) {
+        let unseen = |entry: &&Match| match entry {
+            Match::Volume(_) => true,
+            Match::Client(who) => !matches!(who, Who::Address(_)),
+            Match::Initiator(_) | Match::Cgroup(_) | Match::Device(_) => false,
+        };
+        let entries: Vec<String> = tenant.matches.iter().filter(unseen).map(ToString::to_string).collect();
+        if !entries.is_empty() {
+            let (named, more) = entries.split_at(entries.len().min(3));
+            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let message = format!("{}{more} can only be seen by `evenkeel serve`", named.join(", "));
+            self.note(&["tenants", name, "match"], message);
+        }
+        let (grouped, slotted) = (self.grouped.contains(name), self.slotted.contains(name));
+        let by = "has no effect here: `evenkeel serve` enforces it";
+        let mut keys: Vec<(&str, &str)> = vec![("reservation", by), ("limit", by), ("priority", by)];
+        if !grouped && !tenant.guarantee.sum().is_unset() {
+            let together = "has no effect here: limits of control groups are for reads or for writes; write guarantee.read and guarantee.write";
+            let groups =
+                "has no effect here: it needs control groups (match = [\"cgroup:PATH\"]) and a pool with devices";
+            keys.push(("guarantee", if tenant.guarantee.together().is_unset() { groups } else { together }));
+        }
+        if !slotted {
+            let slots = "has no effect here: it needs a device (match = [\"device:PATH\"]) of a pool with slots";
+            keys.extend([("latency", slots), ("max_in_flight", slots)]);
+        }
+        for (key, message) in keys {
+            let path = ["tenants", name, key];
+            if self.document.has(&path) {
+                self.note(&path, message);
+            }
+        }
+    }
+}
