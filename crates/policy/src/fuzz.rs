@@ -38,7 +38,8 @@ pub fn host(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let passes = is_this_machine(text);
     match text.parse::<SocketAddr>() {
-        Ok(SocketAddr::V6(address)) if address.scope_id() != 0 => {}
+        // A zone, also of 0, names an interface: such a host does not pass.
+        Ok(SocketAddr::V6(_)) if text.contains('%') => {}
         Ok(address) => assert_eq!(passes, address.ip().is_loopback(), "{text:?}"),
         Err(_) => {}
     }
