@@ -8,7 +8,7 @@
 //! | [`mclock`] | who goes next? | reservation, weight and limit for each client |
 //! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
-//! | [`response`] | how long to hold back a noisy client? | one-sided PID, adaptive |
+//! | [`response`] | how long to throttle a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was guaranteed? | static, SAAT, accurate |
 //! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
 //! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |

@@ -68,7 +68,7 @@ pub struct Config {
     /// How much unused pool limit may be saved up, as time at the limit rate.
     /// It also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
-    /// What the response time of reads is to stay below, and who may be held back for it. Only with
+    /// What the latency of reads is to stay below, and who may be throttled for it. Only with
     /// [`Scheduler::Mclock`]; settings that do not hold up to [`goal::Config::validate`] are no goal.
     pub goal: Option<goal::Config>,
     /// How many requests each tenant may have inside the back end, for response-time goals of tenants. Only with
@@ -135,7 +135,7 @@ pub enum Outcome {
 pub enum Next<R> {
     /// Hand this request to the back end now.
     Run(R, Ticket),
-    /// Requests are held back; call again at this instant, or after the next completion.
+    /// Requests are throttled; call again at this instant, or after the next completion.
     Wait(Instant),
     /// Nothing is queued.
     Idle,
@@ -172,7 +172,7 @@ struct Tenant {
     guaranteed: Vec<Guaranteed>,
     tally: Tally,
     granted: Granted,
-    /// Of response times, while a goal for a percentile needs it.
+    /// Of latencies, while a goal for a percentile needs it.
     shape: Option<Box<Shape>>,
 }
 
@@ -686,7 +686,7 @@ impl<R> Pool<R> {
         self.tick_slots(now);
     }
 
-    /// When [`Self::tick_controllers`] is next due while requests are held back.
+    /// When [`Self::tick_controllers`] is next due while requests are throttled.
     #[inline]
     fn controllers_due(&self) -> Instant {
         self.goal_due().min(self.guarantees_due()).min(self.slots_due())

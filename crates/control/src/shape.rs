@@ -1,22 +1,22 @@
-//! The shape of a distribution of response times: from the mean of an interval to a percentile.
+//! The shape of a distribution of latencies: from the mean of an interval to a percentile.
 
 use core::mem;
 
 use crate::histogram::Histogram;
 use crate::time::{Duration, Instant};
 
-/// How long response times count for the shape of their distribution: each half is dropped as a whole when the next one
+/// How long latencies count for the shape of their distribution: each half is dropped as a whole when the next one
 /// is full, so that a percentile is over the last 5 to 10 s.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// By how much a percentile of response times exceeds their mean.
+/// By how much a percentile of latencies exceeds their mean.
 ///
 /// An interval has too few reads for a percentile, and a percentile over many intervals tells late what a decision did,
 /// because it counts reads from before. So the mean of the interval says how long reads take, and the shape of the
-/// distribution, which changes slowly, how many times that the percentile is. The shape is that of response times as
+/// distribution, which changes slowly, how many times that the percentile is. The shape is that of latencies as
 /// multiples of the mean of their own interval, so that a change from one interval to the next is no part of it.
 pub struct Shape {
-    /// Response times of the present interval.
+    /// Latencies of the present interval.
     interval: Histogram,
     /// Multiples of means over the window: its full and its latest half.
     full: Histogram,
@@ -34,13 +34,13 @@ impl Shape {
         Self { interval: empty(), full: empty(), filling: empty(), since: now }
     }
 
-    /// Counts the response time of a read of the present interval.
+    /// Counts the latency of a read of the present interval.
     #[inline]
     pub fn record(&mut self, response_time: Duration) {
         self.interval.record(response_time);
     }
 
-    /// Counts so many reads of about the same response time.
+    /// Counts so many reads of about the same latency.
     pub fn record_many(&mut self, response_time: Duration, count: u64) {
         self.interval.record_many(response_time, count);
     }

@@ -25,7 +25,7 @@ const FRACTION_BITS: u32 = 32;
 /// Nanoseconds in a second, in tag units.
 const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
-/// How far requests that were not held back (see [`TokenBucket::take`]) can push a tag
+/// How far requests that were not throttled (see [`TokenBucket::take`]) can push a tag
 /// beyond `now + burst`. A reservation above the limit would otherwise run up a debt of
 /// hours, which a later, lower reservation would have to pay off.
 const MAX_DEBT: u128 = SECOND;

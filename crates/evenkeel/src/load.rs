@@ -20,7 +20,7 @@ pub(crate) struct Args {
         help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
     )]
     uri: Option<String>,
-    /// Several jobs at once, from a TOML file of [[job]] tables
+    /// Several jobs at once, from a TOML file of `[[job]]` tables
     #[arg(long, value_name = "FILE")]
     jobs: Option<PathBuf>,
     #[command(flatten)]

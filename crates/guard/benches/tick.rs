@@ -1,6 +1,6 @@
 //! What CPU time a tick of the agent costs: reading a file of statistics, deciding, recording; without the kernel's part.
 //!
-//! Each resource has one reader and 99 writers on devices of their own, every writer an offender, so that all are held
+//! Each resource has one reader and 99 writers on devices of their own, every writer a noisy client, so that all are held
 //! back. The statistics come from a file that is kept open, as in `evenkeel guard run`.
 //!
 //! ```text
@@ -88,10 +88,10 @@ fn main() {
             black_box(agent.holds());
             // At the first one all devices are new.
             *if tick == 0 { &mut first } else { &mut spent } += cpu_time() - started;
-            // As reads stay slow, holds are lifted and put back in turn.
+            // As reads stay slow, throttles are lifted and put in turn.
             held = held.max(agent.holds().len());
         }
-        assert!(held as u32 > resources * CLIENTS / 2, "most clients are held back");
+        assert!(held as u32 > resources * CLIENTS / 2, "most clients are throttled");
         let mean_ms = spent.as_secs_f64() * 1e3 / (TICKS - 1) as f64;
         println!(
             "{resources:>9} x {CLIENTS}   {mean_ms:>13.3}   {mean_ms:>17.1} %   {:>18.1}   {:>14.1}",

@@ -41,7 +41,7 @@ fn a_volume_without_a_queue_and_etcd_without_an_answer_say_what_is_lost() {
     let tree = Tree::new("initiators.tree");
     let found = &judge(&config("no-such-disk"), &Roots::under(tree.root()))[0];
     assert_eq!(found.presence, Presence::Missing);
-    assert!(found.lost.contains("cannot be held back") && found.cure.contains("no-such-disk"), "{found:?}");
+    assert!(found.lost.contains("cannot be throttled") && found.cure.contains("no-such-disk"), "{found:?}");
     let (there, gone) = (judge_etcd("http://a:1", &Ok(3)), judge_etcd("http://a:1", &Err("refused".into())));
     assert_eq!((there.presence, there.lost.as_str()), (Presence::Present, ""));
     assert!(there.evidence.contains("3 hosts"), "{there:?}");

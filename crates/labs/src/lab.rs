@@ -46,7 +46,7 @@ pub enum Name {
     Package,
     /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
     Rbd,
-    /// Keeps goals for response times across hosts, with a real etcd; no virtual machine.
+    /// Keeps goals for latencies across hosts, with a real etcd; no virtual machine.
     Slots,
     /// Runs the tests of other projects against a server; no virtual machine.
     Suites,

@@ -119,7 +119,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Mean response times of the hosts with goals, by window.
+/// Mean latencies of the hosts with goals, by window.
 type Windows = Vec<Vec<Duration>>;
 
 fn missed(windows: &Windows, host: usize) -> usize {
@@ -307,7 +307,7 @@ impl Stage {
 
     fn set_method(&self, method: &str) -> Result<()> {
         for host in 0..HOSTS.len() {
-            let patch = format!("{{\"slots\": \"{method}\"}}");
+            let patch = format!("{{\"tuning\": {{\"slots\": \"{method}\"}}}}");
             let json = "Content-Type: application/json";
             let url = "http://evenkeel/api/v1/pools/array";
             self.api(host, &["--request", "PATCH", "--header", json, "--data", &patch, url])?;
@@ -333,7 +333,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Requests and the sum of their response times in seconds, for each host with a goal.
+    /// Requests and the sum of their latencies in seconds, for each host with a goal.
     fn counts(&self) -> Result<Vec<(u64, f64)>> {
         let count = |host: usize| {
             let state = self.state(host)?;
@@ -349,7 +349,7 @@ impl Stage {
         (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(count).collect()
     }
 
-    /// The mean response time of each host with a goal, over the next window. Who was not served waited for all of it.
+    /// The mean latency of each host with a goal, over the next window. Who was not served waited for all of it.
     fn window(&self) -> Result<Vec<Duration>> {
         let before = self.counts()?;
         thread::sleep(WINDOW);

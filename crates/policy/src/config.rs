@@ -420,6 +420,31 @@ pub enum Cache {
     Buffered,
 }
 
+/// Whose volumes are, unless a client brings a tenant of its own.
+#[derive(Clone, Debug)]
+pub struct Owners<'a> {
+    config: &'a Config,
+    /// Entries that name volumes, the most specific first.
+    patterns: Vec<(&'a Match, &'a str)>,
+}
+
+impl<'a> Owners<'a> {
+    /// The volume's own tenant, the one that names the volume, the one that is named like it, or else the default.
+    pub fn of<'b>(&self, name: &'b str, volume: &'b Volume) -> &'b str
+    where
+        'a: 'b,
+    {
+        if let Some(tenant) = &volume.tenant {
+            return tenant;
+        }
+        match self.patterns.iter().find(|(entry, _)| entry.names_volume(name)) {
+            Some((_, tenant)) => tenant,
+            None if self.config.tenants.contains_key(name) => name,
+            None => DEFAULT_TENANT,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -525,28 +550,26 @@ impl Config {
         }
     }
 
-    /// The tenant of connections to a volume whose client no tenant names: the volume's own, the one that names the volume,
-    /// the one that is named like the volume, or else the default.
+    /// The tenant of connections to a volume whose client no tenant names. For many volumes: [`Config::owners`].
     pub fn tenant_of<'a>(&'a self, name: &'a str, volume: &'a Volume) -> &'a str {
-        if let Some(tenant) = &volume.tenant {
-            return tenant;
-        }
-        match self.most_specific(|entry| entry.names_volume(name)) {
-            Some(tenant) => tenant,
-            None if self.tenants.contains_key(name) => name,
-            None => DEFAULT_TENANT,
-        }
+        self.owners().of(name, volume)
+    }
+
+    /// Tells of volumes whose they are. Takes time that grows with the number of tenants.
+    pub fn owners(&self) -> Owners<'_> {
+        let entries =
+            self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name)));
+        let of_volumes = entries.filter(|(entry, _)| matches!(entry, Match::Volume(_)));
+        let mut patterns: Vec<_> = of_volumes.map(|(entry, name)| (entry, name.as_str())).collect();
+        patterns.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
+        Owners { config: self, patterns }
     }
 
     /// The tenant that names a client, by the most specific of its entries.
     pub fn tenant_of_client(&self, client: &Caller<'_>) -> Option<&str> {
-        self.most_specific(|entry| entry.names(client))
-    }
-
-    fn most_specific(&self, fits: impl Fn(&Match) -> bool) -> Option<&str> {
         let entries =
             self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name)));
-        let best = entries.filter(|(entry, _)| fits(entry)).max_by_key(|(entry, _)| entry.specificity());
+        let best = entries.filter(|(entry, _)| entry.names(client)).max_by_key(|(entry, _)| entry.specificity());
         best.map(|(_, name)| name.as_str())
     }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::config::{
-    Backend, Config, DEFAULT_POOL, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Pool, Scheduler, Server,
-    Status, Tenant, Volume, Workers,
+    Backend, Config, DEFAULT_POOL, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Owners, Pool, Scheduler,
+    Server, Status, Tenant, Volume, Workers,
 };
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
@@ -101,8 +101,9 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
     pools(&config.pools, &mut out);
+    let owners = config.owners();
     for (name, settings) in &config.pools {
-        pool(config, name, settings, &mut out);
+        pool(config, &owners, name, settings, &mut out);
     }
     tenants(&config.tenants, &config.pools, &mut out);
     for (name, settings) in &config.tenants {
@@ -115,7 +116,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
         volume(config, name, settings, &mut out);
     }
     shared_paths(config, &mut out);
-    idle::names(config, &mut out);
+    idle::names(config, &owners, &mut out);
     config.exchange.faults().into_iter().for_each(|(key, message)| out.error(&["exchange", key], message));
     out.0
 }
@@ -314,19 +315,19 @@ fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     }
 }
 
-fn pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+fn pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     hangs::of_pool(name, pool, out);
-    latency_of_pool(config, name, pool, out);
-    slots(config, name, pool, out);
-    guarantees(config, name, pool, out);
+    latency_of_pool(config, owners, name, pool, out);
+    slots(config, owners, name, pool, out);
+    guarantees(config, owners, name, pool, out);
 }
 
 /// Slots that can be given, and latency targets that are aimed at.
-fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
     let target = ours.find(|(name, volume)| {
-        config.tenants.get(config.tenant_of(name, volume)).is_some_and(|tenant| tenant.latency.is_some())
+        config.tenants.get(owners.of(name, volume)).is_some_and(|tenant| tenant.latency.is_some())
     });
     let Some(control) = config.control(pool).slots else {
         if let Some((volume, _)) = target {
@@ -360,7 +361,7 @@ fn slots(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
 }
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
-fn latency_of_pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let Some(goal) = crate::goal::of(pool) else { return };
     if let Err(invalid) = goal.validate() {
         let path: &[&str] = match invalid.setting {
@@ -376,7 +377,7 @@ fn latency_of_pool(config: &Config, name: &str, pool: &Pool, out: &mut Findings)
         "needs scheduler = \"mclock\": without it no tenant can be throttled",
     );
     let mut tenants = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-    let ours = |(name, volume): (&String, &Volume)| config.tenant_of(name, volume).to_owned();
+    let ours = |(name, volume): (&String, &Volume)| owners.of(name, volume).to_owned();
     let first = tenants.next().map(ours);
     // Clients may bring tenants of their own.
     let by_client =
@@ -405,9 +406,9 @@ fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
 }
 
 /// Warns when the tenants of a pool have more guaranteed than it lets through.
-fn guarantees(config: &Config, name: &str, pool: &Pool, out: &mut Findings) {
+fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let mut tenants: Vec<&str> =
-        config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| config.tenant_of(n, v)).collect();
+        config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| owners.of(n, v)).collect();
     tenants.sort_unstable();
     tenants.dedup();
     let due = tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| {

@@ -40,7 +40,7 @@ pub(crate) struct SharedPool {
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
     slice_bytes: [AtomicU32; 2],
-    /// The goal for response times was reported as missed, and not as met since.
+    /// The goal for latencies was reported as missed, and not as met since.
     goal_missed: AtomicBool,
 }
 

@@ -11,7 +11,7 @@ use evenkeel_control::pool::goal::{Record, View};
 use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_policy::config::{Engine, Percentile, Throttle};
+use evenkeel_policy::config::{Engine, Owners, Percentile, Throttle};
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, LatencyDecision, LatencyTargetState, LimitState, PlacementState, PoolState,
@@ -48,6 +48,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         busy: f64::from_bits(stats.busy.load(Ordering::Relaxed)),
     });
     let workers: Vec<WorkerState> = workers.collect();
+    let owners = snapshot.config.owners();
     let (method, decision) = {
         let placement = shared.placement();
         (placement.method(), placement.decision())
@@ -76,7 +77,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         pools: (0..snapshot.pools.len())
             .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime))
             .collect(),
-        volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, v)).collect(),
+        volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, &owners, v)).collect(),
     }
 }
 
@@ -273,7 +274,7 @@ fn admission(admission: &Admission, in_flight_requests: u64, uptime: StdDuration
     }
 }
 
-fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
+fn volume(snapshot: &Snapshot, owners: &Owners<'_>, volume: &Volume) -> VolumeState {
     let config = snapshot.settings(volume);
     let flags = volume.flags();
     let names = [
@@ -294,7 +295,7 @@ fn volume(snapshot: &Snapshot, volume: &Volume) -> VolumeState {
     let rbd = if let Backend::Rbd(rbd) = &volume.backend { Some(rbd.state()) } else { None };
     VolumeState {
         name: volume.name.clone(),
-        tenant: config.map_or_else(String::new, |v| snapshot.config.tenant_of(&volume.name, v).to_owned()),
+        tenant: config.map_or_else(String::new, |v| owners.of(&volume.name, v).to_owned()),
         pool: snapshot.pools[volume.pool].name.clone(),
         backend: config.map_or_else(String::new, |v| v.backend.name().to_owned()),
         path,

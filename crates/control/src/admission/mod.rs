@@ -146,7 +146,7 @@ pub enum Reason {
     },
     /// The budget was not what limited the throughput, so the interval teaches nothing; the target is the optimum.
     AppLimited {
-        /// Completions while a request was held back by the budget.
+        /// Completions while a request was throttled by the budget.
         held_back: u64,
         /// All completions of the interval.
         completions: u64,
@@ -217,7 +217,7 @@ impl fmt::Display for Reason {
             Self::AppLimited { held_back, completions } => {
                 write!(
                     f,
-                    "load too light to learn from ({held_back} of {completions} completions while one was held back)"
+                    "load too light to learn from ({held_back} of {completions} completions while one was throttled)"
                 )
             }
             Self::IncreasePays { gain } => write!(f, "a larger budget brings {:.1} % more: taken", gain * 100.0),
@@ -350,7 +350,7 @@ impl Admission {
     /// Whether a request of this cost fits now.
     ///
     /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is inside
-    /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as held back until
+    /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as throttled until
     /// the next one is admitted.
     #[inline]
     pub fn fits(&self, cost_bytes: u64) -> bool {

@@ -53,7 +53,7 @@ struct FastInterval {
 struct SlowInterval {
     ends_at: Instant,
     completions: u64,
-    /// Completions while a request was held back.
+    /// Completions while a request was throttled.
     held_back: u64,
     bytes: u64,
     peak_bytes: u64,

@@ -235,7 +235,7 @@ impl Client {
     }
 
     /// Where the next request is taken from, whatever entitles the client to it: the oldest of those that no limit on a
-    /// direction holds back. A reservation passes the limits that are below it, but only if nothing else is there.
+    /// direction throttles. A reservation passes the limits that are below it, but only if nothing else is there.
     #[inline]
     pub(super) fn turn<T: Ord>(&self, now: Instant, by_reservation: bool, age: impl Fn(&Fifo) -> T) -> Place {
         if self.later.is_some() && self.is_turn_of_later(now) {
@@ -276,7 +276,7 @@ impl Client {
 
     /// When the next request is due by reservation: when either rate is behind, in ns.
     ///
-    /// A limit not below the reservation in the same unit holds back its catching up, so that it
+    /// A limit not below the reservation in the same unit throttles its catching up, so that it
     /// is never exceeded; any other limit yields to the reservation.
     #[inline]
     pub(super) fn reservation_due(&self) -> u64 {

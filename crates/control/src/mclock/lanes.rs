@@ -1,4 +1,4 @@
-//! Limits on one direction of a client: a list of its own for what each may hold back.
+//! Limits on one direction of a client: a list of its own for what each may throttle.
 //!
 //! A client's requests wait in one list. Where its reads or its writes have a limit of their own that would not do: the
 //! first request that has to wait would keep those of the other direction behind it. So such a client has three: reads,

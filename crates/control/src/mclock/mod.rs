@@ -131,7 +131,7 @@ pub enum Pull<R> {
     /// A request is due, but `admit` refused it. Until this instant the same one would be asked about again, unless
     /// something else is called in between; then a limit lets somebody else in, or a reservation falls due.
     Refused(Instant),
-    /// Every waiting client is held back by its limit until this instant.
+    /// Every waiting client is throttled by its limit until this instant.
     Wait(Instant),
     /// Nothing waits, or all that waits is blocked and has no reservation.
     Idle,
@@ -265,8 +265,8 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does: what it holds back
-    /// does not hold back requests of the other direction, nor those that move no data. Effective at once, also for
+    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does: what it throttles
+    /// does not throttle requests of the other direction, nor those that move no data. Effective at once, also for
     /// requests that wait. The client's burst goes for it too, and like every limit it yields to a higher reservation.
     /// Does nothing if the client has left. O(log clients); a client's first limit of this kind and the withdrawal of
     /// its last take a look at each request that it has queued.

@@ -1,8 +1,8 @@
-//! A goal for the response time of reads on one device: who waits, and who is to be held back for it?
+//! A goal for the latency of reads on one device: who waits, and who is to be throttled for it?
 //!
-//! The sensor of a [`response::Controller`] where the queue is ours. What counts is the response time as the pool sees
-//! it, from arrival to completion, of reads of those tenants who are no offenders: whoever loads the device so much that
-//! it could be held back waits behind itself, and taking that for a grievance would hold it back ever more.
+//! The sensor of a [`response::Controller`] where the queue is ours. What counts is the latency as the pool sees
+//! it, from arrival to completion, of reads of those tenants who are no noisy clients: whoever loads the device so much that
+//! it could be throttled waits behind itself, and taking that for a grievance would throttle it ever more.
 //!
 //! The delay that the controller decides is acted on in `rests`.
 
@@ -15,7 +15,7 @@ use crate::time::{Duration, Instant};
 /// Decisions that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
 
-/// Which figure of the response times is to stay below the goal.
+/// Which figure of the latencies is to stay below the goal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Statistic {
     /// Their mean over an interval.
@@ -25,7 +25,7 @@ pub enum Statistic {
     Percentile(f64),
 }
 
-/// What makes a tenant an offender.
+/// What makes a tenant a noisy client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Load {
     /// What it writes.
@@ -44,7 +44,7 @@ pub struct Config {
     pub response: response::Config,
     /// Which figure the goal is for.
     pub statistic: Statistic,
-    /// What makes a tenant an offender.
+    /// What makes a tenant a noisy client.
     pub load: Load,
 }
 
@@ -77,9 +77,9 @@ pub struct Record {
     pub times: u64,
     /// Why, as it was the last time.
     pub reason: Reason,
-    /// Mean delay of those held back, weighted by load.
+    /// Mean delay of those throttled, weighted by load.
     pub mean_delay: Duration,
-    /// How many were held back.
+    /// How many were throttled.
     pub held: u32,
 }
 
@@ -222,7 +222,7 @@ impl Goal {
         (reason, self.records.back().is_some_and(|record| record.times == 1))
     }
 
-    /// How a client is held back by the newest decision, if it is.
+    /// How a client is throttled by the newest decision, if it is.
     pub(super) fn delay(&self, client: ClientId) -> Option<&ClientDelay> {
         let place = self.delays.binary_search_by_key(&client, |delay| delay.client).ok()?;
         self.delays.get(place)

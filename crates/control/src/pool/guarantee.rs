@@ -6,7 +6,7 @@
 //! before all of them.
 //!
 //! A guarantee is about reads and writes together, about reads alone or about writes alone. One to a direction alone limits
-//! what of it leaves the queue, and holds nothing else back ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)).
+//! what of it leaves the queue, and throttles nothing else ([`Queue::set_limit_of`](crate::mclock::Queue::set_limit_of)).
 //! What misses a cache below is not known here, and does not have to be: who had requests waiting all the time was kept
 //! from what it did not get.
 

@@ -1,6 +1,6 @@
-//! How a tenant is held back for a goal: its slots rest.
+//! How a tenant is throttled for a goal: its slots rest.
 //!
-//! A tenant that is held back may have as many requests inside the back end as it had when that began, and after each of
+//! A tenant that is throttled may have as many requests inside the back end as it had when that began, and after each of
 //! them the place it took stays empty for a while. That is the plant for which packet delays were designed: so much in
 //! circulation, which comes back `rest` later. By Little's law `slots` requests that take R each pass at
 //! `slots / (R + rest)`, whether the tenant has four requests waiting or four thousand; a little rest already empties
@@ -19,7 +19,7 @@ use crate::limits::Owner;
 use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing, loud_from};
 use crate::time::{Duration, Instant};
 
-/// How a tenant is held back.
+/// How a tenant is throttled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hold {
     /// Requests it may have inside the back end, resting ones included.
@@ -101,7 +101,7 @@ pub(super) struct Seen {
     latency: Duration,
     /// Requests inside the back end in the interval, on average.
     requests: u64,
-    /// Reads in the interval: how many, and their response times together.
+    /// Reads in the interval: how many, and their latencies together.
     reads: u64,
     sum: Duration,
 }
@@ -157,7 +157,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// When [`Self::tick_goal`] is next due while requests are held back.
+    /// When [`Self::tick_goal`] is next due while requests are throttled.
     #[inline]
     pub(super) fn goal_due(&self) -> Instant {
         self.goal.as_ref().map_or(Instant::FAR_FUTURE, |goal| goal.next_tick().min(self.rests.next()))
@@ -259,9 +259,9 @@ impl<R> Pool<R> {
 }
 
 impl Tenant {
-    /// As many requests as it has inside the back end when it is not held back.
+    /// As many requests as it has inside the back end when it is not throttled.
     fn usual_slots(&self, reason: &Reason) -> u64 {
-        // A burst that is known is held back before it has filled the device again.
+        // A burst that is known is throttled before it has filled the device again.
         let before = if matches!(reason, Reason::KnownBurst { .. }) { self.held_before } else { 0 };
         self.in_flight.max(self.seen.requests).max(before).max(1)
     }

@@ -20,12 +20,12 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// A goal that is missed for hours is reported once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// What the response time of a tenant is to stay below, as long as it has one.
+/// What the latency of a tenant is to stay below, as long as it has one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResponseGoal {
     /// Below this.
     pub time: Duration,
-    /// Which figure of a second's response times.
+    /// Which figure of a second's latencies.
     pub statistic: Statistic,
 }
 
@@ -119,7 +119,7 @@ pub struct Missed {
 /// A tenant's goal, and what became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
-    /// What its response time over a second is to stay below.
+    /// What its latency over a second is to stay below.
     pub goal: Option<ResponseGoal>,
     /// By how many times the goal's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
     pub times_mean: f64,
@@ -140,7 +140,7 @@ pub struct Granted {
     mark: Mark,
     /// Slots for a period that it may still use, of what it was granted: by rounding, or because it asked for less.
     owed: f64,
-    /// Completed in the present second, and their response times.
+    /// Completed in the present second, and their latencies.
     window: (u64, Duration),
     /// The figure of the last second that exceeded the goal.
     figure: Duration,
@@ -191,7 +191,7 @@ pub struct View<'a> {
 }
 
 impl<R> Pool<R> {
-    /// What a tenant's response time over a second is to stay below; `None` for no goal.
+    /// What a tenant's latency over a second is to stay below; `None` for no goal.
     pub fn set_response_goal(&mut self, id: TenantId, goal: Option<ResponseGoal>) {
         if let Some(tenant) = self.live_mut(id)
             && tenant.granted.goal != goal

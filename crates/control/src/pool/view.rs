@@ -55,7 +55,7 @@ pub struct TenantView<'a> {
     pub stats: &'a TenantStats,
     /// What the pool's goal may do to it.
     pub standing: Standing,
-    /// How it is held back for the pool's goal, if it is.
+    /// How it is throttled for the pool's goal, if it is.
     pub hold: Option<Hold>,
     /// Its response-time goal and what the slot controller makes of it.
     pub granted: &'a Granted,

@@ -60,7 +60,7 @@ pub(super) struct Adaptive {
     outlier: Option<bool>,
     /// How it was before the last large step.
     before: Option<Point>,
-    /// Of 1 s means around the set point, as a part of the target; and the present one: sum of response times in ms, reads,
+    /// Of 1 s means around the set point, as a part of the target; and the present one: sum of latencies in ms, reads,
     /// length in intervals.
     variance: f64,
     window: [f64; 3],
@@ -142,7 +142,7 @@ impl Adaptive {
         self.target_ms * (1.0 - (SIGMAS * libm::sqrt(self.variance)).min(MARGIN.1))
     }
 
-    /// Standard deviation of the response time of an interval, in ms, as if intervals were independent.
+    /// Standard deviation of the latency of an interval, in ms, as if intervals were independent.
     fn scatter_ms(&self) -> f64 {
         self.target_ms * libm::sqrt(self.variance * (PATIENCE / self.gap.max(1.0)).max(1.0))
     }

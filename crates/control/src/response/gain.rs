@@ -1,8 +1,8 @@
 //! What does a millisecond of delay do?
 //!
-//! A client that keeps so much in circulation, waits and asks again obeys Little's law: with load x, response time R and
+//! A client that keeps so much in circulation, waits and asks again obeys Little's law: with load x, latency R and
 //! a delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So
-//! is the sum over all offenders, whatever the others do and however fast the storage is. Two moments with different
+//! is the sum over all noisy clients, whatever the others do and however fast the storage is. Two moments with different
 //! delays therefore give k: with X = Σx and Q = Σx·d,
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! And k is what the controller needs: while the storage is saturated X does not change, and a millisecond more of mean
-//! delay takes k milliseconds off the response time; when it is no longer, less. A step of error/k does not overshoot.
+//! delay takes k milliseconds off the latency; when it is no longer, less. A step of error/k does not overshoot.
 //!
 //! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and forgetting. It
 //! depends on the size of requests and of windows: for a request of one window k is 1, more windows in turn make it larger.
@@ -21,7 +21,7 @@ use super::adaptive::{NEWEST, PATIENCE};
 /// 5 times by a request, the rest of a slot once.
 pub(super) const PRIOR: (f64, f64) = (4.0, 6.25);
 
-/// A moment, or the mean of several: load X in bytes per second, response time R in ms, Σx·d in bytes per second times ms.
+/// A moment, or the mean of several: load X in bytes per second, latency R in ms, Σx·d in bytes per second times ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Point {
     pub(super) load: f64,
@@ -38,7 +38,7 @@ impl Point {
     }
 }
 
-/// What k and its variance are after two moments between which nothing but the delay changed, with response times that are
+/// What k and its variance are after two moments between which nothing but the delay changed, with latencies that are
 /// good to `deviation_ms`.
 pub(super) fn learn((k, variance): (f64, f64), before: &Point, after: &Point, deviation_ms: f64) -> (f64, f64) {
     let load = 0.5 * (before.load + after.load);

@@ -1,13 +1,13 @@
-//! Response time: how long to hold back a noisy client?
+//! Latency: how long to throttle a noisy client?
 //!
 //! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
 //! so that its next request comes later. This module decides the delays: for one *resource* (a volume group, a disk)
 //! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
-//! that the mean response time of reads stays below a *goal*.
+//! that the mean latency of reads stays below a *goal*.
 //!
 //! | answer | delay |
 //! |---|---|
-//! | [`Method::Pid`] | one for all offenders, by a one-sided PID controller (Bjørgeengen and Haugerud) |
+//! | [`Method::Pid`] | one for all noisy clients, by a one-sided PID controller (Bjørgeengen and Haugerud) |
 //! | [`Method::Adaptive`] | by each noisy client's share of the load; gain and margin learned |
 //!
 //! The control interval is the caller's: call [`Controller::observe`] with what happened since the last call, then
@@ -44,14 +44,14 @@ pub struct ClientId(pub u64);
 /// On which list a client is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// On none: an offender while its load is above the threshold.
+    /// On none: a noisy client while its load is above the threshold.
     #[default]
     Ordinary,
-    /// Held back only when all others are held back as far as they may be. [`Method::Pid`] takes it as [`Self::Never`].
+    /// Throttled only when all others are throttled as far as they may be. [`Method::Pid`] takes it as [`Self::Never`].
     Important,
-    /// Never held back.
+    /// Never throttled.
     Never,
-    /// An offender whatever its load.
+    /// An noisy client whatever its load.
     Always,
 }
 
@@ -71,9 +71,9 @@ pub struct ClientSample {
 /// What happened at a resource since the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Mean response time of the reads that completed; `None` when none did.
+    /// Mean latency of the reads that completed; `None` when none did.
     pub read_response: Option<Duration>,
-    /// How many completed. With a response time, 0 counts as 1.
+    /// How many completed. With a latency, 0 counts as 1.
     pub reads: u64,
     /// The clients of the resource. Who is missing is gone; of several with one number the last counts.
     pub clients: &'a [ClientSample],
@@ -93,7 +93,7 @@ pub enum Method {
 pub struct Config {
     /// How delays are chosen.
     pub method: Method,
-    /// What the mean response time of reads is to stay below (10 us to 100 s).
+    /// What the mean latency of reads is to stay below (10 us to 100 s).
     pub goal: Duration,
     /// How often the caller observes and ticks (1 ms to 10 s).
     pub interval: Duration,
@@ -164,35 +164,35 @@ pub enum Reason {
     /// No read has been seen yet: nobody is known to wait.
     #[default]
     NotEnoughData,
-    /// No reads for a while: nobody waits, nobody is held back. What held before is remembered.
+    /// No reads for a while: nobody waits, no client is throttled. What held before is remembered.
     Idle,
-    /// No samples for a while: nobody is held back on old news.
+    /// No samples for a while: no client is throttled on old news.
     SignalLost,
     /// Reads are fast enough without a delay.
     UnderTarget {
-        /// Mean response time of reads, smoothed.
+        /// Mean latency of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
         target: Duration,
     },
-    /// Reads take too long, but there is nobody to hold back: no client's load is above the threshold, or all are on the
-    /// list of those never held back.
+    /// Reads take too long, but there is nobody to throttle: no client's load is above the threshold, or all are on the
+    /// list of those never throttled.
     NoNoisy {
-        /// Mean response time of reads, smoothed.
+        /// Mean latency of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
         target: Duration,
     },
     /// Reads take too long: the delay grows.
     ReadsOverTarget {
-        /// Mean response time of reads, smoothed.
+        /// Mean latency of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
         target: Duration,
     },
     /// Reads are faster than need be: the delay shrinks.
     ReadsUnderTarget {
-        /// Mean response time of reads, smoothed.
+        /// Mean latency of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
         target: Duration,
@@ -202,14 +202,14 @@ pub enum Reason {
         /// What the controller aims at.
         target: Duration,
     },
-    /// These offenders are known: the delay that held them back before is in force again.
+    /// These noisy clients are known: the delay that held them back before is in force again.
     KnownBurst {
         /// The delay that held, a mean weighted by load.
         held: Duration,
     },
     /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach.
     Unachievable {
-        /// Mean response time of reads, smoothed.
+        /// Mean latency of reads, smoothed.
         measured: Duration,
         /// What the controller aims at.
         target: Duration,
@@ -220,7 +220,7 @@ pub enum Reason {
         /// The delay that is tried, a mean weighted by load.
         delay: Duration,
     },
-    /// A trial showed that the delay changes neither load nor response time: the throttle is ineffective (acknowledgements
+    /// A trial showed that the delay changes neither load nor latency: the throttle is ineffective (acknowledgements
     /// that travel on data, an uncapped receive window). Delay everything that is sent to these clients, or cap the
     /// window. The delay is released. At most 1 in 1,000 trials says so wrongly.
     Ineffective {
@@ -270,9 +270,9 @@ impl Reason {
 /// Why a client's delay is what it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClientReason {
-    /// All offenders have the same.
+    /// All noisy clients have the same.
     SameForAll,
-    /// By its share of the offenders' load.
+    /// By its share of the noisy clients' load.
     ShareOfLoad {
         /// From 0 to 1.
         share: f32,
@@ -283,7 +283,7 @@ pub enum ClientReason {
     LargestDelay,
 }
 
-/// A client that is held back.
+/// A client that is throttled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientDelay {
     /// Who.
@@ -299,9 +299,9 @@ pub struct ClientDelay {
 pub struct Decision<'a> {
     /// Why.
     pub reason: Reason,
-    /// Mean delay of the offenders, weighted by their load.
+    /// Mean delay of the noisy clients, weighted by their load.
     pub mean_delay: Duration,
-    /// Who is held back, in order of client; nobody else is.
+    /// Who is throttled, in order of client; nobody else is.
     pub delays: &'a [ClientDelay],
 }
 
@@ -321,7 +321,7 @@ enum Inner {
 }
 
 impl Controller {
-    /// A controller that holds nobody back yet.
+    /// A controller that throttles no client yet.
     ///
     /// # Errors
     /// The first setting that makes no sense.

@@ -1,7 +1,7 @@
 //! The one-sided PID controller as published.
 //!
 //! J. Bjørgeengen and H. Haugerud, *Using TCP/IP traffic shaping to achieve iSCSI service predictability*, sections 2.3
-//! and appendix A. Equation (2), with e the response time over the threshold:
+//! and appendix A. Equation (2), with e the latency over the threshold:
 //!
 //! ```text
 //! u_k = K_p·e_k + (I_{k−1} + K_p·T/T_i·e_k) + K_p·T_d/T·(e_k − e_{k−1})
@@ -32,9 +32,9 @@ pub struct PidConfig {
     pub integral_time: Duration,
     /// T_d (at most 1000 s); zero for no derivative part.
     pub derivative_time: Duration,
-    /// Weight of the newest sample in the moving average of the response time (above 0, at most 1).
+    /// Weight of the newest sample in the moving average of the latency (above 0, at most 1).
     pub newest_weight: f64,
-    /// How often the set of offenders is brought up to date.
+    /// How often the set of noisy clients is brought up to date.
     pub set_interval: Duration,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Pid {
     clients: Clients,
     since_set: Duration,
     sampled_at: Option<Instant>,
-    /// Moving average of the response time; `None` before the first read.
+    /// Moving average of the latency; `None` before the first read.
     response_ms: Option<f64>,
     integral: f64,
     previous_error: Option<f64>,

@@ -1,7 +1,7 @@
 //! Slots: how many I/Os may each host have out?
 //!
 //! Hosts share an array that queues whatever it gets. Each *workload* (a tenant on that device) may have so many I/Os inside
-//! the array, its *slots*; the rest waits at its host, where it can still be held back. Response time is then waiting at the
+//! the array, its *slots*; the rest waits at its host, where it can still be throttled. Latency is then waiting at the
 //! host plus latency of the device. Once a period this module decides how many slots there are, and who has how many of
 //! them, so that as many response-time goals as possible are kept.
 //!
@@ -44,7 +44,7 @@ pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 /// The part of the tightest goal that the device may take where no latency is configured: at ease, and under pressure.
 const PART_OF_GOAL: f64 = 0.5;
 const MOST_OF_GOAL: f64 = 0.7;
-/// The same where more slots bring nothing but latency: what waits at its host can still be held back.
+/// The same where more slots bring nothing but latency: what waits at its host can still be throttled.
 const PART_BEYOND_KNEE: f64 = 0.25;
 /// From this elasticity of the throughput on, more slots are worth the latency that goals allow.
 const WORTH_A_GOAL: f64 = 0.15;
@@ -82,7 +82,7 @@ pub struct WorkloadId(pub u64);
 pub struct Workload {
     /// Which.
     pub id: WorkloadId,
-    /// What its mean response time is to stay below.
+    /// What its mean latency is to stay below.
     pub goal: Option<Duration>,
     /// Its worth where not all goals can be kept, and its share by weight (above 0, at most 1e6).
     pub weight: f64,

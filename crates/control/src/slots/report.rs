@@ -46,7 +46,7 @@ impl Report {
         mean_s(self.device_time, self.completed)
     }
 
-    /// Mean response time in seconds; `None` when nothing completed.
+    /// Mean latency in seconds; `None` when nothing completed.
     pub fn response_time_s(&self) -> Option<f64> {
         mean_s(self.response_time, self.completed)
     }

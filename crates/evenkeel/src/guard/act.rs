@@ -25,7 +25,7 @@ impl Actor {
     /// When acting was asked for and is not possible.
     pub(super) fn start(config: &Config, dry_run: bool) -> anyhow::Result<Self> {
         if dry_run {
-            return Ok(Self::Watching("--dry-run: decides and records, and holds nobody back".into()));
+            return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
         }
         let holds = !config.agent.interfaces.is_empty() && !config.resources.is_empty();
         if !holds && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
@@ -42,7 +42,7 @@ impl Actor {
             ..Settings::default()
         });
         let acting = Acting::start(settings, &config.agent.journal);
-        let acting = acting.context("nothing can be held back; with --dry-run nothing is changed")?;
+        let acting = acting.context("nothing can be throttled; with --dry-run nothing is changed")?;
         Ok(Self::Acting(Box::new(acting)))
     }
 

@@ -39,7 +39,7 @@ const AGENT: &[Metric<State>] = &[
 ];
 
 const RESOURCE: &[Metric<ResourceState>] = &[
-    gauge("goal", "What the response time of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
+    gauge("goal", "What the latency of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
     gauge("goal_missed", "1 while the figure of the goal is above it and somebody reads.", None, |r| {
         whether(missed(r.target_ms, r.read_percentile_ms.or(r.read_response_ms), &r.reason))
     }),
@@ -52,7 +52,7 @@ const RESOURCE: &[Metric<ResourceState>] = &[
     gauge("goal_throttle_ineffective", "1 while a trial has shown that the delay changes nothing.", None, |r| {
         whether(r.reason == "ineffective")
     }),
-    gauge("goal_signal_lost", "1 while nothing is measured, so that nobody is held back.", None, |r| {
+    gauge("goal_signal_lost", "1 while nothing is measured, so that no client is throttled.", None, |r| {
         whether(r.reason == "signal_lost")
     }),
     gauge(
@@ -67,9 +67,9 @@ const RESOURCE: &[Metric<ResourceState>] = &[
     gauge("read_bytes_per_second", "Read from the devices in the last interval.", None, |r| Some(r.read_bytes_per_s)),
     gauge("write_bytes_per_second", "Written to them, likewise.", None, |r| Some(r.write_bytes_per_s)),
     gauge("in_flight_requests", "Requests inside the devices.", None, |r| some(r.in_flight)),
-    gauge("delay", "Mean delay of those held back.", SECONDS, |r| ms(Some(r.mean_delay_ms))),
+    gauge("delay", "Mean delay of those throttled.", SECONDS, |r| ms(Some(r.mean_delay_ms))),
     gauge("clients", "Clients that reach the resource.", None, |r| some(r.clients.len() as u64)),
-    gauge("held_clients", "Of those, held back.", None, |r| {
+    gauge("held_clients", "Of those, throttled.", None, |r| {
         some(r.clients.iter().filter(|client| client.delay_ms > 0.0).count() as u64)
     }),
 ];
@@ -138,7 +138,7 @@ const ARRAY: &[Metric<ArrayState>] = &[
 ];
 
 const VOLUME: &[Metric<ArrayVolumeState>] = &[
-    gauge("volume_goal", "What the mean response time is to stay below; absent = no goal.", SECONDS, |v| {
+    gauge("volume_goal", "What the mean latency is to stay below; absent = no goal.", SECONDS, |v| {
         ms(v.slots.target_ms)
     }),
     gauge(

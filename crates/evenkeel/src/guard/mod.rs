@@ -1,4 +1,4 @@
-//! `evenkeel guard`: keep the response time of reads on storage that is already there.
+//! `evenkeel guard`: keep the latency of reads on storage that is already there.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ const PORT: u16 = 9810;
 /// What to do.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Measure, decide and hold back, until told to stop
+    /// Measure, decide and throttle, until told to stop
     Run(run::Args),
     /// Show which client reaches which volume, device and resource
     Discover {
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     },
     /// Tell what this kernel offers, what is missing, and what is lost by it
     ///
-    /// Changes and loads nothing. Exit status 1 if clients cannot be held back here.
+    /// Changes and loads nothing. Exit status 1 if clients cannot be throttled here.
     Check {
         /// A configuration whose arrays, exchange and sockets of OSDs are looked at, too
         #[arg(long, short, value_name = "FILE")]
@@ -75,7 +75,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         connect: Connect,
     },
-    /// Tell why clients are or are not held back: the newest decisions, newest first
+    /// Tell why clients are or are not throttled: the newest decisions, newest first
     Why {
         /// The resource, hybrid device, array or OSD; all if left out
         resource: Option<String>,
@@ -193,7 +193,7 @@ fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     if preflight.can_act {
         return Ok(());
     }
-    Err(anyhow!("clients cannot be held back here; --dry-run works as far as things can be measured"))
+    Err(anyhow!("clients cannot be throttled here; --dry-run works as far as things can be measured"))
 }
 
 fn check_config(file: &Path) -> anyhow::Result<()> {

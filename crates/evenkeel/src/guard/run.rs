@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, short, value_name = "FILE")]
     config: PathBuf,
 
-    /// Decide and record, but hold nobody back
+    /// Decide and record, but throttle no client
     #[arg(long)]
     dry_run: bool,
 }
@@ -126,7 +126,7 @@ impl Shared {
         };
         if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
-                "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not held back",
+                "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not throttled",
                 age.as_secs_f64()
             );
             state.notes.push(Note { kind: "old_map".into(), message });

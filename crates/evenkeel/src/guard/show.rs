@@ -81,7 +81,7 @@ pub(super) fn preflight(preflight: &Preflight) -> String {
     }
     let _ = writeln!(
         text,
-        "\nresponse times can be measured: {}\nclients can be held back: {}\n\nThis is about the present network namespace: targets that listen in another one, in a container for example, need an agent there.",
+        "\nresponse times can be measured: {}\nclients can be throttled: {}\n\nThis is about the present network namespace: targets that listen in another one, in a container for example, need an agent there.",
         yes_no(preflight.can_measure),
         yes_no(preflight.can_act)
     );

@@ -25,7 +25,7 @@ fn configure(case: &Case, status: &str, tables: &str) -> String {
     case.file("guard.toml")
 }
 
-/// Starts an agent that holds nobody back.
+/// Starts an agent that throttles no client.
 fn guard(case: &Case, status: &str, tables: &str) -> Server {
     let mut command = Command::new(EVENKEEL);
     command.args(["guard", "run", "--dry-run", "--config", &configure(case, status, tables)]);
@@ -45,7 +45,7 @@ fn the_agents_api_is_https_where_others_reach_it() {
     let authority = Authority::new(&case);
     let beside = case.beside();
     let folders = authority.good_and_bad(&beside);
-    let agent = guard(&case, "0.0.0.0:0", &terms(&case, "guard", &revoked(&case), ""));
+    let agent = guard(&case, "0.0.0.0:0", &terms(&case, "agent", &revoked(&case), ""));
     let port = port(&case, "https", "0.0.0.0");
     let words = ["\"ticks_total\"", "evenkeel_guard_ticks_total", "nothing-served"];
     assert_good_certificates_alone(&case, &agent, &port, &folders, words);
@@ -74,7 +74,7 @@ fn a_signal_renews_the_agents_certificates() {
     let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     authority.revoke(&[]);
-    let agent = guard(&case, "0.0.0.0:0", &terms(&case, "guard", &revoked(&case), ""));
+    let agent = guard(&case, "0.0.0.0:0", &terms(&case, "agent", &revoked(&case), ""));
     let port = port(&case, "https", "0.0.0.0");
     assert_renewed_by_a_signal(&case, &authority, &agent, &port);
     agent.until_logged("agent.tls.key: ");
@@ -111,11 +111,11 @@ fn what_the_agents_tables_say_goes_for_loopback_too() {
     let Some(case) = prepared() else { return };
     let authority = Authority::new(&case);
     let old = authority.issue("old", "client", -1);
-    let agent = guard(&case, "127.0.0.1:0", &terms(&case, "guard", "", ""));
+    let agent = guard(&case, "127.0.0.1:0", &terms(&case, "agent", "", ""));
     assert!(plain(&case, &port(&case, "http", "127.0.0.1")).contains("HTTP/1.1 "));
     agent.stop();
     let http = "tls = \"always\"\ncertificates = \"optional\"";
-    let agent = guard(&case, "127.0.0.1:0", &terms(&case, "guard", "", http));
+    let agent = guard(&case, "127.0.0.1:0", &terms(&case, "agent", "", http));
     let port = port(&case, "https", "127.0.0.1");
     let asks = |options: &str| curl(&case, &port, "/healthz", options).is_some();
     assert!(asks("") && !asks(&shows(&old)), "a bad certificate is worse than none");
@@ -129,7 +129,7 @@ fn certificates_that_cannot_be_used_are_named_at_the_start() {
     let start = |tables: &str| ask(&case, &format!("run --dry-run --config {}", configure(&case, "0.0.0.0:0", tables)));
     let refused = start("[agent.http]\ntls = \"always\"\n").expect_err("refused");
     assert!(refused.contains("guard.toml:5:1: agent.http.tls: ") && refused.contains("add [agent.tls]"), "{refused}");
-    let tables = terms(&case, "guard", "", "");
+    let tables = terms(&case, "agent", "", "");
     for (file, complaint) in
         [("ca-key.pem", "does not belong to"), ("ca-cert.pem", "has no private key"), ("nowhere.pem", "cannot be read")]
     {

@@ -65,7 +65,7 @@ pub enum Error {
         doing: &'static str,
     },
     /// Another agent is running.
-    #[error("another agent is running in this network namespace: only one can hold clients back; stop it first")]
+    #[error("another agent is running in this network namespace: only one can throttle clients; stop it first")]
     AnotherAgent,
     /// Another user could have taken the lock that keeps agents apart.
     #[error(

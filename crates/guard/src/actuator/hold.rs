@@ -1,4 +1,4 @@
-//! What is held back, and how: the vocabulary of the packet delay.
+//! What is throttled, and how: the vocabulary of the packet delay.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Hold {
     }
 }
 
-/// All that is held back at one time, in the order of clients.
+/// All that is throttled at one time, in the order of clients.
 ///
 /// Places for clients who might be held stay the same while delays change, so that a decision about a hundred thousand
 /// writes what it changes and moves nothing.

@@ -1,6 +1,6 @@
 //! What is done about it: plan, apply, restore.
 //!
-//! Packets that are sent to a client are held back, without dropping any (iSCSI paper, section 4):
+//! Packets that are sent to a client are throttled, without dropping any (iSCSI paper, section 4):
 //!
 //! ```text
 //!  packet to a client ──▶ nftables: whose is it? ──▶ priority = class ──▶ HTB class n ──▶ netem, n × step ──▶ device

@@ -23,7 +23,7 @@ const ROOT: u32 = u32::MAX;
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
 /// Packets that may wait in a class. netem's own default of 1,000 drops at delays that we use.
 const LIMIT: u32 = 100_000;
-/// What HTB lets a class have, 100 GBit/s: it must never be what holds a packet back.
+/// What HTB lets a class have, 100 GBit/s: it must never be what throttles a packet.
 const RATE: u64 = 12_500_000_000;
 /// Burst of a class at that rate, in units of 64 ns: 10 ms.
 const BURST: u32 = 156_250;

@@ -430,7 +430,7 @@ impl ThrottleTable {
         &self.held.classes
     }
 
-    /// Makes exactly `wanted` be held back, and renews what would time out. Writes what is different, in one
+    /// Makes exactly `wanted` be throttled, and renews what would time out. Writes what is different, in one
     /// transaction unless that is very much. Tells whether anything was written.
     pub(crate) fn write(&mut self, now: Instant, wanted: &[Class], timeout: Duration) -> Result<bool, Errno> {
         let Some(changes) = self.held.changes(now, wanted, timeout) else {

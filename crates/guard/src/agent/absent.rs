@@ -2,7 +2,7 @@
 //!
 //! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So whoever reached a
 //! device last stays known for it until somebody else does: its load counts as its own from the first tick on, and nobody
-//! is hurt by holding back an address to which nothing is sent.
+//! is hurt by throttling an address to which nothing is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -41,7 +41,7 @@ pub struct ArrayVolumeState {
     pub iops: f64,
     /// Payload bytes per second in the last period.
     pub bytes_per_s: f64,
-    /// Mean response time of the last period as the kernel tells it; `null` without requests. Where the setting is
+    /// Mean latency of the last period as the kernel tells it; `null` without requests. Where the setting is
     /// `nr_requests`, without the wait for a place.
     pub response_ms: Option<f64>,
     /// Requests waiting at this host; where waiting does not show, an estimate.
@@ -90,7 +90,7 @@ pub struct SlotsRecord {
     pub reason: String,
     /// Why, as a sentence, with the figures of the last time.
     pub because: String,
-    /// Mean response time of the period before the last time; `null` without requests.
+    /// Mean latency of the period before the last time; `null` without requests.
     pub response_ms: Option<f64>,
     /// Mean latency of the array for it, likewise.
     pub device_ms: Option<f64>,

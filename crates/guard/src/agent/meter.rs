@@ -12,7 +12,7 @@ use crate::sensor::diskstats::Sample;
 
 /// Full to this part counts as full: statistics are looked at now and then.
 const FULL: f64 = 0.9;
-/// Where waiting does not show, full queues are taken to hold back this part of their length.
+/// Where waiting does not show, full queues are taken to throttle this part of their length.
 const TAKEN_TO_WAIT: f64 = 0.25;
 
 /// The places of a volume's queues.

@@ -61,7 +61,7 @@ pub struct Agent {
     ticks: u64,
     ticked_at: Instant,
     holds: Holds,
-    /// Whether two resources may hold back the same client.
+    /// Whether two resources may throttle the same client.
     overlap: bool,
 }
 
@@ -162,7 +162,7 @@ impl Agent {
         observed
     }
 
-    /// Devices of whose reads the response times are wanted one by one, each with the number of its resource: those with a goal
+    /// Devices of whose reads the latencies are wanted one by one, each with the number of its resource: those with a goal
     /// for a percentile. Changes with [`Agent::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
         let resources = self.resources.iter().zip(0..).filter(|(resource, _)| resource.wants_read_times());
@@ -205,7 +205,7 @@ impl Agent {
         self.resources.iter_mut().for_each(|resource| resource.count_initiators(&mut read));
     }
 
-    /// All that is to be held back from the last tick to the next.
+    /// All that is to be throttled from the last tick to the next.
     pub fn holds(&self) -> &Holds {
         &self.holds
     }

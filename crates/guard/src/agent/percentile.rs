@@ -1,4 +1,4 @@
-//! A percentile of the response times of reads, where single reads are measured.
+//! A percentile of the latencies of reads, where single reads are measured.
 
 use evenkeel_control::response::Shape;
 use evenkeel_control::{Duration, Instant};

@@ -63,11 +63,11 @@ pub struct State {
 pub struct ResourceState {
     /// Its name.
     pub name: String,
-    /// What the response time of reads is to stay below.
+    /// What the latency of reads is to stay below.
     pub target_ms: f64,
-    /// Which figure of the response times that is: `mean`, or for example `p99`.
+    /// Which figure of the latencies that is: `mean`, or for example `p99`.
     pub percentile: String,
-    /// Mean response time of the reads of the last interval; `null` if none completed.
+    /// Mean latency of the reads of the last interval; `null` if none completed.
     pub read_response_ms: Option<f64>,
     /// That percentile of the reads of the last 5 to 10 s, to 3 %; `null` without reads, and for a goal for the mean.
     pub read_percentile_ms: Option<f64>,
@@ -77,7 +77,7 @@ pub struct ResourceState {
     pub write_bytes_per_s: f64,
     /// Requests inside its devices.
     pub in_flight: u64,
-    /// Mean delay of those held back, weighted by their load.
+    /// Mean delay of those throttled, weighted by their load.
     pub mean_delay_ms: f64,
     /// Why, for programs.
     pub reason: String,
@@ -96,9 +96,9 @@ pub struct ResourceState {
 pub struct DeviceState {
     /// The kernel's name.
     pub name: String,
-    /// Mean response time of the reads of the last interval; `null` if none completed.
+    /// Mean latency of the reads of the last interval; `null` if none completed.
     pub read_response_ms: Option<f64>,
-    /// Mean response time of the writes of the last interval; `null` if none completed.
+    /// Mean latency of the writes of the last interval; `null` if none completed.
     pub write_response_ms: Option<f64>,
     /// Bytes read per second.
     pub read_bytes_per_s: f64,
@@ -117,7 +117,7 @@ pub struct ClientState {
     pub names: Vec<String>,
     /// `ordinary`, `important`, `never` or `always`.
     pub standing: String,
-    /// Why it is never held back, if not because an operator said so.
+    /// Why it is never throttled, if not because an operator said so.
     pub exempt_because: Option<String>,
     /// Its load.
     pub bytes_per_s: f64,
@@ -125,11 +125,11 @@ pub struct ClientState {
     pub load_is_estimated: bool,
     /// How long what is sent to it waits.
     pub delay_ms: f64,
-    /// Why so long; empty if it is not held back.
+    /// Why so long; empty if it is not throttled.
     pub because: String,
 }
 
-/// A client that is held back by a decision.
+/// A client that is throttled by a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldClient {
     /// Its address.
@@ -159,7 +159,7 @@ pub struct Record {
     pub measured_ms: Option<f64>,
     /// What the controller aims at.
     pub target_ms: Option<f64>,
-    /// Who is held back.
+    /// Who is throttled.
     pub held: Vec<HeldClient>,
 }
 
@@ -173,7 +173,7 @@ pub(super) struct Decided {
     pub(super) reason: Reason,
     /// What else was done about it.
     pub(super) also: Option<&'static str>,
-    /// Who is held back.
+    /// Who is throttled.
     pub(super) held: Vec<(IpAddr, Duration, ClientReason)>,
 }
 

@@ -47,7 +47,7 @@ impl Resent {
         let limit = self.limit?;
         let (resent, expected, delay) = self.seen;
         Some(format!(
-            "{resent} TCP segments were sent again within 1 s while clients were held back by up to {:.1} ms, where {expected:.1} are usual: \
+            "{resent} TCP segments were sent again within 1 s while clients were throttled by up to {:.1} ms, where {expected:.1} are usual: \
              the longest delay is {:.1} ms for now, and grows again when that stops",
             delay.as_millis_f64(),
             limit.as_millis_f64()

@@ -389,7 +389,7 @@ impl Guarded {
         self.each_hold(holds, |held, hold| *held = hold);
     }
 
-    /// The same, where others may hold back the same clients.
+    /// The same, where others may throttle the same clients.
     pub(super) fn hold_longer(&self, holds: &mut Holds) {
         self.each_hold(holds, |held, hold| *held = held.or_longer(hold));
     }

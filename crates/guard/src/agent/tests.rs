@@ -84,7 +84,7 @@ impl Plant {
         text
     }
 
-    /// Runs the agent on it for so many ticks from `from`; mean response time over the last half.
+    /// Runs the agent on it for so many ticks from `from`; mean latency over the last half.
     fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
         let mut sum = 0.0;
         for n in 0..ticks {

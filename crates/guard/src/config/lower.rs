@@ -401,7 +401,7 @@ impl<'f> Lowering<'f, '_> {
             self.fault(
                 &["pools", name, "latency", "percentile"],
                 format!(
-                    "p{percentile} cannot be measured: the kernel tells single response times by tracepoints only, \
+                    "p{percentile} cannot be measured: the kernel tells single latencies by tracepoints only, \
                      and shows none here (`evenkeel guard check`); write percentile = \"mean\", with a target for the mean"
                 ),
             );

@@ -186,7 +186,7 @@ impl Map {
         builder.finish()
     }
 
-    /// Addresses that reach several resources: a delay for one would hold back work on the others.
+    /// Addresses that reach several resources: a delay for one would throttle work on the others.
     pub fn ambiguous(&self) -> BTreeMap<IpAddr, BTreeSet<&str>> {
         let mut resources: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
         for link in &self.links {
@@ -394,7 +394,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             };
             if process.elsewhere {
                 self.note("other_namespace", format!(
-                    "process {id} ({}) is in another network namespace: who is connected to it is not seen, and nobody is held back for it; run an agent there as well (nsenter --net=/proc/{id}/ns/net evenkeel guard run)",
+                    "process {id} ({}) is in another network namespace: who is connected to it is not seen, and no client is throttled for it; run an agent there as well (nsenter --net=/proc/{id}/ns/net evenkeel guard run)",
                     server.name(),
                     id = process.id
                 ));
@@ -444,7 +444,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
         if self.survey.other_namespaces > 0 {
             let message = format!(
-                "processes run in {} other network namespaces (containers, for example): connections to targets there are not seen, and nobody is held back there",
+                "processes run in {} other network namespaces (containers, for example): connections to targets there are not seen, and no client is throttled there",
                 self.survey.other_namespaces
             );
             self.note("other_namespaces", message);
@@ -476,11 +476,11 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
         for (address, names) in names.iter().filter(|(_, names)| names.len() > 1) {
             let names = joined(names);
-            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: what is held back is all of them together"));
+            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: what is throttled is all of them together"));
         }
         for (name, addresses) in addresses.iter().filter(|(_, addresses)| addresses.len() > 1) {
             let addresses = joined(addresses);
-            self.note("several_addresses", format!("{name} comes from several addresses ({addresses}), as with multipath: each is measured and held back by itself"));
+            self.note("several_addresses", format!("{name} comes from several addresses ({addresses}), as with multipath: each is measured and throttled by itself"));
         }
         let mut devices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for link in &self.links {
@@ -498,7 +498,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         let mut map = Map { links: self.links, resources, hybrids, osds: Vec::new(), notes: self.notes };
         let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, resources)| {
             let resources = joined(resources);
-            let message = format!("{address} reaches several resources ({resources}): a delay for one would hold back work on the others, so it is never held back; give the client an address for each resource");
+            let message = format!("{address} reaches several resources ({resources}): a delay for one would throttle work on the others, so it is never throttled; give the client an address for each resource");
             Note { kind: "ambiguous_address".into(), message }
         }).collect();
         map.notes.extend(ambiguous);

@@ -23,7 +23,7 @@ fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
         lost: lost.into(),
         cure,
     };
-    let lost = "what the volume sends cannot be held back";
+    let lost = "what the volume sends cannot be throttled";
     match queue::find(roots, device) {
         Err(why) => finding(Presence::Missing, device.to_owned(), lost, why.to_string()),
         Ok(queues) => {

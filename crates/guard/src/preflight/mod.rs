@@ -65,9 +65,9 @@ pub struct Finding {
 /// What the agent can do here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Preflight {
-    /// Whether response times can be measured at all.
+    /// Whether latencies can be measured at all.
     pub can_measure: bool,
-    /// Whether clients can be held back.
+    /// Whether clients can be throttled.
     pub can_act: bool,
     /// Each part by itself.
     pub findings: Vec<Finding>,

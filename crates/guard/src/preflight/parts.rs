@@ -18,21 +18,21 @@ const PARTS: [Part; 9] = [
         symbol: "netem_enqueue",
         module: "sch_netem",
         purpose: "delays packets",
-        lost: "no client can be held back; only --dry-run works",
+        lost: "no client can be throttled; only --dry-run works",
     },
     Part {
         name: "htb",
         symbol: "htb_enqueue",
         module: "sch_htb",
         purpose: "keeps packets with different delays apart",
-        lost: "no client can be held back; only --dry-run works",
+        lost: "no client can be throttled; only --dry-run works",
     },
     Part {
         name: "nftables",
         symbol: "nft_do_chain",
         module: "nf_tables",
         purpose: "chooses the delay of each packet, and forgets it when the agent dies",
-        lost: "no client can be held back; only --dry-run works",
+        lost: "no client can be throttled; only --dry-run works",
     },
     Part {
         name: "fq",
@@ -89,7 +89,7 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     symbols
 };
 
-/// Parts without which nobody can be held back.
+/// Parts without which nobody can be throttled.
 const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
 
 /// The bits of capabilities (`linux/capability.h`).
@@ -177,7 +177,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
     [
         simple(
             "diskstats",
-            "response time, rate and size of the requests of each device",
+            "latency, rate and size of the requests of each device",
             evidence.diskstats,
             "/proc/diskstats",
             "nothing can be measured",
@@ -201,7 +201,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
         ),
         simple(
             "tracepoints",
-            "percentiles of the response time",
+            "percentiles of the latency",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
             "goals are for means only",
@@ -217,7 +217,7 @@ fn net_admin(evidence: &Evidence) -> Finding {
         "setting delays",
         there,
         "CapEff in /proc/self/status",
-        "no client can be held back; only --dry-run works",
+        "no client can be throttled; only --dry-run works",
         "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN",
     )
 }
@@ -226,7 +226,7 @@ fn tracing(evidence: &Evidence) -> Finding {
     let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
     simple(
         "perfmon",
-        "percentiles of the response time",
+        "percentiles of the latency",
         has(SYS_ADMIN) || has(PERFMON) && has(BPF),
         "CapEff in /proc/self/status",
         "goals are for means only",
@@ -243,7 +243,7 @@ fn network(evidence: &Evidence) -> Vec<Finding> {
             "writers that wait for acknowledgements",
             capped,
             &format!("net.ipv4.tcp_rmem lets windows grow to {bytes} bytes"),
-            "delayed acknowledgements alone do not hold writers back; everything that is sent to them must be delayed",
+            "delayed acknowledgements alone do not throttle writers; everything that is sent to them must be delayed",
             "before the target listens: sysctl net.ipv4.tcp_rmem=\"4096 32768 32768\"; or leave it, at the cost of the clients' other traffic",
         );
         let presence = if capped { Presence::Present } else { Presence::Unsuitable };

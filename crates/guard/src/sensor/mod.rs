@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cache`] | what a hybrid device is made of, and what its cache and its slow device did |
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
-//! | [`diskstats`] | response time, rate, size and number inside of each block device |
+//! | [`diskstats`] | latency, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |
 //! | [`queue`] | through which queues a device is reached, and what says how long they are |
 //! | [`osd`] | what a Ceph OSD counts: latency of its store, what waits at its throttle |

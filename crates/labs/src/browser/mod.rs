@@ -170,7 +170,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let held = format!("(() => {{ {ROW} return row('backup').cells[6].textContent; }})()");
     browser.wait_for(&format!("/operator|response/.test({held})"))?;
     lab.passed("who_is_held_back_is_told", &browser.text(&held)?);
-    let met = judged(browser, "database", "kept")?;
+    let met = judged(browser, "database", "met")?;
     browser.value("location.hash = '#/small'")?;
     browser.wait_for(&format!("(() => {{ {ROW} return /[1-9]/.test(row('hopeless')?.cells[1].textContent); }})()"))?;
     let missed = judged(browser, "hopeless", "MISSED")?;

@@ -254,7 +254,7 @@ fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
     Ok([run(database, 1)?, run(backup, 32)?])
 }
 
-/// The database's mean response time in ms, and the backup's requests per second.
+/// The database's mean latency in ms, and the backup's requests per second.
 struct Served {
     response_ms: f64,
     backup_iops: f64,

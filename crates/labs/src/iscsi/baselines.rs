@@ -23,7 +23,7 @@ const POLICED: [u32; 2] = [4_000, 5_500];
 /// Bytes that a policer lets pass at once: a few of the largest packets.
 const BURST: &str = "256k";
 
-/// One way of holding twelve writers back, and what it led to.
+/// One way of throttling twelve writers, and what it led to.
 struct Row {
     name: String,
     read_ms: f64,
@@ -124,7 +124,7 @@ fn dropped(text: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// What delays that give reads this response time leave to the writers, by the line between the two measured delays
+/// What delays that give reads this latency leave to the writers, by the line between the two measured delays
 /// around it.
 fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
     let mut pairs = delays.windows(2);

@@ -1,4 +1,4 @@
-//! The iSCSI lab inside the machine: the steps, and those that hold single clients back.
+//! The iSCSI lab inside the machine: the steps, and those that throttle single clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;

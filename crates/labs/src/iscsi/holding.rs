@@ -1,4 +1,4 @@
-//! `evenkeel guard hold` under way: single clients held back.
+//! `evenkeel guard hold` under way: single clients throttled.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

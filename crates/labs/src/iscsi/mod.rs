@@ -1,4 +1,4 @@
-//! The iSCSI lab: packets of real initiators held back in front of real targets, in virtual time.
+//! The iSCSI lab: packets of real initiators throttled in front of real targets, in virtual time.
 
 mod baselines;
 mod control;

@@ -14,7 +14,7 @@ const WRITERS: usize = 4;
 /// The reader's pace, as the paper's.
 const READER_BYTES_PER_S: &str = "262144";
 const SLOW_DEVICE: &str = "slow";
-/// Mean latency of a read in ms that waits behind a write of every writer, as it does when nobody is throttled.
+/// Mean latency of a read in ms that waits behind a write of every writer, as it does when no client is throttled.
 pub(super) const UNTHROTTLED_MS: f64 = (3 * WRITERS + 1) as f64 * SERVICE_NS as f64 / 1e6;
 
 /// Counters of a device.
@@ -44,9 +44,9 @@ fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
 pub(super) struct Window {
     /// Seconds from the start of the observation to the end of the window.
     pub(super) at_s: f64,
-    /// Mean response time of the reads on the observed device; none without reads.
+    /// Mean latency of the reads on the observed device; none without reads.
     pub(super) read_ms: Option<f64>,
-    /// Mean response time of the writes on all volumes; none without writes.
+    /// Mean latency of the writes on all volumes; none without writes.
     pub(super) write_ms: Option<f64>,
     /// Written to the observed device.
     pub(super) own_mb_per_s: f64,
@@ -116,7 +116,7 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// Mean response time of reads and rate of writes beside twelve writers, in so many windows of a second after the
+/// Mean latency of reads and rate of writes beside twelve writers, in so many windows of a second after the
 /// log-ins.
 pub(super) fn beside_writers(server: Server, seconds: u64) -> Result<(f64, f64)> {
     let reading = reader(server, seconds + 3)?;

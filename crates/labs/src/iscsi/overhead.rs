@@ -157,7 +157,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
     if worst > WANTED {
         println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
     }
-    // A program that looks at every packet while nobody is throttled.
+    // A program that looks at every packet while no client is throttled.
     figures.at_most("loss_percent", worst, 30.0, PROCESSOR_LIMIT);
     Ok(detail)
 }

@@ -112,7 +112,7 @@ pub struct PoolRecord {
     pub known: f64,
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
-    /// The smallest goal for a response time of a tenant that is not idle.
+    /// The smallest goal for a latency of a tenant that is not idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smallest_goal_us: Option<u64>,
     /// Slots needed to keep every goal times a scale, by scale.

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use super::{Findings, closest};
-use crate::config::{Config, DEFAULT_POOL, DEFAULT_TENANT, DEFAULT_VOLUME, Pool, Tenant};
+use crate::config::{Config, DEFAULT_POOL, DEFAULT_TENANT, DEFAULT_VOLUME, Owners, Pool, Tenant};
 
 /// The shortest name of which one letter is not much.
 const MIN_LETTERS: usize = 3;
@@ -12,9 +12,9 @@ const MIN_LETTERS: usize = 3;
 const MAX_PAIRS: usize = 10_000;
 
 /// Names that nothing belongs to, and beside which there is one without settings of its own.
-pub(super) fn names(config: &Config, out: &mut Findings) {
+pub(super) fn names(config: &Config, owners: &Owners<'_>, out: &mut Findings) {
     let owners: Vec<(&str, &str)> =
-        config.volumes.iter().map(|(name, volume)| (name.as_str(), config.tenant_of(name, volume))).collect();
+        config.volumes.iter().map(|(name, volume)| (name.as_str(), owners.of(name, volume))).collect();
     let used: HashSet<&str> = owners.iter().map(|(_, tenant)| *tenant).collect();
     // The one that is there if no volume is named comes and goes.
     let without = owners.iter().filter(|(name, tenant)| *tenant == DEFAULT_TENANT && *name != DEFAULT_VOLUME);

@@ -21,7 +21,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Mean response time in the block layer; `None` if nothing completed.
+    /// Mean latency in the block layer; `None` if nothing completed.
     pub fn mean_response_time(&self) -> Option<Duration> {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
@@ -65,7 +65,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Two devices together: what completed reads shapes the mean, the others say nothing about response times.
+    /// Two devices together: what completed reads shapes the mean, the others say nothing about latencies.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             interval: self.interval.max(other.interval),

@@ -35,7 +35,7 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
     assert!(pool.submit(Instant::ZERO, tenant, Volume::write_of(4096), request).is_ok());
-    let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing holds it back") };
+    let Next::Run(request, ticket) = pool.dispatch(Instant::ZERO) else { panic!("nothing throttles it") };
     let mut operations = Operations::default();
     let token = operations.insert(Operation::new(0, volume, request, ticket, Instant::ZERO));
     (operations, token)
