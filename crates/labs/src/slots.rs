@@ -341,7 +341,7 @@ impl Stage {
             let tenants = pools.iter().filter_map(|pool| pool["tenants"].as_array()).flatten();
             let mut ours = tenants.filter(|tenant| tenant["name"] == HOSTS[host].name);
             let times = ours.find_map(|tenant| {
-                let times = &tenant["response_time"];
+                let times = &tenant["latency"];
                 times["count"].as_u64().filter(|&count| count > 0).zip(times["sum_s"].as_f64())
             });
             Ok(times.unwrap_or((0, 0.0)))
