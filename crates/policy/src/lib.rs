@@ -9,7 +9,7 @@
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
-//! | [`explain`] | every sentence about a decision |
+//! | [`mod@explain`] | every sentence about a decision |
 //! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
