@@ -1,7 +1,7 @@
 //! The agent's configuration: the policy, and this host's part beside it.
 //!
 //! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[exchange]`. What the policy
-//! asks of this host is [lowered](lower) to the settings of the loops: each pool has the enforcement points that apply to it.
+//! asks of this host is lowered to the settings of the loops: each pool has the enforcement points that apply to it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
