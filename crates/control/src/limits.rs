@@ -2,7 +2,7 @@
 //!
 //! An operator, a PID, a throughput controller and a slot controller can all hold a
 //! tenant back at once. Each owns one entry, so that none overwrites another's, and
-//! whoever asks why a tenant is throttled gets the owner of the entry that binds.
+//! the owner of the entry that binds says why a tenant is throttled.
 
 /// Who set a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

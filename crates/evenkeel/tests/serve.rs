@@ -339,6 +339,7 @@ fn guarantees_and_pools_change_live_until_the_next_reload() {
         &folder,
         &["pool", "set", "main", "--admission", "fixed:512KiB", "--limit-bytes-per-s", "50MB", "--emulate", "iops=700"],
     );
+    succeed(&folder, &["pool", "set", "main", "--latency", "20ms@99"]);
     let said = succeed(&folder, &["server", "set", "--workers", "3"]);
     assert!(said.contains("server.workers changed") && said.contains("until the next reload"), "{said}");
     let state = server.state();
@@ -349,6 +350,8 @@ fn guarantees_and_pools_change_live_until_the_next_reload() {
         (&pool["limit"]["bytes_per_s"], &pool["limit"]["bytes_per_s_owner"]),
         (&json!(50_000_000), &json!("operator"))
     );
+    let target = &pool["latency_target"];
+    assert_eq!((&target["target_ms"], &target["percentile"]), (&json!(20.0), &json!("p99")));
     let tenant = &pool["tenants"][0];
     assert_eq!((&tenant["qos"]["weight"], &tenant["qos"]["priority"]), (&json!(5), &json!("background")));
     assert_eq!(tenant["limit"]["iops"], 1000);

@@ -1,4 +1,4 @@
-//! What runs inside the virtual machine. The host starts these commands; nobody types them.
+//! What runs inside the virtual machine. The host starts these commands; people do not type them.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! A goal for the latency of reads on one device: who waits, and who is to be throttled for it?
 //!
 //! The sensor of a [`response::Controller`] where the queue is ours. What counts is the latency as the pool sees
-//! it, from arrival to completion, of reads of those tenants who are no noisy clients: whoever loads the device so much that
+//! it, from arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that
 //! it could be throttled waits behind itself, and taking that for a grievance would throttle it ever more.
 //!
 //! The delay that the controller decides is acted on in `rests`.

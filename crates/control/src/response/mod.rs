@@ -164,7 +164,7 @@ pub enum Reason {
     /// No read has been seen yet: nobody is known to wait.
     #[default]
     NotEnoughData,
-    /// No reads for a while: nobody waits, no client is throttled. What held before is remembered.
+    /// No reads for a while: none waits, and no client is throttled. What held before is remembered.
     Idle,
     /// No samples for a while: no client is throttled on old news.
     SignalLost,
@@ -175,7 +175,7 @@ pub enum Reason {
         /// What the controller aims at.
         target: Duration,
     },
-    /// Reads take too long, but there is nobody to throttle: no client's load is above the threshold, or all are on the
+    /// Reads take too long, but there is no client to throttle: no client's load is above the threshold, or all are on the
     /// list of those never throttled.
     NoNoisy {
         /// Mean latency of reads, smoothed.
@@ -301,7 +301,7 @@ pub struct Decision<'a> {
     pub reason: Reason,
     /// Mean delay of the noisy clients, weighted by their load.
     pub mean_delay: Duration,
-    /// Who is throttled, in order of client; nobody else is.
+    /// Who is throttled, in order of client; no other is.
     pub delays: &'a [ClientDelay],
 }
 

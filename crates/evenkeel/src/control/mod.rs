@@ -432,8 +432,8 @@ fn parse_latency(text: &str) -> Result<Value, String> {
     let percentile = match percentile {
         None | Some("mean") => json!("mean"),
         Some(text) => {
-            let percent = text.trim_start_matches('p').parse::<f64>();
-            json!(percent.map_err(|_| format!("{text:?} is no percentile; write for example 10ms@99"))?)
+            let percent = text.parse::<f64>().ok().filter(|percent| (0.0..100.0).contains(percent));
+            json!(percent.ok_or_else(|| format!("{text:?} is no percentile; write for example 10ms@99"))?)
         }
     };
     Ok(json!({ "target": target, "percentile": percentile }))
@@ -471,7 +471,7 @@ fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
     let PoolCommand::Set(set) = command;
-    let tuning = object([
+    let tuning = given([
         ("scheduler", set.scheduler.map(Value::from)),
         ("admission", admission(set.admission)?),
         ("base_cost", set.base_cost.map(|cost| json!(cost))),
@@ -479,7 +479,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
     let body = object([
         ("limit", rates(set.limit_iops, set.limit_bytes_per_s)),
         ("latency", set.latency),
-        ("tuning", tuning.as_object().is_some_and(|tuning| !tuning.is_empty()).then_some(tuning)),
+        ("tuning", tuning),
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
@@ -536,20 +536,21 @@ fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
     Value::Object(members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect())
 }
 
+/// The same, unless none has a value.
+fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Option<Value> {
+    members.iter().any(|(_, value)| value.is_some()).then(|| object(members))
+}
+
 fn rates(iops: Option<u64>, bytes_per_s: Option<Bytes>) -> Option<Value> {
-    let given = iops.is_some() || bytes_per_s.is_some();
-    given.then(|| object([("iops", iops.map(Value::from)), ("bytes_per_s", bytes_per_s.map(|rate| json!(rate)))]))
+    limit(iops, bytes_per_s, None)
 }
 
 fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>) -> Option<Value> {
-    let burst = burst.map(|burst| json!(burst));
-    match (rates(iops, bytes_per_s), burst) {
-        (Some(Value::Object(mut limit)), burst) => {
-            limit.extend(burst.map(|burst| ("burst".into(), burst)));
-            Some(limit.into())
-        }
-        (_, burst) => burst.map(|burst| json!({ "burst": burst })),
-    }
+    given([
+        ("iops", iops.map(Value::from)),
+        ("bytes_per_s", bytes_per_s.map(|rate| json!(rate))),
+        ("burst", burst.map(|burst| json!(burst))),
+    ])
 }
 
 /// A guarantee in one unit takes the place of one in the other, and one of reads and writes together that of one of each.
@@ -577,6 +578,17 @@ fn guarantee(set: &SetTenant) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_latency_target_is_a_time_and_perhaps_a_percentile() {
+        for (text, percentile) in [("10ms", json!("mean")), ("10ms@mean", json!("mean")), ("10ms@99.9", json!(99.9))] {
+            assert_eq!(parse_latency(text).expect(text), json!({ "target": "10ms", "percentile": percentile }));
+        }
+        assert_eq!(parse_latency("none"), Ok(Value::Null));
+        for text in ["10", "10ms@", "10ms@p99", "10ms@nan", "10ms@100", "@99"] {
+            assert!(parse_latency(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn admission_is_a_kind_or_settings_of_the_present_one() {

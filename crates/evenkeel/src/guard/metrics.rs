@@ -98,13 +98,16 @@ const HYBRID: &[Metric<HybridState>] = &[
     gauge("hybrid_slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| {
         h.slow_bytes_per_s
     }),
-    gauge("hybrid_background_bytes_per_second", "What the slow device does for nobody with a guarantee.", None, |h| {
-        Some(h.background_bytes_per_s)
-    }),
+    gauge(
+        "hybrid_background_bytes_per_second",
+        "What the slow device does for groups without a guarantee.",
+        None,
+        |h| Some(h.background_bytes_per_s),
+    ),
 ];
 
 const GROUP: &[Metric<GuaranteeState>] =
-    &[gauge("guarantee_foreign", "1 while somebody else has set limits, which are left alone.", None, |g| {
+    &[gauge("guarantee_foreign", "1 while another program has set limits, which are left alone.", None, |g| {
         whether(g.foreign_limit.is_some())
     })];
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::throughput::Counters;
+use evenkeel_policy::tenant::fits;
 
 use super::diskstats::DeviceNumber;
 use crate::error::{Error, Fault};
@@ -169,7 +170,7 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
             // An entry that vanishes meanwhile is as good as none.
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                let Some(name) = name.to_str().filter(|name| matches(part, name)) else { continue };
+                let Some(name) = name.to_str().filter(|name| fits(part, name)) else { continue };
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     next.push(below(name));
                 }
@@ -188,32 +189,6 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
 /// Whether a path names more than itself.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?'])
-}
-
-/// Whether `pattern` stands for `name`.
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    let (mut p, mut n) = (0, 0);
-    // Where the last `*` was, and up to where it reaches so far.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            _ => {
-                let Some((at, reach)) = star else { return false };
-                star = Some((at, reach + 1));
-                (p, n) = (at + 1, reach + 1);
-            }
-        }
-    }
-    pattern[p..].iter().all(|&c| c == '*')
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ fn stars_and_question_marks_stand_for_names() {
         ("*a*b*", "xbxxax", false),
         ("a", "ab", false),
     ] {
-        assert_eq!(matches(pattern, name), same, "{pattern} {name}");
+        assert_eq!(fits(pattern, name), same, "{pattern} {name}");
     }
 }
 

@@ -20,6 +20,8 @@ use crate::machine::guest::{follow_tutorial, tool};
 /// What each second after a restart must stay below, as a part of the goal.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
+/// The figure of latencies that targets are for, unless said otherwise.
+pub(super) const MEAN: &str = "\"mean\"";
 
 /// `evenkeel guard run` under way.
 pub(super) struct Agent {
@@ -32,7 +34,7 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts it with a goal for the volume group, and waits until it guards.
     pub(super) fn start(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_by(binary, goal_ms, discover_every, "netem", "mean")
+        Self::start_by(binary, goal_ms, discover_every, "netem", MEAN)
     }
 
     /// The same with an actuator, and a goal for another figure than the mean.
@@ -41,14 +43,14 @@ impl Agent {
         goal_ms: u32,
         discover_every: &str,
         actuator: &str,
-        statistic: &str,
+        percentile: &str,
     ) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, actuator, statistic, "\"br0\"")
+        Self::start_on(binary, goal_ms, discover_every, actuator, percentile, "\"br0\"")
     }
 
     /// The same without an interface: it measures and decides, and sets nothing.
     pub(super) fn watching(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, "netem", "mean", "")
+        Self::start_on(binary, goal_ms, discover_every, "netem", MEAN, "")
     }
 
     fn start_on(
@@ -56,14 +58,14 @@ impl Agent {
         goal_ms: u32,
         discover_every: &str,
         actuator: &str,
-        statistic: &str,
+        percentile: &str,
         interfaces: &str,
     ) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
             "interfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\n\n\
-             [pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = \"{statistic}\"\n"
+             [pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = {percentile}\n"
         );
         let guard = Guard::start(binary, guard::ONLY, &config)?;
         let before_ns = process::cpu_ns(guard.running.id())?;
@@ -305,7 +307,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
     };
     // From the host into memory.
     fio("1")?;
-    let agent = Agent::start_by(binary, 500, "10s", "netem", "p99")?;
+    let agent = Agent::start_by(binary, 500, "10s", "netem", "99")?;
     let seen = fio("4")?;
     let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
     agent.stop()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::control::Agent;
+use super::control::{self, Agent};
 use super::holding::{EDT, Holding};
 use super::observe::{Window, mean, observe, writers};
 use super::stage::{Segments, Server, load_fast};
@@ -138,7 +138,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
                 }
                 _ => {
                     let actuator = if arm == 5 { "edt" } else { "netem" };
-                    let agent = Agent::start_by(&plan.binary, GOAL_MS, "10s", actuator, "mean")?;
+                    let agent = Agent::start_by(&plan.binary, GOAL_MS, "10s", actuator, control::MEAN)?;
                     let found = fast()?;
                     agent.stop()?;
                     found

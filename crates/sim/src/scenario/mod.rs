@@ -223,6 +223,8 @@ impl Reader<'_> {
     /// The rules for pools and tenants of a configuration; `table` is where this pool is written.
     fn rules(&mut self, what: &str, pool: &Pool, tenants: &BTreeMap<String, Tenant>, table: &[&str]) {
         let mut config = Config::default();
+        // A scenario has clients and no volumes: rules about whose volumes are have nothing to say.
+        config.volumes.clear();
         config.pools.insert(DEFAULT_POOL.into(), pool.clone());
         config.tenants.extend(tenants.iter().map(|(name, tenant)| (name.clone(), tenant.clone())));
         for finding in findings(&config) {
