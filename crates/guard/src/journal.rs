@@ -3,6 +3,7 @@
 //! One line of JSON an event, in the order in which things happen:
 //!
 //! ```text
+//! {"format":1}
 //! {"intend":{"knob":{"file":"/sys/fs/cgroup/a/io.max"},"before":"","set":"8:0 wbps=1000000"}}
 //! {"confirm":{"knob":{"file":"/sys/fs/cgroup/a/io.max"},"seen":"8:0 rbps=max wbps=1000000 riops=max wiops=max"}}
 //! {"restored":{"knob":{"file":"/sys/fs/cgroup/a/io.max"}}}
@@ -12,6 +13,9 @@
 //! holds. After `confirm` it is put back only if it still holds what we saw, as otherwise somebody else has changed it
 //! since. A last line that is cut short is an intention that was never acted on. When everything is as it was before us
 //! the journal is empty.
+//!
+//! A journal of another format is read as far as its lines are understood: what they list can be put back. It is kept beside
+//! the new one under the name with `.format-N` behind it.
 //!
 //! Whoever holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
 //! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
@@ -32,6 +36,8 @@ use crate::actuator::{self, Error};
 /// Lines after which the journal is written anew with only what is still set. At a change of one setting ten times a
 /// second it is reached after some three minutes, and reading it takes milliseconds.
 const COMPACT_LINES: usize = if cfg!(test) { 50 } else { 4_000 };
+/// The format of the lines below.
+const FORMAT: u32 = 1;
 const LOCK_POLL: Duration = Duration::from_millis(5);
 /// Reading and writing for the owner alone.
 const PRIVATE: u32 = 0o600;
@@ -70,6 +76,7 @@ pub enum Knob {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    Format(u32),
     Intend { knob: Knob, before: Option<String>, set: Option<String> },
     Confirm { knob: Knob, seen: String },
     Restored { knob: Knob },
@@ -155,13 +162,24 @@ impl Journal {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(|e| failed("read", &path, e))?;
         let whole = whole(&text);
-        let states = parse(&path, &text[..whole])?;
+        let Parsed { states, format, unread } = parse(&path, &text[..whole])?;
         let lines = text[..whole].iter().filter(|&&b| b == b'\n').count();
         let torn = whole < text.len();
         let mut journal = Self { path, file, lines, bytes: whole as u64, torn, states, _lock: lock };
         journal.cut().map_err(|e| failed("cut off the last line of", &journal.path, e))?;
+        if format != FORMAT {
+            let aside = with_suffix(&journal.path, &format!(".format-{format}"));
+            std::fs::copy(&journal.path, &aside).map_err(|e| failed("write", &aside, e))?;
+            journal.compact()?;
+            tracing::warn!(
+                "the journal {} is of format {format}, this version writes {FORMAT}: it lists {} settings that can be put back, {unread} of its lines mean nothing to this version; it is kept as {}",
+                journal.path.display(),
+                journal.states.len(),
+                aside.display()
+            );
+        }
         // On a full disk there is no room for a new one, and what the old one lists can still be put back.
-        if journal.lines > 2 * journal.states.len() {
+        if journal.lines > 1 + 2 * journal.states.len() {
             let _ = journal.compact();
         }
         Ok(journal)
@@ -256,6 +274,8 @@ impl Journal {
         if lines.is_empty() {
             return Ok(());
         }
+        let begin = (self.bytes == 0).then_some(Line::Format(FORMAT));
+        let lines: Vec<Line> = begin.into_iter().chain(lines).collect();
         let text = lines.iter().map(to_json).collect::<std::io::Result<String>>();
         let text = text.map_err(|e| failed("write", &self.path, e))?;
         self.cut().map_err(|e| failed("cut off the last line of", &self.path, e))?;
@@ -295,7 +315,7 @@ impl Journal {
     fn compact(&mut self) -> Result<(), Error> {
         let part = with_suffix(&self.path, ".part");
         let write = || {
-            let mut text = String::new();
+            let mut text = to_json(&Line::Format(FORMAT))?;
             for (knob, state) in &self.states {
                 let State { before, set, seen } = state.clone();
                 text += &to_json(&Line::Intend { knob: knob.clone(), before, set })?;
@@ -313,7 +333,7 @@ impl Journal {
             Ok((OpenOptions::new().read(true).append(true).open(&self.path)?, text.len() as u64))
         };
         (self.file, self.bytes) = write().map_err(|e| failed("write", &self.path, e))?;
-        self.lines = 2 * self.states.len();
+        self.lines = 1 + 2 * self.states.len();
         Ok(())
     }
 }
@@ -362,6 +382,7 @@ fn to_json(line: &Line) -> std::io::Result<String> {
 
 fn update(states: &mut BTreeMap<Knob, State>, line: Line) {
     match line {
+        Line::Format(_) => {}
         Line::Intend { knob, before, set } => {
             let state = states.entry(knob).or_default();
             state.before = state.before.take().or(before);
@@ -380,17 +401,28 @@ fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1)
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<BTreeMap<Knob, State>, Error> {
-    let mut states = BTreeMap::new();
+/// What a journal holds.
+struct Parsed {
+    states: BTreeMap<Knob, State>,
+    format: u32,
+    /// Lines of another format that mean nothing to this version.
+    unread: usize,
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Parsed, Error> {
+    let mut parsed = Parsed { states: BTreeMap::new(), format: FORMAT, unread: 0 };
     for (number, line) in text[..whole(text)].split(|&b| b == b'\n').enumerate().filter(|(_, l)| !l.is_empty()) {
-        let line = serde_json::from_slice(line).map_err(|e| Error::JournalFormat {
-            path: path.to_owned(),
-            line: number + 1,
-            problem: e.to_string(),
-        })?;
-        update(&mut states, line);
+        match serde_json::from_slice(line) {
+            Ok(Line::Format(format)) if number == 0 => parsed.format = format,
+            Ok(line) => update(&mut parsed.states, line),
+            Err(_) if parsed.format != FORMAT => parsed.unread += 1,
+            Err(error) => {
+                let problem = error.to_string();
+                return Err(Error::JournalFormat { path: path.to_owned(), line: number + 1, problem });
+            }
+        }
     }
-    Ok(states)
+    Ok(parsed)
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -404,3 +404,29 @@ proptest! {
         let _ = Config::parse(&text, "guard.toml", NONE);
     }
 }
+
+/// Pages whose blocks are other files: scenarios of `evenkeel sim`, loads of `evenkeel load`.
+const OTHER_FILES: [&str; 3] = ["sim.md", "workloads.md", "load.md"];
+
+#[test]
+fn every_page_shows_configurations_that_a_program_takes() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let pages = std::fs::read_dir(docs).unwrap().map(|page| page.unwrap().path());
+    let pages = pages.chain([std::path::Path::new(docs).join("../README.md")]);
+    let mut checked = 0;
+    for page in pages.filter(|page| page.extension().is_some_and(|end| end == "md")) {
+        if OTHER_FILES.iter().any(|name| page.ends_with(name)) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&page).unwrap();
+        for block in text.split("```toml\n").skip(1).filter_map(|block| block.split("```").next()) {
+            let serve = evenkeel_policy::Config::parse(block, "page").err();
+            let guard = Config::parse(block, "page", Abilities { tracepoints: true }).err();
+            if let (Some(serve), Some(guard)) = (serve, guard) {
+                panic!("{}: neither serve takes it:\n{serve}\nnor guard:\n{guard}\n{block}", page.display());
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked >= 12, "{checked}");
+}

@@ -35,6 +35,9 @@ const HEADER: &str = "\
 
 ";
 
+/// The format of the record.
+const FORMAT: u32 = 1;
+
 /// Files remembered at most, beside those in use: some megabytes.
 const MAX_FILES: usize = 65_536;
 
@@ -65,6 +68,7 @@ impl Known {
 /// The record as text.
 #[derive(Default, Serialize, Deserialize)]
 struct Text {
+    format: u32,
     /// Identity of the record's own file.
     id: String,
     #[serde(default)]
@@ -121,6 +125,21 @@ impl Adopted {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { data_dir, ..Self::default() }),
             Err(error) => return Err(fail(error)),
         };
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        // Of a damaged record the next reader says what is wrong.
+        if let Some(Head { format }) = toml::from_str(&text).ok().filter(|head: &Head| head.format != FORMAT) {
+            let aside = data_dir.join(format!("{RECORD}.format-{format}"));
+            fs::rename(&path, &aside).map_err(fail)?;
+            tracing::warn!(
+                "the record of files {} is of format {format}, this version writes {FORMAT}: it is kept as {}, and every file is examined again",
+                path.display(),
+                aside.display()
+            );
+            return Ok(Self { data_dir, ..Self::default() });
+        }
         let read: Text = toml::from_str(&text).map_err(|error| {
             let why = format!("it is damaged ({}). Restore it from a backup, or remove it: then every file is examined again, size needs grow = true to lengthen one, and a volume whose content looks like an image needs format = \"raw\"", error.message());
             fail(io::Error::new(io::ErrorKind::InvalidData, why))
@@ -184,7 +203,7 @@ impl Adopted {
         });
         let path = self.data_dir.join(RECORD);
         let content = |file: &File| {
-            let text = Text { id: identity(&file.metadata()?), files: self.files.clone() };
+            let text = Text { format: FORMAT, id: identity(&file.metadata()?), files: self.files.clone() };
             let text = toml::to_string(&text).map_err(io::Error::other)?;
             Ok(format!("{HEADER}{text}").into_bytes())
         };

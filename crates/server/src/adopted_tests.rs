@@ -128,3 +128,23 @@ fn files_that_are_in_use_are_never_forgotten() {
     assert_eq!(adopted.files.len(), MAX_FILES);
     assert_eq!(find(&mut adopted, &used), Some(false));
 }
+
+#[test]
+fn a_record_of_the_next_format_is_kept_aside_and_begun_anew() {
+    let folder = Folder::new("next");
+    let known = folder.write("known.img");
+    let mut adopted = Adopted::load(&folder.data()).expect("no record yet");
+    adopt(&mut adopted, &known);
+    adopted.save().expect("saved");
+    let path = folder.data().join(RECORD);
+    let next = fs::read_to_string(&path).expect("the record").replace("format = 1", "format = 2\nlease = true");
+    assert!(next.contains("format = 2"), "{next}");
+    fs::write(&path, &next).expect("written");
+
+    let mut adopted = Adopted::load(&folder.data()).expect("begun anew");
+    assert_eq!(find(&mut adopted, &known), None, "every file is examined again");
+    assert_eq!(fs::read_to_string(folder.data().join("files.toml.format-2")).expect("kept"), next);
+    adopt(&mut adopted, &known);
+    adopted.save().expect("saved");
+    assert_eq!(find(&mut Adopted::load(&folder.data()).expect("the record"), &known), Some(false));
+}

@@ -101,6 +101,32 @@ fn a_torn_last_line_is_passed_over_and_a_damaged_one_is_not() {
 }
 
 #[test]
+fn a_journal_of_the_next_format_is_put_back_as_far_as_it_is_understood() {
+    let dir = Dir::new("next");
+    let (one, two) = (dir.knob("one", "5"), dir.knob("two", "6"));
+    let intend = |path: &Path, more: &str| {
+        format!("{{\"intend\":{{\"knob\":{{\"file\":{path:?}}},\"before\":\"1\",\"set\":\"5\"{more}}}}}\n")
+    };
+    let text = format!(
+        "{{\"format\":{}}}\n{}{{\"lease\":7}}\n{}",
+        FORMAT + 1,
+        intend(&one, ",\"unit\":\"ms\""),
+        intend(&two, "")
+    );
+    std::fs::write(dir.journal(), &text).unwrap();
+    std::fs::set_permissions(dir.journal(), std::os::unix::fs::PermissionsExt::from_mode(PRIVATE)).unwrap();
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    assert_eq!(journal.pending().count(), 2);
+    let kept = with_suffix(&dir.journal(), &format!(".format-{}", FORMAT + 1));
+    assert_eq!(content(&kept), text.trim_end());
+    assert!(content(&dir.journal()).starts_with(&format!("{{\"format\":{FORMAT}}}\n")), "begun anew");
+    assert!(journal.restore_all().into_iter().all(|(_, result)| matches!(result, Ok(Restored::Done))));
+    assert_eq!((content(&one).as_str(), content(&two).as_str()), ("1", "1"));
+    drop(journal);
+    assert!(Journal::open(dir.journal()).unwrap().is_clear());
+}
+
+#[test]
 fn the_journal_stays_short_and_loses_nothing() {
     let dir = Dir::new("compact");
     let path = dir.knob("limit", "max\n");
