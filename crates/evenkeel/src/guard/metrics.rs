@@ -8,11 +8,11 @@ use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueSta
 use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
 use evenkeel_guard::agent::osd_record::OsdState;
 use evenkeel_guard::agent::record::{ClientState, DeviceState, ResourceState, State};
+use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::http::metrics::{missed, out_of_reach};
 use crate::http::openmetrics::{
     self, Labels, Metric, Row, SECONDS, counter, each, exchange, family, gauge, ms, some, whether,
 };
@@ -41,7 +41,8 @@ const AGENT: &[Metric<State>] = &[
 const RESOURCE: &[Metric<ResourceState>] = &[
     gauge("goal", "What the latency of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
     gauge("goal_missed", "1 while the figure of the goal is above it and somebody reads.", None, |r| {
-        whether(missed(r.target_ms, r.read_percentile_ms.or(r.read_response_ms), &r.reason))
+        let figure = r.read_percentile_ms.or(r.read_response_ms);
+        whether(verdict::latency(r.target_ms, figure, &r.reason).is_missed())
     }),
     gauge(
         "goal_unachievable",
@@ -125,7 +126,7 @@ const GUARANTEE: &[Metric<DirectionState>] = &[
         "guarantee_unachievable",
         "1 while it asks for what it was guaranteed and the devices cannot give it.",
         None,
-        |d| whether(out_of_reach(&d.reason)),
+        |d| whether(verdict::guarantee(d.guaranteed, Some(d.measured), &d.reason) == Verdict::Unachievable),
     ),
 ];
 

@@ -4,10 +4,10 @@ use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState};
 use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
 use evenkeel_guard::agent::osd_record::OsdState;
 use evenkeel_guard::agent::record::{ClientState, ResourceState, State};
+use evenkeel_policy::verdict::{self, AT_LIMIT, Verdict};
 
-use super::figures::{bytes, count, megabytes, ms, uptime};
-use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
-use super::serve::{AT_LIMIT, guarantee_verdict, short};
+use super::figures::{bytes, count, megabytes, ms, short, uptime};
+use super::row::{Goal, Hold, Row, Sample, Tab, Table};
 
 /// Remembers the last answer, as goals are judged by what was counted since.
 #[derive(Debug, Default)]
@@ -91,8 +91,8 @@ fn of_resource(resource: &ResourceState) -> Row {
         response_ms: figure.or(resource.read_response_ms),
         device_ms: resource.read_response_ms,
         goal: Some(Goal {
-            what: format!("{}<{}ms", resource.percentile, short(resource.target_ms)),
-            verdict: Verdict::below(figure, resource.target_ms),
+            what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
+            verdict: verdict::latency(resource.target_ms, figure, &resource.reason),
         }),
         hold: (held > 0).then(|| Hold {
             by: format!("{held} clients held"),
@@ -147,7 +147,7 @@ fn of_group(hybrid: &HybridState, tenant: &GuaranteeState, direction: &str, goal
         bytes_per_s: in_bytes.then_some(goal.measured),
         goal: Some(Goal {
             what: rate(goal.guaranteed),
-            verdict: guarantee_verdict(&goal.reason, Some(goal.measured), goal.guaranteed),
+            verdict: verdict::guarantee(goal.guaranteed, Some(goal.measured), &goal.reason),
         }),
         hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
         why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
@@ -162,10 +162,10 @@ fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArraySta
     let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
     let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
     let goal = slots.target_ms.map(|target_ms| Goal {
-        what: format!("{statistic}<{}ms", short(target_ms)),
+        what: format!("{statistic} < {} ms", short(target_ms)),
         verdict: match (violated, statistic) {
             (1.., _) => Verdict::Missed,
-            (0, "mean") => Verdict::below(volume.response_ms, target_ms),
+            (0, "mean") => verdict::latency(target_ms, volume.response_ms, ""),
             (0, _) => volume.response_ms.map_or(Verdict::Idle, |_| Verdict::Met),
         },
     });
