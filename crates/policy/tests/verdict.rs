@@ -1,8 +1,9 @@
 //! Every rule by a case, and what holds for all.
 
+use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{
-    AdmissionState, GuaranteeState, LatencyDecision, LatencyTargetState, LimitState, PoolState, QosState,
-    TenantSlotsState, TenantState, ThrottledState,
+    AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, QosState, TenantSlotsState, TenantState,
+    ThrottledState,
 };
 use evenkeel_policy::verdict::{Cause, Counts, Kind, Lately, Verdict, guarantee, judge, latency};
 use proptest::prelude::*;
@@ -93,7 +94,7 @@ fn a_latency_target_is_met_missed_unachievable_or_idle() {
         (Some(30.0), "signal_lost", Verdict::Idle),
     ] {
         assert_eq!(latency(20.0, measured, reason), expected, "{measured:?} {reason}");
-        let decision = LatencyDecision { reason: reason.into(), because: "so".into(), ..LatencyDecision::default() };
+        let decision = DecisionRecord { reason: reason.into(), because: "so".into(), ..DecisionRecord::default() };
         let target = LatencyTargetState {
             target_ms: 20.0,
             percentile: "p99".into(),
