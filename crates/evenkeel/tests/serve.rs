@@ -134,7 +134,7 @@ fn the_dashboard_loads_nothing_from_elsewhere_and_has_no_inline_code() {
         wanted.extend(quoted(&text, "from \"./").into_iter().map(|name| format!("/dashboard/{name}")));
         seen.push(path);
     }
-    assert!(seen.iter().any(|path| path.ends_with("judge.js")), "modules are followed: {seen:?}");
+    assert!(seen.iter().any(|path| path.ends_with("figures.js")), "modules are followed: {seen:?}");
     assert!(!page.contains("http://") && !page.contains("https://"));
     assert!(!page.contains("<style") && !page.contains(" style=") && !page.contains(" onclick"));
     assert_eq!(page.matches("<script").count(), page.matches("></script>").count(), "inline code");

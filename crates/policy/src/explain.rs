@@ -225,6 +225,39 @@ pub fn missed(missed: &Missed) -> String {
     format!("{percentile} {figure:.1} ms > target {target:.1} ms{because}")
 }
 
+/// Why a tenant (`it`) or a pool, called `what`, gets no more: the limit, and the owner who set it.
+pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
+    format!("{what} is at its limit of {limit}, set by {owner}")
+}
+
+/// Why requests wait that no limit throttles: the budget, and the newest `decision` about it.
+pub fn at_budget(budget: &str, decision: &str) -> String {
+    format!("the budget of {budget} binds: {decision}")
+}
+
+/// Why a tenant waits that nothing throttles by name. `because`: what throttles its pool, if anything does.
+pub fn queued(requests: u64, because: Option<&str>) -> String {
+    let because = because.unwrap_or("no limit and no budget binds");
+    match requests {
+        0 => "nothing throttles it".into(),
+        1 => format!("1 request is queued: {because}"),
+        _ => format!("{requests} requests are queued: {because}"),
+    }
+}
+
+/// Why a tenant is throttled for the latency target of its pool.
+pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
+    format!("throttled for the pool's latency target ({slots_owner}): {because}")
+}
+
+/// What goes on in a pool: the limit that it is at, the newest decision for its latency target, that of admission. Admission
+/// does not count at a limit: what waits there waits for the limit.
+pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> String {
+    let target = target.map(|because| format!("latency target: {because}"));
+    let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);
+    target.into_iter().chain([last]).collect::<Vec<_>>().join("; ")
+}
+
 #[cfg(test)]
 mod tests {
     use evenkeel_control::Instant;

@@ -11,6 +11,8 @@
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
 //! | [`mod@explain`] | every sentence about a decision |
+//! | [`verdict`] | whether targets are met, and what throttles; computed here alone |
+//! | [`figures`] | figures in few characters |
 //! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
@@ -33,6 +35,7 @@ pub mod document;
 mod emulate;
 pub mod exchange;
 pub mod explain;
+pub mod figures;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod goal;
@@ -49,6 +52,7 @@ pub mod tenant;
 pub mod tls;
 pub mod units;
 pub mod uri;
+pub mod verdict;
 pub mod workload;
 
 pub use config::Config;

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::decision::DecisionRecord;
+use crate::verdict::Lately;
 
 /// The server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -178,6 +179,9 @@ pub struct PoolState {
     pub slots: Option<SlotsState>,
     /// I/Os that have been in flight for too long.
     pub overdue: Vec<OverdueIo>,
+    /// All of its tenants within the last one or two seconds; `null` before the first window.
+    #[serde(default)]
+    pub lately: Option<Lately>,
     /// Tenants with connections or a configuration.
     pub tenants: Vec<TenantState>,
 }
@@ -361,6 +365,9 @@ pub struct TenantState {
     pub device_latency: LatencyState,
     /// From arrival to completion.
     pub latency: LatencyState,
+    /// What it got within the last one or two seconds, with verdicts; `null` before its first window.
+    #[serde(default)]
+    pub lately: Option<Lately>,
 }
 
 /// A latency target for reads, and what was decided for it.

@@ -12,3 +12,4 @@ mod reload;
 mod schema;
 mod tls;
 mod units;
+mod verdict;

@@ -25,6 +25,7 @@ use crate::places::is_allowed;
 use crate::registry::{self, Registry};
 use crate::settle::within;
 use crate::shared::{Bounds, Shared, Snapshot};
+use crate::state::{Counted, WINDOW};
 use crate::worker::Worker;
 use crate::worker::connection::ConnKey;
 use crate::worker::mailbox::Message;
@@ -72,6 +73,8 @@ pub struct Server {
     started: StdInstant,
     engine: Engine,
     stopped: AtomicBool,
+    /// The last two counts, the older one first.
+    counted: Mutex<[Option<Arc<Counted>>; 2]>,
 }
 
 /// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered, and new connections
@@ -178,6 +181,7 @@ impl Server {
             started: StdInstant::now(),
             engine,
             stopped: AtomicBool::new(false),
+            counted: Mutex::default(),
         };
         let mut listeners = Some(std::mem::take(&mut listening.listeners));
         for index in 0..workers {
@@ -236,7 +240,17 @@ impl Server {
 
     /// What is going on: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
-        crate::state::collect(&self.shared, self.engine, self.started.elapsed())
+        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let uptime = self.started.elapsed();
+        let before = counted.iter().flatten().find(|counted| uptime.saturating_sub(counted.uptime) >= WINDOW);
+        crate::state::collect(&self.shared, self.engine, uptime, before.map(Arc::as_ref))
+    }
+
+    /// Takes note of what tenants have done so far: a window of later states begins here. To be called once a second.
+    pub fn count(&self) {
+        let counted = Arc::new(crate::state::count(&self.shared, self.started.elapsed()));
+        let [older, newer] = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        *older = newer.replace(counted);
     }
 
     /// What HTTP is to be encrypted with, by the newest certificates; `None` without `[server.tls]`.

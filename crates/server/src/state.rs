@@ -19,6 +19,7 @@ use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, LatencyTargetState, LimitState, PlacementState, PoolState, SlotsState, State,
     TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
+use evenkeel_policy::verdict::{self, Counts};
 
 use crate::backend::Backend;
 use crate::clock;
@@ -29,8 +30,29 @@ use crate::worker::seen::Seen;
 /// Connections by pool and tenant.
 type Connections = HashMap<(usize, Arc<str>), u32>;
 
-/// Looks at everything; takes each pool's lock once for each of its tenants, for microseconds.
-pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> State {
+/// The least window of [`PoolState::lately`].
+pub(crate) const WINDOW: StdDuration = StdDuration::from_secs(1);
+
+/// What all tenants had done at one moment.
+pub(crate) struct Counted {
+    /// When.
+    pub(crate) uptime: StdDuration,
+    tenants: HashMap<(usize, TenantId), Counts>,
+}
+
+/// Counts what all tenants have done; takes each pool's lock once for each of its tenants.
+pub(crate) fn count(shared: &Shared, uptime: StdDuration) -> Counted {
+    let snapshot = shared.snapshot();
+    let ids =
+        snapshot.tenants.iter().enumerate().flat_map(|(pool, tenants)| tenants.values().map(move |&id| (pool, id)));
+    let counts =
+        |(pool, id): (usize, TenantId)| Some(((pool, id), Counts::from(&snapshot.pools[pool].lock().tenant(id)?)));
+    Counted { uptime, tenants: ids.filter_map(counts).collect() }
+}
+
+/// Looks at everything; takes each pool's lock once for each of its tenants, for microseconds. `before`: the beginning of the
+/// window, if there is one.
+pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, before: Option<&Counted>) -> State {
     let snapshot = shared.snapshot();
     let mut connections = Connections::new();
     for stats in &shared.stats {
@@ -77,7 +99,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration) -> S
         buffer_memory_used_bytes: shared.budget.used(),
         buffer_memory_limit_bytes: shared.budget.limit(),
         pools: (0..snapshot.pools.len())
-            .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime))
+            .filter_map(|index| pool(shared, &snapshot, index, &connections, uptime, before))
             .collect(),
         volumes: snapshot.volumes.iter().flatten().map(|v| volume(&snapshot, &owners, v)).collect(),
     }
@@ -124,6 +146,7 @@ fn pool(
     index: usize,
     connections: &Connections,
     uptime: StdDuration,
+    before: Option<&Counted>,
 ) -> Option<PoolState> {
     let pool = &snapshot.pools[index];
     let mut state = pool.lock();
@@ -160,17 +183,30 @@ fn pool(
     }
     let mut tenants: Vec<_> = snapshot.tenants[index].iter().collect();
     tenants.sort_by_key(|&(name, _)| name);
+    let mut work = Vec::new();
     for (name, &id) in tenants {
         let count = connections.get(&(index, Arc::clone(name))).copied().unwrap_or(0);
-        record.tenants.extend(tenant(pool, name, id, count, uptime));
+        let Some((tenant, counts)) = tenant(pool, name, id, count, uptime) else { continue };
+        record.tenants.push(tenant);
+        work.push(before.and_then(|before| before.tenants.get(&(index, id))).map(|was| counts.since(was)));
+    }
+    if let Some(before) = before {
+        verdict::judge(&mut record, &work, (uptime - before.uptime).as_secs_f64());
     }
     Some(record)
 }
 
-fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime: StdDuration) -> Option<TenantState> {
+fn tenant(
+    pool: &SharedPool,
+    name: &str,
+    id: TenantId,
+    connections: u32,
+    uptime: StdDuration,
+) -> Option<(TenantState, Counts)> {
     // One lock for each tenant: copying the histograms of thousands under one would hold requests up.
     let state = pool.lock();
     let view = state.tenant(id)?;
+    let counts = Counts::from(&view);
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
     let (throttle, throttled) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
@@ -180,7 +216,7 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let of = [pool.name.as_str(), name];
     let guarantees = view.guarantees().map(|guarantee| evenkeel_policy::guarantee::state(&guarantee, of, at)).collect();
     drop(state);
-    Some(TenantState {
+    let record = TenantState {
         name: name.to_owned(),
         qos: (&qos).into(),
         limit,
@@ -203,7 +239,9 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
         queue_latency: (&stats.queue_latency).into(),
         device_latency: (&stats.device_latency).into(),
         latency: (&stats.latency).into(),
-    })
+        lately: None,
+    };
+    Some((record, counts))
 }
 
 fn goal(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {

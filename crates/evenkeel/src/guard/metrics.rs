@@ -9,11 +9,11 @@ use evenkeel_guard::loops::record::{
     QueueDepthState, QueueState, State, VolumeState,
 };
 use evenkeel_policy::decision::Point;
+use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::http::metrics::{missed, out_of_reach};
 use crate::http::openmetrics::{
     self, Labels, Metric, Row, SECONDS, counter, each, exchange, family, gauge, ms, some, whether,
 };
@@ -43,7 +43,8 @@ const AGENT: &[Metric<State>] = &[
 const POOL: &[Metric<PoolState>] = &[
     gauge("latency_target_missed", "1 while the figure of the target is above it and there are reads.", None, |p| {
         let At::Packets(at) = &p.at else { return None };
-        whether(missed(at.target_ms, at.read_percentile_ms.or(at.read_latency_ms), &p.reason))
+        let figure = at.read_percentile_ms.or(at.read_latency_ms);
+        whether(verdict::latency(at.target_ms, figure, &p.reason).is_missed())
     }),
     gauge(
         "latency_target_unachievable",
@@ -122,7 +123,7 @@ const GUARANTEE: &[Metric<DirectionState>] = &[
         "guarantee_unachievable",
         "1 while it asks for what it was guaranteed and the devices cannot give it.",
         None,
-        |d| whether(out_of_reach(&d.reason)),
+        |d| whether(verdict::guarantee(d.guaranteed, Some(d.measured), &d.reason) == Verdict::Unachievable),
     ),
 ];
 

@@ -41,7 +41,6 @@ const FILES: &[File] = &[
     file!("main.js"),
     file!("dom.js"),
     file!("figures.js"),
-    file!("judge.js"),
     file!("feed.js"),
     file!("decisions.js"),
     file!("path.js"),

@@ -12,6 +12,7 @@ use evenkeel_policy::state::{
     GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState,
     VolumeState, WorkerState,
 };
+use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -33,14 +34,6 @@ async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: H
 
 #[derive(Debug)]
 struct Snapshot(State);
-
-/// Reasons with which nothing is known about the goal at present: the last figure is old news.
-pub(crate) const BLIND: [&str; 3] = ["not_enough_data", "idle", "signal_lost"];
-
-/// Whether what was measured last is above the goal, and still counts.
-pub(crate) fn missed(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> bool {
-    !BLIND.contains(&reason) && measured_ms.is_some_and(|measured| measured > target_ms)
-}
 
 const SERVER: &[Metric<State>] = &[
     gauge("uptime", "Time since the start.", SECONDS, |s| Some(s.uptime_s)),
@@ -89,25 +82,21 @@ const GOAL: &[Metric<LatencyTargetState>] = &[
         ms(g.measured_ms)
     }),
     gauge("pool_latency_target_missed", "1 while that figure is above the target and there are reads.", None, |g| {
-        whether(missed(g.target_ms, g.measured_ms, reason(g)))
+        whether(verdict::latency_target(g).is_missed())
     }),
     gauge(
         "pool_latency_target_unachievable",
         "1 while the target is missed with every noisy tenant throttled as far as allowed.",
         None,
-        |g| whether(reason(g) == "unachievable"),
+        |g| whether(verdict::latency_target(g) == Verdict::Unachievable),
     ),
     gauge("pool_throttle_ineffective", "1 while a trial has shown that throttling changes nothing.", None, |g| {
-        whether(reason(g) == "ineffective")
+        whether(g.decision.as_ref().is_some_and(|decision| decision.reason == "ineffective"))
     }),
     gauge("pool_throttled_tenants", "Tenants throttled for the target.", None, |g| {
         some(g.decision.as_ref().map_or(0, |decision| decision.throttled))
     }),
 ];
-
-fn reason(goal: &LatencyTargetState) -> &str {
-    goal.decision.as_ref().map_or("", |decision| &decision.reason)
-}
 
 /// Of pools whose slots are shared out.
 const POOL_SLOTS: &[Metric<SlotsState>] = &[
@@ -169,14 +158,12 @@ const GUARANTEE: &[Metric<GuaranteeState>] = &[
         "tenant_guarantee_unachievable",
         "1 while it asks for what is guaranteed and the device cannot give it.",
         None,
-        |p| whether(out_of_reach(&p.reason)),
+        |p| {
+            let verdict = verdict::guarantee(p.guaranteed_per_s as f64, p.measured_per_s, &p.reason);
+            whether(verdict == Verdict::Unachievable)
+        },
     ),
 ];
-
-/// Whether this is a reason of a guarantee that is not kept, although the tenant asks for it.
-pub(crate) fn out_of_reach(reason: &str) -> bool {
-    ["unachievable", "at_ceiling", "no_solution"].contains(&reason)
-}
 
 type Count = fn(&TenantState) -> u64;
 

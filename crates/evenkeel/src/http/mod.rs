@@ -9,6 +9,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use axum::Router;
 use evenkeel_policy::config::Where;
@@ -24,6 +25,9 @@ pub(crate) mod openmetrics;
 mod serving;
 
 use serving::{Bounds, Opening, Pace, serve};
+
+/// How often the server counts what tenants have done: windows of rates and verdicts last from one to two of these.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves both sockets on a thread of their own for as long as the process lives.
 ///
@@ -64,8 +68,14 @@ pub(crate) fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control:
                 let from = |stream: &tokio::net::UnixStream, _: &_| Caller::of(stream);
                 serve(control, router, Bounds::USUAL, Arc::clone(&pace), from, || Opening::Plain).await;
             };
-            // Neither ends by itself: errors of single connections are handled inside.
-            tokio::join!(shown, controlled);
+            let counted = async {
+                loop {
+                    manager.server().count();
+                    tokio::time::sleep(COUNTED_EVERY).await;
+                }
+            };
+            // None ends by itself: errors of single connections are handled inside.
+            tokio::join!(shown, controlled, counted);
         });
     })?;
     Ok(())

@@ -2,10 +2,10 @@
 
 use evenkeel_policy::state::{LatencyState, PoolState, State, TenantState};
 
-use super::figures::{bytes, count, ms, rates, uptime};
+use super::figures::{bytes, count, ms, rates, short, uptime};
 use super::model::Feed;
 use super::row::{Id, Tab};
-use super::serve::{self, client_name, percentiles, short};
+use super::serve::{self, client_name, percentiles};
 use super::source::More;
 use super::{guard, source};
 
@@ -135,16 +135,6 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     }
     facts.extend(line(&tenant.queue_latency, |tenant| &tenant.queue_latency).map(|text| ("queue", text)));
     facts.extend(line(&tenant.device_latency, |tenant| &tenant.device_latency).map(|text| ("device", text)));
-    if let Some(hold) = &tenant.throttled {
-        let text = format!(
-            "{} slots ({}), each delayed by {} ms: {}",
-            hold.slots,
-            hold.slots_owner,
-            ms(hold.delay_ms),
-            hold.because
-        );
-        facts.push(("throttled", text));
-    }
     if let Some(slots) = tenant.slots.as_ref() {
         let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
         let text = format!(

@@ -30,7 +30,7 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
     let mut lines = Vec::new();
     if let Some(row) = row {
         let goal = row.goal.as_ref().map(|goal| {
-            let style = if goal.verdict == super::row::Verdict::Missed { look.bad() } else { look.good() };
+            let style = if goal.verdict.is_missed() { look.bad() } else { look.good() };
             ("goal", format!("{}, {}", goal.what, goal.verdict.word()), style)
         });
         let hold = row.hold.as_ref().map(|hold| ("throttled", format!("by {}: {}", hold.by, hold.how), look.held()));

@@ -5,10 +5,10 @@ use evenkeel_guard::loops::record::{
     VolumeState,
 };
 use evenkeel_policy::decision::Unit;
+use evenkeel_policy::verdict::{self, AT_LIMIT, Verdict};
 
-use super::figures::{bytes, count, megabytes, ms, uptime};
-use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
-use super::serve::{AT_LIMIT, guarantee_verdict, short};
+use super::figures::{bytes, count, megabytes, ms, short, uptime};
+use super::row::{Goal, Hold, Row, Sample, Tab, Table};
 
 /// Remembers the last answer, as goals are judged by what was counted since.
 #[derive(Debug, Default)]
@@ -90,8 +90,8 @@ fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
         response_ms: figure.or(resource.read_latency_ms),
         device_ms: resource.read_latency_ms,
         goal: Some(Goal {
-            what: format!("{}<{}ms", resource.percentile, short(resource.target_ms)),
-            verdict: Verdict::below(figure, resource.target_ms),
+            what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
+            verdict: verdict::latency(resource.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
             by: format!("{held} clients throttled"),
@@ -146,7 +146,7 @@ fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &Direc
         bytes_per_s: in_bytes.then_some(goal.measured),
         goal: Some(Goal {
             what: rate(goal.guaranteed),
-            verdict: guarantee_verdict(&goal.reason, Some(goal.measured), goal.guaranteed),
+            verdict: verdict::guarantee(goal.guaranteed, Some(goal.measured), &goal.reason),
         }),
         hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
         why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
@@ -161,10 +161,10 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
     let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
     let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
     let goal = slots.target_ms.map(|target_ms| Goal {
-        what: format!("{statistic}<{}ms", short(target_ms)),
+        what: format!("{statistic} < {} ms", short(target_ms)),
         verdict: match (violated, statistic) {
             (1.., _) => Verdict::Missed,
-            (0, "mean") => Verdict::below(volume.latency_ms, target_ms),
+            (0, "mean") => verdict::latency(target_ms, volume.latency_ms, ""),
             (0, _) => volume.latency_ms.map_or(Verdict::Idle, |_| Verdict::Met),
         },
     });

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
-use evenkeel_policy::units;
+use evenkeel_policy::{figures, units};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event;
@@ -28,10 +28,7 @@ use signal_hook::iterator::Signals;
 
 mod detail;
 mod detail_view;
-mod figures;
 mod guard;
-#[cfg(test)]
-mod judge_tests;
 mod keys;
 mod model;
 mod row;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::detail::{self, Detail};
-use super::row::{Column, Id, Row, Sample, Tab, Verdict};
+use super::row::{Column, Id, Row, Sample, Tab};
 use super::source::{Answer, More, Wanted};
 use super::{guard, serve};
 
@@ -114,12 +114,8 @@ pub(super) enum Link {
 /// How many goals are kept, and how much is throttled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Goals that are kept.
-    pub(super) met: usize,
-    /// Goals that are not.
-    pub(super) missed: usize,
-    /// Goals of those who ask for nothing, or less.
-    pub(super) idle: usize,
+    /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
+    pub(super) verdicts: [usize; 4],
     /// Things throttled, pools and resources as a whole not counted.
     pub(super) throttled: usize,
 }
@@ -377,11 +373,8 @@ impl Model {
         for table in &self.sample.tables {
             let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
             for row in &table.rows {
-                match row.goal.as_ref().map(|goal| goal.verdict) {
-                    Some(Verdict::Met) => tally.met += 1,
-                    Some(Verdict::Missed) => tally.missed += 1,
-                    Some(Verdict::Idle) => tally.idle += 1,
-                    None => {}
+                if let Some(goal) = &row.goal {
+                    tally.verdicts[goal.verdict as usize] += 1;
                 }
                 tally.throttled += usize::from(!whole && row.hold.is_some());
             }

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use evenkeel_policy::verdict::Verdict;
+
 /// A view: a table of things of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Tab {
@@ -100,41 +102,10 @@ impl Tab {
     }
 }
 
-/// Whether a goal is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
-    /// It is not.
-    Missed,
-    /// It is.
-    Met,
-    /// Nobody asked for anything, or for less: there was nothing to keep.
-    Idle,
-}
-
-impl Verdict {
-    /// As it is shown; capitals so that it does not rest on colour.
-    pub(super) const fn word(self) -> &'static str {
-        match self {
-            Self::Missed => "MISSED",
-            Self::Met => "met",
-            Self::Idle => "idle",
-        }
-    }
-
-    /// Of a figure that is to stay below a goal; `None` if there was nothing to measure.
-    pub(super) fn below(figure: Option<f64>, goal: f64) -> Self {
-        match figure {
-            None => Self::Idle,
-            Some(figure) if figure <= goal => Self::Met,
-            Some(_) => Self::Missed,
-        }
-    }
-}
-
 /// What was guaranteed, and whether it is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Goal {
-    /// For example `p99<20ms`.
+    /// For example `p99 < 20 ms`.
     pub(super) what: String,
     /// Whether it is kept.
     pub(super) verdict: Verdict,

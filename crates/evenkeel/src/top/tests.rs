@@ -9,6 +9,7 @@ use evenkeel_policy::state::{
     AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PoolState,
     QosState, RemoteState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState,
 };
+use evenkeel_policy::verdict::{self, Counts};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -77,6 +78,20 @@ fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantSta
     }
 }
 
+/// What a tenant does in a second; see [`tenant`].
+fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
+    let sum_s = |ms: f64| latency(requests, ms).sum_s;
+    Some(Counts {
+        requests,
+        bytes: requests * 4096,
+        latencies: requests,
+        latency_s: sum_s(queue_ms + device_ms),
+        queue_s: sum_s(queue_ms),
+        device_s: sum_s(device_ms),
+        ..Counts::default()
+    })
+}
+
 /// A server with three tenants after some seconds of 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
     let decision =
@@ -114,7 +129,7 @@ fn server(seconds: u64) -> State {
         reason: "halving it costs throughput".into(),
         ..AdmissionState::default()
     };
-    let pool = PoolState {
+    let mut pool = PoolState {
         name: "main".into(),
         admission,
         queued_requests: 7,
@@ -122,6 +137,8 @@ fn server(seconds: u64) -> State {
         tenants,
         ..PoolState::default()
     };
+    let window = [work(1000, 40.0, 10.0), work(500, 0.25, 1.25), work(50, 2.0, 1.0)];
+    verdict::judge(&mut pool, &window, 1.0);
     let remote = RemoteState { uri: "nbd://far".into(), last_error: Some("refused".into()), ..RemoteState::default() };
     let volume = |name: &str, tenant: &str| VolumeState {
         name: name.into(),
@@ -187,26 +204,30 @@ fn tenants_show_rates_times_goals_and_who_throttles() {
     let expected = [
         ">backup 1000 4.10 50.0 40.0 10.0 - response 4",
         "database 500 2.05 1.50 0.250 1.25 met 400 IOPS -",
-        "shop 50 0.20 3.00 2.00 1.00 MISSED 50.0 MB/s operator",
+        "shop 50 0.20 3.00 2.00 1.00 UNACHIEVABLE 50. operator",
     ];
     for (row, expected) in rows.iter().zip(expected) {
         let expected: Vec<&str> = expected.split_whitespace().collect();
         assert_eq!(row[..expected.len()], expected, "{screen}");
     }
     // Of the pool's goal, the reservation and the guarantee.
-    shows(&screen, &["goals: 1 met, 2 MISSED, 0 idle", "throttled: 2", "[Tenants 3]", "at ./control.sock", "live"]);
+    shows(&screen, &["goals: 1 met, 1 MISSED, 1 UNACHIEVABLE, 0 idle", "throttled: 2", "[Tenants 3]", "live"]);
     shows(
         &screen,
-        &["backup: [response 4 slots, rest 12.5 ms] throttled for the pool's latency target (response): 91 %"],
+        &["backup: [response 4 slots, 12.5 ms delay] throttled for the pool's latency target (response): 91 %"],
     );
     shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
+    let wide = text(terminal(&model, PLAIN, 100, 24).0.backend().buffer());
+    shows(&wide, &["0 idle - throttled: 2", "at ./control.sock"]);
 }
 
 #[test]
-fn without_a_second_look_there_are_no_rates() {
+fn before_the_first_window_there_are_no_rates() {
     let mut model = Model::new(String::new());
     shows(&screen(&model), &["asking", "no answer yet"]);
-    model.take(answer(100));
+    let mut state = server(0);
+    state.pools[0].tenants.iter_mut().for_each(|tenant| tenant.lately = None);
+    model.take(Answer::Serve(Box::new(state), clients(0)));
     model.show(Tab::Tenants);
     let shown = screen(&model);
     let words: Vec<&str> = line_with(&shown, "database").split_whitespace().collect();
@@ -221,7 +242,7 @@ fn pools_volumes_and_clients_have_their_own_columns() {
     let words: Vec<&str> = line_with(&shown, ">main").split_whitespace().collect();
     // (1000 * 50 + 500 * 1.5 + 50 * 3) / 1550 = 32.8 ms, likewise 25.95 and 6.89.
     assert_eq!(words[1..], ["1550", "6.35", "32.8", "26.0", "6.89", "MISSED", "p99<20ms", "elastic", "256", "KiB"]);
-    shows(&shown, &["goal: reads take 30.00 ms, above 19.00 ms; admission: halving it"]);
+    shows(&shown, &["latency target: reads take 30.00 ms, above 19.00 ms; admission: halving it"]);
     model.show(Tab::Volumes);
     let words: Vec<String> = line_with(&screen(&model), " disk").split_whitespace().map(Into::into).collect();
     assert_eq!(words, ["disk", "500", "2.05", "main", "database"]);
@@ -319,7 +340,7 @@ fn details_have_history_percentiles_and_decisions() {
     model.take_more(about.clone(), Some(More::Serve(Box::new(now))));
     let shown = screen(&model);
     shows(&shown, &["tenant shop of pool main", "p50 4.00 ms, p99 4.00 ms, p99.9 64.0 ms, just now"]);
-    shows(&shown, &["50.0 MB/s wr, MISSED", "by operator: 50 IOPS", "the guarantee cannot be kept"]);
+    shows(&shown, &["50.0 MB/s write, UNACHIEVABLE", "by operator: 50 IOPS", "the guarantee cannot be kept"]);
     shows(line_with(&shown, "IOPS   "), &["##", "50, at most 50"]);
     // The last lines are one page down at most.
     keys(&mut model, "G");
@@ -353,10 +374,13 @@ fn what_vanishes_is_told_and_what_comes_back_begins_anew() {
     assert!(!shown.contains("live"));
     model.take(answer(5));
     assert_eq!(model.link, Link::Live);
+    model.show(Tab::Clients);
     // Counters that went back are no rates.
-    shows(&screen(&model), &["live", "up 5 s", "database      -      -"]);
+    let shown = screen(&model);
+    shows(&shown, &["live", "up 5 s"]);
+    shows(line_with(&shown, "10.0.0.7:41"), &[" -      - disk"]);
     model.take(answer(6));
-    shows(line_with(&screen(&model), "database"), &["500"]);
+    shows(line_with(&screen(&model), "10.0.0.7:41"), &["500"]);
     let id = Id { of: "main".into(), name: "database".into() };
     assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::model::Figure::Iops).count(), 2);
 }
@@ -510,7 +534,7 @@ fn large_screens_have_room_for_reasons() {
     let mut model = watching();
     model.show(Tab::Tenants);
     let shown = text(terminal(&model, PLAIN, 160, 50).0.backend().buffer());
-    shows(line_with(&shown, ">backup"), &["response 4 slots, rest 12.5 ms"]);
+    shows(line_with(&shown, ">backup"), &["response 4 slots, 12.5 ms delay"]);
     assert_eq!(shown.lines().count(), 50);
 }
 

@@ -1,5 +1,6 @@
 //! The screen: a model becomes characters. Pure; what does not fit is left out, least important first.
 
+use evenkeel_policy::verdict::Verdict;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
@@ -8,7 +9,7 @@ use super::detail_view;
 use super::figures::{count, megabytes, ms};
 use super::keys::HELP;
 use super::model::{Link, Model, Pane};
-use super::row::{Column, Row, Verdict};
+use super::row::{Column, Row};
 
 /// Smaller than this nothing sensible fits.
 const LEAST: (u16, u16) = (40, 10);
@@ -136,15 +137,19 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "goals: ", Style::new());
-    if tally.met + tally.missed + tally.idle == 0 {
+    let [missed, unachievable, met, idle] = tally.verdicts;
+    if tally.verdicts == [0; 4] {
         x = put(buf, area, x, 1, "none set", Style::new());
     } else {
-        x = put(buf, area, x, 1, &format!("{} met", tally.met), if tally.met > 0 { look.good() } else { Style::new() });
-        let style = if tally.missed > 0 { look.bad() } else { Style::new() };
-        let word = if tally.missed > 0 { "MISSED" } else { "missed" };
+        let style = |number: usize, style: Style| if number > 0 { style } else { Style::new() };
+        let word = if missed > 0 { "MISSED" } else { "missed" };
+        x = put(buf, area, x, 1, &format!("{met} met"), style(met, look.good()));
         x = put(buf, area, x, 1, ", ", Style::new());
-        x = put(buf, area, x, 1, &format!("{} {word}", tally.missed), style);
-        x = put(buf, area, x, 1, &format!(", {} idle", tally.idle), Style::new());
+        x = put(buf, area, x, 1, &format!("{missed} {word}"), style(missed, look.bad()));
+        if unachievable > 0 {
+            x = put(buf, area, x, 1, &format!(", {unachievable} UNACHIEVABLE"), look.bad());
+        }
+        x = put(buf, area, x, 1, &format!(", {idle} idle"), Style::new());
     }
     x = put(buf, area, x, 1, look.dot(), Style::new());
     let style = if tally.throttled > 0 { look.held() } else { Style::new() };
@@ -333,11 +338,13 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
             || ("-".into(), plain),
             |goal| {
                 let style = match goal.verdict {
-                    Verdict::Missed => look.bad(),
+                    Verdict::Missed | Verdict::Unachievable => look.bad(),
                     Verdict::Met => look.good(),
                     Verdict::Idle => plain,
                 };
-                (format!("{} {}", goal.verdict.word(), goal.what), style)
+                // The column is narrow.
+                let what = goal.what.replace(" < ", "<").replace(" ms", "ms");
+                (format!("{} {what}", goal.verdict.word()), style)
             },
         ),
         Column::Hold => match &row.hold {
@@ -385,7 +392,7 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     }
     let columns = [
         "resp ms: latency, mean; queue: before the device, device: inside it",
-        "goal: met, MISSED, or idle (less was asked for than guaranteed)",
+        "goal: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
         "throttled by: whose limit binds, and how much it is",
     ];
     put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());

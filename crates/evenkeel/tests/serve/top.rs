@@ -111,6 +111,42 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
 }
 
 #[test]
+fn the_state_says_what_got_how_much_and_what_binds() {
+    let folder = Folder::new();
+    fs::write(folder.join("two.toml"), format!("[pools.main]\nlimit = {{ iops = 100 }}\n{CONFIG}")).expect("written");
+    let server = Server::start(&folder, &["--config", "two.toml"]);
+    let load = Load::start(&folder, "database");
+    let states = (0..1_200).map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let answer = http(server.status(), "GET", "/api/v1/state?brief=true", &[], "");
+        let mut state: Value = serde_json::from_str(&answer.body).expect("JSON");
+        state["pools"][0].take()
+    });
+    let mut states = states.inspect(|pool| {
+        let window = &pool["lately"]["window_s"];
+        assert!(window.is_null() || window.as_f64() >= Some(1.0), "{pool}");
+    });
+    let at_limit = |pool: &Value| pool["lately"]["throttled_by"]["cause"] == "pool_limit";
+    let queued = |pool: &Value| pool["tenants"][1]["lately"]["throttled_by"]["cause"] == "pool_limit";
+    let pool = states.find(|pool| at_limit(pool) && queued(pool)).expect("the limit binds within a minute");
+    let because = "pool main is at its limit of 100 IOPS, set by operator";
+    assert_eq!(pool["lately"]["because"], because);
+    let database = &pool["tenants"][1]["lately"];
+    assert!(
+        database["because"].as_str().is_some_and(|text| text.ends_with(&format!("queued: {because}"))),
+        "{database}"
+    );
+    assert_eq!(
+        database["targets"][0],
+        serde_json::json!({"what": "1.0 IOPS", "kind": "reservation", "verdict": "met"})
+    );
+    let backup = &pool["tenants"][0]["lately"];
+    assert_eq!((&backup["throttled_by"], &backup["because"]), (&Value::Null, &"nothing throttles it".into()));
+    drop((states, load));
+    server.stop();
+}
+
+#[test]
 fn states_are_brief_or_of_one_tenant_and_clients_are_counted() {
     let folder = Folder::new();
     let server = serve(&folder);

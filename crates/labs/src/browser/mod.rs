@@ -33,8 +33,6 @@ const DRAWN: usize = 1_000;
 const SETTLING: Duration = Duration::from_secs(5);
 const LOOKS: usize = 5;
 const LOOK: Duration = Duration::from_millis(1_100);
-/// What the dashboard and `evenkeel top` must agree on.
-const CASES: &str = include_str!("../../../evenkeel/src/top/judge_cases.json");
 
 /// A name that would do harm if it became markup.
 const HOSTILE: &str = "<img src=x onerror=document.title='struck'>";
@@ -59,7 +57,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let clients = server.load()?;
     browser.open(&server.page())?;
     figures(lab, &mut browser)?;
-    judgements(lab, &mut browser)?;
+    queued(lab, &mut browser)?;
     decisions(lab, &mut browser)?;
     keys(lab, &mut browser)?;
     access(lab, &mut browser)?;
@@ -201,44 +199,16 @@ fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> 
     Ok(of_them[of_them.len() - 1].clone())
 }
 
-/// The cases on which `evenkeel top` is tested, put to the page's own judgement.
-fn judgements(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
-    let script = format!(
-        "(async () => {{
-            const {{ Feed }} = await import('/dashboard/feed.js');
-            const {{ base, cases }} = {CASES};
-            const isObject = (value) => value !== null && typeof value === 'object' && !Array.isArray(value);
-            const over = (from, part, name) => {{
-                if (Array.isArray(part)) return part.map((item) => over(null, item, name));
-                if (!isObject(part)) return part;
-                const merged = {{ ...(isObject(from) ? from : base[name]) }};
-                for (const key in part) merged[key] = over(merged[key], part[key], key);
-                return merged;
-            }};
-            const state = (told, uptime_s) => {{
-                const pool = over(base.pool, told?.pool ?? {{}}, 'pool');
-                return {{ uptime_s, pools: [{{ ...pool, tenants: [over(base.tenant, told?.tenant ?? {{}}, 'tenant')] }}] }};
-            }};
-            const says = (subject) => [subject.goal?.verdict ?? null, subject.hold?.by ?? null];
-            return cases.map((told) => {{
-                const feed = new Feed();
-                feed.take(state(told.was, 100), 0);
-                feed.take(state(told, 101), 1000);
-                return [says(feed.pools()[0]), says(feed.tenants()[0])];
-            }});
-        }})()"
-    );
-    let judged = browser.value(&script)?;
-    let table: Value = serde_json::from_str(CASES)?;
-    let cases = table["cases"].as_array().context("there are no cases")?;
-    let differs = |(place, case): (usize, &Value)| {
-        let expected = json!([case["pool_says"], case["tenant_says"]]);
-        (judged[place] != expected).then(|| format!("{}: {} instead of {expected}", case["name"], judged[place]))
-    };
-    let differing: Vec<String> = cases.iter().enumerate().filter_map(differs).collect();
-    let told = if differing.is_empty() { format!("{} cases", cases.len()) } else { differing.join("; ") };
-    lab.check("it_judges_as_top_does", differing.is_empty(), &told);
-    Ok(())
+/// At a pool's limit requests are queued for the limit, not for admission.
+fn queued(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
+    browser.value("location.hash = '#/capped'")?;
+    let marked = "[...document.querySelectorAll('.stage.waiting')].map(stage => stage.dataset.stage).join(' ')";
+    browser.wait_for(&format!("{marked} === 'limit'"))?;
+    let why = "document.getElementById('why').textContent";
+    browser.wait_for(&format!("{why}.startsWith('pool capped is at its limit of 300 IOPS')"))?;
+    lab.passed("queued_here_is_the_limit_that_binds", &browser.text(why)?);
+    browser.value("location.hash = '#/main'")?;
+    browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
 /// Decisions and their marks in the plots.

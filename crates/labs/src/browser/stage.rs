@@ -23,7 +23,7 @@ pub(super) const MANY: usize = 1_000;
 const LOADED: usize = 100;
 
 /// A goal, a reservation, guarantees, a limit, a second pool: something for every panel. In pool `small` there is a
-/// reservation for 25 times what the device can do.
+/// reservation for 25 times what the device can do, and pool `capped` has a limit below what its device can do.
 const SOME: &str = r#"
 [pools.main]
 latency.target = "12ms"
@@ -34,6 +34,9 @@ emulate = { preset = "ssd", iops = 1000 }
 [pools.small]
 tuning.admission = { kind = "fixed", budget = "4KiB" }
 emulate = { preset = "ssd", iops = 200 }
+[pools.capped]
+limit = { iops = 300 }
+emulate = { preset = "ssd", iops = 6000 }
 [tenants.hopeless]
 reservation = { iops = 5000 }
 [tenants.database]
@@ -51,15 +54,17 @@ shop = { backend = "emulate", size = "64MiB" }
 backup = { backend = "emulate", size = "64MiB" }
 mail = { backend = "emulate", size = "64MiB", pool = "shared" }
 hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
+capped = { backend = "emulate", size = "64MiB", pool = "capped" }
 "#;
 
 /// What each tenant of the small server does: `database` 15 times what is reserved for it.
-const CLIENTS: [(&str, &[&str]); 5] = [
+const CLIENTS: [(&str, &[&str]); 6] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
     ("backup", &["--op", "write", "--block-size", "64k", "--queue-depth", "16"]),
     ("mail", &["--op", "mix", "--queue-depth", "16"]),
     ("hopeless", &["--op", "mix", "--queue-depth", "16"]),
+    ("capped", &["--op", "mix", "--queue-depth", "16"]),
 ];
 
 /// A server and what it was started with.

@@ -2,7 +2,6 @@
 
 import { address } from "./feed.js";
 import { bytes, ms } from "./figures.js";
-import { BLIND } from "./judge.js";
 
 /** Decisions kept, of all subjects together. */
 const KEPT = 1000;
@@ -84,10 +83,11 @@ export class Decisions {
       this.#ends(subject, `${this.newest.get(`${subject} held`)} hold`, "released", "no longer throttled", now);
       this.newest.delete(`${subject} held`);
     }
-    for (const guarantee of tenant.guarantees) {
+    const targets = tenant.lately?.targets.filter((target) => target.kind === "guarantee") ?? [];
+    for (const [i, guarantee] of tenant.guarantees.entries()) {
       const by = guarantee.of === "all" ? "guarantee" : `guarantee of ${guarantee.of}s`;
       if (subject === whole && guarantee.decisions.length > 0) this.#replace(subject, by, guarantee.decisions);
-      else this.#stands(subject, by, guarantee.reason, guarantee.because, now, undefined, many && (!this.begun || BLIND.has(guarantee.reason)));
+      else this.#stands(subject, by, guarantee.reason, guarantee.because, now, undefined, many && (!this.begun || targets[i]?.verdict === "idle"));
     }
     const slots = tenant.slots;
     if (slots && slots.reason) this.#stands(subject, "slots", slots.reason, slots.because, now, undefined, many && !this.begun);

@@ -1,6 +1,12 @@
 // Answers of the server become figures of pools and tenants, with five minutes of history.
 
-import { NO_READS, poolGoals, poolHold, poolWhy, tenantGoals, tenantHold, tenantWhy, worst } from "./judge.js";
+/** Verdicts as the server gives them, the worst first. */
+export const VERDICTS = ["missed", "unachievable", "met", "idle"];
+/** Whether a target is not met. */
+export const isMissed = (target) => target?.verdict === "missed" || target?.verdict === "unachievable";
+/** Of several targets the worst one. */
+const worst = (targets) =>
+  targets.reduce((a, b) => (!a || VERDICTS.indexOf(b.verdict) < VERDICTS.indexOf(a.verdict) ? b : a), null);
 
 /** Samples kept: five minutes at one a second. */
 export const SAMPLES = 300;
@@ -15,46 +21,22 @@ const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * S
 export const address = (pool, tenant) =>
   `#/${encodeURIComponent(pool)}${tenant === undefined ? "" : `/${encodeURIComponent(tenant)}`}`;
 
-/** What was counted since the start. */
-function counted(tenant) {
-  return {
-    requests: tenant.reads_total + tenant.writes_total + tenant.flushes_total + tenant.metas_total,
-    bytes: tenant.read_bytes_total + tenant.write_bytes_total,
-    errors: tenant.errors_total,
-    reserved: tenant.by_reservation_total,
-    weighted: tenant.by_weight_total,
-    waits: tenant.latency.count,
-    queue: tenant.queue_latency.sum_s,
-    device: tenant.device_latency.sum_s,
-    response: tenant.latency.sum_s,
-  };
-}
-
-function add(a, b) {
-  const sum = {};
-  for (const key in b) sum[key] = (a[key] ?? 0) + b[key];
-  return sum;
-}
-
-/** What was done between two counts. */
-function worked(was, is, seconds) {
-  if (!was) return null;
-  const grown = (key) => Math.max(0, is[key] - was[key]);
-  const waits = grown("waits");
-  const mean = (key) => (waits > 0 ? (grown(key) * 1e3) / waits : NaN);
-  return {
-    iops: grown("requests") / seconds,
-    bytes: grown("bytes") / seconds,
-    errors: grown("errors"),
-    reserved: grown("reserved") / seconds,
-    weighted: grown("weighted") / seconds,
-    queue: mean("queue"),
-    device: mean("device"),
-    response: mean("response"),
-  };
-}
-
 const or = (value) => value ?? NaN;
+
+/** What a pool or tenant got, its verdicts, and what throttles it. */
+function judged(lately) {
+  const goals = lately?.targets ?? [];
+  const work = lately && {
+    iops: lately.iops,
+    bytes: lately.bytes_per_s,
+    reserved: lately.by_reservation_iops,
+    weighted: lately.by_weight_iops,
+    response: or(lately.latency_ms),
+    queue: or(lately.queue_latency_ms),
+    device: or(lately.device_latency_ms),
+  };
+  return { work, goals, goal: worst(goals), hold: lately?.throttled_by ?? null, why: lately?.because ?? "" };
+}
 
 /** What was guaranteed in a unit, in sum over the directions; NaN without a guarantee. */
 function guaranteed(tenant, unit) {
@@ -71,7 +53,6 @@ export class Feed {
   /** Forgets everything: a server that was started anew begins anew. */
   reset() {
     this.state = null;
-    this.counts = new Map();
     this.subjects = new Map();
     this.histories = new Map();
     this.times = new Float64Array(SAMPLES).fill(NaN);
@@ -81,39 +62,19 @@ export class Feed {
 
   /** Takes an answer that came at `at` (ms of the day's clock). */
   take(state, at) {
-    const was = this.state;
-    if (was && state.uptime_s < was.uptime_s) this.reset();
-    const before = this.state;
-    const seconds = before ? Math.max(1e-3, state.uptime_s - before.uptime_s) : NaN;
-    const previous = new Map();
-    for (const pool of before?.pools ?? []) {
-      for (const tenant of pool.tenants) previous.set(address(pool.name, tenant.name), tenant);
-    }
+    if (this.state && state.uptime_s < this.state.uptime_s) this.reset();
     this.state = state;
     /** Added to a time of the server, in ms, gives one of the clock. */
     this.offset = at - state.uptime_s * 1e3;
     this.slot = this.taken % SAMPLES;
     this.taken += 1;
     this.times[this.slot] = state.uptime_s;
-    const counts = new Map();
     this.subjects = new Map();
-    const lookUp = (id, is) => {
-      counts.set(id, is);
-      return worked(this.counts.get(id), is, seconds);
-    };
     for (const pool of state.pools) {
-      let sum = { requests: 0, bytes: 0, errors: 0, reserved: 0, weighted: 0, waits: 0, queue: 0, device: 0, response: 0 };
-      const tenants = pool.tenants.map((tenant) => {
-        const id = address(pool.name, tenant.name);
-        const count = counted(tenant);
-        sum = add(sum, count);
-        return this.#tenant(pool, tenant, id, lookUp(id, count), previous.get(id));
-      });
-      const id = address(pool.name);
-      this.#pool(pool, id, lookUp(id, sum), tenants, sum.requests);
+      const tenants = pool.tenants.map((tenant) => this.#tenant(pool, tenant));
+      this.#pool(pool, tenants);
       for (const tenant of tenants) this.subjects.set(tenant.id, tenant);
     }
-    this.counts = counts;
     for (const id of this.histories.keys()) {
       if (!this.subjects.has(id)) this.histories.delete(id);
     }
@@ -148,19 +109,18 @@ export class Feed {
     for (const field of FIELDS) history[COLUMN[field] + this.slot] = values[field] ?? NaN;
   }
 
-  #pool(pool, id, work, tenants, requests) {
-    const goals = poolGoals(pool, work);
-    const hold = poolHold(pool, work);
+  #pool(pool, tenants) {
+    const id = address(pool.name);
     const admission = pool.admission;
     const subject = {
-      id, name: pool.name, pool: pool.name, raw: pool, work, goals, goal: worst(goals), hold, tenants, requests,
-      waiting: pool.queued_requests, inside: admission.in_flight_requests, why: poolWhy(pool),
+      id, name: pool.name, pool: pool.name, raw: pool, ...judged(pool.lately), tenants,
+      waiting: pool.queued_requests, inside: admission.in_flight_requests,
     };
     this.subjects.set(id, subject);
     this.#keep(id, {
-      ...work,
+      ...subject.work,
       goalMs: or(pool.latency_target?.target_ms),
-      judgedMs: NO_READS.has(pool.latency_target?.decision?.reason) ? NaN : or(pool.latency_target?.measured_ms),
+      judgedMs: subject.goal?.verdict === "idle" ? NaN : or(pool.latency_target?.measured_ms),
       limitIops: or(pool.limit.iops),
       limitBytes: or(pool.limit.bytes_per_s),
       bound: or(admission.budget_bytes),
@@ -170,16 +130,15 @@ export class Feed {
     });
   }
 
-  #tenant(pool, tenant, id, work, was) {
-    const goals = tenantGoals(tenant, was, work);
-    const hold = tenantHold(tenant, work);
+  #tenant(pool, tenant) {
+    const id = address(pool.name, tenant.name);
     const subject = {
-      id, name: tenant.name, pool: pool.name, raw: tenant, work, goals, goal: worst(goals), hold,
-      waiting: tenant.queued_requests, inside: tenant.in_flight_requests, why: tenantWhy(tenant, hold, pool),
+      id, name: tenant.name, pool: pool.name, raw: tenant, ...judged(tenant.lately),
+      waiting: tenant.queued_requests, inside: tenant.in_flight_requests,
     };
     const slots = tenant.slots;
     this.#keep(id, {
-      ...work,
+      ...subject.work,
       goalMs: or(slots?.target_ms),
       guaranteedIops: guaranteed(tenant, "requests"),
       guaranteedBytes: guaranteed(tenant, "bytes"),

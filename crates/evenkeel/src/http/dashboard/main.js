@@ -2,9 +2,8 @@
 
 import { Decisions } from "./decisions.js";
 import { byId, mark, say } from "./dom.js";
-import { address, Feed } from "./feed.js";
+import { address, Feed, isMissed } from "./feed.js";
 import { clock, count, plural, span } from "./figures.js";
-import { MISSED } from "./judge.js";
 import { Panels, showFacts, showPools, tenantTable, troubles } from "./panels.js";
 import { showPath } from "./path.js";
 import { Plots } from "./plots.js";
@@ -135,14 +134,14 @@ function parts(id) {
   }
 }
 
-/** What is looked at, as it is now; at first the pool that has done most. */
+/** What is looked at, as it is now; at first the pool that does most. */
 function subject() {
   const pools = feed.pools();
   const [name] = parts(looked);
   const found = feed.subjects.get(looked) ?? pools.find((pool) => pool.name === name);
   if (found) return found;
-  const most = pools.reduce((a, b) => (b.requests > a.requests ? b : a), pools[0]);
-  if (most?.requests > 0) looked = most.id;
+  const most = pools.reduce((a, b) => (b.work?.iops > (a.work?.iops ?? 0) ? b : a), pools[0]);
+  if (most?.work?.iops > 0) looked = most.id;
   return most;
 }
 
@@ -188,13 +187,15 @@ function header(state) {
     state.version, `up ${span(state.uptime_s)}`, state.engine, plural(state.connections, "connection"), ...(state.read_only ? ["read-only"] : []),
   ].join(" · "));
   const all = [...feed.subjects.values()];
-  const tally = { met: 0, missed: 0, idle: 0 };
-  for (const goal of all.flatMap((one) => one.goals)) tally[goal.verdict] += 1;
+  const tally = { met: 0, missed: 0, unachievable: 0, idle: 0 };
+  const goals = all.flatMap((one) => one.goals);
+  for (const goal of goals) tally[goal.verdict] += 1;
+  const missed = goals.filter(isMissed).length;
   const held = all.filter((one) => one.hold && !one.tenants).length;
-  const judged = tally.met + tally.missed + tally.idle;
-  say(byId("goals"), `${judged > 0 ? `Goals: ${count(tally.met)} met, ${count(tally.missed)} missed, ${count(tally.idle)} idle` : "No goals"}; ${plural(held, "tenant")} throttled`);
-  mark(byId("goals"), "data-verdict", tally.missed > 0 ? MISSED : null);
-  document.title = tally.missed > 0 ? `✕ ${tally.missed} missed · Evenkeel` : "Evenkeel";
+  const verdicts = Object.entries(tally).map(([verdict, number]) => `${count(number)} ${verdict}`).join(", ");
+  say(byId("goals"), `${goals.length > 0 ? `Goals: ${verdicts}` : "No goals"}; ${plural(held, "tenant")} throttled`);
+  mark(byId("goals"), "data-verdict", missed > 0 ? "missed" : null);
+  document.title = missed > 0 ? `✕ ${missed} missed · Evenkeel` : "Evenkeel";
   const list = byId("troubles");
   const told = troubles(state);
   if ([...list.children].map((item) => item.textContent).join("\n") !== told.join("\n")) {
@@ -207,7 +208,7 @@ function header(state) {
 /** Reads out which goals are newly missed or kept again, and new troubles; not every second. */
 function news(all, troubled) {
   if (Date.now() - newsAt < NEWS_MS) return;
-  const missed = new Set(all.filter((one) => one.goal?.verdict === MISSED).map((one) => one.id));
+  const missed = new Set(all.filter((one) => isMissed(one.goal)).map((one) => one.id));
   const fresh = [...missed].filter((id) => !missedBefore.has(id));
   const over = [...missedBefore].filter((id) => !missed.has(id));
   const names = (ids) => (ids.length > 3 ? plural(ids.length, "goal") : `goal of ${ids.map(readable).join(", ")}`);

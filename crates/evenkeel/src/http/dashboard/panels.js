@@ -1,13 +1,11 @@
 // Everything that is told in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
 
-import { percentiles } from "./feed.js";
+import { isMissed, percentiles, VERDICTS } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
 import { bytes, count, megabytes, ms, NONE, percent, plural, rates, span } from "./figures.js";
-import { MET, MISSED } from "./judge.js";
 import { first, largest, PagedTable } from "./table.js";
 
-const SIGNS = { [MISSED]: "✕", [MET]: "✓" };
-const VERDICTS = [MISSED, MET, "idle"];
+const SIGNS = { missed: "✕", unachievable: "✕", met: "✓" };
 
 const iops = { key: "iops", title: "IOPS", numeric: true, order: largest((row) => row.work?.iops), text: (row) => count(row.work?.iops) };
 const rate = { key: "bytes", title: "MB/s", numeric: true, order: largest((row) => row.work?.bytes), text: (row) => megabytes(row.work?.bytes) };
@@ -30,7 +28,7 @@ function fillResponse(cell, row) {
 
 function fillGoal(cell, row) {
   const goal = row.goal;
-  say(cell, goal ? `${SIGNS[goal.verdict] ?? "·"} ${goal.verdict === MISSED ? "MISSED" : goal.verdict} ${goal.what}` : NONE);
+  say(cell, goal ? `${SIGNS[goal.verdict] ?? "·"} ${isMissed(goal) ? goal.verdict.toUpperCase() : goal.verdict} ${goal.what}` : NONE);
   mark(cell, "data-verdict", goal?.verdict ?? null);
   mark(cell, "title", row.goals.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
 }
@@ -211,7 +209,7 @@ export class Panels {
 }
 
 function poolFacts(pool) {
-  const { admission, limit, goal, slots } = pool.raw;
+  const { admission, limit, latency_target: goal, slots } = pool.raw;
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
@@ -226,7 +224,7 @@ function poolFacts(pool) {
 }
 
 function tenantFacts(tenant, whole, before) {
-  const { qos, limit, throttled: hold, slots, guarantees } = tenant.raw;
+  const { qos, limit, slots, guarantees } = tenant.raw;
   const owner = limit.iops_owner ?? limit.bytes_per_s_owner;
   const facts = [
     ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.priority}, ${tenant.raw.throttle}`],
@@ -241,7 +239,6 @@ function tenantFacts(tenant, whole, before) {
       if (found) facts.push([name, `p50 ${ms(found[0])} ms, p99 ${ms(found[1])} ms, p99.9 ${ms(found[2])} ms, ${since}`]);
     }
   }
-  if (hold) facts.push(["throttled", `${hold.slots} slots (${hold.slots_owner}), each delayed by ${ms(hold.delay_ms)} ms: ${hold.because}`]);
   if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
   for (const guarantee of guarantees) {
     const of = guarantee.of === "all" ? "" : ` of ${guarantee.of}s`;
@@ -264,7 +261,7 @@ export function showPools(pools, chosen) {
   const nav = byId("pools");
   nav.hidden = pools.length < 2;
   keyed(nav, pools, (pool) => pool.id, (pool) => make("a", { href: pool.id }), (link, pool) => {
-    say(link, `${pool.name}${pool.latency_target?.verdict === MISSED ? " ✕" : ""}`);
+    say(link, `${pool.name}${isMissed(pool.goal) ? " ✕" : ""}`);
     mark(link, "aria-current", pool.id === chosen ? "true" : null);
   });
 }

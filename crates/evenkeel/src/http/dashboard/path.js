@@ -68,10 +68,10 @@ function stages(state, pool, subject) {
   const busy = workers.reduce((sum, worker) => sum + worker.busy, 0) / Math.max(1, workers.length);
   const busiest = workers.reduce((a, b) => (b.busy > (a?.busy ?? -1) ? b : a), null);
   const held = pool.tenants.filter((one) => one.hold);
+  // What requests of the subject are queued for: a tenant that nothing throttles by name waits as its pool does.
+  const cause = subject.waiting > 0 ? (subject.hold ?? pool.hold)?.cause ?? "" : null;
   const volumes = state.volumes.filter((volume) => volume.pool === pool.name);
   const connections = tenant ? tenant.raw.connections : pool.tenants.reduce((sum, one) => sum + one.raw.connections, 0);
-  const limitsWait = held.reduce((sum, one) => sum + one.waiting, 0) * 2 > pool.waiting;
-  const budgetWaits = pool.waiting > 0 && admission.budget_bytes !== null && !limitsWait;
   const list = [
     {
       key: "clients", title: "Clients", picture: people(connections),
@@ -89,8 +89,9 @@ function stages(state, pool, subject) {
     {
       key: "tenants", title: pool.raw.scheduler === "mclock" ? "Limits and mClock" : "First come, first served",
       picture: rows(top(pool.tenants.map((one) => ({ part: near(one), held: one.hold !== null }))).filter((one) => one.part > 0)),
-      figure: tenant ? `${count(tenant.waiting)} waiting` : `${count(pool.waiting)} waiting`,
-      waits: tenant ? tenant.hold !== null && tenant.waiting > 0 : limitsWait,
+      figure: `${count(subject.waiting)} queued`,
+      // Of a pool that nothing throttles, requests are queued for limits of its tenants.
+      waits: ["limit", "latency_target", ""].includes(cause),
       notes: tenant
         ? [tenant.hold ? `throttled by ${tenant.hold.by}: ${tenant.hold.how}` : "not throttled", `limit ${rates(tenant.raw.limit.iops, tenant.raw.limit.bytes_per_s)}`]
         : [held.length > 0 ? `${held.length} of ${pool.tenants.length} tenants throttled` : `${plural(pool.tenants.length, "tenant")}, none throttled`,
@@ -104,17 +105,26 @@ function stages(state, pool, subject) {
       picture: own ? tank(own.granted ? Math.min(1, own.used / own.granted) : 0, 0)
         : rows(top(pool.tenants.filter((one) => one.raw.slots?.granted).map((one) => ({ part: Math.min(1, one.raw.slots.used / one.raw.slots.granted), held: one.hold !== null })))),
       figure: own ? `${count(own.used)} of ${own.granted === null ? "any" : count(own.granted)}` : slots.total === null ? "no bound" : `${count(slots.total)} in all`,
-      waits: Boolean(own && tenant.hold?.by === "slots"),
+      waits: cause === "slots",
       notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `goals need ${percent(slots.tightness)} of what there is`,
         slots.exchanged ? `exchange: ${state.exchange?.standing ?? "?"}` : "this host alone"],
+    });
+  }
+  const limit = pool.raw.limit;
+  if (limit.iops || limit.bytes_per_s) {
+    const part = pool.work ? Math.max(limit.iops ? pool.work.iops / limit.iops : 0, limit.bytes_per_s ? pool.work.bytes / limit.bytes_per_s : 0) : 0;
+    list.push({
+      key: "limit", title: "Pool limit", picture: rows([{ part: Math.min(1, part), held: pool.hold?.cause === "pool_limit" }]),
+      figure: rates(limit.iops, limit.bytes_per_s), waits: cause === "pool_limit",
+      notes: [`${percent(part)} of it used`, pool.hold?.cause === "pool_limit" ? `set by ${pool.hold.by}` : ""],
     });
   }
   const full = admission.budget_bytes ? Math.min(1, admission.in_flight_bytes / admission.budget_bytes) : 0;
   list.push({
     key: "admission", title: `Admission: ${admission.kind}`, picture: tank(full, pool.waiting),
     figure: admission.budget_bytes === null ? "no bound" : `${bytes(admission.in_flight_bytes)} of ${bytes(admission.budget_bytes)}`,
-    waits: budgetWaits || Boolean(pool.hold && pool.hold.by === "operator"),
-    notes: [admission.reason, rates(pool.raw.limit.iops, pool.raw.limit.bytes_per_s) === "none" ? "" : `pool limit ${rates(pool.raw.limit.iops, pool.raw.limit.bytes_per_s)}`],
+    waits: cause === "admission",
+    notes: [admission.reason],
   });
   const backends = [...new Set(volumes.map((volume) => volume.backend))].join(", ");
   list.push({
@@ -132,7 +142,7 @@ function create(stage) {
     title: make("h3"),
     figure: make("p", { className: "figure" }),
     notes: [make("p", { className: "note" }), make("p", { className: "note" })],
-    waits: make("p", { className: "waits-here" }),
+    waits: make("p", { className: "queued-here" }),
   };
   node.dataset.stage = stage.key;
   const { title, picture, figure, notes, waits } = node.parts;
@@ -148,7 +158,7 @@ function update(node, stage) {
     say(note, stage.notes[i] ?? "");
     mark(note, "title", stage.notes[i] || null);
   });
-  say(waits, stage.waits ? "waits here" : "");
+  say(waits, stage.waits ? "queued here" : "");
   node.classList.toggle("waiting", Boolean(stage.waits));
   picture.replaceChildren(...stage.picture);
 }

@@ -1,7 +1,7 @@
 //! Figures in few characters.
 
 /// A count or rate in at most six: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
-pub(super) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     match value {
         v if v < 0.05 => "0".into(),
         v if v < 9.95 => format!("{v:.1}"),
@@ -13,7 +13,7 @@ pub(super) fn count(value: f64) -> String {
 }
 
 /// Bytes per second as MB/s, in at most six.
-pub(super) fn megabytes(bytes_per_s: f64) -> String {
+pub fn megabytes(bytes_per_s: f64) -> String {
     match bytes_per_s / 1e6 {
         v if v < 0.005 => "0".into(),
         v if v < 9.995 => format!("{v:.2}"),
@@ -23,7 +23,7 @@ pub(super) fn megabytes(bytes_per_s: f64) -> String {
 }
 
 /// Milliseconds, to three digits, in at most six.
-pub(super) fn ms(value: f64) -> String {
+pub fn ms(value: f64) -> String {
     match value {
         v if v < 0.0005 => "0".into(),
         v if v < 0.9995 => format!("{v:.3}"),
@@ -34,8 +34,13 @@ pub(super) fn ms(value: f64) -> String {
     }
 }
 
+/// Milliseconds as a setting says them: `20`, `0.5`.
+pub fn short(ms: f64) -> String {
+    format!("{}", (ms * 1e3).round() / 1e3)
+}
+
 /// Bytes in binary units, as budgets are.
-pub(super) fn bytes(value: u64) -> String {
+pub fn bytes(value: u64) -> String {
     match value {
         v if v < 1 << 10 => format!("{v} B"),
         v if v < 1 << 20 => format!("{} KiB", v >> 10),
@@ -46,7 +51,7 @@ pub(super) fn bytes(value: u64) -> String {
 }
 
 /// A time of running: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
-pub(super) fn uptime(seconds: f64) -> String {
+pub fn uptime(seconds: f64) -> String {
     let minutes = (seconds / 60.0) as u64;
     match minutes {
         0 | 1 => format!("{seconds:.0} s"),
@@ -57,7 +62,7 @@ pub(super) fn uptime(seconds: f64) -> String {
 }
 
 /// A rate that was set: requests, bytes or both.
-pub(super) fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
+pub fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     let iops = iops.map(|iops| format!("{} IOPS", count(iops as f64)));
     let bytes = bytes_per_s.map(|rate| format!("{} MB/s", megabytes(rate as f64)));
     match (iops, bytes) {

@@ -1,0 +1,372 @@
+//! Verdicts: whether targets are met, what a tenant or pool got lately, and what throttles it.
+//!
+//! Computed here alone, from counts at both ends of a window and the records of its end. API, metrics, `top` and dashboard
+//! show what comes out.
+
+use evenkeel_control::pool::TenantView;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::explain;
+use crate::figures::{bytes, count, megabytes, ms, rates, short};
+use crate::state::{LatencyTargetState, LimitState, PoolState, TenantState};
+
+/// A rate of so much of its limit is at the limit: counts of a window are never exact.
+pub const AT_LIMIT: f64 = 0.95;
+/// So much of a guarantee or reservation meets it, for the same reason.
+pub const AS_GUARANTEED: f64 = 0.98;
+/// Requests of a tenant that are queued in the mean when it asks for more than it gets. A client that sends one request after
+/// another has at most one; from a half on it waits longer for its turn than for the device.
+const BACKLOG: f64 = 0.5;
+
+/// Whether a target is met. The worst is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is not.
+    Missed,
+    /// It is not, and the controller has done all that it may.
+    Unachievable,
+    /// It is.
+    Met,
+    /// Nothing was asked for, or less than the target, or nothing is known at present.
+    Idle,
+}
+
+impl Verdict {
+    /// As text shows it: what is missed in capitals, to be found without colour.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Missed => "MISSED",
+            Self::Unachievable => "UNACHIEVABLE",
+            Self::Met => "met",
+            Self::Idle => "idle",
+        }
+    }
+
+    /// Whether the target is not met, for whatever reason.
+    pub const fn is_missed(self) -> bool {
+        matches!(self, Self::Missed | Self::Unachievable)
+    }
+}
+
+/// What a target is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A latency.
+    Latency,
+    /// A throughput guarantee.
+    Guarantee,
+    /// A reservation.
+    Reservation,
+}
+
+/// A target with its verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Target {
+    /// As text: `p99 < 20 ms`, `300 IOPS`, `50.0 MB/s read`.
+    pub what: String,
+    /// What it is about.
+    pub kind: Kind,
+    /// Whether it is met.
+    pub verdict: Verdict,
+}
+
+/// What binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The latency target of the pool: the tenant is noisy.
+    LatencyTarget,
+    /// The tenant's limit.
+    Limit,
+    /// The slots granted to the tenant.
+    Slots,
+    /// The pool's limit.
+    PoolLimit,
+    /// The budget of admission control.
+    Admission,
+}
+
+/// What throttles a tenant or pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ThrottledBy {
+    /// The owner of what binds: `operator`, `response`, `throughput`, `slots`, or the kind of admission control.
+    pub by: String,
+    /// What binds.
+    pub cause: Cause,
+    /// How much is allowed: `400 IOPS`, `256 KiB`.
+    pub how: String,
+    /// Why, as a sentence.
+    pub because: String,
+}
+
+/// What a tenant or pool got within a window, its verdicts, and what throttles it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Lately {
+    /// Length of the window.
+    pub window_s: f64,
+    /// Requests completed per second.
+    pub iops: f64,
+    /// Payload bytes per second.
+    pub bytes_per_s: f64,
+    /// Requests per second that were dispatched for the reservation.
+    pub by_reservation_iops: f64,
+    /// Requests per second that were dispatched by weight.
+    pub by_weight_iops: f64,
+    /// Requests that the device failed.
+    pub errors: u64,
+    /// Mean latency; `null` if nothing completed.
+    pub latency_ms: Option<f64>,
+    /// The part of it in the queue.
+    pub queue_latency_ms: Option<f64>,
+    /// The part of it in the device.
+    pub device_latency_ms: Option<f64>,
+    /// Targets with their verdicts.
+    pub targets: Vec<Target>,
+    /// What throttles it; of a tenant its pool's limit, too, but not the pool's admission control.
+    pub throttled_by: Option<ThrottledBy>,
+    /// The newest reason on record, as a sentence.
+    pub because: String,
+}
+
+/// Counters of a tenant at one moment, or what they have grown by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    /// Requests completed.
+    pub requests: u64,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// Requests dispatched for the reservation.
+    pub by_reservation: u64,
+    /// Requests dispatched by weight.
+    pub by_weight: u64,
+    /// Requests that the device failed.
+    pub errors: u64,
+    /// Latencies in the sums below.
+    pub latencies: u64,
+    /// Sum of latencies.
+    pub latency_s: f64,
+    /// The part of it in the queue.
+    pub queue_s: f64,
+    /// The part of it in the device.
+    pub device_s: f64,
+    /// Seconds in which its latency target was judged.
+    pub windows: u64,
+    /// Of those, seconds that violated it.
+    pub violated: u64,
+    /// Requests queued; of a window the fewer of those at its two ends.
+    pub queued: u64,
+}
+
+impl From<&TenantView<'_>> for Counts {
+    fn from(view: &TenantView<'_>) -> Self {
+        let stats = view.stats;
+        Self {
+            requests: stats.reads + stats.writes + stats.flushes + stats.metas,
+            bytes: stats.read_bytes + stats.write_bytes,
+            by_reservation: stats.by_reservation,
+            by_weight: stats.by_weight,
+            errors: stats.errors,
+            latencies: stats.latency.count(),
+            latency_s: stats.latency.sum().as_secs_f64(),
+            queue_s: stats.queue_latency.sum().as_secs_f64(),
+            device_s: stats.device_latency.sum().as_secs_f64(),
+            windows: view.granted.windows,
+            violated: view.granted.violated,
+            queued: view.queued as u64,
+        }
+    }
+}
+
+impl Counts {
+    /// What was counted since `was`. A counter that began anew has not grown.
+    #[must_use]
+    pub fn since(&self, was: &Self) -> Self {
+        let mut grown = self.with(was, u64::saturating_sub, |is, was| (is - was).max(0.0));
+        grown.queued = self.queued.min(was.queued);
+        grown
+    }
+
+    fn plus(&self, other: &Self) -> Self {
+        self.with(other, |a, b| a + b, |a, b| a + b)
+    }
+
+    fn with(&self, other: &Self, count: fn(u64, u64) -> u64, time: fn(f64, f64) -> f64) -> Self {
+        Self {
+            requests: count(self.requests, other.requests),
+            bytes: count(self.bytes, other.bytes),
+            by_reservation: count(self.by_reservation, other.by_reservation),
+            by_weight: count(self.by_weight, other.by_weight),
+            errors: count(self.errors, other.errors),
+            latencies: count(self.latencies, other.latencies),
+            latency_s: time(self.latency_s, other.latency_s),
+            queue_s: time(self.queue_s, other.queue_s),
+            device_s: time(self.device_s, other.device_s),
+            windows: count(self.windows, other.windows),
+            violated: count(self.violated, other.violated),
+            queued: count(self.queued, other.queued),
+        }
+    }
+
+    fn lately(&self, window_s: f64) -> Lately {
+        let per_s = |count: u64| count as f64 / window_s;
+        let mean = |sum_s: f64| (self.latencies > 0).then(|| sum_s * 1e3 / self.latencies as f64);
+        Lately {
+            window_s,
+            iops: per_s(self.requests),
+            bytes_per_s: per_s(self.bytes),
+            by_reservation_iops: per_s(self.by_reservation),
+            by_weight_iops: per_s(self.by_weight),
+            errors: self.errors,
+            latency_ms: mean(self.latency_s),
+            queue_latency_ms: mean(self.queue_s),
+            device_latency_ms: mean(self.device_s),
+            ..Lately::default()
+        }
+    }
+}
+
+/// Of a latency target, by its figure as last measured and the name of the newest decision's reason.
+pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdict {
+    match (measured_ms, reason) {
+        // The figure is from before the last reads stopped.
+        (None, _) | (_, "not_enough_data" | "idle" | "signal_lost") => Verdict::Idle,
+        (Some(measured), _) if measured <= target_ms => Verdict::Met,
+        (_, "unachievable") => Verdict::Unachievable,
+        _ => Verdict::Missed,
+    }
+}
+
+/// Of a pool's latency target, whether or not there were requests just now.
+pub fn latency_target(target: &LatencyTargetState) -> Verdict {
+    let reason = target.decision.as_ref().map_or("", |decision| decision.reason.as_str());
+    latency(target.target_ms, target.measured_ms, reason)
+}
+
+/// Of a throughput guarantee, likewise. Less than guaranteed is idle if the tenant asked for no more.
+pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdict {
+    match (measured, reason) {
+        (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => Verdict::Idle,
+        (Some(measured), _) if measured >= AS_GUARANTEED * guaranteed => Verdict::Met,
+        (_, "unachievable" | "at_ceiling" | "no_solution") => Verdict::Unachievable,
+        _ => Verdict::Missed,
+    }
+}
+
+/// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work`: what each tenant did within the window, in their order;
+/// `None` for a tenant that is newer.
+pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
+    let sum = work.iter().flatten().fold(Counts::default(), |sum, one| sum.plus(one));
+    let mut lately = sum.lately(window_s);
+    let limit = at_limit(&pool.limit, &lately).map(|(by, how)| {
+        let because = explain::at_limit(&format!("pool {}", pool.name), &how, &by);
+        ThrottledBy { by, cause: Cause::PoolLimit, how, because }
+    });
+    let admission = &pool.admission;
+    let budget = admission.budget_bytes.filter(|_| limit.is_none()).map(bytes).map(|how| {
+        let (by, because) = (admission.kind.clone(), explain::at_budget(&how, &admission.reason));
+        ThrottledBy { by, cause: Cause::Admission, how, because }
+    });
+    let whole = limit.as_ref().or(budget.as_ref());
+    // Requests that wait for what throttles their tenant, and not for the pool.
+    let mut elsewhere = 0;
+    for (tenant, work) in pool.tenants.iter_mut().zip(work) {
+        tenant.lately = work.as_ref().map(|work| of_tenant(tenant, work, window_s, whole));
+        let by = tenant.lately.as_ref().and_then(|lately| lately.throttled_by.as_ref());
+        elsewhere += by.filter(|by| by.cause != Cause::PoolLimit).map_or(0, |_| tenant.queued_requests);
+    }
+    let target = pool.latency_target.as_ref();
+    lately.targets.extend(target.map(|target| Target {
+        what: format!("{} < {} ms", target.percentile, short(target.target_ms)),
+        kind: Kind::Latency,
+        verdict: if lately.iops > 0.0 { latency_target(target) } else { Verdict::Idle },
+    }));
+    let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
+    let at_limit = limit.as_ref().map(|limit| limit.because.as_str());
+    lately.because = explain::pool(at_limit, decided, &admission.reason);
+    lately.throttled_by = limit.or(budget.filter(|_| pool.queued_requests > elsewhere));
+    pool.lately = Some(lately);
+}
+
+/// `whole`: what its pool's requests wait for, if they wait.
+fn of_tenant(tenant: &TenantState, work: &Counts, window_s: f64, whole: Option<&ThrottledBy>) -> Lately {
+    let lately = work.lately(window_s);
+    let targets = targets(tenant, work, &lately);
+    let waits = explain::queued(tenant.queued_requests, whole.map(|whole| whole.because.as_str()));
+    let limit = whole.filter(|whole| whole.cause == Cause::PoolLimit && tenant.queued_requests > 0);
+    let at_pool = || limit.map(|limit| ThrottledBy { because: waits.clone(), ..limit.clone() });
+    let throttled_by = throttled_by(tenant, &lately).or_else(at_pool);
+    let decided = tenant.guarantees.first().map(|guarantee| &guarantee.because);
+    let decided = decided.or(tenant.slots.as_ref().map(|slots| &slots.because)).filter(|because| !because.is_empty());
+    let because = throttled_by.as_ref().map(|by| &by.because).or(decided).unwrap_or(&waits).clone();
+    Lately { targets, throttled_by, because, ..lately }
+}
+
+fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> {
+    let mut targets = Vec::new();
+    if let Some((slots, target_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.target_ms?))) {
+        let verdict = match (work.windows, work.violated) {
+            (0, 0) => Verdict::Idle,
+            (_, 0) => Verdict::Met,
+            _ if slots.reason == "unachievable" => Verdict::Unachievable,
+            _ => Verdict::Missed,
+        };
+        let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
+        targets.push(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict });
+    }
+    targets.extend(tenant.guarantees.iter().map(|of| {
+        let guaranteed = of.guaranteed_per_s as f64;
+        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + "/s" };
+        let what = if of.of == "all" { unit } else { format!("{unit} {}", of.of) };
+        let verdict = guarantee(guaranteed, of.measured_per_s, &of.reason);
+        Target { what, kind: Kind::Guarantee, verdict }
+    }));
+    // One that had nothing queued would have got more, had it asked.
+    let waited = if work.queue_s > 0.0 { work.queue_s >= BACKLOG * lately.window_s } else { work.queued > 0 };
+    let asks_for_more = tenant.queued_requests > 0 && waited;
+    let qos = &tenant.qos;
+    let iops = qos.reservation_iops.map(|reserved| (reserved, lately.iops, rates(Some(reserved), None)));
+    let bytes = qos.reservation_bytes_per_s.map(|rate| (rate, lately.bytes_per_s, rates(None, Some(rate))));
+    targets.extend(iops.into_iter().chain(bytes).map(|(reserved, got, what)| {
+        let verdict = match asks_for_more {
+            _ if got >= AS_GUARANTEED * reserved as f64 => Verdict::Met,
+            true => Verdict::Missed,
+            false => Verdict::Idle,
+        };
+        Target { what, kind: Kind::Reservation, verdict }
+    }));
+    targets
+}
+
+/// What throttles a tenant by name; the strictest first.
+fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
+    if let Some(throttled) = &tenant.throttled {
+        let by = throttled.slots_owner.clone();
+        let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
+        let because = explain::throttled_for_target(&by, &throttled.because);
+        return Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because });
+    }
+    if let Some((by, how)) = at_limit(&tenant.limit, lately) {
+        let guarantee = tenant.guarantees.iter().find(|guarantee| guarantee.binding == by);
+        let because =
+            guarantee.map_or_else(|| explain::at_limit("it", &how, &by), |guarantee| guarantee.because.clone());
+        return Some(ThrottledBy { by, cause: Cause::Limit, how, because });
+    }
+    let slots = tenant.slots.as_ref()?;
+    let granted = slots.granted.filter(|&granted| slots.used >= AT_LIMIT * granted)?;
+    let (by, how, because) = ("slots".into(), format!("{granted:.1} slots"), slots.because.clone());
+    Some(ThrottledBy { by, cause: Cause::Slots, how, because })
+}
+
+/// The limit that the rate has come up to: its owner and how much it is.
+fn at_limit(limit: &LimitState, lately: &Lately) -> Option<(String, String)> {
+    let is_at = |limit: Option<u64>, rate: f64| limit.is_some_and(|limit| rate >= AT_LIMIT * limit as f64);
+    let owner = |owner: &Option<String>| owner.clone().unwrap_or_else(|| "operator".into());
+    if is_at(limit.iops, lately.iops) {
+        return Some((owner(&limit.iops_owner), rates(limit.iops, None)));
+    }
+    is_at(limit.bytes_per_s, lately.bytes_per_s)
+        .then(|| (owner(&limit.bytes_per_s_owner), rates(None, limit.bytes_per_s)))
+}
