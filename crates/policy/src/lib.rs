@@ -11,6 +11,7 @@
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
 //! | [`mod@explain`] | every sentence about a decision |
 //! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
+//! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools |
@@ -28,6 +29,7 @@ pub mod config;
 pub mod device;
 pub mod disk;
 pub mod document;
+pub mod effective;
 mod emulate;
 pub mod exchange;
 pub mod explain;
