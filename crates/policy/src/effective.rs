@@ -186,6 +186,9 @@ impl From<Problem> for Missing {
 /// What neither program enforces: each has noted what it leaves to the other.
 pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
     let mut notes = serve.0.uncovered(guard.1);
+    if !serve.0.rows.is_empty() {
+        notes.iter_mut().for_each(|note| note.message += "; no volume of this file belongs to it");
+    }
     let known: BTreeSet<String> = notes.iter().map(|note| note.key.clone()).collect();
     let is_new = |note: &Problem| !known.contains(&note.key) && !known.contains(owner(&note.key));
     notes.extend(guard.0.uncovered(serve.1).into_iter().filter(is_new));
@@ -326,7 +329,7 @@ pub fn served(config: &Config) -> Enforced {
     let mut scheduled: Vec<(Option<&str>, &Pool)> = Vec::new();
     for (name, tenants) in &pools {
         let Some(pool) = config.pools.get(*name) else { continue };
-        of_pool(config, name, pool, &(tenants | &by_client), &mut out);
+        of_pool(config, (name, pool), tenants.union(&by_client), &mut out);
         if pool.tuning.scheduler == Scheduler::Mclock {
             tenants.difference(&by_client).for_each(|tenant| of_tenant(config, tenant, (Some(name), pool), &mut out));
             scheduled.push(((pools.len() == 1).then_some(name), pool));
@@ -338,14 +341,19 @@ pub fn served(config: &Config) -> Enforced {
     out
 }
 
-fn of_pool(config: &Config, name: &str, pool: &Pool, tenants: &BTreeSet<&str>, out: &mut Enforced) {
+fn of_pool<'n>(
+    config: &Config,
+    (name, pool): (&str, &Pool),
+    tenants: impl Iterator<Item = &'n &'n str> + Clone,
+    out: &mut Enforced,
+) {
     let row = |precedence, setting| Row::of_pool(name, Enforcement::Queue, precedence, setting);
     if !pool.limit.rates().is_unset() {
         let limit = row(Some(Precedence::PoolLimit), format!("limit {}", pool.limit.rates()));
         out.rows.push(limit.by("the pool's requests", "requests of all tenants"));
     }
     if let Some(target) = pool.latency {
-        let throttles = tenants.iter().filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.throttle)));
+        let throttles = tenants.filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.throttle)));
         let target = row(Some(Precedence::Latency), latency(target, Of::Reads));
         out.rows.push(target.by("reads of tenants that are not noisy", throttled("requests of", throttles)));
     }

@@ -2,18 +2,16 @@
 
 use super::*;
 
-fn rows(text: &str) -> Vec<(Option<String>, Option<String>, String, Option<usize>)> {
+/// Tenant, pool, setting and rank.
+type Short = (Option<String>, Option<String>, String, Option<usize>);
+
+fn rows(text: &str) -> Vec<Short> {
     let config = Config::parse(text, "test").expect("valid");
     let rows = served(&config).rows.into_iter();
     rows.map(|row| (row.tenant, row.pool, row.setting, row.precedence.map(Precedence::rank))).collect()
 }
 
-fn row(
-    tenant: &str,
-    pool: &str,
-    setting: &str,
-    rank: usize,
-) -> (Option<String>, Option<String>, String, Option<usize>) {
+fn row(tenant: &str, pool: &str, setting: &str, rank: usize) -> Short {
     let named = |name: &str| (name != "all").then(|| name.to_owned());
     (named(tenant), named(pool), setting.into(), (rank > 0).then_some(rank))
 }

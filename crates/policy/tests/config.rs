@@ -266,7 +266,7 @@ fn rules_beyond_types_are_checked_in_place() {
             &["[pools.main.emulate]"],
         ),
         ("[volumes.a]\nsize = 0\n".into(), "2:1: volumes.a.size", &["greater than 0"]),
-        ("[volumes.\"../a\"]\nsize = 512\n".into(), "1:10: volumes.../a", &["usable name"]),
+        ("[volumes.\"../a\"]\nsize = 512\n".into(), "1:10: volumes.\"../a\"", &["usable name"]),
         (
             "[volumes.a]\npath = \"x\"\nsize=512\n[volumes.b]\npath = \"x\"\nsize=512\n".into(),
             "5:1: volumes.b.path",

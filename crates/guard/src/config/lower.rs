@@ -51,6 +51,7 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
     let mut lowering = Lowering {
         pools: &pools,
         tenants: &tenants,
+        clients: tenants.iter().filter(|(_, tenant)| tenant.matches.iter().any(is_client)).collect(),
         served: volumes.into_values().map(|volume| volume.pool).collect(),
         document,
         lowered,
@@ -75,6 +76,8 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
 struct Lowering<'f, 'd> {
     pools: &'f BTreeMap<String, Pool>,
     tenants: &'f BTreeMap<String, Tenant>,
+    /// Those that name clients of targets.
+    clients: Vec<(&'f String, &'f Tenant)>,
     /// Pools that volumes of `evenkeel serve` are on.
     served: BTreeSet<String>,
     document: &'d Document<'d>,
@@ -109,12 +112,14 @@ const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
 
+fn throttle_on(tenant: &Tenant, pool: Option<&str>) -> Throttle {
+    let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
+    own.unwrap_or(tenant.throttle)
+}
+
 /// Whether clients are throttled, on one pool or on those for which no tenant has other settings.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
-    let on = |tenant: &Tenant| {
-        let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
-        own.unwrap_or(tenant.throttle)
-    };
+    let on = |tenant| throttle_on(tenant, pool);
     let mut by_entry: Vec<(Match, Throttle)> = Vec::new();
     for tenant in tenants.values() {
         let clients = tenant.matches.iter().filter(|entry| is_client(entry));
@@ -343,16 +348,18 @@ impl<'f> Lowering<'f, '_> {
     }
 
     fn row_of_packets(&mut self, name: &str, target: Latency, devices: &[&str]) {
-        let clients = self.tenants.iter().filter(|(_, tenant)| tenant.matches.iter().any(is_client));
-        let others = self.tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, |tenant| tenant.on(name).throttle);
-        let all = clients.clone().map(|(tenant, settings)| (tenant.as_str(), settings.on(name).throttle));
-        let rest = if clients.clone().next().is_some() { "other clients" } else { "clients" };
-        let throttled = throttled("packets to", all.chain([(rest, others)]));
+        let on = |tenant| throttle_on(tenant, Some(name));
+        let named = self.clients.iter().map(|(tenant, settings)| (tenant.as_str(), on(settings)));
+        let others = if self.clients.is_empty() { "clients" } else { "other clients" };
+        let others = (others, self.tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, on));
+        let throttled = throttled("packets to", named.chain([others]));
         let by = if target.percentile == Percentile::Mean { "diskstats" } else { "block tracepoints" };
         let of = if devices.is_empty() { name.to_owned() } else { listed(devices) };
         let row = Row::of_pool(name, Enforcement::Packets, Some(Precedence::Latency), latency(target, Of::Reads));
         let enforced = &mut self.lowered.config.enforced;
-        enforced.tenants.extend(clients.map(|(tenant, _)| tenant.clone()));
+        if self.lowered.config.resources.is_empty() {
+            enforced.tenants.extend(self.clients.iter().map(|(tenant, _)| (*tenant).clone()));
+        }
         enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
     }
 
