@@ -29,6 +29,7 @@ pub mod exchange;
 pub mod histogram;
 mod invalid;
 pub mod limits;
+pub mod log;
 pub mod mclock;
 pub mod placement;
 pub mod pool;

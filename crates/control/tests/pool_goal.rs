@@ -92,7 +92,7 @@ impl Bench {
     }
 
     fn reason(&self) -> Reason {
-        self.pool.goal().unwrap().decision.unwrap().reason
+        self.pool.goal().unwrap().records.last().unwrap().decision.reason
     }
 
     fn hold_of(&self, tenant: TenantId) -> Option<evenkeel_control::pool::Hold> {
@@ -116,7 +116,7 @@ fn who_writes_much_while_reads_are_late_is_held_back_with_its_reason() {
     assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
     let told = bench.pool.goal().unwrap();
     assert_eq!(told.measured, Some(Duration::from_millis(40)));
-    let kinds: Vec<&str> = told.records.iter().map(|record| record.reason.name()).collect();
+    let kinds: Vec<&str> = told.records.iter().map(|record| record.decision.reason.name()).collect();
     assert_eq!(kinds[..2], ["under_target", "reads_over_target"], "{kinds:?}");
     assert!(told.records.iter().all(|record| record.times > 0 && record.from <= record.until));
 }
@@ -283,15 +283,15 @@ fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
 fn another_goal_goes_on_with_what_is_known_and_other_settings_begin_anew() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
-    let decisions = bench.pool.goal().unwrap().records.len();
+    let decisions = bench.pool.goal().unwrap().records.iter().len();
     bench.pool.reconfigure(at(bench.now_ms), config(30));
     let view = bench.pool.goal().unwrap();
-    assert_eq!((view.config.response.goal, view.records.len()), (Duration::from_millis(30), decisions));
+    assert_eq!((view.config.response.goal, view.records.iter().len()), (Duration::from_millis(30), decisions));
     assert!(bench.hold_of(bench.writer).is_some());
     let mut other = config(30);
     other.goal.as_mut().unwrap().load = goal::Load::All;
     bench.pool.reconfigure(at(bench.now_ms), other);
-    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().unwrap().records.is_empty());
+    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().unwrap().records.last().is_none());
 }
 
 #[test]

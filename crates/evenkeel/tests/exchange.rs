@@ -219,7 +219,7 @@ impl Guard {
 
     fn shares(&self) -> bool {
         let state = self.state();
-        state["exchange"]["standing"] == "shared" && state["arrays"][0]["exchanged"] == true
+        state["exchange"]["standing"] == "shared" && state["pools"][0]["exchanged"] == true
     }
 }
 
@@ -243,14 +243,14 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
         agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
     });
     let metrics = http(&agents[0].1, "GET", "/metrics", &[], "").body;
-    for metric in ["evenkeel_guard_exchange_connected 1", "evenkeel_guard_array_exchanged{array=\"san\"} 1"] {
+    for metric in ["evenkeel_guard_exchange_connected 1", "evenkeel_guard_slots_exchanged{pool=\"san\"} 1"] {
         assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
     }
     etcd.kill();
     wait("each decides alone", || {
         agents.iter().all(|agent| {
             let state = agent.state();
-            state["exchange"]["standing"] == "lost" && state["arrays"][0]["exchanged"] == false
+            state["exchange"]["standing"] == "lost" && state["pools"][0]["exchanged"] == false
         })
     });
     etcd.restart();

@@ -131,7 +131,7 @@ fn a_dry_run_decides_answers_and_stops() {
         assert!(std::time::Instant::now() < deadline, "no ticks: {}", state());
     }
     let state = state();
-    assert_eq!((&state["acting"], &state["resources"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
+    assert_eq!((&state["acting"], &state["pools"][0]["target_ms"]), (&Value::from(false), &Value::from(15.0)));
     assert!(text(&agent.ask(&["status"]).stdout).contains("--dry-run"));
     let why = text(&agent.ask(&["why", "nothing-served"]).stdout);
     assert!(why.contains("nothing-served: no read that counts has been seen yet"), "{why}");
@@ -151,11 +151,11 @@ fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
     let deadline = Instant::now() + Duration::from_secs(20);
-    while state()["osds"][0]["standing"] != "absent" || state()["ticks_total"] == 0 {
+    while state()["pools"][0]["condition"] != "absent" || state()["ticks_total"] == 0 {
         assert!(Instant::now() < deadline, "{}", state());
     }
     let state = state();
-    assert_eq!(state["osds"][0]["name"], "osd.3");
+    assert_eq!(state["pools"][0]["name"], "osd.3");
     assert!(state["map_age_s"].is_null() && state["interval_ms"] == 20.0, "{state}");
     assert_eq!(state["notes"], serde_json::json!([]));
     agent.stop();

@@ -11,10 +11,11 @@
 
 use std::fmt::Write as _;
 use std::hint::black_box;
+use std::path::Path;
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_guard::config::Abilities;
-use evenkeel_guard::discovery::{KnownBy, Link, Map, Server};
+use evenkeel_guard::discovery::{KnownBy, Link, Map, Roots, Server};
 use evenkeel_guard::sensor::Source;
 use evenkeel_guard::sensor::diskstats::DeviceNumber;
 use evenkeel_guard::{Agent, Config};
@@ -70,7 +71,7 @@ fn main() {
             let _ = writeln!(text, "[pools.vg{n}]\nlatency.target = \"15ms\"");
         }
         let config = Config::parse(&text, "bench", Abilities { tracepoints: false }).expect("valid");
-        let mut agent = Agent::new(config).expect("valid");
+        let mut agent = Agent::open(&config, &Roots::under(Path::new("none")), Path::new("none")).expect("valid");
         let map = map(resources);
         let started = cpu_time();
         agent.follow(map);
@@ -84,12 +85,13 @@ fn main() {
             std::fs::write(&path, statistics(resources, tick)).expect("written");
             let started = cpu_time();
             let now = Instant::ZERO + Duration::from_millis(100 * tick);
-            agent.tick(now, source.read().expect("read")).expect("the kernel's format");
-            black_box(agent.holds());
+            let errors = agent.tick(now, source.read().expect("read"), None);
+            assert!(errors.is_empty(), "{errors:?}");
+            black_box(agent.packets.holds());
             // At the first one all devices are new.
             *if tick == 0 { &mut first } else { &mut spent } += cpu_time() - started;
             // As reads stay slow, throttles are lifted and put in turn.
-            held = held.max(agent.holds().len());
+            held = held.max(agent.packets.holds().len());
         }
         assert!(held as u32 > resources * CLIENTS / 2, "most clients are throttled");
         let mean_ms = spent.as_secs_f64() * 1e3 / (TICKS - 1) as f64;

@@ -1,4 +1,4 @@
-//! The agent that keeps goals on storage people already have.
+//! The agent that keeps latency targets and guarantees on storage people already have.
 //!
 //! ```text
 //!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, nftables
@@ -23,6 +23,8 @@ mod fake_osd;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod journal;
+pub mod loops;
+pub mod points;
 pub mod preflight;
 pub mod sensor;
 pub mod sentinel;

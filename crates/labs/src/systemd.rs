@@ -236,7 +236,7 @@ fn ceph() -> Result<String> {
     write("/etc/evenkeel/guard.toml", "[pools.ceph]\ndevices = [\"osd:*\"]\n")?;
     let osd = || -> Result<Value> {
         let state: Value = serde_json::from_str(&tool(PROGRAM, &["guard", "status", "--json"])?)?;
-        Ok(state["osds"][0].clone())
+        Ok(state["pools"][0].clone())
     };
     systemctl(&["start", GUARD])?;
     let without = osd()?;

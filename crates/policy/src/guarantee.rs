@@ -1,13 +1,15 @@
 //! Throughput guarantees of tenants: in the controller's words, and as records.
 
-use evenkeel_control::pool::guarantee::{Goals, Record, View};
+use evenkeel_control::log::Entry;
+use evenkeel_control::pool::guarantee::{Decision, Goals, View};
 use evenkeel_control::throughput::{self, Rate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Direction, Guarantee};
+use crate::decision::{DecisionRecord, Unit};
 use crate::explain;
-use crate::state::{GuaranteeDecision, GuaranteeState};
+use crate::state::GuaranteeState;
 use crate::units::{Bytes, Duration, Rates};
 
 /// The devices of which a cached device is made.
@@ -158,16 +160,24 @@ impl Guarantee {
     }
 }
 
-/// A guarantee as a record; `at` turns an instant into seconds since the start.
-pub fn state(view: &View<'_>, at: impl Fn(evenkeel_control::Instant) -> f64) -> GuaranteeState {
-    let decision = |record: &Record| GuaranteeDecision {
-        from_s: at(record.from),
-        until_s: at(record.until),
-        times: record.times,
-        reason: record.limit.reason.name().into(),
-        because: explain::guarantee(&record.limit, Some(record.binding)),
-        limit_per_s: record.limit.limit.value(),
-        binding: record.binding.name().into(),
+/// A guarantee as a record. `of`: pool and tenant; `at` turns an instant into seconds since the start.
+pub fn state(view: &View<'_>, of: [&str; 2], at: impl Fn(evenkeel_control::Instant) -> f64) -> GuaranteeState {
+    let [pool, tenant] = of.map(str::to_owned);
+    let decision = |entry: &Entry<Decision>| {
+        let Decision { limit, binding } = &entry.decision;
+        DecisionRecord {
+            pool: pool.clone(),
+            tenant: tenant.clone(),
+            of: view.scope.name().into(),
+            reason: limit.reason.name().into(),
+            because: explain::guarantee(limit, Some(*binding)),
+            set: Some(limit.limit.value() as f64),
+            set_in: match limit.limit {
+                Rate::BytesPerS(_) => Unit::BytesPerS,
+                Rate::RequestsPerS(_) => Unit::RequestsPerS,
+            },
+            ..DecisionRecord::of(entry, &at)
+        }
     };
     GuaranteeState {
         of: view.scope.name().into(),

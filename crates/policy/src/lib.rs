@@ -6,6 +6,7 @@
 //! | [`access`] | who may open what |
 //! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
 //! | [`document`] | the same for any type, with values put over those of the text |
+//! | [`decision`] | decisions on record |
 //! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
@@ -26,6 +27,7 @@ pub mod admission;
 pub mod change;
 pub mod check;
 pub mod config;
+pub mod decision;
 pub mod device;
 pub mod disk;
 pub mod document;

@@ -9,6 +9,8 @@ use evenkeel_control::placement::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::decision::DecisionRecord;
+
 /// The server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {
@@ -371,32 +373,9 @@ pub struct LatencyTargetState {
     /// The figure when it was last measured; `null` before the first read that counts.
     pub measured_ms: Option<f64>,
     /// The newest decision; `null` before the first.
-    pub decision: Option<LatencyDecision>,
+    pub decision: Option<DecisionRecord>,
     /// Decisions lately, oldest first; the newest is the one above.
-    pub decisions: Vec<LatencyDecision>,
-}
-
-/// A decision for a latency target; one that stays the same is one record.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct LatencyDecision {
-    /// When it was taken first, on the scale of [`State::uptime_s`].
-    pub from_s: f64,
-    /// When it was taken last.
-    pub until_s: f64,
-    /// How often.
-    pub times: u64,
-    /// Name of the reason, `reads_over_target` for example.
-    pub reason: String,
-    /// Why, as a sentence.
-    pub because: String,
-    /// What was measured, smoothed, where the reason tells.
-    pub measured_ms: Option<f64>,
-    /// What was aimed at, likewise: below the target.
-    pub aim_ms: Option<f64>,
-    /// How long throttled requests wait for it, a mean weighted by load.
-    pub mean_delay_ms: f64,
-    /// Tenants throttled.
-    pub throttled: u64,
+    pub decisions: Vec<DecisionRecord>,
 }
 
 /// How a tenant is throttled for a latency target. Its reservation is served all the same.
@@ -432,7 +411,7 @@ pub struct GuaranteeState {
     /// What decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is this one.
     pub binding: String,
     /// Decisions lately, oldest first.
-    pub decisions: Vec<GuaranteeDecision>,
+    pub decisions: Vec<DecisionRecord>,
 }
 
 impl GuaranteeState {
@@ -444,25 +423,6 @@ impl GuaranteeState {
             _ => "",
         }
     }
-}
-
-/// A decision for a guarantee; one that stays the same in kind is one record.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct GuaranteeDecision {
-    /// When it was taken first, on the scale of [`State::uptime_s`].
-    pub from_s: f64,
-    /// When it was taken last.
-    pub until_s: f64,
-    /// How often.
-    pub times: u64,
-    /// Name of the reason.
-    pub reason: String,
-    /// Why, as a sentence.
-    pub because: String,
-    /// The limit that was assigned.
-    pub limit_per_s: u64,
-    /// What bound in the interval before.
-    pub binding: String,
 }
 
 /// What a tenant was guaranteed, as configured.

@@ -7,15 +7,17 @@ use std::time::Duration as StdDuration;
 
 use evenkeel_control::admission::Admission;
 use evenkeel_control::limits::{LimitSet, Owner};
-use evenkeel_control::pool::goal::{Record, View};
+use evenkeel_control::log::Entry;
+use evenkeel_control::pool::goal::{Decision, View};
 use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Owners, Percentile, Throttle};
+use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, LatencyDecision, LatencyTargetState, LimitState, PlacementState, PoolState,
-    SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, LatencyTargetState, LimitState, PlacementState, PoolState, SlotsState, State,
+    TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
 
 use crate::backend::Backend;
@@ -137,7 +139,7 @@ fn pool(
         admission: admission(state.admission(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
-        latency_target: state.goal().map(|view| goal(&view, uptime)),
+        latency_target: state.goal().map(|view| goal(&pool.name, &view, uptime)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
             exchanged: view.exchanged,
@@ -175,7 +177,8 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
-    let guarantees = view.guarantees().map(|guarantee| evenkeel_policy::guarantee::state(&guarantee, at)).collect();
+    let of = [pool.name.as_str(), name];
+    let guarantees = view.guarantees().map(|guarantee| evenkeel_policy::guarantee::state(&guarantee, of, at)).collect();
     drop(state);
     Some(TenantState {
         name: name.to_owned(),
@@ -203,28 +206,28 @@ fn tenant(pool: &SharedPool, name: &str, id: TenantId, connections: u32, uptime:
     })
 }
 
-fn goal(view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
+fn goal(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
-    let decision = |record: &Record| {
-        let (measured, target) = record.reason.figures();
-        LatencyDecision {
-            from_s: at(record.from),
-            until_s: at(record.until),
-            times: record.times,
-            reason: record.reason.name().into(),
-            because: explain::latency(&record.reason, Throttles::Tenants),
-            measured_ms: measured.map(|measured| measured.as_millis_f64()),
-            aim_ms: target.map(|target| target.as_millis_f64()),
-            mean_delay_ms: record.mean_delay.as_millis_f64(),
-            throttled: record.held.into(),
+    let decision = |entry: &Entry<Decision>| {
+        let Decision { reason, mean_delay, held } = &entry.decision;
+        let (measured, target) = reason.figures();
+        DecisionRecord {
+            pool: pool.to_owned(),
+            reason: reason.name().into(),
+            because: explain::latency(reason, Throttles::Tenants),
+            measured: measured.map(|measured| measured.as_millis_f64()),
+            target: target.map(|target| target.as_millis_f64()),
+            set: Some(mean_delay.as_millis_f64()),
+            throttled: (*held).into(),
+            ..DecisionRecord::of(entry, at)
         }
     };
     LatencyTargetState {
         target_ms: view.config.response.goal.as_millis_f64(),
         percentile: Percentile::from(view.config.statistic).to_string(),
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
-        decision: view.decision.map(decision),
+        decision: view.records.last().map(decision),
         decisions: view.records.iter().map(decision).collect(),
     }
 }

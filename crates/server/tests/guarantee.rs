@@ -74,7 +74,7 @@ fn a_guarantee_binds_beside_a_limit_and_changes_with_a_reload() {
         test.wait_for("a limit that makes up for the stalls", |state| {
             let tenant = find(state, "guaranteed");
             let raised = |guarantee: &evenkeel_policy::state::GuaranteeState| {
-                guarantee.binding == "throughput" && guarantee.decisions.iter().any(|one| one.limit_per_s > RATE)
+                guarantee.binding == "throughput" && guarantee.decisions.iter().any(|one| one.set > Some(RATE as f64))
             };
             tenant.guarantees.iter().any(raised) && tenant.queued_requests > 0
         });

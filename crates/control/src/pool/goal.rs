@@ -6,9 +6,9 @@
 //!
 //! The delay that the controller decides is acted on in `rests`.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::log::{Decided, Log};
 use crate::response::{self, ClientDelay, ClientId, ClientSample, Controller, InvalidConfig, Reason, Sample, Shape};
 use crate::time::{Duration, Instant};
 
@@ -66,21 +66,25 @@ impl Config {
     }
 }
 
-/// A decision as it is remembered; one that stays the same is one record.
+/// A decision as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Record {
-    /// When it was taken first.
-    pub from: Instant,
-    /// When it was taken last.
-    pub until: Instant,
-    /// How often.
-    pub times: u64,
-    /// Why, as it was the last time.
+pub struct Decision {
+    /// Why.
     pub reason: Reason,
     /// Mean delay of those throttled, weighted by load.
     pub mean_delay: Duration,
     /// How many were throttled.
     pub held: u32,
+}
+
+impl Decided for Decision {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        self.reason.name() == newer.reason.name() && self.held == newer.held
+    }
+
+    fn figure(&self) -> Option<f64> {
+        Some(self.mean_delay.as_millis_f64())
+    }
 }
 
 /// A look at a pool's goal.
@@ -90,10 +94,8 @@ pub struct View<'a> {
     pub config: &'a Config,
     /// The figure that the controller was last told; `None` before the first read that counted.
     pub measured: Option<Duration>,
-    /// The newest decision; `None` before the first.
-    pub decision: Option<&'a Record>,
-    /// Decisions lately, oldest first.
-    pub records: &'a VecDeque<Record>,
+    /// Decisions lately, the newest included.
+    pub records: &'a Log<Decision>,
 }
 
 /// The goal of a pool.
@@ -110,7 +112,7 @@ pub(super) struct Goal {
     samples: Vec<ClientSample>,
     loads: Vec<f64>,
     delays: Vec<ClientDelay>,
-    records: VecDeque<Record>,
+    records: Log<Decision>,
 }
 
 impl Goal {
@@ -127,7 +129,7 @@ impl Goal {
             samples: Vec::new(),
             loads: Vec::new(),
             delays: Vec::new(),
-            records: VecDeque::new(),
+            records: Log::new(RECORDS),
         })
     }
 
@@ -207,19 +209,7 @@ impl Goal {
         self.delays.extend_from_slice(decision.delays);
         let (reason, mean_delay) = (decision.reason, decision.mean_delay);
         let held = self.delays.len() as u32;
-        match self.records.back_mut() {
-            Some(last) if last.reason.name() == reason.name() && last.held == held => {
-                (last.until, last.reason, last.mean_delay) = (now, reason, mean_delay);
-                last.times += 1;
-            }
-            _ => {
-                if self.records.len() == RECORDS {
-                    self.records.pop_front();
-                }
-                self.records.push_back(Record { from: now, until: now, times: 1, reason, mean_delay, held });
-            }
-        }
-        (reason, self.records.back().is_some_and(|record| record.times == 1))
+        (reason, self.records.record(now, Decision { reason, mean_delay, held }))
     }
 
     /// How a client is throttled by the newest decision, if it is.
@@ -234,6 +224,6 @@ impl Goal {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        View { config: &self.config, measured: self.measured, decision: self.records.back(), records: &self.records }
+        View { config: &self.config, measured: self.measured, records: &self.records }
     }
 }

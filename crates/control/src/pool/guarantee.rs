@@ -10,11 +10,11 @@
 //! What misses a cache below is not known here, and does not have to be: who had requests waiting all the time was kept
 //! from what it did not get.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
+use crate::log::{Decided, Log};
 use crate::throughput::{
     self, Assignment, Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Limit, Rate, Reason, TenantSample,
 };
@@ -112,19 +112,23 @@ impl Binding {
     }
 }
 
-/// A decision as it is remembered; one that stays the same in kind is one record.
+/// A decision as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Record {
-    /// When it was taken first.
-    pub from: Instant,
-    /// When it was taken last.
-    pub until: Instant,
-    /// How often.
-    pub times: u64,
-    /// The limit and why, as it was the last time.
+pub struct Decision {
+    /// The limit and why.
     pub limit: Limit,
     /// What bound in the interval before.
     pub binding: Binding,
+}
+
+impl Decided for Decision {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        self.limit.reason.name() == newer.limit.reason.name() && self.binding == newer.binding
+    }
+
+    fn figure(&self) -> Option<f64> {
+        Some(self.limit.limit.value() as f64)
+    }
 }
 
 /// A look at a tenant's guarantee.
@@ -141,7 +145,7 @@ pub struct View<'a> {
     /// What bound in the last interval.
     pub binding: Binding,
     /// Decisions lately, oldest first.
-    pub records: &'a VecDeque<Record>,
+    pub records: &'a Log<Decision>,
 }
 
 /// The controller of all guarantees on a pool.
@@ -172,7 +176,7 @@ pub(super) struct Guaranteed {
     measured: Option<f64>,
     limit: Limit,
     binding: Binding,
-    records: VecDeque<Record>,
+    records: Log<Decision>,
     /// Since when it has nothing waiting or inside.
     idle_since: Option<Instant>,
     /// For how long it had nothing since the last tick.
@@ -218,21 +222,7 @@ impl Guaranteed {
     }
 
     fn record(&mut self, now: Instant) -> bool {
-        let (limit, binding) = (self.limit, self.binding);
-        match self.records.back_mut() {
-            Some(last) if last.limit.reason.name() == limit.reason.name() && last.binding == binding => {
-                (last.until, last.limit) = (now, limit);
-                last.times += 1;
-                false
-            }
-            _ => {
-                if self.records.len() == RECORDS {
-                    self.records.pop_front();
-                }
-                self.records.push_back(Record { from: now, until: now, times: 1, limit, binding });
-                true
-            }
-        }
+        self.records.record(now, Decision { limit: self.limit, binding: self.binding })
     }
 }
 
@@ -363,7 +353,7 @@ impl<R> Pool<R> {
                 measured: None,
                 limit: Limit { limit: rate, reason: Reason::NotEnoughData },
                 binding: Binding::Limit(Owner::Throughput),
-                records: VecDeque::new(),
+                records: Log::new(RECORDS),
                 idle_since: idle.then_some(now),
                 idle: Duration::ZERO,
                 blocked: tenant.blocked,
@@ -513,7 +503,7 @@ impl<R> Pool<R> {
             let place = assignments.binary_search_by_key(&guarantee.id, |assignment: &Assignment| assignment.tenant);
             let Some(limit) = place.ok().and_then(|place| assignments[place].read) else { continue };
             guarantee.limit = limit;
-            let before = guarantee.records.back().map(|record| record.limit.reason);
+            let before = guarantee.records.last().map(|entry| entry.decision.limit.reason);
             if guarantee.record(now) && limit.reason.is_missed() != before.as_ref().is_some_and(Reason::is_missed) {
                 self.guarantee_decided = Some((id, guarantee.scope, limit.reason));
             }

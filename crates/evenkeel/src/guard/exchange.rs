@@ -14,15 +14,15 @@ pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
 
 impl Member for SharedArrays {
     fn report(&mut self) -> Pools {
-        let summaries = lock(&self.0).arrays_mut().summaries();
+        let summaries = lock(&self.0).agent.summaries();
         summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
     }
 
     fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64) {
-        lock(&self.0).arrays_mut().decide(&sums(round), ramp);
+        lock(&self.0).agent.decide(&sums(round), ramp);
     }
 
     fn alone(&mut self) {
-        lock(&self.0).arrays_mut().alone();
+        lock(&self.0).agent.alone();
     }
 }

@@ -7,36 +7,17 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use evenkeel_guard::agent::array_record::SlotsRecord;
-use evenkeel_guard::agent::guarantee_record::GuaranteeRecord;
-use evenkeel_guard::agent::osd_record::OsdRecord;
-use evenkeel_guard::agent::record::Record;
-use serde::{Deserialize, Serialize};
+use evenkeel_policy::decision::Decisions;
+use serde::Deserialize;
 
 use super::metrics;
 use super::run::{Shared, lock};
 
 type Agent = State<Arc<Mutex<Shared>>>;
 
-/// Answer of `/api/v1/decisions`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Decisions {
-    /// Newest first.
-    pub(crate) decisions: Vec<Record>,
-    /// About guaranteed throughputs, newest first.
-    #[serde(default)]
-    pub(crate) guarantees: Vec<GuaranteeRecord>,
-    /// About slots of arrays, newest first.
-    #[serde(default)]
-    pub(crate) slots: Vec<SlotsRecord>,
-    /// About OSDs, newest first.
-    #[serde(default)]
-    pub(crate) osds: Vec<OsdRecord>,
-}
-
 #[derive(Deserialize)]
 struct Wanted {
-    resource: Option<String>,
+    pool: Option<String>,
     count: Option<usize>,
 }
 
@@ -53,29 +34,21 @@ pub(super) fn router(shared: Arc<Mutex<Shared>>) -> Router {
 
 async fn decisions(State(agent): Agent, Query(wanted): Query<Wanted>) -> Response {
     let shared = lock(&agent);
-    let (agent, keeper, arrays) = (shared.agent(), shared.keeper(), shared.arrays());
-    let osds = shared.osd_names();
-    let known = agent.resources().chain(keeper.names()).chain(arrays.names());
-    let known: Vec<&str> = known.chain(osds.iter().map(String::as_str)).collect();
-    if let Some(name) = wanted.resource.as_ref().filter(|name| !known.contains(&name.as_str())) {
-        let message = evenkeel_policy::unknown("resource", name, &known);
-        let error = serde_json::json!({ "kind": "unknown_resource", "message": message, "cure": "name a resource that has a goal" });
+    let known = shared.agent.names();
+    if let Some(name) = wanted.pool.as_ref().filter(|name| !known.contains(name)) {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        let message = evenkeel_policy::unknown("pool", name, &known);
+        let error = serde_json::json!({ "kind": "unknown_pool", "message": message, "cure": "name a pool that is enforced here, or an OSD" });
         return (StatusCode::NOT_FOUND, Json(serde_json::json!({ "error": error }))).into_response();
     }
-    let (name, count) = (wanted.resource.as_deref(), wanted.count.unwrap_or(usize::MAX));
-    Json(Decisions {
-        decisions: agent.records(name, count),
-        guarantees: keeper.records(name, count),
-        slots: arrays.records(name, count),
-        osds: shared.osd_records(name, count),
-    })
-    .into_response()
+    let decisions = shared.agent.records(wanted.pool.as_deref(), wanted.count.unwrap_or(usize::MAX));
+    Json(Decisions { decisions }).into_response()
 }
 
 /// 200 while measuring works.
 async fn health(State(agent): Agent) -> Response {
     let state = lock(&agent).state();
-    let lost = state.resources.iter().any(|resource| resource.reason == "signal_lost");
+    let lost = state.packets().any(|(pool, _)| pool.reason == "signal_lost");
     if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }
 }
 

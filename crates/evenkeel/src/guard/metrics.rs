@@ -4,10 +4,11 @@ use std::fmt;
 
 use axum::http::HeaderMap;
 use axum::response::Response;
-use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState};
-use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
-use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::record::{ClientState, DeviceState, ResourceState, State};
+use evenkeel_guard::loops::record::{
+    At, CgroupState, ClientState, DeviceState, DirectionState, GroupState, OsdState, PacketsState, PoolState,
+    QueueDepthState, QueueState, State, VolumeState,
+};
+use evenkeel_policy::decision::Point;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
@@ -32,56 +33,57 @@ struct Snapshot(State);
 const AGENT: &[Metric<State>] = &[
     gauge("uptime", "Time since the start.", SECONDS, |s| Some(s.uptime_s)),
     gauge("acting", "1 if decisions take effect.", None, |s| whether(s.acting)),
-    counter("ticks", "Decisions taken, each for all resources.", None, |s| s.ticks_total),
+    counter("ticks", "Decisions taken, each for all pools.", None, |s| s.ticks_total),
     counter("late_ticks", "Decisions that came late.", None, |s| s.late_ticks_total),
     counter("errors", "Measurements and changes that failed.", None, |s| s.errors_total),
     gauge("map_age", "Age of the map of clients and devices.", SECONDS, |s| s.map_age_s),
 ];
 
-const RESOURCE: &[Metric<ResourceState>] = &[
-    gauge("goal", "What the latency of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
-    gauge("goal_missed", "1 while the figure of the goal is above it and somebody reads.", None, |r| {
-        whether(missed(r.target_ms, r.read_percentile_ms.or(r.read_response_ms), &r.reason))
+/// Of pools with a latency target.
+const POOL: &[Metric<PoolState>] = &[
+    gauge("latency_target_missed", "1 while the figure of the target is above it and there are reads.", None, |p| {
+        let At::Packets(at) = &p.at else { return None };
+        whether(missed(at.target_ms, at.read_percentile_ms.or(at.read_latency_ms), &p.reason))
     }),
     gauge(
-        "goal_unachievable",
-        "1 while the goal is missed with every noisy client throttled as far as allowed.",
+        "latency_target_unachievable",
+        "1 while the target is missed with every noisy client throttled as far as allowed.",
         None,
-        |r| whether(r.reason == "unachievable"),
+        |p| whether(p.reason == "unachievable"),
     ),
-    gauge("goal_throttle_ineffective", "1 while a trial has shown that the delay changes nothing.", None, |r| {
-        whether(r.reason == "ineffective")
+    gauge("throttle_ineffective", "1 while a trial has shown that the delay changes nothing.", None, |p| {
+        whether(p.reason == "ineffective")
     }),
-    gauge("goal_signal_lost", "1 while nothing is measured, so that no client is throttled.", None, |r| {
-        whether(r.reason == "signal_lost")
+    gauge("signal_lost", "1 while nothing is measured, so that no client is throttled.", None, |p| {
+        whether(p.reason == "signal_lost")
     }),
-    gauge(
-        "read_response_time",
-        "Mean of the last interval; absent without reads.",
-        SECONDS,
-        |r| ms(r.read_response_ms),
-    ),
-    gauge("read_response_time_percentile", "That of the goal, over 5 to 10 s; absent for the mean.", SECONDS, |r| {
+];
+
+const PACKETS: &[Metric<PacketsState>] = &[
+    gauge("latency_target", "What the latency of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
+    gauge("read_latency", "Mean of the last interval; absent without reads.", SECONDS, |r| ms(r.read_latency_ms)),
+    gauge("read_latency_percentile", "That of the target, over 5 to 10 s; absent for the mean.", SECONDS, |r| {
         ms(r.read_percentile_ms)
     }),
     gauge("read_bytes_per_second", "Read from the devices in the last interval.", None, |r| Some(r.read_bytes_per_s)),
     gauge("write_bytes_per_second", "Written to them, likewise.", None, |r| Some(r.write_bytes_per_s)),
-    gauge("in_flight_requests", "Requests inside the devices.", None, |r| some(r.in_flight)),
+    gauge("in_flight_requests", "Requests in flight in the devices.", None, |r| some(r.in_flight)),
     gauge("delay", "Mean delay of those throttled.", SECONDS, |r| ms(Some(r.mean_delay_ms))),
-    gauge("clients", "Clients that reach the resource.", None, |r| some(r.clients.len() as u64)),
-    gauge("held_clients", "Of those, throttled.", None, |r| {
+    gauge("clients", "Clients that reach the pool.", None, |r| some(r.clients.len() as u64)),
+    gauge("throttled_clients", "Of those, throttled.", None, |r| {
         some(r.clients.iter().filter(|client| client.delay_ms > 0.0).count() as u64)
     }),
 ];
 
-const DEVICE: &[Metric<DeviceState>] = &[
-    gauge("device_read_response_time", "Mean of the last interval; absent without reads.", SECONDS, |d| {
-        ms(d.read_response_ms)
-    }),
-    gauge("device_write_response_time", "Mean of the last interval; absent without writes.", SECONDS, |d| {
-        ms(d.write_response_ms)
-    }),
-];
+const DEVICE: &[Metric<DeviceState>] =
+    &[
+        gauge("device_read_latency", "Mean of the last interval; absent without reads.", SECONDS, |d| {
+            ms(d.read_latency_ms)
+        }),
+        gauge("device_write_latency", "Mean of the last interval; absent without writes.", SECONDS, |d| {
+            ms(d.write_latency_ms)
+        }),
+    ];
 
 /// Of the clients with the most load.
 const CLIENT: &[Metric<ClientState>] = &[
@@ -94,19 +96,14 @@ const CLIENT: &[Metric<ClientState>] = &[
     gauge("client_load_bytes_per_second", "What a client moves, likewise.", None, |c| Some(c.bytes_per_s)),
 ];
 
-const HYBRID: &[Metric<HybridState>] = &[
-    gauge("hybrid_slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| {
-        h.slow_bytes_per_s
+const CGROUP: &[Metric<CgroupState>] = &[
+    gauge("slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| h.slow_bytes_per_s),
+    gauge("background_bytes_per_second", "What the slow device does for groups without a guarantee.", None, |h| {
+        Some(h.background_bytes_per_s)
     }),
-    gauge(
-        "hybrid_background_bytes_per_second",
-        "What the slow device does for groups without a guarantee.",
-        None,
-        |h| Some(h.background_bytes_per_s),
-    ),
 ];
 
-const GROUP: &[Metric<GuaranteeState>] =
+const GROUP: &[Metric<GroupState>] =
     &[gauge("guarantee_foreign", "1 while another program has set limits, which are left alone.", None, |g| {
         whether(g.foreign_limit.is_some())
     })];
@@ -129,59 +126,59 @@ const GUARANTEE: &[Metric<DirectionState>] = &[
     ),
 ];
 
-const ARRAY: &[Metric<ArrayState>] = &[
-    gauge("array_slots", "All slots together, on all hosts; absent = no bound.", None, |a| a.total_slots),
-    gauge("array_exchanged", "1 while other hosts have a say.", None, |a| whether(a.exchanged)),
+const QUEUE_DEPTH: &[Metric<QueueDepthState>] = &[
+    gauge("slots", "All slots together, on all hosts; absent = no bound.", None, |a| a.total_slots),
+    gauge("slots_exchanged", "1 while other hosts have a say.", None, |a| whether(a.exchanged)),
     gauge(
-        "array_goal_scale_ratio",
-        "All goals could be kept if they were so many times as large; up to 1 they are kept. Absent without goals, or where 10 would not do.",
+        "latency_target_scale_ratio",
+        "All targets could be met if they were so many times as large; up to 1 they are met. Absent without targets, or where 10 would not do.",
         None,
         |a| a.tightness,
     ),
 ];
 
-const VOLUME: &[Metric<ArrayVolumeState>] = &[
-    gauge("volume_goal", "What the mean latency is to stay below; absent = no goal.", SECONDS, |v| {
+const VOLUME: &[Metric<VolumeState>] = &[
+    gauge("volume_latency_target", "What the mean latency is to stay below; absent = no target.", SECONDS, |v| {
         ms(v.slots.target_ms)
     }),
     gauge(
-        "volume_goal_unachievable",
-        "1 while its goal cannot be kept beside the others; absent = no goal.",
+        "volume_latency_target_unachievable",
+        "1 while its target cannot be met beside the others; absent = no target.",
         None,
         |v| v.slots.target_ms.and_then(|_| whether(v.slots.reason == "unachievable")),
     ),
-    gauge("volume_response_time", "Mean of the last period; absent without requests.", SECONDS, |v| ms(v.response_ms)),
-    gauge("volume_device_latency", "Mean time inside the array, likewise.", SECONDS, |v| ms(v.slots.device_latency_ms)),
-    gauge("volume_needed_slots", "Slots that its goal needs.", None, |v| Some(v.slots.need)),
+    gauge("volume_latency", "Mean of the last period; absent without requests.", SECONDS, |v| ms(v.latency_ms)),
+    gauge("volume_device_latency", "Mean time in the array, likewise.", SECONDS, |v| ms(v.slots.device_latency_ms)),
+    gauge("volume_needed_slots", "Slots that its target needs.", None, |v| Some(v.slots.need)),
     gauge("volume_granted_slots", "Slots that it has; absent = no bound.", None, |v| v.slots.granted),
     gauge("volume_used_slots", "Slots that it used, in the mean.", None, |v| Some(v.slots.used)),
-    counter("volume_goal_windows", "Seconds judged.", None, |v| v.slots.windows_total),
-    counter("volume_goal_violations", "Of those, above the goal.", None, |v| v.slots.violated_total),
+    counter("volume_latency_target_windows", "Seconds judged.", None, |v| v.slots.windows_total),
+    counter("volume_latency_target_violations", "Of those, above the target.", None, |v| v.slots.violated_total),
 ];
 
 const QUEUE: &[Metric<QueueState>] = &[
-    gauge("queue_length", "Requests that a disk may have inside, for each hardware queue.", None, |q| {
+    gauge("queue_length", "Requests that a disk may have in flight, for each hardware queue.", None, |q| {
         q.value.map(f64::from)
     }),
-    gauge("queue_foreign", "1 while somebody else has set the length, which is left alone.", None, |q| {
+    gauge("queue_foreign", "1 while another program has set the length, which is left alone.", None, |q| {
         whether(q.foreign.is_some())
     }),
     counter("queue_changes", "Times that it was changed.", None, |q| q.changes_total),
 ];
 
 const OSD: &[Metric<OsdState>] = &[
-    gauge("osd_controlled", "1 if the throttle is set by the agent.", None, |o| whether(o.standing == "controlled")),
-    gauge("osd_foreign", "1 while somebody else has set the throttle, which is left alone.", None, |o| {
-        whether(o.standing == "foreign")
+    gauge("osd_controlled", "1 if the throttle is set by the agent.", None, |o| whether(o.condition == "controlled")),
+    gauge("osd_foreign", "1 while another program has set the throttle, which is left alone.", None, |o| {
+        whether(o.condition == "foreign")
     }),
-    gauge("osd_unusable", "1 while the OSD cannot be controlled.", None, |o| whether(o.standing == "unusable")),
-    gauge("osd_budget_bytes", "Cost that may be inside the store, as decided; absent = unbounded.", None, |o| {
+    gauge("osd_unusable", "1 while the OSD cannot be controlled.", None, |o| whether(o.condition == "unusable")),
+    gauge("osd_budget_bytes", "Cost that may be in flight in the store, as decided; absent = unbounded.", None, |o| {
         o.budget_bytes.and_then(some)
     }),
-    gauge("osd_throttle_bytes", "Cost that may be inside the store, as the OSD says.", None, |o| {
+    gauge("osd_throttle_bytes", "Cost that may be in flight in the store, as the OSD says.", None, |o| {
         o.throttle_bytes.and_then(some)
     }),
-    gauge("osd_inside_bytes", "Cost inside the store.", None, |o| some(o.measured.in_flight_bytes)),
+    gauge("osd_in_flight_bytes", "Cost in flight in the store.", None, |o| some(o.measured.in_flight_bytes)),
     gauge("osd_waiting_transactions", "Transactions that wait at the throttle.", None, |o| some(o.measured.waiting)),
     gauge("osd_target", "Latency that the controller aims at; absent = it has no aim.", SECONDS, |o| ms(o.target_ms)),
     gauge("osd_store_latency", "Mean of the last interval; absent without commits.", SECONDS, |o| {
@@ -203,12 +200,21 @@ impl Collector for Snapshot {
         let build = vec![("version", state.version.as_str().into())];
         family(encoder, ("build_info", "Version, always 1.", None), MetricType::Gauge, [(build, 1.0)].into_iter())?;
         each(encoder, AGENT, &[(Vec::new(), state)])?;
-        resources(encoder, &state.resources)?;
         exchange(encoder, state.exchange.as_ref())?;
-        arrays(encoder, &state.arrays)?;
-        hybrids(encoder, &state.hybrids)?;
-        each(encoder, OSD, &rows(&Vec::new(), "osd", &state.osds, |osd| &osd.name))
+        let pools = rows(&Vec::new(), "pool", &state.pools, |pool| &pool.name);
+        let at_packets: Vec<_> = pools.iter().filter(|(_, pool)| pool.point() == Point::Packets).cloned().collect();
+        each(encoder, POOL, &at_packets)?;
+        packets(encoder, &of(state.packets()))?;
+        arrays(encoder, &of(state.queue_depths()))?;
+        cgroups(encoder, &of(state.cgroups()))?;
+        let osds = state.osds().map(|(pool, at)| (vec![("osd", pool.name.as_str().into())], at));
+        each(encoder, OSD, &osds.collect::<Vec<_>>())
     }
+}
+
+/// A row for each pool, by its name.
+fn of<'a, T>(pools: impl Iterator<Item = (&'a PoolState, &'a T)>) -> Vec<Row<'a, T>> {
+    pools.map(|(pool, at)| (vec![("pool", pool.name.as_str().into())], at)).collect()
 }
 
 /// A row for each of these, with one label more than what they belong to.
@@ -216,12 +222,11 @@ fn rows<'a, T>(outer: &Labels<'a>, label: &'static str, all: &'a [T], name: fn(&
     all.iter().map(|one| (outer.iter().cloned().chain([(label, name(one).into())]).collect(), one)).collect()
 }
 
-fn resources(encoder: &mut DescriptorEncoder<'_>, resources: &[ResourceState]) -> fmt::Result {
-    let resources = rows(&Vec::new(), "resource", resources, |resource| &resource.name);
-    each(encoder, RESOURCE, &resources)?;
-    let devices = resources.iter().flat_map(|(of, r)| rows(of, "device", &r.devices, |device| &device.name));
+fn packets(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, PacketsState>]) -> fmt::Result {
+    each(encoder, PACKETS, pools)?;
+    let devices = pools.iter().flat_map(|(of, r)| rows(of, "device", &r.devices, |device| &device.name));
     each(encoder, DEVICE, &devices.collect::<Vec<_>>())?;
-    let clients = resources.iter().flat_map(|(of, resource)| resource.clients.iter().map(move |client| (of, client)));
+    let clients = pools.iter().flat_map(|(of, pool)| pool.clients.iter().map(move |client| (of, client)));
     let mut clients: Vec<(&Labels<'_>, &ClientState)> = clients.collect();
     clients.sort_by(|(_, a), (_, b)| b.bytes_per_s.total_cmp(&a.bytes_per_s));
     clients.truncate(CLIENTS_SHOWN);
@@ -231,9 +236,8 @@ fn resources(encoder: &mut DescriptorEncoder<'_>, resources: &[ResourceState]) -
     each(encoder, CLIENT, &clients.collect::<Vec<_>>())
 }
 
-fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[ArrayState]) -> fmt::Result {
-    let arrays = rows(&Vec::new(), "array", arrays, |array| &array.name);
-    each(encoder, ARRAY, &arrays)?;
+fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[Row<'_, QueueDepthState>]) -> fmt::Result {
+    each(encoder, QUEUE_DEPTH, arrays)?;
     let volumes = arrays.iter().flat_map(|(of, array)| rows(of, "volume", &array.volumes, |volume| &volume.name));
     let volumes: Vec<_> = volumes.collect();
     each(encoder, VOLUME, &volumes)?;
@@ -247,22 +251,21 @@ fn arrays(encoder: &mut DescriptorEncoder<'_>, arrays: &[ArrayState]) -> fmt::Re
     each(encoder, QUEUE, &queues.collect::<Vec<_>>())
 }
 
-fn hybrids(encoder: &mut DescriptorEncoder<'_>, hybrids: &[HybridState]) -> fmt::Result {
-    let hybrids = rows(&Vec::new(), "hybrid", hybrids, |hybrid| &hybrid.name);
-    each(encoder, HYBRID, &hybrids)?;
-    let groups = hybrids.iter().flat_map(|(of, hybrid)| {
-        hybrid.tenants.iter().map(move |group| {
+fn cgroups(encoder: &mut DescriptorEncoder<'_>, pools: &[Row<'_, CgroupState>]) -> fmt::Result {
+    each(encoder, CGROUP, pools)?;
+    let groups = pools.iter().flat_map(|(of, pool)| {
+        pool.groups.iter().map(move |group| {
             let names = [("tenant", group.tenant.as_str().into()), ("group", group.group.as_str().into())];
             (of.iter().cloned().chain(names).collect(), group)
         })
     });
-    let groups: Vec<Row<'_, GuaranteeState>> = groups.collect();
+    let groups: Vec<Row<'_, GroupState>> = groups.collect();
     each(encoder, GROUP, &groups)?;
     let directions = groups.iter().flat_map(|(of, group)| {
         let both = [("read", &group.read), ("write", &group.write)];
         both.into_iter().filter_map(move |(direction, guarantee)| {
             let guarantee = guarantee.as_ref()?;
-            let kind = [("direction", direction.into()), ("unit", guarantee.unit.as_str().into())];
+            let kind = [("direction", direction.into()), ("unit", guarantee.unit.name().into())];
             Some((of.iter().cloned().chain(kind).collect(), guarantee))
         })
     });

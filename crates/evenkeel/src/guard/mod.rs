@@ -10,11 +10,11 @@ use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
+use evenkeel_policy::decision::Decisions;
 use serde::de::DeserializeOwned;
 
 use crate::control::{Certificates, PATIENCE, Site, path};
 use crate::output;
-pub(crate) use http::Decisions;
 
 mod act;
 mod acting;
@@ -23,7 +23,6 @@ mod exchange;
 mod hold;
 mod http;
 mod metrics;
-mod osd_threads;
 mod restore;
 mod run;
 mod show;
@@ -58,8 +57,8 @@ pub(crate) enum Command {
     },
     /// Tell why clients are or are not throttled: the newest decisions, newest first
     Why {
-        /// The resource, hybrid device, array or OSD; all if left out
-        resource: Option<String>,
+        /// The pool or OSD; all if left out
+        pool: Option<String>,
         /// How many decisions
         #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
         count: usize,
@@ -125,9 +124,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             output::print(&if json { in_json(&state)? } else { show::state(&state) });
             Ok(())
         }
-        Command::Why { resource, count, json, connect } => {
-            let asked = resource.as_ref().map_or_else(String::new, |name| path("&resource=", name));
-            let decisions: http::Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
+        Command::Why { pool, count, json, connect } => {
+            let asked = pool.as_ref().map_or_else(String::new, |name| path("&pool=", name));
+            let decisions: Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
             output::print(&if json { in_json(&decisions)? } else { show::decisions(&decisions) });
             Ok(())
         }

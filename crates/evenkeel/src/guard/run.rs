@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_guard::Agent;
-use evenkeel_guard::agent::array_files::Arrays;
-use evenkeel_guard::agent::guarantee_files::Keeper;
-use evenkeel_guard::agent::osd_record::OsdRecord;
-use evenkeel_guard::agent::record::State;
+use evenkeel_guard::agent::DISKSTATS;
 use evenkeel_guard::config::Config;
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Note, Roots, Survey, resolved};
+use evenkeel_guard::loops::packets::Packets;
+use evenkeel_guard::loops::record::State;
+use evenkeel_guard::points::osds::Osds;
 use evenkeel_guard::sensor::initiators::Moved;
 use evenkeel_guard::sensor::retransmits::{self, Segments};
 use evenkeel_guard::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
@@ -26,14 +26,11 @@ use signal_hook::consts::SIGHUP;
 use super::act::Actor;
 use super::certificates::Certificates;
 use super::exchange::SharedArrays;
-use super::osd_threads::Osds;
 use crate::output;
 use crate::serve::systemd::{self, Condition, Watchdog};
 use crate::signals;
 
-/// Where the kernel keeps the statistics of all block devices.
-const DISKSTATS: &str = "/proc/diskstats";
-/// And how many TCP segments were sent again.
+/// Where the kernel tells how many TCP segments were sent again.
 const SNMP: &str = "/proc/net/snmp";
 const SNMP_EVERY: Duration = Duration::from_secs(1);
 
@@ -62,11 +59,8 @@ pub(crate) struct Args {
 
 /// What the loop and the API share.
 pub(super) struct Shared {
-    agent: Agent,
-    keeper: Keeper,
-    arrays: Arrays,
+    pub(super) agent: Agent,
     exchange: Option<Arc<evenkeel_cluster::Handle>>,
-    osds: Option<Arc<Osds>>,
     acting: bool,
     acting_reason: String,
     /// When the map that is in use was made, and after which time one ought to be there again, if one is needed.
@@ -83,46 +77,17 @@ pub(super) fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl Shared {
-    pub(super) fn agent(&self) -> &Agent {
-        &self.agent
-    }
-
-    pub(super) fn keeper(&self) -> &Keeper {
-        &self.keeper
-    }
-
-    pub(super) fn arrays(&self) -> &Arrays {
-        &self.arrays
-    }
-
-    pub(super) fn arrays_mut(&mut self) -> &mut Arrays {
-        &mut self.arrays
-    }
-
-    /// Decisions about OSDs, newest first.
-    pub(super) fn osd_records(&self, osd: Option<&str>, count: usize) -> Vec<OsdRecord> {
-        self.osds.as_ref().map_or_else(Vec::new, |osds| osds.records(osd, count))
-    }
-
-    /// Names of the OSDs.
-    pub(super) fn osd_names(&self) -> Vec<String> {
-        self.osds.as_ref().map_or_else(Vec::new, |osds| osds.names())
-    }
-
     pub(super) fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
             map_age_s: self.map_due.map(|_| age.as_secs_f64()),
             acting: self.acting,
-            hybrids: self.keeper.state(),
-            arrays: self.arrays.state(),
             exchange: self.exchange.as_ref().map(|exchange| exchange.state()),
-            osds: self.osds.as_ref().map_or_else(Vec::new, |osds| osds.states()),
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,
             last_error: self.last_error.clone(),
-            ..self.agent.state(evenkeel_control::Instant::ZERO)
+            ..self.agent.state()
         };
         if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
@@ -157,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let watches = config.watches_devices();
     if !watches && config.ceph.is_none() {
         return Err(anyhow!(
-            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel guard config check` says of each pool what is missing)"
+            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel check FILE` says of each pool what is missing)"
         ));
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));
@@ -168,34 +133,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let status = super::address(config.agent.status).map(crate::serve::listen_status).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
-    let mut agent = Agent::new(config.clone())?;
+    let mut agent = Agent::open(&config, &Roots::default(), Path::new(cgroup::ROOT))?;
     let first = if watches { survey(&config.configured()) } else { Map::default() };
-    let goals: Vec<String> = agent.resources().map(str::to_owned).collect();
-    for name in goals.iter().filter(|name| !first.resources.iter().any(|entry| entry.name == **name)) {
+    for name in agent.packets.names().filter(|name| !first.resources.iter().any(|entry| entry.name == *name)) {
         tracing::warn!(
             "nothing that is served now is on {name}; it is looked for every {}",
             config.agent.discover_every
         );
     }
     agent.follow(first);
-    let mut read_times = agent.wants_read_times().then(|| start_read_times(&agent, goals.len())).transpose()?;
-    let keeper =
-        Keeper::open(&config, &Roots::default(), Path::new(cgroup::ROOT)).context("guarantees cannot be kept")?;
-    let arrays = Arrays::new(&config, &Roots::default())?;
-    let others = keeper.names().chain(arrays.names()).map(str::to_owned);
-    let guarded: Vec<String> = goals.into_iter().chain(others).collect();
+    for note in agent.state().pools.iter().flat_map(|pool| pool.notes.iter().map(move |note| (&pool.name, note))) {
+        tracing::warn!("pool {}: {}", note.0, note.1);
+    }
+    let packets = &agent.packets;
+    let mut read_times = packets.wants_read_times().then(|| start_read_times(packets)).transpose()?;
     let mut actor = Actor::start(&config, args.dry_run)?;
     let started = Instant::now();
     let discover_every = config.agent.discover_every.into();
     let osds = config.ceph.as_ref();
-    let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal())).transpose()?;
-    let guarded: Vec<String> = guarded.into_iter().chain(osds.iter().flat_map(|osds| osds.names())).collect();
+    let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal()));
+    let osds = osds.transpose().context("cannot control OSDs")?;
+    osds.iter().for_each(|osds| agent.with_osds(Arc::clone(osds)));
+    let guarded = agent.names();
     let shared = Shared {
         agent,
-        keeper,
-        arrays,
         exchange: None,
-        osds: osds.clone(),
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
         map_at: Instant::now(),
@@ -271,7 +233,7 @@ fn start_exchange(
     }
     if config.exchange.etcd.is_empty() {
         tracing::warn!(
-            "no [exchange] is configured: slots of arrays follow the latency that this host measures, without regard to the goals of others"
+            "no [exchange] is configured: slots of arrays follow the latency that this host measures, without regard to the latency targets of others"
         );
         return Ok(None);
     }
@@ -285,26 +247,26 @@ fn start_exchange(
 struct Sensors<'a> {
     /// Where there are devices to watch.
     diskstats: Option<&'a mut Source>,
-    /// Where a goal is for a percentile.
+    /// Where a latency target is for a percentile.
     read_times: Option<&'a mut ReadTimes>,
 }
 
-/// Has single reads measured, of the devices of goals for percentiles.
-fn start_read_times(agent: &Agent, resources: usize) -> anyhow::Result<ReadTimes> {
-    let mut read_times = ReadTimes::start(&Events::read(&FOLDERS.map(PathBuf::from))?, resources)?;
-    read_times.watch(agent.timed_devices())?;
+/// Has single reads measured, of the devices with latency targets for percentiles.
+fn start_read_times(packets: &Packets) -> anyhow::Result<ReadTimes> {
+    let mut read_times = ReadTimes::start(&Events::read(&FOLDERS.map(PathBuf::from))?, packets.names().count())?;
+    read_times.watch(packets.timed_devices())?;
     Ok(read_times)
 }
 
 /// Takes over how long single reads took; what could not be read is the result.
 fn count_read_times(
-    agent: &mut Agent,
+    packets: &mut Packets,
     now: evenkeel_control::Instant,
     read_times: &mut ReadTimes,
 ) -> Result<(), evenkeel_guard::Error> {
     let mut result = Ok(());
-    agent.count_read_times(now, |resource, each| {
-        if let Err(error) = read_times.read(resource, each) {
+    packets.count_read_times(now, |pool, each| {
+        if let Err(error) = read_times.read(pool, each) {
             result = Err(error);
         }
     });
@@ -351,38 +313,30 @@ fn keep(
                 shared.agent.follow(map);
                 shared.map_at = now;
                 if let Some(read_times) = &mut sensors.read_times {
-                    timed = read_times.watch(shared.agent.timed_devices());
+                    timed = read_times.watch(shared.agent.packets.timed_devices());
                 }
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
         if let Some(read_times) = &mut sensors.read_times {
-            timed = timed.and(count_read_times(&mut shared.agent, at, read_times));
+            timed = timed.and(count_read_times(&mut shared.agent.packets, at, read_times));
         }
         // Without a reading an empty file: every device is gone, and controllers let go after a while.
         let (text, failure) = match read {
             Ok(text) => (text, None),
             Err(error) => (&[] as &[u8], Some(anyhow::Error::from(error))),
         };
-        let ticked = shared.agent.tick(at, text).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
-        let failure = failure.or(ticked.and(timed).err().map(anyhow::Error::from));
-        let acted = actor.hold(now, shared.agent.holds());
-        for error in shared.keeper.tick(at, actor.journal().as_deref_mut()) {
-            shared.failed(&error.into());
-        }
-        let Shared { agent, arrays, .. } = &mut *shared;
-        for error in arrays.tick(at, agent.statistics(), actor.journal().as_deref_mut()) {
-            shared.failed(&error.into());
-        }
+        let errors = shared.agent.tick(at, text, actor.journal().as_deref_mut());
+        let acted = actor.hold(now, shared.agent.packets.holds());
+        let failures = failure.into_iter().chain(errors.into_iter().map(anyhow::Error::from));
+        let failures = failures.chain(timed.err().map(anyhow::Error::from)).chain(acted.err());
+        failures.for_each(|error| shared.failed(&error));
         if now >= snmp_due {
             snmp_due = now + SNMP_EVERY;
-            shared.agent.count_initiators(Moved::read);
+            shared.agent.packets.count_initiators(Moved::read);
             if let Some(total) = snmp.as_mut().and_then(segments) {
-                shared.agent.watch_retransmits(at, total);
+                shared.agent.packets.watch_retransmits(at, total);
             }
-        }
-        for error in failure.into_iter().chain(acted.err()) {
-            shared.failed(&error);
         }
     }
 }

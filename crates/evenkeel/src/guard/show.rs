@@ -2,15 +2,14 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_guard::agent::array_record::{ArrayState, QueueState, SlotsRecord};
-use evenkeel_guard::agent::guarantee_record::{DirectionState, HybridState};
-use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::record::{ClientState, State};
 use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
+use evenkeel_guard::loops::record::{
+    At, CgroupState, ClientState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
+};
+use evenkeel_policy::decision::Decisions;
 
-use super::http::Decisions;
 use crate::control::table;
 
 fn or_dash(text: Option<&str>) -> String {
@@ -79,40 +78,25 @@ pub(super) fn state(state: &State) -> String {
     if let Some(error) = &state.last_error {
         let _ = writeln!(text, "last error: {error}");
     }
-    for resource in &state.resources {
-        let mut reads =
-            resource.read_response_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
-        if let Some(ms) = resource.read_percentile_ms {
-            let _ = write!(reads, " ({} lately {ms:.2} ms)", resource.percentile);
+    for pool in &state.pools {
+        match &pool.at {
+            At::Packets(at) => text += &packets(pool, at),
+            At::Cgroup(at) => text += &groups(pool, at),
+            At::QueueDepth(at) => text += &array(pool, at),
+            At::Osd(_) => {}
         }
-        let _ = writeln!(
-            text,
-            "\n{}: goal {} ms for the {}, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} inside\n  why: {}",
-            resource.name,
-            resource.target_ms,
-            resource.percentile,
-            resource.read_bytes_per_s / 1e6,
-            resource.write_bytes_per_s / 1e6,
-            resource.in_flight,
-            resource.because
-        );
-        let head = ["client", "name", "standing", "MB/s", "delay ms", "because"];
-        let rows: Vec<_> = resource.clients.iter().map(client).collect();
-        text += &if rows.is_empty() { "  no clients found\n".into() } else { table(&head, &rows) };
-    }
-    for hybrid in &state.hybrids {
-        text += &guarantees(hybrid);
+        for note in &pool.notes {
+            let _ = writeln!(text, "note: {note}");
+        }
     }
     if let Some(exchange) = &state.exchange {
         let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
         let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.standing, exchange.because, hosts.join(", "));
     }
-    for of in &state.arrays {
-        text += &array(of);
-    }
-    if !state.osds.is_empty() {
-        let head = ["osd", "standing", "budget KiB", "throttle KiB", "store ms", "commits/s", "MB/s", "waiting", "why"];
-        let _ = write!(text, "\n{}", table(&head, &state.osds.iter().map(osd).collect::<Vec<_>>()));
+    let osds: Vec<_> = state.osds().map(|(pool, at)| osd(pool, at)).collect();
+    if !osds.is_empty() {
+        let head = ["osd", "is", "budget KiB", "throttle KiB", "store ms", "commits/s", "MB/s", "waiting", "why"];
+        let _ = write!(text, "\n{}", table(&head, &osds));
     }
     for note in &state.notes {
         let _ = writeln!(text, "\nnote: {}", note.message);
@@ -120,21 +104,45 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
+/// A pool with a latency target and its clients.
+fn packets(pool: &PoolState, at: &PacketsState) -> String {
+    let mut text = String::new();
+    let mut reads = at.read_latency_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
+    if let Some(ms) = at.read_percentile_ms {
+        let _ = write!(reads, " ({} lately {ms:.2} ms)", at.percentile);
+    }
+    let _ = writeln!(
+        text,
+        "\n{}: latency target {} ms for the {}, {reads}, {:.2} MB/s read, {:.2} MB/s written, {} in flight\n  why: {}",
+        pool.name,
+        at.target_ms,
+        at.percentile,
+        at.read_bytes_per_s / 1e6,
+        at.write_bytes_per_s / 1e6,
+        at.in_flight,
+        pool.because
+    );
+    let head = ["client", "name", "throttle", "MB/s", "delay ms", "because"];
+    let rows: Vec<_> = at.clients.iter().map(client).collect();
+    text += &if rows.is_empty() { "  no clients found\n".into() } else { table(&head, &rows) };
+    text
+}
+
 /// An array and its volumes on this host.
-fn array(array: &ArrayState) -> String {
+fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
         array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| format!("{all:.1} slots in all"));
     let with = if array.exchanged { "decided with other hosts" } else { "decided by this host alone" };
-    let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", array.name, array.method, array.period_s);
-    let head = ["volume", "goal ms", "response ms", "in the array ms", "used", "needed", "slots", "queue", "because"];
+    let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", pool.name, pool.method, array.period_s);
+    let head = ["volume", "target ms", "latency ms", "in the array ms", "used", "needed", "slots", "queue", "because"];
     let figure = |figure: Option<f64>| figure.map_or_else(|| "-".into(), |figure| format!("{figure:.1}"));
     let rows = array.volumes.iter().map(|volume| {
         let queues: Vec<String> = volume.queues.iter().map(queue).collect();
         vec![
             volume.name.clone(),
             figure(volume.slots.target_ms),
-            figure(volume.response_ms),
+            figure(volume.latency_ms),
             figure(volume.slots.device_latency_ms),
             format!("{:.1}", volume.slots.used),
             format!("{:.1}", volume.slots.need),
@@ -145,84 +153,74 @@ fn array(array: &ArrayState) -> String {
     });
     let rows: Vec<_> = rows.collect();
     text += &table(&head, &rows);
-    for note in &array.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
     text
 }
 
 fn queue(queue: &QueueState) -> String {
     let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
     match &queue.foreign {
-        Some(found) => format!("{} left alone, as somebody else set {found}", queue.disk),
+        Some(found) => format!("{} left alone, as another program set {found}", queue.disk),
         None => format!("{} {} of {}", queue.disk, length(queue.value), length(queue.before)),
     }
 }
 
-fn osd(osd: &OsdState) -> Vec<String> {
+fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
     let measured = &osd.measured;
     let kib = |bytes: Option<u64>| bytes.map_or_else(|| "-".into(), |bytes| (bytes >> 10).to_string());
     vec![
-        osd.name.clone(),
-        osd.standing.clone(),
+        pool.name.clone(),
+        osd.condition.clone(),
         kib(osd.budget_bytes),
         kib(osd.throttle_bytes),
         measured.store_latency_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}")),
         format!("{:.0}", measured.commits_per_s),
         format!("{:.2}", measured.cost_bytes_per_s / 1e6),
         measured.waiting.to_string(),
-        osd.problem.clone().unwrap_or_else(|| format!("{}: {}", osd.method, osd.because)),
+        osd.problem.clone().unwrap_or_else(|| format!("{}: {}", pool.method, pool.because)),
     ]
 }
 
-/// A hybrid device and its tenants.
-fn guarantees(hybrid: &HybridState) -> String {
+/// A device and its control groups.
+fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let mut text = String::new();
-    let slow = match (hybrid.slow_bytes_per_s, hybrid.slow_is_trusted) {
+    let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
         (None, _) => "its slow device was not seen busy yet".to_owned(),
         (Some(rate), true) => format!("its slow device gives {:.2} MB/s", rate / 1e6),
         (Some(rate), false) => format!("its slow device gives perhaps {:.2} MB/s", rate / 1e6),
     };
     let _ = writeln!(
         text,
-        "\n{}: {} {}, {slow}, {:.2} MB/s of it for nobody with a guarantee; limits by {}",
-        hybrid.name,
-        hybrid.kind,
-        hybrid.device,
-        hybrid.background_bytes_per_s / 1e6,
-        hybrid.method
+        "\n{}: {} {}, {slow}, {:.2} MB/s of it without a guarantee; limits by {}",
+        pool.name,
+        at.kind,
+        at.device,
+        at.background_bytes_per_s / 1e6,
+        pool.method
     );
-    if let Some(trouble) = hybrid.cache.as_ref().and_then(|cache| cache.trouble.as_ref()) {
+    if let Some(trouble) = at.cache.as_ref().and_then(|cache| cache.trouble.as_ref()) {
         let _ = writeln!(text, "  the cache is in trouble: {trouble}");
     }
     let head = ["group", "tenant", "", "guaranteed", "got", "missed", "limit", "because"];
     let mut rows = Vec::new();
-    for tenant in &hybrid.tenants {
+    for tenant in &at.groups {
         for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
             let Some(goal) = goal else { continue };
             let foreign = tenant.foreign_limit.as_ref();
-            let because = foreign.map(|limit| format!("left alone, as somebody else set io.max to {limit}"));
+            let because = foreign.map(|limit| format!("left alone, as another program set io.max to {limit}"));
             rows.push(vec![
                 tenant.group.clone(),
                 tenant.tenant.clone(),
                 name.to_owned(),
-                rate(goal, goal.guaranteed),
-                rate(goal, goal.measured),
+                goal.unit.text(goal.guaranteed),
+                goal.unit.text(goal.measured),
                 goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
-                if foreign.is_some() { "-".into() } else { rate(goal, goal.limit) },
+                if foreign.is_some() { "-".into() } else { goal.unit.text(goal.limit) },
                 because.unwrap_or_else(|| goal.because.clone()),
             ]);
         }
     }
     text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
-    for note in &hybrid.notes {
-        let _ = writeln!(text, "note: {note}");
-    }
     text
-}
-
-fn rate(goal: &DirectionState, value: f64) -> String {
-    if goal.unit == "bytes_per_s" { format!("{:.2} MB/s", value / 1e6) } else { format!("{value:.0}/s") }
 }
 
 fn client(client: &ClientState) -> Vec<String> {
@@ -230,83 +228,17 @@ fn client(client: &ClientState) -> Vec<String> {
     vec![
         client.address.clone(),
         client.names.join(" "),
-        client.standing.clone(),
+        client.throttle.clone(),
         format!("{about}{:.2}", client.bytes_per_s / 1e6),
         format!("{:.1}", client.delay_ms),
         client.exempt_because.clone().unwrap_or_else(|| client.because.clone()),
     ]
 }
 
-/// Decisions, newest first: about clients of resources, tenants of hybrid devices, volumes of arrays, and OSDs.
+/// Decisions, newest first.
 pub(super) fn decisions(all: &Decisions) -> String {
-    let Decisions { decisions: records, guarantees, slots, osds } = all;
-    let mut text = String::new();
-    for record in records {
-        let _ = writeln!(
-            text,
-            "{:.1} s to {:.1} s, {}: {} ({} times)",
-            record.from_s, record.until_s, record.resource, record.because, record.times
-        );
-        for held in &record.held {
-            let _ = writeln!(text, "  {} waits {:.1} ms: {}", held.client, held.delay_ms, held.because);
-        }
+    if all.decisions.is_empty() {
+        return "nothing has been decided yet\n".into();
     }
-    for record in guarantees {
-        let _ = writeln!(
-            text,
-            "{:.1} s to {:.1} s, {}, {} of {}: {} ({} times, limits {} to {} {})",
-            record.from_s,
-            record.until_s,
-            record.hybrid,
-            record.direction,
-            record.group,
-            record.because,
-            record.times,
-            record.least_limit,
-            record.largest_limit,
-            record.unit
-        );
-    }
-    for record in slots {
-        text += &of_slots(record);
-    }
-    for record in osds {
-        let kib = |bytes: Option<u64>| bytes.map_or_else(|| "all".into(), |bytes| (bytes >> 10).to_string());
-        let _ = writeln!(
-            text,
-            "{:.1} s to {:.1} s, {}: {} ({} samples, {} to {} KiB inside, now {})",
-            record.from_s,
-            record.until_s,
-            record.osd,
-            record.because,
-            record.times,
-            kib(record.least_bytes),
-            kib(record.largest_bytes),
-            kib(record.budget_bytes)
-        );
-    }
-    if records.is_empty() && guarantees.is_empty() && slots.is_empty() && osds.is_empty() {
-        text.push_str("nothing has been decided yet\n");
-    }
-    text
-}
-
-fn of_slots(record: &SlotsRecord) -> String {
-    let ms = |ms: Option<f64>| ms.map_or_else(|| "nothing".into(), |ms| format!("{ms:.2} ms"));
-    let slots = match (record.least_slots, record.most_slots) {
-        (Some(least), Some(most)) => format!("{least:.1} to {most:.1} slots"),
-        _ => "no bound".into(),
-    };
-    format!(
-        "{:.1} s to {:.1} s, {} of {}: {} ({} times, {slots}, decided {}; lately {} a request, {} of it in the array)\n",
-        record.from_s,
-        record.until_s,
-        record.volume,
-        record.array,
-        record.because,
-        record.times,
-        if record.exchanged { "with other hosts" } else { "alone" },
-        ms(record.response_ms),
-        ms(record.device_ms),
-    )
+    all.decisions.iter().map(|record| format!("{record}\n")).collect()
 }

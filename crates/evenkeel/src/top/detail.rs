@@ -226,62 +226,54 @@ fn of_client(feed: &serve::Feed, id: &Id) -> Detail {
 fn of_agent(feed: &guard::Feed, tab: Tab, id: &Id, more: Option<&More>) -> Detail {
     let mut detail = Detail { facts: guard_facts(feed, tab, id), decisions: Vec::new() };
     let Some(More::Guard(all)) = more else { return detail };
-    let told = |from_s: f64, until_s: f64, times: u64, because: String| Told { from_s, until_s, times, because };
-    let of_resource = all.decisions.iter().filter(|record| match tab {
-        Tab::Initiators => record.held.iter().any(|held| held.client == id.name),
-        _ => true,
+    let told = all.decisions.iter().filter_map(|record| {
+        let client = record.clients.iter().find(|client| client.client == id.name);
+        let because = match tab {
+            Tab::Initiators => client
+                .map(|client| format!("waits {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
+            Tab::Groups if record.of != id.name => return None,
+            Tab::Queues if record.tenant != id.name => return None,
+            Tab::Resources => format!("{} ({} throttled)", record.because, record.throttled),
+            Tab::Osds => {
+                let budget = record.set.map_or_else(|| "all".into(), |budget| bytes(budget as u64));
+                format!("{} ({budget} in flight)", record.because)
+            }
+            _ => record.because.clone(),
+        };
+        Some(Told { from_s: record.from_s, until_s: record.until_s, times: record.times, because })
     });
-    detail.decisions.extend(of_resource.map(|record| {
-        let held = record.held.iter().find(|held| tab == Tab::Initiators && held.client == id.name);
-        let text = held.map_or_else(
-            || format!("{} ({} throttled)", record.because, record.held.len()),
-            |held| format!("waits {} ms: {}; {}", ms(held.delay_ms), held.because, record.because),
-        );
-        told(record.from_s, record.until_s, record.times, text)
-    }));
-    let guarantees = all.guarantees.iter().filter(|record| format!("{} {}", record.group, record.direction) == id.name);
-    detail
-        .decisions
-        .extend(guarantees.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
-    let slots = all.slots.iter().filter(|record| record.volume == id.name);
-    detail
-        .decisions
-        .extend(slots.map(|record| told(record.from_s, record.until_s, record.times, record.because.clone())));
-    detail.decisions.extend(all.osds.iter().map(|record| {
-        let budget = record.budget_bytes.map_or_else(|| "all".into(), bytes);
-        told(record.from_s, record.until_s, record.times, format!("{} ({budget} in flight)", record.because))
-    }));
+    detail.decisions.extend(told);
     newest_first(&mut detail.decisions);
     detail
 }
 
 fn guard_facts(feed: &guard::Feed, tab: Tab, id: &Id) -> Vec<(&'static str, String)> {
     let state = &feed.state;
-    let resource = |name: &str| state.resources.iter().find(|resource| resource.name == name);
     let mut facts = Vec::new();
     match tab {
         Tab::Resources => {
-            let Some(resource) = resource(&id.name) else { return facts };
+            let Some((pool, resource)) = state.packets().find(|(pool, _)| pool.name == id.name) else { return facts };
             let devices: Vec<&str> = resource.devices.iter().map(|device| device.name.as_str()).collect();
             facts.push(("devices", format!("{}, {} requests in flight", devices.join(" "), resource.in_flight)));
             facts.push(("clients", resource.clients.len().to_string()));
             facts.push(("packets", resource.packets.clone()));
-            facts.push(("why", resource.because.clone()));
+            facts.push(("why", pool.because.clone()));
         }
         Tab::Initiators => {
-            let found = resource(&id.of).and_then(|of| of.clients.iter().find(|client| client.address == id.name));
+            let of = state.packets().find(|(pool, _)| pool.name == id.of);
+            let found = of.and_then(|(_, of)| of.clients.iter().find(|client| client.address == id.name));
             let Some(client) = found else { return facts };
             facts.push(("names", client.names.join(" ")));
-            facts.push(("standing", client.standing.clone()));
+            facts.push(("throttle", client.throttle.clone()));
             facts.push(("load", if client.load_is_estimated { "estimated" } else { "measured" }.into()));
             facts.extend(client.exempt_because.iter().map(|why| ("exempt", why.clone())));
         }
         Tab::Groups => {
-            let Some(hybrid) = state.hybrids.iter().find(|hybrid| hybrid.name == id.of) else { return facts };
-            facts.push(("device", format!("{} {}, by {}", hybrid.kind, hybrid.device, hybrid.method)));
+            let Some((pool, at)) = state.cgroups().find(|(pool, _)| pool.name == id.of) else { return facts };
+            facts.push(("device", format!("{} {}, by {}", at.kind, at.device, pool.method)));
         }
         Tab::Queues => {
-            let Some(array) = state.arrays.iter().find(|array| array.name == id.of) else { return facts };
+            let Some((_, array)) = state.queue_depths().find(|(pool, _)| pool.name == id.of) else { return facts };
             let Some(volume) = array.volumes.iter().find(|volume| volume.name == id.name) else { return facts };
             let slots = &volume.slots;
             let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
@@ -296,12 +288,12 @@ fn guard_facts(feed: &guard::Feed, tab: Tab, id: &Id) -> Vec<(&'static str, Stri
             }
         }
         Tab::Osds => {
-            let Some(osd) = state.osds.iter().find(|osd| osd.name == id.name) else { return facts };
+            let Some((pool, osd)) = state.osds().find(|(pool, _)| pool.name == id.name) else { return facts };
             let set = osd.throttle_bytes.map_or_else(|| "without bound".into(), bytes);
-            facts.push(("throttle", format!("{set}, {}, by {}", osd.standing, osd.method)));
+            facts.push(("throttle", format!("{set}, {}, by {}", osd.condition, pool.method)));
             let inside = bytes(osd.measured.in_flight_bytes);
-            facts.push(("inside", format!("{inside}, {} waiting", osd.measured.waiting)));
-            facts.push(("why", osd.because.clone()));
+            facts.push(("in flight", format!("{inside}, {} waiting", osd.measured.waiting)));
+            facts.push(("why", pool.because.clone()));
         }
         Tab::Pools | Tab::Tenants | Tab::Volumes | Tab::Clients => {}
     }

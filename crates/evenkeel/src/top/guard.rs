@@ -1,9 +1,10 @@
 //! What an agent tells, as rows.
 
-use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState};
-use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState, HybridState};
-use evenkeel_guard::agent::osd_record::OsdState;
-use evenkeel_guard::agent::record::{ClientState, ResourceState, State};
+use evenkeel_guard::loops::record::{
+    CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
+    VolumeState,
+};
+use evenkeel_policy::decision::Unit;
 
 use super::figures::{bytes, count, megabytes, ms, uptime};
 use super::row::{Goal, Hold, Row, Sample, Tab, Table, Verdict};
@@ -21,20 +22,19 @@ impl Feed {
     pub(super) fn take(&mut self, state: State) -> Sample {
         let before = std::mem::replace(&mut self.state, state);
         let state = &self.state;
-        let queues = state.arrays.iter().flat_map(|array| {
-            let was = before.arrays.iter().find(|was| was.name == array.name);
-            array.volumes.iter().map(move |volume| of_queue(array, volume, was))
+        let queues = state.queue_depths().flat_map(|(pool, array)| {
+            let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
+            array.volumes.iter().map(move |volume| of_queue(pool, volume, was))
         });
         let clients = state
-            .resources
-            .iter()
-            .flat_map(|resource| resource.clients.iter().map(move |client| of_client(resource, client, state.acting)));
+            .packets()
+            .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
         let all = [
-            Table { tab: Tab::Resources, rows: state.resources.iter().map(of_resource).collect() },
+            Table { tab: Tab::Resources, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
             Table { tab: Tab::Initiators, rows: clients.collect() },
-            Table { tab: Tab::Groups, rows: state.hybrids.iter().flat_map(of_groups).collect() },
+            Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
             Table { tab: Tab::Queues, rows: queues.collect() },
-            Table { tab: Tab::Osds, rows: state.osds.iter().map(of_osd).collect() },
+            Table { tab: Tab::Osds, rows: state.osds().map(|(pool, at)| of_osd(pool, at)).collect() },
         ];
         let none = all.iter().all(|table| table.rows.is_empty());
         let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
@@ -69,53 +69,52 @@ fn troubles(state: &State) -> Vec<String> {
     if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
         troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
     }
-    for hybrid in &state.hybrids {
-        let trouble = hybrid.cache.as_ref().and_then(|cache| cache.trouble.as_ref());
-        troubles.extend(trouble.map(|trouble| format!("cache of {}: {trouble}", hybrid.name)));
-        troubles.extend(hybrid.notes.iter().map(|note| format!("{}: {note}", hybrid.name)));
+    for (pool, at) in state.cgroups() {
+        let trouble = at.cache.as_ref().and_then(|cache| cache.trouble.as_ref());
+        troubles.extend(trouble.map(|trouble| format!("cache of {}: {trouble}", pool.name)));
     }
-    for array in &state.arrays {
-        troubles.extend(array.notes.iter().map(|note| format!("{}: {note}", array.name)));
+    for pool in &state.pools {
+        troubles.extend(pool.notes.iter().map(|note| format!("{}: {note}", pool.name)));
     }
     troubles.extend(state.notes.iter().map(|note| note.message.clone()));
     troubles
 }
 
 /// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
-fn of_resource(resource: &ResourceState) -> Row {
-    let figure = if resource.percentile == "mean" { resource.read_response_ms } else { resource.read_percentile_ms };
+fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
+    let figure = if resource.percentile == "mean" { resource.read_latency_ms } else { resource.read_percentile_ms };
     let held = resource.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
-        name: resource.name.clone(),
+        name: pool.name.clone(),
         bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
-        response_ms: figure.or(resource.read_response_ms),
-        device_ms: resource.read_response_ms,
+        response_ms: figure.or(resource.read_latency_ms),
+        device_ms: resource.read_latency_ms,
         goal: Some(Goal {
             what: format!("{}<{}ms", resource.percentile, short(resource.target_ms)),
             verdict: Verdict::below(figure, resource.target_ms),
         }),
         hold: (held > 0).then(|| Hold {
-            by: format!("{held} clients held"),
+            by: format!("{held} clients throttled"),
             how: format!("mean {} ms", ms(resource.mean_delay_ms)),
         }),
-        trouble: (resource.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
-        why: resource.because.clone(),
+        trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
+        why: pool.because.clone(),
         ..Row::default()
     }
 }
 
-fn of_client(resource: &ResourceState, client: &ClientState, acting: bool) -> Row {
+fn of_client(pool: &PoolState, client: &ClientState, acting: bool) -> Row {
     let held = client.delay_ms > 0.0;
     let would = if acting { "" } else { "would be " };
     let why = match (&client.exempt_because, held) {
         (Some(exempt), _) => format!("never throttled: {exempt}"),
         (None, true) => format!("{would}throttled by {} ms: {}", ms(client.delay_ms), client.because),
-        (None, false) => format!("not throttled ({})", client.standing),
+        (None, false) => format!("not throttled (throttle = \"{}\")", client.throttle),
     };
     let names = client.names.join(" ");
     Row {
         name: client.address.clone(),
-        of: resource.name.clone(),
+        of: pool.name.clone(),
         bytes_per_s: Some(client.bytes_per_s),
         queue_ms: held.then_some(client.delay_ms),
         hold: held.then(|| Hold { by: "response".into(), how: format!("{} ms", ms(client.delay_ms)) }),
@@ -124,24 +123,24 @@ fn of_client(resource: &ResourceState, client: &ClientState, acting: bool) -> Ro
     }
 }
 
-fn of_groups(hybrid: &HybridState) -> Vec<Row> {
-    let directions = |tenant: &GuaranteeState| {
+fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
+    let directions = |tenant: &GroupState| {
         let both = [("read", &tenant.read), ("write", &tenant.write)];
-        let rows = both.map(|(name, direction)| Some(of_group(hybrid, tenant, name, direction.as_ref()?)));
+        let rows = both.map(|(name, direction)| Some(of_group(pool, tenant, name, direction.as_ref()?)));
         rows.into_iter().flatten().collect::<Vec<_>>()
     };
-    hybrid.tenants.iter().flat_map(directions).collect()
+    at.groups.iter().flat_map(directions).collect()
 }
 
-fn of_group(hybrid: &HybridState, tenant: &GuaranteeState, direction: &str, goal: &DirectionState) -> Row {
-    let in_bytes = goal.unit == "bytes_per_s";
+fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &DirectionState) -> Row {
+    let in_bytes = goal.unit == Unit::BytesPerS;
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
     let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
     let foreign =
-        tenant.foreign_limit.as_ref().map(|limit| format!("left alone, as somebody else set io.max to {limit}"));
+        tenant.foreign_limit.as_ref().map(|limit| format!("left alone, as another program set io.max to {limit}"));
     Row {
         name: format!("{} {direction}", tenant.group),
-        of: hybrid.name.clone(),
+        of: pool.name.clone(),
         tenant: tenant.tenant.clone(),
         iops: (!in_bytes).then_some(goal.measured),
         bytes_per_s: in_bytes.then_some(goal.measured),
@@ -156,7 +155,7 @@ fn of_group(hybrid: &HybridState, tenant: &GuaranteeState, direction: &str, goal
     }
 }
 
-fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArrayState>) -> Row {
+fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState>) -> Row {
     let slots = &volume.slots;
     let was = was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map(|was| &was.slots);
     let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
@@ -165,8 +164,8 @@ fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArraySta
         what: format!("{statistic}<{}ms", short(target_ms)),
         verdict: match (violated, statistic) {
             (1.., _) => Verdict::Missed,
-            (0, "mean") => Verdict::below(volume.response_ms, target_ms),
-            (0, _) => volume.response_ms.map_or(Verdict::Idle, |_| Verdict::Met),
+            (0, "mean") => Verdict::below(volume.latency_ms, target_ms),
+            (0, _) => volume.latency_ms.map_or(Verdict::Idle, |_| Verdict::Met),
         },
     });
     let shortened =
@@ -175,31 +174,33 @@ fn of_queue(array: &ArrayState, volume: &ArrayVolumeState, was: Option<&ArraySta
     let foreign = volume.queues.iter().find_map(|queue| Some((&queue.disk, queue.foreign.as_ref()?)));
     Row {
         name: volume.name.clone(),
-        of: array.name.clone(),
+        of: pool.name.clone(),
         iops: Some(volume.iops),
         bytes_per_s: Some(volume.bytes_per_s),
-        response_ms: volume.response_ms,
+        response_ms: volume.latency_ms,
         queue_ms: slots.queueing_delay_ms,
         device_ms: slots.device_latency_ms,
         goal,
         hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
-        trouble: foreign.map(|(disk, found)| format!("{disk} left alone, as somebody else set {found}")),
+        trouble: foreign.map(|(disk, found)| format!("{disk} left alone, as another program set {found}")),
         why: slots.because.clone(),
         ..Row::default()
     }
 }
 
-fn of_osd(osd: &OsdState) -> Row {
+fn of_osd(pool: &PoolState, osd: &OsdState) -> Row {
     let measured = &osd.measured;
     let budget = osd.throttle_bytes.or(osd.budget_bytes);
     Row {
-        name: osd.name.clone(),
+        name: pool.name.clone(),
         iops: Some(measured.commits_per_s),
         bytes_per_s: Some(measured.cost_bytes_per_s),
         device_ms: measured.store_latency_ms,
-        hold: budget.filter(|_| measured.waiting > 0).map(|budget| Hold { by: osd.method.clone(), how: bytes(budget) }),
-        trouble: osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.standing)),
-        why: osd.because.clone(),
+        hold: budget
+            .filter(|_| measured.waiting > 0)
+            .map(|budget| Hold { by: pool.method.clone(), how: bytes(budget) }),
+        trouble: osd.problem.as_ref().map(|problem| format!("{}: {problem}", osd.condition)),
+        why: pool.because.clone(),
         ..Row::default()
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use evenkeel_guard::agent::record;
+use evenkeel_guard::loops::record;
+use evenkeel_policy::decision::Decisions;
 use evenkeel_policy::state::{Clients, State};
 use serde::de::DeserializeOwned;
 
 use super::row::{Id, Tab};
 use crate::control::{Place, path};
-use crate::guard::Decisions;
 
 /// How long an answer may take. Who is asked answers in milliseconds, or hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,8 +95,8 @@ impl Source {
                 Ok(Some(More::Serve(parse(&text)?)))
             }
             (Some(true), _) => {
-                let resource = if id.of.is_empty() { &id.name } else { &id.of };
-                let asked = path("&resource=", resource);
+                let pool = if id.of.is_empty() { &id.name } else { &id.of };
+                let asked = path("&pool=", pool);
                 let text = self.get(&format!("/api/v1/decisions?count={DECISIONS}{asked}"))?;
                 Ok(Some(More::Guard(parse(&text)?)))
             }

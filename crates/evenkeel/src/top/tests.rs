@@ -1,12 +1,13 @@
 //! Answers and keys go in, screens come out.
 
-use evenkeel_guard::agent::array_record::{ArrayState, ArrayVolumeState, QueueState};
-use evenkeel_guard::agent::guarantee_record::{DirectionState, GuaranteeState as GroupState, HybridState};
-use evenkeel_guard::agent::record::{self, ClientState as Initiator, ResourceState};
+use evenkeel_guard::loops::record::{
+    self, At, CgroupState, ClientState as Initiator, DirectionState, GroupState, PacketsState, QueueDepthState,
+    QueueState,
+};
+use evenkeel_policy::decision::{DecisionRecord, Unit};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, GuaranteeDecision, GuaranteeState, LatencyDecision, LatencyState,
-    LatencyTargetState, LimitState, PoolState, QosState, RemoteState, State, TenantSlotsState, TenantState,
-    ThrottledState, VolumeState,
+    AdmissionState, ClientState, Clients, GuaranteeState, LatencyState, LatencyTargetState, LimitState, PoolState,
+    QosState, RemoteState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -79,13 +80,13 @@ fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantSta
 /// A server with three tenants after some seconds of 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
     let decision =
-        LatencyDecision { because: "reads take 30.00 ms, above 19.00 ms".into(), ..LatencyDecision::default() };
+        DecisionRecord { because: "reads take 30.00 ms, above 19.00 ms".into(), ..DecisionRecord::default() };
     let goal = LatencyTargetState {
         target_ms: 20.0,
         percentile: "p99".into(),
         measured_ms: Some(30.0),
         decision: Some(decision.clone()),
-        decisions: vec![LatencyDecision { because: "the first".into(), ..decision.clone() }, decision],
+        decisions: vec![DecisionRecord { because: "the first".into(), ..decision.clone() }, decision],
     };
     let hold =
         ThrottledState { slots: 4, slots_owner: "response".into(), delay_ms: 12.5, because: "91 % of the load".into() };
@@ -98,7 +99,7 @@ fn server(seconds: u64) -> State {
         reason: "unachievable".into(),
         because: "the guarantee cannot be kept now".into(),
         binding: "throughput".into(),
-        decisions: vec![GuaranteeDecision { because: "long ago".into(), times: 3, ..GuaranteeDecision::default() }],
+        decisions: vec![DecisionRecord { because: "long ago".into(), times: 3, ..DecisionRecord::default() }],
     };
     let reserved = QosState { reservation_iops: Some(400), ..QosState::default() };
     let limit = LimitState { iops: Some(50), iops_owner: Some("operator".into()), ..LimitState::default() };
@@ -390,25 +391,28 @@ fn agent(seconds: u64) -> Answer {
     let client = |address: &str, delay_ms: f64| Initiator {
         address: address.into(),
         names: vec!["iqn.2026:host".into()],
-        standing: "ordinary".into(),
+        throttle: "normal".into(),
         bytes_per_s: 1e7,
         delay_ms,
         because: if delay_ms > 0.0 { "91 % of the noisy clients' load is its own".into() } else { String::new() },
         ..Initiator::default()
     };
-    let resource = ResourceState {
+    let vg0 = record::PoolState {
         name: "vg0".into(),
-        target_ms: 20.0,
-        percentile: "mean".into(),
-        read_response_ms: Some(15.0),
-        read_bytes_per_s: 2e6,
-        write_bytes_per_s: 3e6,
         because: "reads take 15.00 ms, below 19.00 ms: the delay shrinks".into(),
-        clients: vec![client("10.0.0.1", 0.0), client("10.0.0.2", 34.5)],
-        ..ResourceState::default()
+        at: At::Packets(PacketsState {
+            target_ms: 20.0,
+            percentile: "mean".into(),
+            read_latency_ms: Some(15.0),
+            read_bytes_per_s: 2e6,
+            write_bytes_per_s: 3e6,
+            clients: vec![client("10.0.0.1", 0.0), client("10.0.0.2", 34.5)],
+            ..PacketsState::default()
+        }),
+        ..record::PoolState::default()
     };
     let read = DirectionState {
-        unit: "bytes_per_s".into(),
+        unit: Unit::BytesPerS,
         guaranteed: 50e6,
         measured: 41e6,
         limit: 42e6,
@@ -427,23 +431,24 @@ fn agent(seconds: u64) -> Answer {
         ..TenantSlotsState::default()
     };
     let queue = QueueState { disk: "sda".into(), value: Some(6), before: Some(32), ..QueueState::default() };
-    let volume = ArrayVolumeState {
+    let volume = record::VolumeState {
         name: "lun".into(),
         iops: 1234.0,
         bytes_per_s: 5e6,
-        response_ms: Some(8.5),
+        latency_ms: Some(8.5),
         slots,
         queues: vec![queue],
-        ..ArrayVolumeState::default()
+        ..record::VolumeState::default()
     };
+    let cached = At::Cgroup(CgroupState { groups: vec![group], ..CgroupState::default() });
+    let shared = At::QueueDepth(QueueDepthState { volumes: vec![volume], ..QueueDepthState::default() });
+    let pool = |name: &str, at| record::PoolState { name: name.into(), at, ..record::PoolState::default() };
     Answer::Guard(Box::new(record::State {
         version: "0.1.0".into(),
         uptime_s: seconds as f64,
         interval_ms: 100.0,
         acting: true,
-        resources: vec![resource],
-        hybrids: vec![HybridState { name: "pool".into(), tenants: vec![group], ..HybridState::default() }],
-        arrays: vec![ArrayState { name: "san".into(), volumes: vec![volume], ..ArrayState::default() }],
+        pools: vec![vg0, pool("pool", cached), pool("san", shared)],
         ..record::State::default()
     }))
 }
@@ -456,7 +461,7 @@ fn agents_show_resources_clients_groups_and_queues() {
     let shown = screen(&model);
     shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Resources 1] Clients 2  Groups 1  Queues 1"]);
     shows(&shown, &["goals: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
-    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients held"]);
+    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients throttled"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
     shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "response 34.5 ms"]);

@@ -276,13 +276,13 @@ impl Stage {
         let url = format!("http://{}/api/v1/state", self.status);
         let answer = process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url]));
         let state: Value = answer.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-        state["osds"].as_array().cloned().unwrap_or_default()
+        state["pools"].as_array().cloned().unwrap_or_default()
     }
 
     /// How the OSDs stand with the agent, a word if all do so in the same way; empty if it does not run.
     pub(crate) fn standing(&self) -> String {
         let mut words: Vec<String> =
-            self.state().iter().map(|osd| osd["standing"].as_str().unwrap_or_default().to_owned()).collect();
+            self.state().iter().map(|osd| osd["condition"].as_str().unwrap_or_default().to_owned()).collect();
         words.dedup();
         words.join(", ")
     }

@@ -100,13 +100,13 @@ impl Agent {
     }
 
     fn state(&self) -> Result<Value> {
-        Ok(self.guard.state()?["hybrids"][0].take())
+        Ok(self.guard.state()?["pools"][0].take())
     }
 
     /// The limits by the agent's word, as the groups are in the configuration.
     fn limits(&self, tenants: &[Tenant]) -> Result<Vec<u64>> {
         let state = self.state()?;
-        let known = state["tenants"].as_array().context("guard status names no tenants")?;
+        let known = state["groups"].as_array().context("guard status names no groups")?;
         let limit = |tenant: &Tenant| {
             let known = known.iter().find(|known| known["group"] == tenant.name().as_str());
             let limit = known.and_then(|known| known[self.direction]["limit"].as_f64());
@@ -308,7 +308,7 @@ fn foreign(binary: &Path) -> Result<String> {
     let state = agent.state()?;
     let left_alone = |tenant: &Tenant| {
         let known =
-            state["tenants"].as_array().into_iter().flatten().find(|known| known["group"] == tenant.name().as_str());
+            state["groups"].as_array().into_iter().flatten().find(|known| known["group"] == tenant.name().as_str());
         known.is_some_and(|known| known["foreign_limit"].is_string())
     };
     ensure!(left_alone(&tenants[0]) && !left_alone(&tenants[1]), "the agent says {state}");

@@ -223,7 +223,7 @@ const REST: Duration = Duration::from_millis(400);
 fn agree(agents: &[Guard; 2], standing: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
-        let exchanged = state["arrays"][0]["exchanged"] == (standing == "shared");
+        let exchanged = state["pools"][0]["exchanged"] == (standing == "shared");
         (state["exchange"]["standing"] == standing && exchanged).then_some(())
     };
     let all_are = || {
@@ -397,7 +397,7 @@ fn killed(stage: &Stage, both: bool) -> Result<String> {
             let known = until("queue of the backup", || {
                 let state = agent.state().ok()?;
                 let backup =
-                    state["arrays"][0]["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
+                    state["pools"][0]["volumes"].as_array()?.iter().find(|volume| volume["name"] == "backup")?.clone();
                 backup["queues"][0]["before"].as_u64()
             })?;
             agent.stop()?;

@@ -97,13 +97,13 @@ fn held(binary: &Path) -> Result<BTreeMap<String, f64>> {
 /// Which packets wait, as the agent says.
 fn packets(binary: &Path) -> Result<String> {
     let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
-    let packets = state["resources"][0]["packets"].as_str();
+    let packets = state["pools"][0]["packets"].as_str();
     Ok(packets.context("guard status names no packets")?.to_owned())
 }
 
 fn parse_held(state: &str) -> Result<BTreeMap<String, f64>> {
     let state: Value = serde_json::from_str(state).context("guard status")?;
-    let resources = state["resources"].as_array().context("guard status names no resources")?;
+    let resources = state["pools"].as_array().context("guard status names no pools")?;
     let clients = resources.iter().filter_map(|resource| resource["clients"].as_array()).flatten();
     let mut held = BTreeMap::new();
     for client in clients {
@@ -317,7 +317,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
     };
     let (median, own) = (of("50.000000")?, of("99.000000")?);
     let reads = seen["jobs"][0]["read"]["total_ios"].as_u64().unwrap_or(0);
-    let measured = state["resources"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
+    let measured = state["pools"][0]["read_percentile_ms"].as_f64().context("guard tells no percentile")?;
     let detail = format!("{reads} reads: p99 {own:.2} ms by fio (median {median:.2} ms), {measured:.2} by the agent");
     // So many that a percentile has more than one read beyond it, which differ at all.
     figures.at_least("reads", reads as f64, 200.0, 600.0);
@@ -333,11 +333,11 @@ mod tests {
 
     #[test]
     fn who_is_held_is_read_from_the_status() {
-        let state = r#"{"resources":[{"clients":[{"address":"10.0.0.12","delay_ms":4.5},
+        let state = r#"{"pools":[{"clients":[{"address":"10.0.0.12","delay_ms":4.5},
             {"address":"10.0.0.11","delay_ms":0.0}]}]}"#;
         assert_eq!(parse_held(state).unwrap(), BTreeMap::from([("10.0.0.12".to_owned(), 4.5)]));
         assert!(parse_held("{}").is_err());
-        assert!(parse_held(r#"{"resources":[{"clients":[{"address":"a"}]}]}"#).is_err());
+        assert!(parse_held(r#"{"pools":[{"clients":[{"address":"a"}]}]}"#).is_err());
     }
 
     #[test]

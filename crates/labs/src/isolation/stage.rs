@@ -129,7 +129,7 @@ impl Stage {
         }
         write!(text, "[tenants.light]\nreservation = {{ iops = {} }}\n[tenants.noise]\nweight = 1\n", light::IOPS)?;
         for number in 0..if setting.place == Place::Tenants { CROWD } else { 0 } {
-            write!(text, "[tenants.crowd-{number}]\nclients = [\"{}\"]\n", tenant_address(number))?;
+            write!(text, "[tenants.crowd-{number}]\nmatch = [\"address:{}\"]\n", tenant_address(number))?;
         }
         let pool = if setting.place == Place::OtherPool { "other" } else { "main" };
         let noise = if setting.backend == Backend::Memory { MEMORY_BYTES } else { SPAN };

@@ -3,10 +3,12 @@
 use evenkeel_control::Duration;
 
 use super::*;
+use crate::Agent;
 use crate::actuator::Packets;
 use crate::config::Abilities;
 use crate::discovery::map::{Connection, Link};
-use crate::discovery::{KnownBy, Server};
+use crate::discovery::{KnownBy, Roots, Server};
+use crate::loops::record::PacketsState;
 use crate::sensor::diskstats::DeviceNumber;
 
 const CONFIG: &str = r#"
@@ -88,8 +90,8 @@ impl Plant {
     fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
         let mut sum = 0.0;
         for n in 0..ticks {
-            let text = self.step(&agent.holds().clone(), 0.1);
-            agent.tick(at(from + n), text.as_bytes()).expect("lines of the format");
+            let text = self.step(&agent.packets.holds().clone(), 0.1);
+            tick(agent, at(from + n), &text);
             if n >= ticks / 2 {
                 sum += self.read_ms;
             }
@@ -98,12 +100,27 @@ impl Plant {
     }
 }
 
+fn open(config: &Config) -> Agent {
+    Agent::open(config, &Roots::under(Path::new("none")), Path::new("none")).expect("valid")
+}
+
+fn tick(agent: &mut Agent, now: Instant, text: &str) {
+    let errors = agent.tick(now, text.as_bytes(), None);
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+fn state(agent: &Agent, pool: usize) -> PacketsState {
+    let state = agent.state();
+    let (_, at) = state.packets().nth(pool).expect("a pool");
+    at.clone()
+}
+
 fn at(tick: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(100 * tick)
 }
 
 fn agent(text: &str, links: Vec<Link>) -> Agent {
-    let mut agent = Agent::new(config(text)).expect("valid");
+    let mut agent = open(&config(text));
     agent.follow(map(links));
     agent
 }
@@ -125,13 +142,13 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
                 [pools.vg]\nlatency.target = \"15ms\"\nlatency.percentile = 90\n";
     let config = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("a configuration");
     let run = |timed: bool| {
-        let mut agent = Agent::new(config.clone()).expect("an agent");
+        let mut agent = open(&config);
         agent.follow(map(vec![link("10.0.0.2", 0, "vg", 1), link("10.0.0.3", 1, "other", 2)]));
-        assert!(agent.timed_devices().eq([(DeviceNumber { major: 252, minor: 0 }, 1)]));
+        assert!(agent.packets.timed_devices().eq([(DeviceNumber { major: 252, minor: 0 }, 1)]));
         for n in 0..30 {
             // Ten reads in each interval: eight of 2 ms, two of 17 ms.
             let now = Instant::ZERO + Duration::from_millis(100 * n);
-            agent.count_read_times(now, |resource, each| {
+            agent.packets.count_read_times(now, |resource, each| {
                 assert_eq!(resource, 1, "the other goal is for the mean");
                 if timed && n > 0 {
                     each(bucket(2), 8);
@@ -139,21 +156,21 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
                 }
             });
             let line = format!("252 0 dm-0 {} 0 {} {} 0 0 0 0 0 0 0\n", 10 * n, 80 * n, 50 * n);
-            agent.tick(now, line.as_bytes()).expect("lines of the format");
+            tick(&mut agent, now, &line);
         }
-        let state = agent.state(Instant::ZERO).resources.swap_remove(1);
+        let state = state(&agent, 1);
         (state, agent.records(Some("vg"), 1).swap_remove(0))
     };
     let (state, record) = run(true);
-    assert_eq!((state.percentile.as_str(), state.read_response_ms), ("p90", Some(5.0)));
+    assert_eq!((state.percentile.as_str(), state.read_latency_ms), ("p90", Some(5.0)));
     let p90_ms = state.read_percentile_ms.expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
     // Nobody writes, and the mean is far below the goal.
     assert_eq!(record.reason, "no_noisy");
-    let told = record.measured_ms.expect("a figure");
+    let told = record.measured.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");
     let (state, record) = run(false);
-    assert_eq!((state.read_percentile_ms, record.measured_ms), (None, None), "{}", record.reason);
+    assert_eq!((state.read_percentile_ms, record.measured), (None, None), "{}", record.reason);
 }
 
 #[test]
@@ -165,18 +182,18 @@ fn writers_are_held_back_until_reads_are_fast_enough() {
         let mean = plant.run(&mut agent, 0, 400);
         // Unheld it is 4 + 1333 / 50 = 31 ms.
         assert!(mean < 16.5, "{method}: {mean} ms");
-        let holds = agent.holds();
+        let holds = agent.packets.holds();
         let delay = |client: &str| holds.get(&Client::Address(client.parse().expect("one"))).map(|hold| hold.delay);
         assert!(delay("10.0.0.12").is_some_and(|delay| delay > std::time::Duration::ZERO), "{method}: {holds:?}");
         assert_eq!(delay("10.0.0.11"), None, "{method}: the reader");
-        let state = agent.state(Instant::ZERO);
-        assert_eq!(state.resources[0].clients.iter().filter(|client| client.delay_ms > 0.0).count(), 2);
-        assert!(state.resources[0].read_response_ms.is_some());
+        let state = state(&agent, 0);
+        assert_eq!(state.clients.iter().filter(|client| client.delay_ms > 0.0).count(), 2);
+        assert!(state.read_latency_ms.is_some());
         assert!(
             agent
                 .records(Some("vg"), usize::MAX)
                 .iter()
-                .any(|record| record.reason == "reads_over_target" && !record.held.is_empty())
+                .any(|record| record.reason == "reads_over_target" && !record.clients.is_empty())
         );
         assert_eq!(agent.records(Some("other"), usize::MAX).len(), 0);
     }
@@ -187,10 +204,10 @@ fn when_the_writers_stop_nobody_is_held_back() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 100);
-    assert!(!agent.holds().is_empty());
+    assert!(!agent.packets.holds().is_empty());
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     plant.run(&mut agent, 100, 50);
-    assert!(agent.holds().is_empty(), "{:?}", agent.holds());
+    assert!(agent.packets.holds().is_empty(), "{:?}", agent.packets.holds());
 }
 
 #[test]
@@ -198,7 +215,7 @@ fn a_tenant_that_is_never_throttled_is_left_alone() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(3, "10.0.0.9", 4.0)]);
     plant.run(&mut agent, 0, 100);
-    assert!(agent.holds().is_empty());
+    assert!(agent.packets.holds().is_empty());
     assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("no_noisy"));
 }
 
@@ -212,16 +229,16 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
     plant.run(&mut by_connection, 0, 15);
     let address = "10.0.0.12".parse().expect("an address");
     let key = Client::Connection { address, client_port: 2, service_port: 3260 };
-    assert_eq!(by_connection.holds().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
+    assert_eq!(by_connection.packets.holds().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
 
     let same = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 2)];
     let mut left_alone = agent(&two, same);
     Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut left_alone, 0, 100);
-    assert!(left_alone.holds().is_empty());
-    let state = left_alone.state(Instant::ZERO);
-    let vg = state.resources.iter().find(|resource| resource.name == "vg").expect("has a goal");
+    assert!(left_alone.packets.holds().is_empty());
+    let state = left_alone.state();
+    let (_, vg) = state.packets().find(|(pool, _)| pool.name == "vg").expect("has a target");
     let client = vg.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
-    assert_eq!(client.standing, "never");
+    assert_eq!(client.throttle, "never");
     assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("several resources")));
 }
 
@@ -231,10 +248,10 @@ fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     let none = Holds::new();
     let switched = (0..600).find(|&n| {
-        let acknowledgements = agent.holds().iter().all(|(_, hold)| hold.packets == Packets::Acknowledgements);
-        let text = plant.step(if acknowledgements { &none } else { agent.holds() }, 0.1);
-        agent.tick(at(n), text.as_bytes()).expect("lines of the format");
-        agent.state(Instant::ZERO).resources[0].packets == "all"
+        let acknowledgements = agent.packets.holds().iter().all(|(_, hold)| hold.packets == Packets::Acknowledgements);
+        let text = plant.step(if acknowledgements { &none } else { agent.packets.holds() }, 0.1);
+        tick(&mut agent, at(n), &text);
+        state(&agent, 0).packets == "all"
     });
     assert!(switched.is_some(), "{:?}", agent.records(None, usize::MAX));
     assert!(
@@ -247,21 +264,21 @@ fn who_logs_in_again_is_held_before_it_is_discovered() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
     plant.run(&mut agent, 0, 200);
-    let held = agent.holds().clone();
+    let held = agent.packets.holds().clone();
     assert_eq!(held.len(), 2);
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1)]));
     plant.run(&mut agent, 200, 50);
-    assert!(agent.holds().is_empty());
+    assert!(agent.packets.holds().is_empty());
     plant.writers.iter_mut().for_each(|writer| writer.2 = 2.0);
     plant.run(&mut agent, 250, 1);
-    assert_eq!(agent.holds().len(), 2, "{:?}", agent.records(None, 3));
+    assert_eq!(agent.packets.holds().len(), 2, "{:?}", agent.records(None, 3));
 
     // Whoever takes its device over is the client; and nobody is remembered for ever.
     plant.writers.iter_mut().for_each(|writer| writer.2 = 0.0);
     agent.follow(map(vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.14", 1, "vg", 5)]));
     let clients = |agent: &Agent| -> Vec<String> {
-        agent.state(Instant::ZERO).resources[0].clients.iter().map(|client| client.address.clone()).collect()
+        state(agent, 0).clients.iter().map(|client| client.address.clone()).collect()
     };
     plant.run(&mut agent, 251, 1);
     assert_eq!(clients(&agent), ["10.0.0.9", "10.0.0.11", "10.0.0.13", "10.0.0.14"]);
@@ -275,18 +292,18 @@ fn a_delay_that_makes_tcp_send_again_is_shortened() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 40.0), (2, "10.0.0.13", 40.0)]);
     let mut total = Segments::default();
-    let longest = |agent: &Agent| agent.holds().iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
+    let longest = |agent: &Agent| agent.packets.holds().iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
     for tick in 0..400 {
         plant.run(&mut agent, tick, 1);
         if tick % 10 == 0 {
             total.sent += 10_000;
             total.resent += if longest(&agent) > std::time::Duration::from_millis(10) { 100 } else { 0 };
-            agent.watch_retransmits(at(tick), total);
+            agent.packets.watch_retransmits(at(tick), total);
         }
     }
-    assert!(longest(&agent) <= std::time::Duration::from_millis(10), "{:?}", agent.holds());
-    assert!(!agent.holds().is_empty());
-    assert!(agent.state(Instant::ZERO).notes.iter().any(|note| note.kind == "retransmits"));
+    assert!(longest(&agent) <= std::time::Duration::from_millis(10), "{:?}", agent.packets.holds());
+    assert!(!agent.packets.holds().is_empty());
+    assert!(agent.state().notes.iter().any(|note| note.kind == "retransmits"));
 }
 
 #[test]
@@ -295,17 +312,17 @@ fn a_device_from_which_nothing_comes_is_not_idle() {
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0)]);
     plant.writers[0].2 = 4.0;
     plant.run(&mut agent, 0, 100);
-    let held = agent.holds().clone();
+    let held = agent.packets.holds().clone();
     assert!(!held.is_empty());
     let stuck = plant.step(&held, 0.1).replace(" 0 0 0\n", " 9 0 0\n");
-    agent.tick(at(100), stuck.as_bytes()).expect("lines of the format");
-    agent.tick(at(101), stuck.as_bytes()).expect("lines of the format");
-    assert_eq!(agent.holds(), &held);
+    tick(&mut agent, at(100), &stuck);
+    tick(&mut agent, at(101), &stuck);
+    assert_eq!(agent.packets.holds(), &held);
     // For long it cannot be told from a lost signal.
     for n in 102..140 {
-        agent.tick(at(n), stuck.as_bytes()).expect("lines of the format");
+        tick(&mut agent, at(n), &stuck);
     }
-    assert!(agent.holds().is_empty());
+    assert!(agent.packets.holds().is_empty());
     assert_eq!(agent.records(None, usize::MAX).first().map(|record| record.reason.as_str()), Some("signal_lost"));
 }
 
@@ -330,8 +347,9 @@ fn the_same_decision_is_one_record_and_records_are_bounded() {
 #[test]
 fn damaged_statistics_are_an_error_and_no_decision() {
     let mut agent = agent(CONFIG, four_clients());
-    assert_eq!(agent.tick(at(0), b"nonsense\n").expect_err("nonsense").line, 1);
-    assert!(agent.holds().is_empty());
+    let errors = agent.tick(at(0), b"nonsense\n", None);
+    assert!(errors.len() == 1 && errors[0].to_string().starts_with("/proc/diskstats:1: "), "{errors:?}");
+    assert!(agent.packets.holds().is_empty());
 }
 
 #[test]
@@ -340,22 +358,22 @@ fn on_a_shared_device_the_targets_counters_tell_who_moves_how_much() {
     let links = || vec![counted("10.0.0.11"), counted("10.0.0.12")];
     let mut agent = agent(CONFIG, links());
     // 10 MiB/s are written, nine tenths of it by one.
-    let mut tick = 0;
+    let mut n = 0;
     let mut run = |agent: &mut Agent, ticks: u64| {
         for _ in 0..ticks {
-            tick += 1;
-            let text = format!("252 1 dm-1 0 0 0 0 {tick} 0 {} {tick} 0 0 0\n", tick * 2048);
-            agent.tick(at(tick), text.as_bytes()).expect("a line of the format");
+            n += 1;
+            let text = format!("252 1 dm-1 0 0 0 0 {n} 0 {} {n} 0 0 0\n", n * 2048);
+            tick(agent, at(n), &text);
         }
-        let state = agent.state(Instant::ZERO);
-        let client = |client: &super::record::ClientState| (client.bytes_per_s / 1048576.0, client.load_is_estimated);
-        state.resources[0].clients.iter().map(client).collect::<Vec<_>>()
+        let client =
+            |client: &crate::loops::record::ClientState| (client.bytes_per_s / 1048576.0, client.load_is_estimated);
+        state(agent, 0).clients.iter().map(client).collect::<Vec<_>>()
     };
     assert_eq!(run(&mut agent, 2), [(5.0, true), (5.0, true)], "equal parts while nothing is counted");
     let mut seconds = 0;
     let mut count = |agent: &mut Agent| {
         seconds += 1;
-        agent.count_initiators(|folder| {
+        agent.packets.count_initiators(|folder| {
             let written_mib = if folder == Path::new("10.0.0.11") { 9 * seconds } else { seconds };
             Some(Moved { read_mib: 1000 - seconds, written_mib })
         });

@@ -1,18 +1,17 @@
-//! Arrays with their files: queues found and measured, their lengths written.
-
-use std::collections::BTreeMap;
+//! Queues of shared disks and their files: queues found and measured, their lengths written.
 
 use evenkeel_control::Instant;
 use evenkeel_control::slots::{InvalidConfig, Summary};
+use evenkeel_policy::config::Exchange;
+use evenkeel_policy::decision::DecisionRecord;
 
-use super::array::Array;
-use super::array_record::{ArrayState, QueueState, SlotsRecord};
-use super::meter::Places;
-use crate::actuator;
+use super::Tick;
 use crate::actuator::QueueLength;
-use crate::config::Config;
+use crate::config::ArrayConfig;
 use crate::discovery::Roots;
-use crate::journal::Journal;
+use crate::loops::meter::Places;
+use crate::loops::queue_depth::Array;
+use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
 
@@ -24,113 +23,79 @@ struct Path {
     number: Option<(u64, Option<DeviceNumber>)>,
 }
 
-/// The files of an array: those of its volumes, in the configuration's order.
+/// An array with the queues of its volumes, in the configuration's order.
 #[derive(Debug)]
-struct Held {
+pub struct QueueDepth {
     array: Array,
+    roots: Roots,
     volumes: Vec<Vec<Path>>,
     notes: Vec<String>,
     begun: bool,
-}
-
-/// Shares out the slots of all arrays of a configuration.
-#[derive(Debug)]
-pub struct Arrays {
-    roots: Roots,
-    held: Vec<Held>,
     ticked_at: Instant,
 }
 
-impl Arrays {
-    /// The arrays of `config`. Nothing is looked for yet.
+impl QueueDepth {
+    /// The array of this name. Nothing is looked for yet.
     ///
     /// # Errors
-    /// An array, and a setting of it that its controller refuses; a configuration that was read has none.
-    pub fn new(config: &Config, roots: &Roots) -> Result<Self, InvalidConfig> {
-        let held = config.arrays.iter().map(|(name, settings)| {
-            let volumes = settings.volumes.values().map(|_| Vec::new()).collect();
-            let array = Array::new(name, settings, &config.exchange)?;
-            Ok(Held { array, volumes, notes: Vec::new(), begun: false })
-        });
-        let held = held.collect::<Result<_, _>>()?;
-        Ok(Self { roots: roots.clone(), held, ticked_at: Instant::ZERO })
+    /// A setting that its controller refuses; a configuration that was read has none.
+    pub fn new(name: &str, config: &ArrayConfig, exchange: &Exchange, roots: &Roots) -> Result<Self, InvalidConfig> {
+        Ok(Self {
+            array: Array::new(name, config, exchange)?,
+            roots: roots.clone(),
+            volumes: config.volumes.values().map(|_| Vec::new()).collect(),
+            notes: Vec::new(),
+            begun: false,
+            ticked_at: Instant::ZERO,
+        })
     }
 
-    /// Names of the arrays.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.held.iter().map(|held| held.array.name())
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        self.array.name()
     }
 
     /// Measures; once a period it looks for queues, and sets their lengths if there is a journal. Call it at every tick, after
     /// the statistics were read.
-    pub fn tick(
-        &mut self,
-        now: Instant,
-        statistics: &Tracker,
-        mut journal: Option<&mut Journal>,
-    ) -> Vec<actuator::Error> {
+    pub fn tick(&mut self, now: Instant, statistics: &Tracker, tick: &mut Tick<'_>) {
         self.ticked_at = now;
-        let mut errors = Vec::new();
-        for held in &mut self.held {
-            if !std::mem::replace(&mut held.begun, true) {
-                held.find(&self.roots, journal.as_deref_mut(), &mut errors);
-            }
-            held.measure(statistics);
-            if held.array.tick(now) {
-                held.find(&self.roots, journal.as_deref_mut(), &mut errors);
-            }
-            held.act(journal.as_deref_mut(), &mut errors);
+        if !std::mem::replace(&mut self.begun, true) {
+            self.find(tick);
         }
-        errors
+        self.measure(statistics);
+        if self.array.tick(now) {
+            self.find(tick);
+        }
+        self.act(tick);
     }
 
-    /// What the volumes of this host did in the last period, by array, for the other hosts.
-    pub fn summaries(&mut self) -> Vec<(String, Summary)> {
-        let told = self.held.iter_mut().filter_map(|held| {
-            let summary = held.array.take_summary()?;
-            Some((held.array.name().to_owned(), summary))
-        });
-        told.collect()
+    /// What the volumes of this host did in the last period, for the other hosts.
+    pub fn take_summary(&mut self) -> Option<Summary> {
+        self.array.take_summary()
     }
 
-    /// Shares out the slots of every array that `group` knows, by what all hosts together did in one period. `ramp`: how much
-    /// of its part this host takes, 0 to 1. Queues follow at the next tick.
-    pub fn decide(&mut self, group: &BTreeMap<&str, Summary>, ramp: f64) {
-        let now = self.ticked_at;
-        for held in &mut self.held {
-            if let Some(summary) = group.get(held.array.name()) {
-                held.array.decide(now, summary, ramp);
-            }
-        }
+    /// Shares slots out by what all hosts together did in one period. `ramp`: how much of its part this host takes, 0 to 1.
+    /// Queues follow at the next tick.
+    pub fn decide(&mut self, group: &Summary, ramp: f64) {
+        self.array.decide(self.ticked_at, group, ramp);
     }
 
     /// No other host has a say any more: this one goes by the latency that it measures.
     pub fn alone(&mut self) {
-        self.held.iter_mut().for_each(|held| held.array.alone());
+        self.array.alone();
     }
 
-    /// What is known and decided.
-    pub fn state(&self) -> Vec<ArrayState> {
-        self.held.iter().map(Held::state).collect()
+    /// Its decisions, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
+        self.array.records()
     }
 
-    /// The newest `count` decisions, newest first, of one array or all.
-    pub fn records(&self, array: Option<&str>, count: usize) -> Vec<SlotsRecord> {
-        let wanted = self.held.iter().filter(|held| array.is_none_or(|name| name == held.array.name()));
-        let mut records: Vec<SlotsRecord> = wanted.flat_map(|held| held.array.records()).collect();
-        records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s));
-        records.truncate(count);
-        records
-    }
-}
-
-impl Held {
-    /// Looks for queues that are not known yet and lets go of those that are gone.
-    fn find(&mut self, roots: &Roots, mut journal: Option<&mut Journal>, errors: &mut Vec<actuator::Error>) {
+    /// Looks for queues that are not known yet and forgets those that are gone.
+    fn find(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         let config = self.array.config().clone();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
-            let found = queue::find(roots, &volume.device).unwrap_or_else(|why| {
+            let found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
                 self.notes.push(format!("{name}: {why}; it is looked for in every period"));
                 Vec::new()
             });
@@ -138,8 +103,8 @@ impl Held {
                 paths.drain(..).partition(|path| path.length.is_there() && found.contains(path.length.queue()));
             *paths = stay;
             for path in gone {
-                if let Some(journal) = journal.as_deref_mut() {
-                    errors.extend(path.length.forget(journal).err());
+                if let Some(journal) = tick.journal.as_deref_mut() {
+                    tick.errors.take(path.length.forget(journal));
                 }
             }
             for queue in found {
@@ -149,11 +114,11 @@ impl Held {
             }
             for path in paths.iter_mut() {
                 let foreign = path.length.foreign().is_some();
-                errors.extend(path.length.look().err());
+                tick.errors.take(path.length.look());
                 if let (false, Some(found)) = (foreign, path.length.foreign()) {
                     let queue = path.length.queue();
                     tracing::warn!(
-                        "somebody else has set {} of {} to {found}: it is left alone as long as it is so",
+                        "another program has set {} of {} to {found}: it is left alone as long as it is so",
                         queue.knob.name(),
                         queue.disk
                     );
@@ -177,24 +142,30 @@ impl Held {
         }
     }
 
-    fn act(&mut self, journal: Option<&mut Journal>, errors: &mut Vec<actuator::Error>) {
+    fn act(&mut self, tick: &mut Tick<'_>) {
         let Some(slots) = self.array.take_slots() else { return };
-        let Some(journal) = journal else { return };
+        let Some(journal) = tick.journal.as_deref_mut() else { return };
         for (paths, slots) in self.volumes.iter_mut().zip(slots) {
             let share = slots / paths.len().max(1) as f64;
             for path in paths {
-                errors.extend(path.length.set(journal, share).err());
+                tick.errors.take(path.length.set(journal, share));
             }
         }
     }
 
-    fn state(&self) -> ArrayState {
-        let mut state = self.array.state();
-        for (volume, paths) in state.volumes.iter_mut().zip(&self.volumes) {
+    /// What is known and decided.
+    pub fn state(&self) -> PoolState {
+        let mut at = self.array.state();
+        for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
             volume.queues = paths.iter().map(Path::state).collect();
         }
-        state.notes.clone_from(&self.notes);
-        state
+        PoolState {
+            name: self.name().to_owned(),
+            method: self.array.method().into(),
+            notes: self.notes.clone(),
+            at: At::QueueDepth(at),
+            ..PoolState::default()
+        }
     }
 }
 
@@ -248,5 +219,5 @@ fn coarse(volume: &str, paths: &[Path]) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "array_files_tests.rs"]
+#[path = "queue_depth_tests.rs"]
 mod tests;

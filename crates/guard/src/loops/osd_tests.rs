@@ -206,12 +206,9 @@ fn decisions_for_the_same_reason_are_one_record() {
     let mut mind = Mind::new(Config::Fixed { budget_bytes: 262_144 }, INTERVAL, Instant::ZERO, 1);
     let mut osd = Osd::new(40e6, 64);
     run(&mut mind, &mut osd, 0.0, 2.0);
-    assert_eq!(mind.decisions().len(), 1);
-    let record = mind.decisions()[0].record("osd.3");
-    assert_eq!(
-        (record.osd.as_str(), record.reason.as_str(), record.budget_bytes),
-        ("osd.3", "configured", Some(262_144))
-    );
+    let records: Vec<_> = Budget::records(mind.decisions(), "osd.3").collect();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    assert_eq!((record.pool.as_str(), record.reason.as_str(), record.set), ("osd.3", "configured", Some(262_144.0)));
     assert!(record.times > 90, "{record:?}");
 }
 

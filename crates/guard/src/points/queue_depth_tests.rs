@@ -1,10 +1,14 @@
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use evenkeel_control::Duration;
 
 use super::*;
-use crate::config::Abilities;
+use crate::Agent;
+use crate::config::{Abilities, Config};
+use crate::journal::Journal;
+use crate::loops::record::{QueueDepthState, VolumeState};
 
 /// Of the array, in requests per second.
 const SERVES: f64 = 400.0;
@@ -16,8 +20,8 @@ struct Host {
     journal: Journal,
     /// Each with how many requests its users always have under way, and what the kernel counted.
     disks: Vec<(&'static str, f64, f64, f64)>,
-    tracker: Tracker,
-    arrays: Arrays,
+    agent: Agent,
+    text: String,
     now: Instant,
 }
 
@@ -36,9 +40,9 @@ impl Host {
         }
         let journal = Journal::open(root.join("journal")).unwrap();
         let config = Config::parse(config, "test", Abilities { tracepoints: false }).unwrap();
-        let arrays = Arrays::new(&config, &Roots::under(&root)).unwrap();
+        let agent = Agent::open(&config, &Roots::under(&root), std::path::Path::new("none")).unwrap();
         let disks = disks.iter().map(|&(disk, busy)| (disk, busy, 0.0, 0.0)).collect();
-        Self { root, journal, disks, tracker: Tracker::default(), arrays, now: Instant::ZERO }
+        Self { root, journal, disks, agent, text: String::new(), now: Instant::ZERO }
     }
 
     fn file(&self, disk: &str) -> PathBuf {
@@ -62,18 +66,32 @@ impl Host {
             let (n, ms) = (*completed as u64, *time_ms as u64);
             writeln!(text, "4095 {number} {disk} {n} 0 {} {ms} 0 0 0 0 {} {ms} {ms}", n * 8, *inside as u64).unwrap();
         }
-        self.tracker.observe(self.now, text.as_bytes()).unwrap();
-        let errors = self.arrays.tick(self.now, &self.tracker, acting.then_some(&mut self.journal));
+        let errors = self.agent.tick(self.now, text.as_bytes(), acting.then_some(&mut self.journal));
         assert!(errors.is_empty(), "{errors:?}");
+        self.text = text;
     }
 
     fn seconds(&mut self, seconds: u64, acting: bool) {
         (0..10 * seconds).for_each(|_| self.tick(acting));
     }
 
-    fn response_ms(&self, volume: usize) -> f64 {
-        self.arrays.state()[0].volumes[volume].response_ms.unwrap()
+    fn state(&self) -> QueueDepthState {
+        state(&self.agent)
     }
+
+    fn volume(&self, volume: usize) -> VolumeState {
+        self.state().volumes[volume].clone()
+    }
+
+    fn latency_ms(&self, volume: usize) -> f64 {
+        self.volume(volume).latency_ms.unwrap()
+    }
+}
+
+fn state(agent: &Agent) -> QueueDepthState {
+    let state = agent.state();
+    let (_, at) = state.queue_depths().next().unwrap();
+    at.clone()
 }
 
 impl Drop for Host {
@@ -92,22 +110,22 @@ const DATABASE: usize = 1;
 fn a_goal_that_fails_without_is_kept_by_shorter_queues() {
     let mut host = Host::new("kept", &DISKS, CONFIG);
     host.seconds(20, false);
-    assert!(host.response_ms(DATABASE) > 100.0, "{}", host.response_ms(DATABASE));
+    assert!(host.latency_ms(DATABASE) > 100.0, "{}", host.latency_ms(DATABASE));
     assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
     host.seconds(20, true);
-    assert!(host.response_ms(DATABASE) < 20.0, "{:?}", host.arrays.state());
+    assert!(host.latency_ms(DATABASE) < 20.0, "{:?}", host.state());
     assert!(host.depth("no-backup") < 16.0);
-    let before = host.arrays.state()[0].volumes[DATABASE].slots.clone();
+    let before = host.volume(DATABASE).slots;
     host.seconds(20, true);
-    let state = host.arrays.state();
-    let slots = &state[0].volumes[DATABASE].slots;
+    let state = host.state();
+    let slots = &state.volumes[DATABASE].slots;
     assert_eq!((slots.violated_total, slots.windows_total), (before.violated_total, before.windows_total + 20));
     assert!(["kept", "equal_margin"].contains(&slots.reason.as_str()), "{slots:?}");
     // The same load needs no change: each stops a queue for a moment.
-    let changes: u64 = state[0].volumes.iter().flat_map(|volume| &volume.queues).map(|q| q.changes_total).sum();
+    let changes: u64 = state.volumes.iter().flat_map(|volume| &volume.queues).map(|q| q.changes_total).sum();
     assert!(changes <= 20, "{changes} changes in 40 periods");
-    let records = host.arrays.records(Some("san"), 10);
-    assert!(records.iter().any(|record| record.volume == "database" && record.times > 10), "{records:?}");
+    let records = host.agent.records(Some("san"), 10);
+    assert!(records.iter().any(|record| record.tenant == "database" && record.times > 10), "{records:?}");
     host.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
     assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
 }
@@ -120,8 +138,8 @@ fn without_load_and_goals_everything_stays_or_comes_back() {
     // The database is idle for longer than its goal counts: nothing is in the way of the backup.
     host.disks[0].1 = 0.0;
     host.seconds(60, true);
-    assert!(host.arrays.state()[0].volumes[DATABASE].slots.used < 0.01);
-    assert_eq!((host.arrays.state()[0].total_slots, host.depth("no-backup")), (None, 64.0));
+    assert!(host.volume(DATABASE).slots.used < 0.01);
+    assert_eq!((host.state().total_slots, host.depth("no-backup")), (None, 64.0));
 }
 
 #[test]
@@ -133,7 +151,7 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
             "[exchange]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
         );
         let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
-        Arrays::new(&config, &Roots::under(&both.root)).unwrap()
+        Agent::open(&config, &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
     };
     let mut hosts = [
         own("backup", "match = [\"device:no-backup\"]"),
@@ -144,7 +162,7 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
             // The world goes on; its own controller does nothing.
             both.tick(false);
             for host in &mut hosts {
-                assert!(host.tick(both.now, &both.tracker, Some(&mut both.journal)).is_empty());
+                assert!(host.tick(both.now, both.text.as_bytes(), Some(&mut both.journal)).is_empty());
             }
         }
         // The first period begins with the first look.
@@ -152,19 +170,19 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
             continue;
         }
         let mut sum = Summary::default();
-        let told: Vec<Summary> = hosts.iter_mut().flat_map(Arrays::summaries).map(|(_, summary)| summary).collect();
+        let told: Vec<Summary> = hosts.iter_mut().flat_map(Agent::summaries).map(|(_, summary)| summary).collect();
         assert_eq!(told.len(), 2, "second {second}");
         told.iter().for_each(|summary| sum.add(summary));
         hosts.iter_mut().for_each(|host| host.decide(&BTreeMap::from([("san", sum.clone())]), 1.0));
     }
-    assert!(both.response_ms(DATABASE) < 20.0, "{:?}", hosts[1].state());
+    assert!(both.latency_ms(DATABASE) < 20.0, "{:?}", state(&hosts[1]));
     assert!(both.depth("no-backup") < 16.0);
-    assert!(hosts.iter().all(|host| host.state()[0].exchanged));
-    let totals: Vec<Option<f64>> = hosts.iter().map(|host| host.state()[0].total_slots).collect();
+    assert!(hosts.iter().all(|host| state(host).exchanged));
+    let totals: Vec<Option<f64>> = hosts.iter().map(|host| state(host).total_slots).collect();
     assert_eq!(totals[0], totals[1]);
     // Alone the host with the goal begins at the least, and finds out for itself.
     hosts[1].alone();
-    assert!(!hosts[1].state()[0].exchanged && hosts[0].state()[0].exchanged);
+    assert!(!state(&hosts[1]).exchanged && state(&hosts[0]).exchanged);
 }
 
 #[test]
@@ -174,16 +192,16 @@ fn a_device_that_comes_late_or_goes_is_followed() {
     let folder = std::fs::read_link(&link).unwrap();
     std::fs::remove_file(&link).unwrap();
     host.seconds(5, true);
-    let state = host.arrays.state();
-    assert!(state[0].notes.iter().any(|note| note.contains("backup") && note.contains("no-backup")), "{state:?}");
-    assert!(state[0].volumes[0].queues.is_empty() && !state[0].volumes[1].queues.is_empty());
+    let notes = host.agent.state().pools[0].notes.clone();
+    assert!(notes.iter().any(|note| note.contains("backup") && note.contains("no-backup")), "{notes:?}");
+    assert!(host.volume(0).queues.is_empty() && !host.volume(1).queues.is_empty());
     std::os::unix::fs::symlink(folder, &link).unwrap();
     host.seconds(10, true);
-    let state = host.arrays.state();
-    assert!(state[0].notes.is_empty() && host.depth("no-backup") < 32.0, "{state:?}");
+    let state = host.agent.state();
+    assert!(state.pools[0].notes.is_empty() && host.depth("no-backup") < 32.0, "{state:?}");
     std::fs::remove_file(link).unwrap();
     host.seconds(2, true);
-    assert!(host.arrays.state()[0].volumes[0].queues.is_empty());
-    // Its setting was put back when it was let go of.
+    assert!(host.volume(0).queues.is_empty());
+    // Its setting was put back when its disk was forgotten.
     assert_eq!(host.depth("no-backup"), 64.0);
 }

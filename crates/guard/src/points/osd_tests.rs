@@ -5,6 +5,7 @@ use evenkeel_policy::units::{Bytes, Duration as Span};
 
 use super::*;
 use crate::fake_osd::{FakeOsd, Folder, folder};
+use crate::loops::record::At;
 
 struct Bench {
     path: PathBuf,
@@ -40,6 +41,11 @@ impl Bench {
         self.osd.tick(|| now, Some(&self.journal))
     }
 
+    fn state(&self) -> OsdState {
+        let At::Osd(state) = self.osd.state().at else { panic!("another point") };
+        state
+    }
+
     fn set(&self, option: &str) -> Option<String> {
         self.fake.as_ref().and_then(|fake| fake.set(option))
     }
@@ -57,8 +63,8 @@ fn a_fixed_budget_is_set_with_the_deferred_one_in_proportion() {
     }
     assert_eq!(bench.set(BYTES), Some("262144".into()));
     assert_eq!(bench.set(DEFERRED), Some("524288".into()));
-    let state = bench.osd.state();
-    assert_eq!((state.standing.as_str(), state.changes_total, state.throttle_bytes), ("controlled", 1, Some(262_144)));
+    let state = bench.state();
+    assert_eq!((state.condition.as_str(), state.changes_total, state.throttle_bytes), ("controlled", 1, Some(262_144)));
     // 1 + 2 + 3 ms, and 20 commits in 20 ms.
     assert!((state.measured.store_latency_ms.unwrap() - 6.0).abs() < 1e-6, "{state:?}");
     assert!((state.measured.commits_per_s - 1_000.0).abs() < 1e-6);
@@ -74,8 +80,8 @@ fn without_a_journal_nothing_is_set() {
         let now = bench.now;
         bench.osd.tick(|| now, None).unwrap();
     }
-    assert_eq!((bench.set(BYTES), bench.osd.state().standing.as_str()), (None, "watched"));
-    assert_eq!(bench.osd.state().budget_bytes, Some(262_144));
+    assert_eq!((bench.set(BYTES), bench.state().condition.as_str()), (None, "watched"));
+    assert_eq!(bench.state().budget_bytes, Some(262_144));
 }
 
 #[test]
@@ -84,26 +90,26 @@ fn an_osd_that_goes_and_comes_back_is_controlled_again() {
     bench.tick().unwrap();
     bench.fake = None;
     assert!(bench.tick().is_err());
-    assert_eq!(bench.osd.state().standing, "absent");
+    assert_eq!(bench.state().condition, "absent");
     bench.fake = Some(FakeOsd::start(&bench.path));
     // The process is the same here, so that it is the counters that tell.
     bench.osd.pid = Some(1);
     bench.tick().unwrap();
-    let state = bench.osd.state();
-    assert_eq!((state.standing.as_str(), state.restarts_total, state.errors_total), ("controlled", 1, 1));
+    let state = bench.state();
+    assert_eq!((state.condition.as_str(), state.restarts_total, state.errors_total), ("controlled", 1, 1));
     assert_eq!(bench.set(BYTES), Some("262144".into()));
 }
 
 #[test]
-fn a_throttle_that_somebody_else_sets_is_left_alone() {
+fn a_throttle_that_another_program_sets_is_left_alone() {
     let mut bench = bench("foreign-osd", fixed(262_144));
     bench.tick().unwrap();
     bench.fake.as_ref().unwrap().inside.lock().unwrap().overrides.insert(BYTES.into(), "999999".into());
     for _ in 0..5 {
         bench.tick().unwrap();
     }
-    let state = bench.osd.state();
-    assert_eq!(state.standing, "foreign");
+    let state = bench.state();
+    assert_eq!(state.condition, "foreign");
     assert!(state.problem.unwrap().contains("999999"));
     // What was ours alone is put back, what was theirs stays.
     assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("999999".into()), None));
@@ -116,7 +122,7 @@ fn an_osd_that_answers_too_late_costs_a_tick_and_nothing_else() {
     bench.osd.socket = AdminSocket::new(&bench.path, std::time::Duration::from_millis(50));
     bench.fake.as_ref().unwrap().inside.lock().unwrap().unanswered = Some("perf dump");
     assert!(bench.tick().is_err());
-    assert_eq!((bench.osd.state().standing.as_str(), bench.set(BYTES)), ("late", None));
+    assert_eq!((bench.state().condition.as_str(), bench.set(BYTES)), ("late", None));
     bench.fake.as_ref().unwrap().inside.lock().unwrap().unanswered = None;
     bench.osd.socket = AdminSocket::new(&bench.path, std::time::Duration::from_secs(20));
     bench.tick().unwrap();

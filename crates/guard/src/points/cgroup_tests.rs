@@ -1,6 +1,8 @@
 use super::*;
+use crate::Agent;
 use crate::config::Abilities;
-use evenkeel_control::Duration;
+use crate::journal::Journal;
+use crate::loops::record::CgroupState;
 
 /// Files in place of the kernel's: two devices, and groups.
 struct Host {
@@ -50,15 +52,15 @@ impl Host {
         std::fs::read_to_string(self.root.join("cgroup").join(name).join("io.max")).unwrap().trim().to_owned()
     }
 
-    fn keeper(&self) -> Keeper {
+    fn agent(&self) -> Agent {
         let text = "[pools.pool]\ndevices = [\"no-hybrid\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n\
                     [tenants.db]\nmatch = [\"cgroup:slice/db-*\"]\nguarantee.read = { bytes_per_s = \"10MB\" }\n";
         let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
-        Keeper::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
+        Agent::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
     }
 
-    fn tick(&mut self, keeper: &mut Keeper, second: u64) {
-        let errors = keeper.tick(at(second), Some(&mut self.journal));
+    fn tick(&mut self, agent: &mut Agent, second: u64) {
+        let errors = agent.tick(at(second), b"", Some(&mut self.journal));
         assert!(errors.is_empty(), "{errors:?}");
     }
 }
@@ -73,29 +75,35 @@ fn at(second: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(second)
 }
 
+fn state(agent: &Agent) -> CgroupState {
+    let state = agent.state();
+    let (_, at) = state.cgroups().next().unwrap();
+    at.clone()
+}
+
 const GUARANTEED: &str = "4095:1 rbps=10000000 wbps=max riops=max wiops=max";
 
 #[test]
 fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
     let mut host = Host::new("appear");
-    let mut keeper = host.keeper();
-    host.tick(&mut keeper, 0);
-    assert!(keeper.state()[0].notes[0].contains("no group is named by \"slice/db-*\""));
+    let mut agent = host.agent();
+    host.tick(&mut agent, 0);
+    assert!(agent.state().pools[0].notes[0].contains("no group is named by \"slice/db-*\""));
     for name in ["slice/db-2", "slice/db-1", "slice/web"] {
         host.group(name);
     }
-    host.tick(&mut keeper, 1);
+    host.tick(&mut agent, 1);
     assert_eq!((host.io_max("slice/db-1"), host.io_max("slice/db-2")), (GUARANTEED.into(), GUARANTEED.into()));
     assert_eq!(host.io_max("slice/web"), "");
     for second in 2..12 {
         host.moved("slice/db-1", second * 8_000_000);
         host.busy(second);
-        host.tick(&mut keeper, second);
+        host.tick(&mut agent, second);
     }
-    let state = keeper.state().remove(0);
-    let groups: Vec<&str> = state.tenants.iter().map(|tenant| tenant.group.as_str()).collect();
+    let state = state(&agent);
+    let groups: Vec<&str> = state.groups.iter().map(|tenant| tenant.group.as_str()).collect();
     assert_eq!(groups, ["slice/db-1", "slice/db-2"]);
-    let limit = state.tenants[0].read.as_ref().unwrap().limit;
+    let limit = state.groups[0].read.as_ref().unwrap().limit;
     assert!(limit > 10e6, "it gets too little: {limit}");
     assert_eq!(
         host.io_max("slice/db-1"),
@@ -103,7 +111,7 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
         "the record is what holds"
     );
     assert_eq!((state.kind.as_str(), state.slow_number.as_str()), ("other", "4095:2"));
-    assert!(keeper.records(Some("pool"), 1)[0].until_s == 11.0 && keeper.records(Some("none"), 9).is_empty());
+    assert!(agent.records(Some("pool"), 1)[0].until_s == 11.0 && agent.records(Some("none"), 9).is_empty());
     // The end.
     assert_eq!(host.journal.restore_all().len(), 2);
     assert_eq!(host.io_max("slice/db-1"), "4095:1 rbps=max wbps=max riops=max wiops=max");
@@ -112,31 +120,31 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
 #[test]
 fn a_group_that_is_gone_is_let_go_of_and_another_of_its_name_begins_anew() {
     let mut host = Host::new("gone");
-    let mut keeper = host.keeper();
+    let mut agent = host.agent();
     host.group("slice/db-1");
-    host.tick(&mut keeper, 0);
+    host.tick(&mut agent, 0);
     std::fs::remove_dir_all(host.root.join("cgroup/slice/db-1")).unwrap();
-    host.tick(&mut keeper, 1);
-    assert!(keeper.state()[0].tenants.is_empty());
+    host.tick(&mut agent, 1);
+    assert!(state(&agent).groups.is_empty());
     assert!(host.journal.is_clear());
     host.group("slice/db-1");
-    host.tick(&mut keeper, 2);
+    host.tick(&mut agent, 2);
     assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
 }
 
 #[test]
-fn a_limit_of_somebody_else_stays() {
+fn a_limit_of_another_program_stays() {
     let mut host = Host::new("foreign");
-    let mut keeper = host.keeper();
+    let mut agent = host.agent();
     host.group("slice/db-1");
-    host.tick(&mut keeper, 0);
+    host.tick(&mut agent, 0);
     let foreign = "4095:1 rbps=5 wbps=max riops=max wiops=max";
     std::fs::write(host.root.join("cgroup/slice/db-1/io.max"), foreign).unwrap();
     for second in 1..5 {
-        host.tick(&mut keeper, second);
+        host.tick(&mut agent, second);
         assert_eq!(host.io_max("slice/db-1"), foreign);
     }
-    let state = keeper.state().remove(0).tenants.remove(0);
+    let state = state(&agent).groups.remove(0);
     assert_eq!(state.foreign_limit.as_deref(), Some("rbps=5 wbps=max riops=max wiops=max"));
     assert!(host.journal.restore_all().is_empty());
 }
@@ -144,49 +152,55 @@ fn a_limit_of_somebody_else_stays() {
 #[test]
 fn without_a_journal_nothing_is_written() {
     let host = Host::new("dry");
-    let mut keeper = host.keeper();
+    let mut agent = host.agent();
     host.group("slice/db-1");
     for second in 0..3 {
         host.moved("slice/db-1", second * 8_000_000);
-        assert!(keeper.tick(at(second), None).is_empty());
+        assert!(agent.tick(at(second), b"", None).is_empty());
     }
     assert_eq!(host.io_max("slice/db-1"), "");
-    assert_eq!(keeper.state()[0].tenants[0].read.as_ref().unwrap().guaranteed, 10e6);
+    assert_eq!(state(&agent).groups[0].read.as_ref().unwrap().guaranteed, 10e6);
 }
 
 #[test]
 fn an_odd_file_of_one_group_is_told_and_hurts_no_other() {
     let mut host = Host::new("odd");
-    let mut keeper = host.keeper();
+    let mut agent = host.agent();
     host.group("slice/db-1");
     host.group("slice/db-2");
-    host.tick(&mut keeper, 0);
+    host.tick(&mut agent, 0);
     std::fs::write(host.root.join("cgroup/slice/db-1/io.stat"), "4095:1 rbytes=x\n").unwrap();
     for second in 1..6 {
         host.moved("slice/db-2", second * 8_000_000);
         host.busy(second);
-        let errors = keeper.tick(at(second), Some(&mut host.journal));
+        let errors = agent.tick(at(second), b"", Some(&mut host.journal));
         assert!(errors.len() == 1 && errors[0].to_string().contains("db-1/io.stat:1:"), "{errors:?}");
     }
     assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
-    assert!(keeper.state()[0].tenants[1].read.as_ref().unwrap().limit > 10e6);
+    assert!(state(&agent).groups[1].read.as_ref().unwrap().limit > 10e6);
 }
 
 #[test]
-fn periods_are_kept_and_missed_ones_are_not_made_up_for() {
-    let mut host = Host::new("periods");
-    let mut keeper = host.keeper();
-    let ms = |ms| Instant::ZERO + Duration::from_millis(ms);
+fn a_device_that_is_not_on_this_host_is_noted_and_taken_when_it_comes() {
+    let mut host = Host::new("elsewhere");
+    let link = host.root.join("sys/dev/block/4095:1");
+    let (folder, hidden) = (host.root.join("sys/class/block/no-hybrid"), host.root.join("hidden"));
+    let device = std::fs::read_link(&link).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    std::fs::rename(&folder, &hidden).unwrap();
     host.group("slice/db-1");
-    let mut ticks = Vec::new();
-    for now in [0, 100, 900, 1_000, 1_100, 4_500, 4_600, 5_400, 5_600] {
-        let before = keeper.records(None, 1).first().map(|record| record.until_s);
-        assert!(keeper.tick(ms(now), Some(&mut host.journal)).is_empty());
-        if keeper.records(None, 1).first().map(|record| record.until_s) != before {
-            ticks.push(now);
-        }
+    let mut agent = host.agent();
+    host.tick(&mut agent, 0);
+    let note = agent.state().pools[0].notes.join(" ");
+    assert!(note.contains("not on this host: there is no block device no-hybrid"), "{note}");
+    assert_eq!((host.io_max("slice/db-1").as_str(), agent.names()), ("", vec!["pool".to_owned()]));
+    std::fs::rename(&hidden, &folder).unwrap();
+    std::os::unix::fs::symlink(device, &link).unwrap();
+    for second in 1..3 {
+        host.tick(&mut agent, second);
     }
-    assert_eq!(ticks, [0, 1_000, 4_500, 5_600]);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    assert!(agent.state().pools[0].notes.is_empty());
 }
 
 #[test]
@@ -198,9 +212,9 @@ fn what_is_missing_is_told_before_anything_starts() {
         );
         Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap()
     };
-    let open = |device: &str| Keeper::open(&config(device), &Roots::under(&host.root), &host.root.join("cgroup"));
-    assert!(open("no-such").unwrap_err().to_string().contains("pools.pool: there is no block device no-such"));
-    assert!(open("no-hybrid").unwrap_err().to_string().contains("name its slow device"));
+    let open = |device: &str| Agent::open(&config(device), &Roots::under(&host.root), &host.root.join("cgroup"));
+    assert!(open("no-such").is_ok(), "the policy is that of all hosts");
+    assert!(open("no-hybrid").err().unwrap().to_string().contains("name its slow device"));
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu memory\n").unwrap();
     assert!(matches!(open("no-hybrid"), Err(Unable::NoController(_))));
     std::fs::remove_file(host.root.join("cgroup/cgroup.controllers")).unwrap();

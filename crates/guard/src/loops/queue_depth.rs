@@ -1,27 +1,46 @@
-//! Slots of an array's volumes on this host, without files and clock: samples in, slots and reasons out.
+//! Slots of an array's volumes on this host: samples in, slots and reasons out.
 //!
 //! ```text
 //!  diskstats ─▶ observe ─▶ end_period ─▶ Summary ─▶ other hosts
 //!                                  decide ◀─ sum of all Summaries ─┘ ─▶ slots of each volume ─▶ queue lengths
 //! ```
 
-use std::collections::VecDeque;
-
+use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Exchange;
+use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::explain;
 use evenkeel_policy::state::TenantSlotsState;
 
-use super::array_record::{ArrayState, ArrayVolumeState, Decided, Figures, SlotsRecord};
 use super::meter::{Meter, Places};
+use super::record::{QueueDepthState, VolumeState};
+use super::{Due, MAX_RECORDS};
 use crate::config::{ArrayConfig, ArrayVolume};
 use crate::sensor::diskstats::Sample;
 
-/// Decisions kept of each array: with one volume whose reason changes every second they reach back ten minutes, and mostly
-/// for hours, because a decision for the same reason is one record.
-const MAX_RECORDS: usize = 600;
-/// Over how long a goal is judged.
+/// Over how long a latency target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// A decision about a volume as it is kept.
+#[derive(Clone, Copy, Debug)]
+struct Decision {
+    volume: usize,
+    exchanged: bool,
+    reason: Reason,
+    latency_s: Option<f64>,
+    slots: Option<f64>,
+}
+
+impl Decided for Decision {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        self.exchanged == newer.exchanged && self.reason.name() == newer.reason.name()
+    }
+
+    fn figure(&self) -> Option<f64> {
+        self.slots
+    }
+}
 
 /// A volume and what is known of it.
 #[derive(Debug)]
@@ -38,8 +57,7 @@ struct Volume {
     window: Report,
     windows: u64,
     violated: u64,
-    /// Number of its newest decision, counted from the first one of the array.
-    newest: Option<u64>,
+    newest: Newest,
 }
 
 /// An array that hosts share.
@@ -50,7 +68,8 @@ pub struct Array {
     controller: Controller,
     volumes: Vec<Volume>,
     workloads: Vec<Workload>,
-    due: Option<Instant>,
+    due: Due,
+    begun: bool,
     /// Whether other hosts have a say.
     exchanged: bool,
     /// How much of its share this host takes, 0 to 1.
@@ -61,8 +80,7 @@ pub struct Array {
     tightness: Option<f64>,
     /// Whether something was decided since [`Array::take_slots`].
     decided: bool,
-    decisions: VecDeque<Decided>,
-    forgotten: u64,
+    decisions: Log<Decision>,
 }
 
 impl Array {
@@ -78,15 +96,15 @@ impl Array {
             controller: Controller::new(&config.controller(exchange))?,
             volumes,
             workloads: Vec::new(),
-            due: None,
+            due: Due::default(),
+            begun: false,
             exchanged: false,
             ramp: 1.0,
             untold: None,
             total: None,
             tightness: None,
             decided: false,
-            decisions: VecDeque::new(),
-            forgotten: 0,
+            decisions: Log::new(MAX_RECORDS.max(2 * config.volumes.len())),
         })
     }
 
@@ -111,13 +129,13 @@ impl Array {
 
     /// Ends the period if it is time and no other host has a say; then decides alone. Whether it did.
     pub fn tick(&mut self, now: Instant) -> bool {
-        let period = self.controller.config().period;
-        let due = *self.due.get_or_insert(now + period);
-        if now < due {
+        if !self.due.is_over(now, self.controller.config().period) {
             return false;
         }
-        // Periods that were missed are not made up for.
-        self.due = Some(if due + period > now { due + period } else { now + period });
+        // The first period begins with the first sample.
+        if !std::mem::replace(&mut self.begun, true) {
+            return false;
+        }
         if !self.exchanged {
             let own = self.end_period().clone();
             self.share(now, &own);
@@ -188,49 +206,48 @@ impl Array {
     fn record(&mut self, now: Instant) {
         for (at, volume) in self.volumes.iter_mut().enumerate() {
             let Some(reason) = volume.reason else { continue };
-            let figures = Figures {
-                response_s: volume.report.response_time_s(),
-                device_s: volume.report.device_latency_s(),
-                slots: volume.slots,
-            };
-            // A decision for the same reason lengthens the record there is, if it is still there.
-            let known = volume.newest.and_then(|newest| newest.checked_sub(self.forgotten));
-            let known = known.and_then(|known| self.decisions.get_mut(known as usize));
-            let same = |known: &&mut Decided| known.exchanged == self.exchanged && known.reason.name() == reason.name();
-            if let Some(known) = known.filter(same) {
-                known.again(now, reason, figures);
-                continue;
-            }
-            if self.decisions.len() >= MAX_RECORDS.max(2 * self.config.volumes.len()) {
-                self.decisions.pop_front();
-                self.forgotten += 1;
-            }
-            volume.newest = Some(self.forgotten + self.decisions.len() as u64);
-            self.decisions.push_back(Decided::new(now, at, self.exchanged, reason, figures));
+            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.response_time_s(), volume.slots);
+            let decision = Decision { volume: at, exchanged, reason, latency_s, slots };
+            self.decisions.record_of(&mut volume.newest, now, decision);
         }
     }
 
-    /// What is known and decided; queues are added by whoever knows them.
-    pub fn state(&self) -> ArrayState {
-        ArrayState {
-            name: self.name.clone(),
-            method: self.controller.config().method.name().into(),
+    /// Name of the method.
+    pub fn method(&self) -> &'static str {
+        self.controller.config().method.name()
+    }
+
+    /// What is known and decided; the files of the point know the queues.
+    pub fn state(&self) -> QueueDepthState {
+        QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),
             exchanged: self.exchanged,
             total_slots: self.total,
             tightness: self.tightness,
             volumes: self.volumes.iter().map(Volume::state).collect(),
-            notes: Vec::new(),
         }
     }
 
-    /// Its decisions, the newest first.
-    pub fn records(&self) -> impl Iterator<Item = SlotsRecord> {
-        let mut decisions: Vec<&Decided> = self.decisions.iter().collect();
-        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.until));
-        decisions.into_iter().filter_map(move |decision| {
-            let volume = self.volumes.get(decision.volume)?;
-            Some(decision.record(&self.name, &volume.name, volume.config.latency.is_some()))
+    /// Its decisions, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
+        self.decisions.iter().filter_map(|entry| {
+            let Decision { volume, exchanged, reason, latency_s, slots } = &entry.decision;
+            let volume = self.volumes.get(*volume)?;
+            let because = explain::slots(reason, volume.config.latency.is_some());
+            let with = if *exchanged { "decided with other hosts" } else { "decided by this host alone" };
+            Some(DecisionRecord {
+                point: Point::QueueDepth,
+                pool: self.name.clone(),
+                tenant: volume.name.clone(),
+                reason: reason.name().into(),
+                because: format!("{because}; {with}"),
+                measured: latency_s.map(|seconds| seconds * 1e3),
+                measured_in: Unit::Ms,
+                target: volume.config.latency.map(|latency| latency.target.0.as_millis_f64()),
+                set: *slots,
+                set_in: Unit::Slots,
+                ..DecisionRecord::of(entry, seconds)
+            })
         })
     }
 }
@@ -249,7 +266,7 @@ impl Volume {
             window: Report::default(),
             windows: 0,
             violated: 0,
-            newest: None,
+            newest: Newest::default(),
         }
     }
 
@@ -273,17 +290,17 @@ impl Volume {
         }
     }
 
-    fn state(&self) -> ArrayVolumeState {
+    fn state(&self) -> VolumeState {
         let report = &self.report;
         let (response_s, device_s) = (report.response_time_s(), report.device_latency_s());
         let seconds = report.length.as_secs_f64();
         let granted = Some(self.granted()).filter(|slots| slots.is_finite());
-        ArrayVolumeState {
+        VolumeState {
             name: self.name.clone(),
             device: self.config.device.clone(),
             iops: report.completion_rate(),
             bytes_per_s: if seconds > 0.0 { report.bytes as f64 / seconds } else { 0.0 },
-            response_ms: response_s.map(|seconds| seconds * 1e3),
+            latency_ms: response_s.map(|seconds| seconds * 1e3),
             queued: report.queued,
             slots: TenantSlotsState {
                 target_ms: self.config.latency.map(|latency| latency.target.0.as_millis_f64()),
@@ -298,7 +315,7 @@ impl Volume {
                 reason: self.reason.map_or("", |reason| reason.name()).into(),
                 because: self
                     .reason
-                    .map(|reason| evenkeel_policy::explain::slots(&reason, self.config.latency.is_some()))
+                    .map(|reason| explain::slots(&reason, self.config.latency.is_some()))
                     .unwrap_or_default(),
             },
             queues: Vec::new(),
@@ -307,5 +324,5 @@ impl Volume {
 }
 
 #[cfg(test)]
-#[path = "array_tests.rs"]
+#[path = "queue_depth_tests.rs"]
 mod tests;

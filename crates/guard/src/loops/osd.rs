@@ -1,4 +1,4 @@
-//! An OSD without its socket and the clock: counters in, a budget and reasons out.
+//! The throttle of an OSD: counters in, a budget and reasons out.
 //!
 //! ```text
 //!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
@@ -10,16 +10,18 @@
 
 use std::collections::VecDeque;
 
-use evenkeel_control::admission::{Admission, Config};
+use evenkeel_control::admission::{Admission, Config, Decision};
+use evenkeel_control::log::{Decided, Log};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::state::ReasonData;
 
+use super::MAX_RECORDS;
 use super::osd_order::Order;
-use super::osd_record::{Decided, Measured};
+use super::record::Measured;
 use crate::sensor::osd::Counters;
 
-/// Decisions kept of each OSD: with one that changes several times a second they reach back minutes.
-const MAX_RECORDS: usize = 600;
 /// Requests told to the controller for one sample at most; with more of them each stands for several. It needs 16 in a block.
 const MAX_TOLD: u64 = 2_000;
 /// What a sample leaves of those before in the ratio of bytes written to cost: some 250 samples.
@@ -57,7 +59,7 @@ pub struct Mind {
     written: f64,
     cost: f64,
     measured: Measured,
-    decisions: VecDeque<Decided>,
+    decisions: Log<Budget>,
     samples: u64,
 }
 
@@ -74,7 +76,7 @@ impl Mind {
             written: 0.0,
             cost: 0.0,
             measured: Measured::default(),
-            decisions: VecDeque::new(),
+            decisions: Log::new(MAX_RECORDS),
             samples: 0,
         }
     }
@@ -96,7 +98,7 @@ impl Mind {
         self.measure(now.since(at), &before, counters);
         self.tell(now, now.since(at), &before, counters);
         self.admission.tick(now);
-        self.record(now);
+        self.decisions.record(now, Budget(*self.admission.decision()));
         Taken::Counted
     }
 
@@ -197,25 +199,13 @@ impl Mind {
         }
     }
 
-    fn record(&mut self, now: Instant) {
-        let decision = *self.admission.decision();
-        if let Some(last) = self.decisions.back_mut().filter(|last| last.is_same(&decision.reason)) {
-            last.again(now, decision);
-            return;
-        }
-        if self.decisions.len() == MAX_RECORDS {
-            self.decisions.pop_front();
-        }
-        self.decisions.push_back(Decided::new(now, decision));
-    }
-
     /// What may be inside, in bytes; `None` if everything may.
     pub fn budget_bytes(&self) -> Option<u64> {
-        Some(self.admission.decision().budget_bytes).filter(|&budget| budget < u64::MAX)
+        bytes(self.admission.decision().budget_bytes)
     }
 
     /// Why.
-    pub fn decision(&self) -> &evenkeel_control::admission::Decision {
+    pub fn decision(&self) -> &Decision {
         self.admission.decision()
     }
 
@@ -234,10 +224,47 @@ impl Mind {
         self.samples
     }
 
-    /// Decisions, oldest first.
-    pub fn decisions(&self) -> &VecDeque<Decided> {
+    /// Its decisions, oldest first.
+    pub fn decisions(&self) -> &Log<Budget> {
         &self.decisions
     }
+}
+
+impl Budget {
+    /// Decisions as records; `osd` is the name of the OSD that they are about.
+    pub fn records(log: &Log<Self>, osd: &str) -> impl Iterator<Item = DecisionRecord> {
+        log.iter().map(|entry| {
+            let Budget(decision) = &entry.decision;
+            DecisionRecord {
+                point: Point::Osd,
+                pool: osd.to_owned(),
+                reason: ReasonData::from(&decision.reason).kind,
+                because: decision.reason.to_string(),
+                set: bytes(decision.budget_bytes).map(|bytes| bytes as f64),
+                set_in: Unit::Bytes,
+                ..DecisionRecord::of(entry, seconds)
+            }
+        })
+    }
+}
+
+/// A decision as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget(Decision);
+
+impl Decided for Budget {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        std::mem::discriminant(&self.0.reason) == std::mem::discriminant(&newer.0.reason)
+    }
+
+    fn figure(&self) -> Option<f64> {
+        bytes(self.0.budget_bytes).map(|bytes| bytes as f64)
+    }
+}
+
+/// A budget; `None` if everything may be in flight.
+fn bytes(budget: u64) -> Option<u64> {
+    Some(budget).filter(|&budget| budget < u64::MAX)
 }
 
 impl std::fmt::Debug for Mind {

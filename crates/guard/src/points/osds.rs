@@ -1,18 +1,21 @@
 //! Ceph's OSDs: a thread for each, so that one that hangs keeps no other waiting, and one that looks for new ones.
 
-use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use evenkeel_guard::agent::osd_files::Osd;
-use evenkeel_guard::agent::osd_record::{Decided, OsdRecord, OsdState};
-use evenkeel_guard::config::CephConfig;
-use evenkeel_guard::discovery::osds::{self, OsdEntry};
-use evenkeel_guard::journal::Journal;
+use evenkeel_control::log::Log;
+use evenkeel_policy::decision::DecisionRecord;
+
+use super::osd::Osd;
+use crate::config::CephConfig;
+use crate::discovery::osds::{self, OsdEntry};
+use crate::journal::Journal;
+use crate::loops::osd::Budget;
+use crate::loops::record::PoolState;
 
 /// Time between two tries to reach an OSD that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
@@ -21,15 +24,15 @@ const RETRY: Duration = Duration::from_secs(1);
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// What is shown of one OSD. Its thread keeps the OSD itself to itself while it waits for an answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shown {
-    state: OsdState,
-    decisions: VecDeque<Decided>,
+    state: PoolState,
+    decisions: Log<Budget>,
 }
 
 /// All OSDs of this host.
 #[derive(Debug)]
-pub(super) struct Osds {
+pub struct Osds {
     config: CephConfig,
     started: Instant,
     stop: AtomicBool,
@@ -49,12 +52,12 @@ impl Osds {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(super) fn start(
+    pub fn start(
         config: &CephConfig,
         discover_every: Duration,
         started: Instant,
         journal: Option<Arc<Mutex<Journal>>>,
-    ) -> anyhow::Result<Arc<Self>> {
+    ) -> io::Result<Arc<Self>> {
         let osds = Arc::new(Self {
             config: config.clone(),
             started,
@@ -73,7 +76,7 @@ impl Osds {
                 looking.look();
             }
         });
-        lock(&osds.threads).push(looker.context("cannot look for OSDs")?);
+        lock(&osds.threads).push(looker?);
         Ok(osds)
     }
 
@@ -99,11 +102,11 @@ impl Osds {
             if known || !self.config.wants(&entry.name) {
                 continue;
             }
-            let shown = Arc::new(Mutex::new(Shown::default()));
             // Which target is explored first should differ from one OSD to the next.
             let seed = lock(&self.known).len() as u64 + 1;
             let osd = Osd::new(&entry, &self.config, self.now(), seed);
-            lock(&shown).state = osd.state();
+            let shown = Shown { state: osd.state(), decisions: osd.decisions().clone() };
+            let shown = Arc::new(Mutex::new(shown));
             let (osds, to_show) = (Arc::clone(self), Arc::clone(&shown));
             let thread = thread::Builder::new().name(format!("evenkeel-{}", entry.name)).spawn(move || {
                 osds.keep(osd, &to_show);
@@ -158,31 +161,26 @@ impl Osds {
     }
 
     /// Every OSD, as it was when its last question ended.
-    pub(super) fn states(&self) -> Vec<OsdState> {
+    pub fn states(&self) -> Vec<PoolState> {
         lock(&self.known).iter().map(|(_, shown)| lock(shown).state.clone()).collect()
     }
 
-    /// The newest `count` decisions, newest first, of one OSD or all.
-    pub(super) fn records(&self, osd: Option<&str>, count: usize) -> Vec<OsdRecord> {
+    /// The decisions about an OSD, or about all.
+    pub fn records(&self, osd: Option<&str>) -> Vec<DecisionRecord> {
         let known = lock(&self.known);
         let wanted = known.iter().filter(|(entry, _)| osd.is_none_or(|name| name == entry.name));
-        let mut records: Vec<OsdRecord> = wanted
-            .flat_map(|(entry, shown)| {
-                lock(shown).decisions.iter().map(|decided| decided.record(&entry.name)).collect::<Vec<_>>()
-            })
-            .collect();
-        records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s));
-        records.truncate(count);
+        let mut records = Vec::new();
+        wanted.for_each(|(entry, shown)| records.extend(Budget::records(&lock(shown).decisions, &entry.name)));
         records
     }
 
     /// Names of the OSDs.
-    pub(super) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         lock(&self.known).iter().map(|(entry, _)| entry.name.clone()).collect()
     }
 
     /// Ends all threads; what is set is put back by the journal afterwards.
-    pub(super) fn stop(&self) {
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         loop {
             let threads = std::mem::take(&mut *lock(&self.threads));

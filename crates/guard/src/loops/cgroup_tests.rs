@@ -1,5 +1,7 @@
 use evenkeel_policy::units::Bytes;
 
+use evenkeel_control::Duration;
+
 use super::*;
 use crate::config::{Abilities, Config};
 
@@ -43,10 +45,10 @@ fn the_limit_begins_at_the_guarantee_and_rises_with_what_is_missing() {
     assert_eq!(guarantees.limits().collect::<Vec<_>>(), [(tenant, Limits { rbps: Some(20_000_000), ..Limits::NONE })]);
     let limit = run(&mut guarantees, tenant, 0..30);
     assert!((21_500_000..=24_000_000).contains(&limit), "20 MB/s need a limit of 22.2: {limit}");
-    let state = guarantees.tenants().remove(0);
+    let state = guarantees.state().groups.remove(0);
     let read = state.read.unwrap();
     assert!((read.measured / 20e6 - 1.0).abs() < 0.05, "{read:?}");
-    assert!((read.miss_rate.unwrap() - 0.1).abs() < 1e-3 && read.guaranteed == 20e6 && read.unit == "bytes_per_s");
+    assert!((read.miss_rate.unwrap() - 0.1).abs() < 1e-3 && read.guaranteed == 20e6 && read.unit == Unit::BytesPerS);
     assert_eq!((state.write, state.foreign_limit), (None, None));
 }
 
@@ -83,11 +85,11 @@ fn the_same_reason_is_one_record_and_another_one_a_new_one() {
     // Counters that began anew.
     let limit = guarantees.limits().next().unwrap().1.rbps;
     guarantees.tick(at(20), None, &[found(tenant, usage(0, 0), limit)]);
-    let newest = guarantees.records().next().unwrap();
+    let newest = guarantees.records().last().unwrap();
     assert_eq!((newest.reason.as_str(), newest.times, newest.until_s), ("counters_reset", 1, 20.0));
     guarantees.tick(at(21), None, &[found(tenant, usage(0, 0), limit)]);
-    let newest = guarantees.records().next().unwrap();
-    assert_eq!((newest.reason.as_str(), newest.hybrid.as_str(), newest.direction.as_str()), ("idle", "pool", "read"));
+    let newest = guarantees.records().last().unwrap();
+    assert_eq!((newest.reason.as_str(), newest.pool.as_str(), newest.of.as_str()), ("idle", "pool", "db read"));
     assert!(newest.because.contains("asked for nothing"), "{}", newest.because);
     let times: u64 = guarantees.records().map(|record| record.times).sum();
     assert_eq!(times, 22, "every decision is in one record");
@@ -109,16 +111,16 @@ fn records_are_bounded_and_go_on_after_the_oldest_are_gone() {
 }
 
 #[test]
-fn a_tenant_with_limits_of_somebody_else_is_left_alone() {
+fn a_tenant_with_limits_of_another_program_is_left_alone() {
     let mut guarantees = guarantees(ONE);
     let tenant = guarantees.join("db", "db").unwrap().unwrap();
     let other = guarantees.join("db", "db-2").unwrap().unwrap();
     guarantees.is_foreign(tenant, Limits { rbps: Some(7), ..Limits::NONE });
     assert!(guarantees.limits().map(|(id, _)| id).eq([other]));
-    let states = guarantees.tenants();
+    let states = guarantees.state().groups;
     assert_eq!(states[0].foreign_limit.as_deref(), Some("rbps=7 wbps=max riops=max wiops=max"));
     guarantees.leave(other);
-    assert_eq!((guarantees.limits().count(), guarantees.tenants().len()), (0, 1));
+    assert_eq!((guarantees.limits().count(), guarantees.state().groups.len()), (0, 1));
     assert_eq!(guarantees.join("db", "db-3").unwrap(), Some(other), "its number is given anew");
     assert_eq!(guarantees.limits().count(), 1);
 }

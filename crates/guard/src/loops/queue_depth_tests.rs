@@ -39,10 +39,10 @@ fn goals_are_judged_by_seconds_and_reasons_are_kept() {
     let state = array.state();
     let slots = &state.volumes[0].slots;
     assert_eq!((slots.windows_total, slots.violated_total), (3, 1));
-    assert_eq!((state.method.as_str(), state.period_s, state.exchanged), ("needs", 1.0, false));
+    assert_eq!((array.method(), state.period_s, state.exchanged), ("needs", 1.0, false));
     let times: u64 = array.records().map(|record| record.times).sum();
     assert_eq!(times, 3);
-    assert!(array.records().all(|record| !record.because.is_empty() && record.volume == "db"));
+    assert!(array.records().all(|record| !record.because.is_empty() && record.tenant == "db"));
 }
 
 #[test]

@@ -1,23 +1,25 @@
-//! One resource with a goal: its devices, its clients, its controller.
+//! One pool with a latency target: its devices, its clients, its controller.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
+use evenkeel_control::log::{Decided, Entry, Log};
 use evenkeel_control::response::{
     ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
 };
 use evenkeel_control::{Duration, Instant};
 
 use super::percentile::Percentile;
-use super::record::{ClientState, Decided, DeviceState, ResourceState};
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, PacketChoice, ResourceConfig};
 use crate::discovery::Link;
+use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
-use evenkeel_policy::config::Percentile as Figure;
+use evenkeel_policy::config::{Percentile as Figure, Throttle};
+use evenkeel_policy::decision::{DecisionRecord, Point, Throttled, Unit, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
 /// What to do when no delay of packets has an effect.
@@ -27,7 +29,28 @@ const CURE: &str = "cap the window in which the target receives, so that clients
 
 const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
 
-/// A resource with a goal.
+/// A decision as it is kept.
+#[derive(Clone, Debug)]
+struct Decision {
+    reason: Reason,
+    mean_delay: Duration,
+    /// What else was done about it.
+    also: Option<&'static str>,
+    /// Who is throttled.
+    held: Vec<(IpAddr, Duration, ClientReason)>,
+}
+
+impl Decided for Decision {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        (self.reason.name(), self.also) == (newer.reason.name(), newer.also) && self.held == newer.held
+    }
+
+    fn figure(&self) -> Option<f64> {
+        Some(self.mean_delay.as_millis_f64())
+    }
+}
+
+/// A pool with a latency target.
 ///
 /// What every tick touches lies side by side, apart from names and addresses that only people ask for.
 pub(super) struct Guarded {
@@ -64,10 +87,8 @@ pub(super) struct Guarded {
     places: Vec<(u32, u32)>,
     last: diskstats::Sample,
     reason: Reason,
-    mean_delay_ms: f64,
-    /// Newest last.
-    decisions: VecDeque<Decided>,
-    max_decisions: usize,
+    mean_delay: Duration,
+    decisions: Log<Decision>,
 }
 
 /// What every tick needs of a device.
@@ -120,9 +141,8 @@ impl Guarded {
             places: Vec::new(),
             last: diskstats::Sample::default(),
             reason: Reason::NotEnoughData,
-            mean_delay_ms: 0.0,
-            decisions: VecDeque::new(),
-            max_decisions,
+            mean_delay: Duration::ZERO,
+            decisions: Log::new(max_decisions),
         })
     }
 
@@ -336,7 +356,7 @@ impl Guarded {
     pub(super) fn decide(&mut self, now: Instant) -> bool {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
-        self.mean_delay_ms = decision.mean_delay.as_millis_f64();
+        self.mean_delay = decision.mean_delay;
         let mut changed = false;
         let mut decided = decision.delays.iter().peekable();
         for (sample, held) in self.samples.iter().zip(&mut self.delays) {
@@ -348,7 +368,7 @@ impl Guarded {
             *held = new;
         }
         let mut also = None;
-        let before = self.decisions.back().map(|decision| decision.reason);
+        let before = self.decisions.last().map(|entry| entry.decision.reason);
         if matches!(self.reason, Reason::Ineffective { .. }) && !matches!(before, Some(Reason::Ineffective { .. })) {
             if self.choice == PacketChoice::Acknowledgements && self.packets == Packets::Acknowledgements {
                 self.packets = Packets::All;
@@ -359,29 +379,49 @@ impl Guarded {
                 also = Some(CURE);
             }
         }
-        // A decision that stays the same lengthens the record there is.
-        if let Some(newest) = self.decisions.back_mut()
+        let (reason, mean_delay) = (self.reason, self.mean_delay);
+        // A decision that stays the same lengthens the record there is, ten times a second without a list of clients.
+        if let Some(newest) = self.decisions.last_mut()
             && !changed
-            && newest.reason.name() == self.reason.name()
+            && newest.decision.reason.name() == reason.name()
         {
-            (newest.until, newest.reason) = (now, self.reason);
-            newest.times += 1;
+            let (also, held) = (newest.decision.also, std::mem::take(&mut newest.decision.held));
+            newest.renew(now, Decision { reason, mean_delay, also, held });
             return false;
         }
-        // The memory of the oldest record serves the newest one.
-        let oldest = if self.decisions.len() >= self.max_decisions { self.decisions.pop_front() } else { None };
-        let mut held = oldest.map_or_else(Vec::new, |oldest| oldest.held);
-        held.clear();
         let clients = self.clients.iter().zip(&self.delays).filter(|(_, (delay, _))| *delay > Duration::ZERO);
-        held.extend(clients.map(|(client, (delay, reason))| (client.address, *delay, *reason)));
-        let reason = self.reason;
-        self.decisions.push_back(Decided { from: now, until: now, times: 1, reason, also, held });
+        let held = clients.map(|(client, (delay, reason))| (client.address, *delay, *reason)).collect();
+        self.decisions.record(now, Decision { reason, mean_delay, also, held });
         changed
     }
 
     /// Its decisions, oldest first.
-    pub(super) fn decisions(&self) -> impl Iterator<Item = &Decided> {
-        self.decisions.iter()
+    pub(super) fn records(&self) -> impl Iterator<Item = DecisionRecord> {
+        self.decisions.iter().map(|entry| self.record(entry))
+    }
+
+    fn record(&self, entry: &Entry<Decision>) -> DecisionRecord {
+        let Decision { reason, mean_delay, also, held } = &entry.decision;
+        let (measured, target) = reason.figures();
+        let because = explain::latency(reason, Throttles::Clients);
+        let client = |(client, delay, reason): &(IpAddr, Duration, ClientReason)| Throttled {
+            client: client.to_string(),
+            delay_ms: delay.as_millis_f64(),
+            because: explain::throttled(reason),
+        };
+        DecisionRecord {
+            point: Point::Packets,
+            pool: self.name.clone(),
+            reason: reason.name().to_owned(),
+            because: also.map_or_else(|| because.clone(), |also| format!("{because}; {also}")),
+            measured: measured.map(Duration::as_millis_f64),
+            target: target.map(Duration::as_millis_f64),
+            set: Some(mean_delay.as_millis_f64()),
+            set_in: Unit::Ms,
+            throttled: held.len() as u64,
+            clients: held.iter().map(client).collect(),
+            ..DecisionRecord::of(entry, seconds)
+        }
     }
 
     /// Writes how its clients are held.
@@ -398,13 +438,13 @@ impl Guarded {
         for &(client, place) in &self.places {
             let (delay, _) = self.delays[client as usize];
             if let Some(held) = holds.at(place as usize) {
-                take(held, Hold { packets: self.packets, delay: super::std_duration(delay) });
+                take(held, Hold { packets: self.packets, delay: delay.into() });
             }
         }
     }
 
     /// What is known about it.
-    pub(super) fn state(&self, tracker: &Tracker) -> ResourceState {
+    pub(super) fn state(&self, tracker: &Tracker) -> PoolState {
         let sample = &self.last;
         let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);
         let device = |(number, name): &(DeviceNumber, String)| {
@@ -412,8 +452,8 @@ impl Guarded {
             let sample = reading.and_then(Reading::sample).unwrap_or_default();
             DeviceState {
                 name: name.clone(),
-                read_response_ms: ms(sample.reads.mean_response_time()),
-                write_response_ms: ms(sample.writes.mean_response_time()),
+                read_latency_ms: ms(sample.reads.mean_response_time()),
+                write_latency_ms: ms(sample.writes.mean_response_time()),
                 read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
                 write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
                 in_flight: sample.in_flight,
@@ -426,18 +466,15 @@ impl Guarded {
             .map(|(client, place)| (client.address, self.client_state(client, place)))
             .collect();
         clients.sort_by_key(|(address, _)| *address);
-        ResourceState {
-            name: self.name.clone(),
+        let at = PacketsState {
             target_ms: self.config.latency.target.0.as_millis_f64(),
             percentile: self.config.latency.percentile.to_string(),
-            read_response_ms: ms(sample.reads.mean_response_time()),
+            read_latency_ms: ms(sample.reads.mean_response_time()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
             write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
             in_flight: sample.in_flight,
-            mean_delay_ms: self.mean_delay_ms,
-            reason: self.reason.name().to_owned(),
-            because: explain::latency(&self.reason, Throttles::Clients),
+            mean_delay_ms: self.mean_delay.as_millis_f64(),
             packets: match self.packets {
                 Packets::Acknowledgements => "acknowledgements",
                 Packets::Data => "data",
@@ -446,6 +483,14 @@ impl Guarded {
             .to_owned(),
             devices: self.names.iter().map(device).collect(),
             clients: clients.into_iter().map(|(_, client)| client).collect(),
+        };
+        PoolState {
+            name: self.name.clone(),
+            method: self.config.method.name().into(),
+            reason: self.reason.name().to_owned(),
+            because: explain::latency(&self.reason, Throttles::Clients),
+            notes: Vec::new(),
+            at: At::Packets(at),
         }
     }
 
@@ -456,13 +501,7 @@ impl Guarded {
         ClientState {
             address: client.address.to_string(),
             names: client.names.iter().cloned().collect(),
-            standing: match client.standing {
-                Standing::Ordinary => "ordinary",
-                Standing::Important => "important",
-                Standing::Never => "never",
-                Standing::Always => "always",
-            }
-            .to_owned(),
+            throttle: Throttle::from(client.standing).name().into(),
             exempt_because: client.exempt_because.clone(),
             bytes_per_s: self.samples[place].bytes_per_s,
             load_is_estimated: reached

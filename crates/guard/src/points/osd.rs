@@ -1,21 +1,22 @@
-//! OSDs with their sockets: counters asked for, the budget set.
+//! An OSD and its socket: counters asked for, the budget set.
 //!
-//! Each OSD is served by a thread of its own (see the program), because each may hang for as long as it likes.
+//! Each OSD is served by a thread of its own ([`super::osds`]), because each may hang for as long as it likes.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Mutex;
 
+use evenkeel_control::log::Log;
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::state::ReasonData;
 
-use super::osd::{Mind, Taken};
-use super::osd_record::{Decided, OsdState};
 use crate::actuator;
 use crate::actuator::ceph_option::{CephOption, Change};
 use crate::admin_socket::{self, AdminSocket};
 use crate::config::CephConfig;
 use crate::discovery::osds::OsdEntry;
 use crate::journal::Journal;
+use crate::loops::osd::{Budget, Mind, Taken};
+use crate::loops::record::{At, OsdState, PoolState};
 use crate::sensor::osd::{self as sensor, Counters};
 
 /// What may be inside the store.
@@ -27,9 +28,9 @@ const PERF_DUMP: &str = "perf dump";
 /// A throttle that shows something else than what we set for so many samples was set by somebody else.
 const FOREIGN_SAMPLES: u32 = 3;
 
-/// How an OSD stands with us.
+/// Whether an OSD is controlled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum Condition {
     Starting,
     Controlled,
     Watched,
@@ -38,7 +39,7 @@ enum Standing {
     Unusable(String),
 }
 
-impl Standing {
+impl Condition {
     const fn name(&self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -78,7 +79,7 @@ pub struct Osd {
     pid: Option<i32>,
     throttle_bytes: Option<u64>,
     disagreeing: u32,
-    standing: Standing,
+    condition: Condition,
     /// Somebody else set an option, so that this OSD is left alone: what was found.
     foreign: Option<String>,
     skipped: u64,
@@ -105,7 +106,7 @@ impl Osd {
             pid: None,
             throttle_bytes: None,
             disagreeing: 0,
-            standing: Standing::Starting,
+            condition: Condition::Starting,
             foreign: None,
             skipped: 0,
             changes: 0,
@@ -143,10 +144,10 @@ impl Osd {
         if let Err(error) = &result {
             self.errors += 1;
             let why = error.to_string();
-            self.standing = match error {
-                actuator::Error::Osd(admin_socket::Error::Absent { .. }) => Standing::Absent(why),
-                actuator::Error::Osd(admin_socket::Error::Late { .. }) => Standing::Late(why),
-                _ => Standing::Unusable(why),
+            self.condition = match error {
+                actuator::Error::Osd(admin_socket::Error::Absent { .. }) => Condition::Absent(why),
+                actuator::Error::Osd(admin_socket::Error::Late { .. }) => Condition::Late(why),
+                _ => Condition::Unusable(why),
             };
         }
         result
@@ -169,13 +170,13 @@ impl Osd {
         }
         self.throttle_bytes = Some(counters.bytes.max);
         let Some(journal) = journal.filter(|_| self.foreign.is_none()) else {
-            self.standing = Standing::Watched;
+            self.condition = Condition::Watched;
             return Ok(());
         };
         if taken == Taken::Counted || self.bytes.ours().is_none() {
             self.act(journal, counters.bytes.max)?;
         }
-        self.standing = Standing::Controlled;
+        self.condition = Condition::Controlled;
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl Osd {
     /// What was set in the process before is gone with it.
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
-        self.standing = Standing::Starting;
+        self.condition = Condition::Starting;
         (self.disagreeing, self.deferred_ratio, self.foreign) = (0, None, None);
         for option in [&mut self.bytes, &mut self.deferred] {
             // The journal finds nothing of ours in the new process, and forgets it.
@@ -245,8 +246,9 @@ impl Osd {
 
     /// Somebody else has set an option: from now on this OSD is theirs.
     fn is_foreign(&mut self, option: &str, found: String, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
-        let why =
-            format!("somebody else set {option} to {found}: this OSD is left alone until it or the agent starts anew");
+        let why = format!(
+            "another program set {option} to {found}: this OSD is left alone until it or the agent starts anew"
+        );
         tracing::warn!("{}: {why}", self.name);
         self.foreign = Some(why);
         // Of the two, what is still ours is put back.
@@ -255,34 +257,38 @@ impl Osd {
     }
 
     /// What is known and decided.
-    pub fn state(&self) -> OsdState {
+    pub fn state(&self) -> PoolState {
         let decision = self.mind.decision();
-        OsdState {
-            name: self.name.clone(),
+        let at = OsdState {
             socket: self.socket.path().display().to_string(),
-            standing: if self.foreign.is_some() { "foreign" } else { self.standing.name() }.into(),
-            problem: self.foreign.clone().or_else(|| self.standing.problem()),
-            method: self.mind.method().into(),
+            condition: if self.foreign.is_some() { "foreign" } else { self.condition.name() }.into(),
+            problem: self.foreign.clone().or_else(|| self.condition.problem()),
             budget_bytes: self.mind.budget_bytes(),
             throttle_bytes: self.throttle_bytes,
             target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
-            reason: super::osd_record::name(&decision.reason),
-            because: decision.reason.to_string(),
             measured: self.mind.measured(),
             samples_total: self.mind.samples(),
             skipped_total: self.skipped,
             changes_total: self.changes,
             restarts_total: self.restarts,
             errors_total: self.errors,
+        };
+        PoolState {
+            name: self.name.clone(),
+            method: self.mind.method().into(),
+            reason: ReasonData::from(&decision.reason).kind,
+            because: decision.reason.to_string(),
+            notes: Vec::new(),
+            at: At::Osd(at),
         }
     }
 
-    /// The newest decisions, oldest first.
-    pub fn decisions(&self) -> &VecDeque<Decided> {
+    /// Its decisions, oldest first.
+    pub fn decisions(&self) -> &Log<Budget> {
         self.mind.decisions()
     }
 }
 
 #[cfg(test)]
-#[path = "osd_files_tests.rs"]
+#[path = "osd_tests.rs"]
 mod tests;

@@ -1,27 +1,72 @@
-//! Guaranteed throughputs without files and clock: counters in, limits and reasons out.
+//! Control groups are limited for throughput guarantees: counters in, limits and reasons out.
 //!
 //! ```text
 //!  io.stat, io.max of each group ─▶ Guarantees::tick ─▶ control::throughput::Controller ─▶ limits for io.max, records
 //!  stat of the slow device ────────▶
 //! ```
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
+use evenkeel_control::Instant;
+use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::throughput::{
     Bandwidth, Controller, Counters, InForce, InvalidConfig, Limit, Rate, SlowDevice, TenantId, TenantSample,
 };
-use evenkeel_control::{Duration, Instant};
 
-use super::guarantee_record::{Decided, Direction, DirectionState, GuaranteeRecord, GuaranteeState};
+use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::explain;
+
+use super::MAX_RECORDS;
+use super::record::{CgroupState, DirectionState, GroupState};
 use crate::actuator::io_max::Limits;
 use crate::config::HybridConfig;
 use crate::sensor::cgroup::Usage;
 
-/// Decisions kept of each hybrid device together: with one tenant whose reason changes every second they reach back some
-/// ten minutes, and mostly for hours, because a decision for the same reason is one record.
-const MAX_RECORDS: usize = 600;
 /// Decisions kept of each direction of a tenant at least.
 const MIN_RECORDS: usize = 2;
+
+/// Which requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// A decision as it is kept.
+#[derive(Clone, Debug)]
+struct Decision {
+    direction: Direction,
+    /// Its names, which outlive the group.
+    group: Arc<Names>,
+    limit: Limit,
+    measured: f64,
+}
+
+impl Decided for Decision {
+    fn is_renewed_by(&self, newer: &Self) -> bool {
+        self.limit.reason.name() == newer.limit.reason.name()
+    }
+
+    fn figure(&self) -> Option<f64> {
+        Some(self.limit.limit.value() as f64)
+    }
+}
+
+/// What a group with a guarantee is called.
+#[derive(Debug)]
+struct Names {
+    tenant: String,
+    group: String,
+}
 
 /// What was found out about a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +82,7 @@ pub struct Found {
 /// A group with a guarantee.
 #[derive(Debug)]
 struct Tenant {
-    name: String,
-    group: String,
+    names: Arc<Names>,
     /// Of the last period that was measured.
     seen: Option<(Instant, Usage)>,
     moved: Moved,
@@ -46,8 +90,8 @@ struct Tenant {
     write: Option<Limit>,
     /// Limits that somebody else set: this tenant is left alone.
     foreign: Option<Limits>,
-    /// Numbers of its newest decisions about reads and writes, counted from the first one ever.
-    newest: [Option<u64>; 2],
+    /// Its newest decisions about reads and writes.
+    newest: [Newest; 2],
 }
 
 /// What a group did in the last period, per second.
@@ -68,9 +112,7 @@ pub struct Guarantees {
     samples: Vec<TenantSample>,
     slow_device: Bandwidth,
     background_bytes_per_s: f64,
-    decisions: VecDeque<Decided>,
-    /// Decisions that are no longer kept.
-    forgotten: u64,
+    decisions: Log<Decision>,
 }
 
 impl Guarantees {
@@ -87,8 +129,7 @@ impl Guarantees {
             samples: Vec::new(),
             slow_device: Bandwidth::default(),
             background_bytes_per_s: 0.0,
-            decisions: VecDeque::new(),
-            forgotten: 0,
+            decisions: Log::new(MAX_RECORDS),
         })
     }
 
@@ -113,16 +154,14 @@ impl Guarantees {
         if self.tenants.len() <= index {
             self.tenants.resize_with(index + 1, || None);
         }
-        let (name, group) = (tenant.to_owned(), group.to_owned());
         self.tenants[index] = Some(Tenant {
-            name,
-            group,
+            names: Arc::new(Names { tenant: tenant.to_owned(), group: group.to_owned() }),
             seen: None,
             moved: Moved::default(),
             read: None,
             write: None,
             foreign: None,
-            newest: [None; 2],
+            newest: [Newest::default(); 2],
         });
         self.list();
         Ok(Some(id))
@@ -174,26 +213,13 @@ impl Guarantees {
     }
 
     fn record(&mut self, now: Instant) {
-        let most = MAX_RECORDS.max(2 * MIN_RECORDS * self.tenants.len());
+        self.decisions.reserve(2 * MIN_RECORDS * self.tenants.len());
         for tenant in self.tenants.iter_mut().flatten() {
             for (direction, limit) in [(Direction::Read, tenant.read), (Direction::Write, tenant.write)] {
                 let Some(limit) = limit else { continue };
-                let measured = tenant.measured(direction, limit.limit);
-                // A decision for the same reason lengthens the record there is, if it is still there.
-                let newest = &mut tenant.newest[direction as usize];
-                let known = newest.and_then(|newest| newest.checked_sub(self.forgotten));
-                let known = known.and_then(|at| self.decisions.get_mut(at as usize));
-                if let Some(known) = known.filter(|known| known.limit.reason.name() == limit.reason.name()) {
-                    known.again(now, limit, measured);
-                    continue;
-                }
-                if self.decisions.len() >= most {
-                    self.decisions.pop_front();
-                    self.forgotten += 1;
-                }
-                *newest = Some(self.forgotten + self.decisions.len() as u64);
-                let (name, group) = (tenant.name.clone(), tenant.group.clone());
-                self.decisions.push_back(Decided::new(now, direction, name, group, limit, measured));
+                let (group, measured) = (Arc::clone(&tenant.names), tenant.measured(direction, limit.limit));
+                let decision = Decision { direction, group, limit, measured };
+                self.decisions.record_of(&mut tenant.newest[direction as usize], now, decision);
             }
         }
     }
@@ -207,28 +233,46 @@ impl Guarantees {
         })
     }
 
-    /// What is known of the tenants.
-    pub fn tenants(&self) -> Vec<GuaranteeState> {
-        let mut tenants: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
-        tenants.sort_by(|a, b| a.group.cmp(&b.group));
-        tenants
+    /// What is known of the groups; the files of the point know the rest.
+    pub fn state(&self) -> CgroupState {
+        let mut groups: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
+        groups.sort_by(|a, b| a.group.cmp(&b.group));
+        CgroupState {
+            device: self.config.device.clone(),
+            slow_bytes_per_s: self.slow_device.bytes_per_s,
+            slow_is_trusted: self.slow_device.trusted,
+            background_bytes_per_s: self.background_bytes_per_s,
+            groups,
+            ..CgroupState::default()
+        }
     }
 
-    /// What the slow device is taken to give.
-    pub fn slow_device(&self) -> Bandwidth {
-        self.slow_device
+    /// Its decisions, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
+        self.decisions.iter().map(|entry| {
+            let Decision { direction, group, limit, measured } = &entry.decision;
+            let unit = unit(limit.limit);
+            DecisionRecord {
+                point: Point::Cgroup,
+                pool: self.name.clone(),
+                tenant: group.tenant.clone(),
+                of: format!("{} {}", group.group, direction.name()),
+                reason: limit.reason.name().into(),
+                because: explain::guarantee(limit, None),
+                measured: Some(*measured),
+                measured_in: unit,
+                set: Some(limit.limit.value() as f64),
+                set_in: unit,
+                ..DecisionRecord::of(entry, seconds)
+            }
+        })
     }
+}
 
-    /// What the slow device did for nobody with a guarantee, in bytes per second.
-    pub fn background_bytes_per_s(&self) -> f64 {
-        self.background_bytes_per_s
-    }
-
-    /// Its decisions, the newest first.
-    pub fn records(&self) -> impl Iterator<Item = GuaranteeRecord> {
-        let mut decisions: Vec<&Decided> = self.decisions.iter().collect();
-        decisions.sort_by_key(|decision| std::cmp::Reverse(decision.until));
-        decisions.into_iter().map(|decision| decision.record(&self.name))
+const fn unit(rate: Rate) -> Unit {
+    match rate {
+        Rate::BytesPerS(_) => Unit::BytesPerS,
+        Rate::RequestsPerS(_) => Unit::RequestsPerS,
     }
 }
 
@@ -275,8 +319,8 @@ impl Tenant {
         self.moved.hybrid[place(direction, rate)]
     }
 
-    fn state(&self, config: &HybridConfig) -> GuaranteeState {
-        let guarantee = config.tenants.get(&self.name).map(|tenant| tenant.guarantee());
+    fn state(&self, config: &HybridConfig) -> GroupState {
+        let guarantee = config.tenants.get(&self.names.tenant).map(|tenant| tenant.guarantee());
         let direction = |direction, limit: Option<Limit>| {
             let goal = guarantee.and_then(|guarantee| match direction {
                 Direction::Read => guarantee.read,
@@ -287,11 +331,19 @@ impl Tenant {
             let (moved, missed) = (self.moved.hybrid[bytes], self.moved.slow[bytes]);
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
             let measured = self.measured(direction, limit.limit);
-            Some(DirectionState::new(goal.guaranteed, measured, miss_rate, limit))
+            Some(DirectionState {
+                unit: unit(limit.limit),
+                guaranteed: goal.guaranteed.value() as f64,
+                measured,
+                miss_rate,
+                limit: limit.limit.value() as f64,
+                reason: limit.reason.name().into(),
+                because: explain::guarantee(&limit, None),
+            })
         };
-        GuaranteeState {
-            tenant: self.name.clone(),
-            group: self.group.clone(),
+        GroupState {
+            tenant: self.names.tenant.clone(),
+            group: self.names.group.clone(),
             read: direction(Direction::Read, self.read),
             write: direction(Direction::Write, self.write),
             foreign_limit: self.foreign.map(|limits| limits.to_string()),
@@ -320,11 +372,6 @@ fn rates(before: Counters, after: Counters, seconds: f64) -> [f64; 4] {
     ]
 }
 
-/// How often is measured and decided.
-pub fn interval(config: &HybridConfig) -> Duration {
-    config.interval()
-}
-
 #[cfg(test)]
-#[path = "guarantee_tests.rs"]
+#[path = "cgroup_tests.rs"]
 mod tests;

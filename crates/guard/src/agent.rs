@@ -1,0 +1,140 @@
+//! The agent: one loop over all enforcement points of this host.
+//!
+//! ```text
+//!  diskstats ─▶ Agent::tick ─▶ each point: sample ─▶ decide ─▶ set (journal first)
+//!  Map ───────▶ Agent::follow            └─▶ Agent::state, Agent::records
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_control::Instant;
+use evenkeel_control::slots::Summary;
+use evenkeel_policy::decision::{self, DecisionRecord, seconds};
+
+use crate::config::Config;
+use crate::discovery::{Map, Roots};
+use crate::journal::Journal;
+use crate::loops::packets::Packets;
+use crate::loops::record::State;
+use crate::points::cgroup::{self, Cgroup, Unable};
+use crate::points::osds::Osds;
+use crate::points::queue_depth::QueueDepth;
+use crate::points::{Error, Errors, Tick};
+use crate::sensor::diskstats::Tracker;
+
+/// The file of statistics that [`Agent::tick`] takes.
+pub const DISKSTATS: &str = "/proc/diskstats";
+
+/// All that a host enforces.
+pub struct Agent {
+    interval_ms: f64,
+    tracker: Tracker,
+    /// Packets of clients.
+    pub packets: Packets,
+    cgroups: Vec<Cgroup>,
+    queue_depths: Vec<QueueDepth>,
+    osds: Option<Arc<Osds>>,
+    ticks: u64,
+    ticked_at: Instant,
+}
+
+impl Agent {
+    /// An agent for what `config` names on this host; `cgroups` is where cgroup v2 is mounted. Nothing is changed.
+    ///
+    /// # Errors
+    /// What is missing, and what to do about it.
+    pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
+        let setting = |name: &str, problem| Unable::Setting { name: name.to_owned(), problem };
+        let arrays = config.arrays.iter().map(|(name, array)| {
+            QueueDepth::new(name, array, &config.exchange, roots).map_err(|problem| setting(name, problem))
+        });
+        Ok(Self {
+            interval_ms: config.interval().0.as_millis_f64(),
+            tracker: Tracker::default(),
+            packets: Packets::new(config.clone()).map_err(|problem| setting("*", problem))?,
+            cgroups: cgroup::open(config, roots, cgroups)?,
+            queue_depths: arrays.collect::<Result<_, _>>()?,
+            osds: None,
+            ticks: 0,
+            ticked_at: Instant::ZERO,
+        })
+    }
+
+    /// Takes over OSDs, which have threads of their own.
+    pub fn with_osds(&mut self, osds: Arc<Osds>) {
+        self.osds = Some(osds);
+    }
+
+    /// Takes over who reaches what. Controllers keep what they have learned.
+    pub fn follow(&mut self, map: Map) {
+        self.packets.follow(map);
+    }
+
+    /// Measures, decides and acts; without a journal it does not act. `diskstats` is what that file holds at `now`.
+    /// [`Packets::holds`] is for the caller to put in force. What goes wrong keeps no other point from its work.
+    pub fn tick(&mut self, now: Instant, diskstats: &[u8], journal: Option<&mut Journal>) -> Vec<Error> {
+        (self.ticks, self.ticked_at) = (self.ticks + 1, now);
+        let mut tick = Tick { journal, errors: Errors::default() };
+        let observed = self.tracker.observe(now, diskstats).map_err(|fault| fault.in_file(Path::new(DISKSTATS)));
+        let observed = tick.errors.take(observed).is_some();
+        self.packets.tick(now, &self.tracker, observed);
+        self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
+        self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, &self.tracker, &mut tick));
+        tick.errors.0
+    }
+
+    /// What the volumes of this host did in the last period, by array, for the other hosts.
+    pub fn summaries(&mut self) -> Vec<(String, Summary)> {
+        let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
+        told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
+    }
+
+    /// Shares out the slots of every array that `group` knows, by what all hosts together did in one period. `ramp`: how much
+    /// of its part this host takes, 0 to 1. Queues follow at the next tick.
+    pub fn decide(&mut self, group: &BTreeMap<&str, Summary>, ramp: f64) {
+        for pool in &mut self.queue_depths {
+            if let Some(summary) = group.get(pool.name()) {
+                pool.decide(summary, ramp);
+            }
+        }
+    }
+
+    /// No other host has a say any more: this one goes by the latency that it measures.
+    pub fn alone(&mut self) {
+        self.queue_depths.iter_mut().for_each(QueueDepth::alone);
+    }
+
+    /// What is known and decided at the last tick; the program adds whether decisions take effect.
+    pub fn state(&self) -> State {
+        let osds = self.osds.iter().flat_map(|osds| osds.states());
+        let pools = self.packets.states(&self.tracker).chain(self.cgroups.iter().map(Cgroup::state));
+        State {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: seconds(self.ticked_at),
+            ticks_total: self.ticks,
+            interval_ms: self.interval_ms,
+            pools: pools.chain(self.queue_depths.iter().map(QueueDepth::state)).chain(osds).collect(),
+            notes: self.packets.map().notes.iter().cloned().chain(self.packets.note()).collect(),
+            ..State::default()
+        }
+    }
+
+    /// The newest `count` decisions, newest first, about one pool or all.
+    pub fn records(&self, pool: Option<&str>, count: usize) -> Vec<DecisionRecord> {
+        let wanted = |name: &str| pool.is_none_or(|pool| pool == name);
+        let cgroups = self.cgroups.iter().filter(|known| wanted(known.name())).flat_map(Cgroup::records);
+        let arrays = self.queue_depths.iter().filter(|known| wanted(known.name())).flat_map(QueueDepth::records);
+        let osds = self.osds.iter().flat_map(|osds| osds.records(pool));
+        decision::newest(self.packets.records(pool).chain(cgroups).chain(arrays).chain(osds).collect(), count)
+    }
+
+    /// Names of all pools, and of the OSDs.
+    pub fn names(&self) -> Vec<String> {
+        let osds = self.osds.iter().flat_map(|osds| osds.names());
+        let arrays = self.queue_depths.iter().map(QueueDepth::name);
+        let pools = self.packets.names().chain(self.cgroups.iter().map(Cgroup::name)).chain(arrays);
+        pools.map(str::to_owned).chain(osds).collect()
+    }
+}

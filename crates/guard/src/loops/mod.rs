@@ -1,0 +1,25 @@
+//! Decisions, without files and clock: samples in, settings and reasons out. One module an enforcement point.
+//!
+//! | point | sample | controller | setting |
+//! |---|---|---|---|
+//! | [`packets`] | diskstats, block tracepoints | `control::response` | delay of packets |
+//! | [`cgroup`] | `io.stat` of groups, diskstats of the slow device | `control::throughput` | `io.max` |
+//! | [`queue_depth`] | diskstats | `control::slots` | queue lengths |
+//! | [`osd`] | `perf dump` | `control::admission` | BlueStore's throttles |
+//!
+//! The files of each point are in [`crate::points`]; [`crate::Agent`] drives them all.
+
+pub mod cgroup;
+mod due;
+pub mod meter;
+pub mod osd;
+mod osd_order;
+pub mod packets;
+pub mod queue_depth;
+pub mod record;
+
+pub use due::Due;
+
+/// Decisions kept of each pool. A decision that stays the same is one entry: where one changes every second they reach back ten
+/// minutes, and mostly for hours.
+pub const MAX_RECORDS: usize = 600;

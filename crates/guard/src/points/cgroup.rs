@@ -1,0 +1,313 @@
+//! Control groups and their files: groups found and read, limits written.
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::throughput::{InvalidConfig, TenantId};
+use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::decision::DecisionRecord;
+
+use super::{Error, Tick};
+use crate::actuator::io_max::{self, Change, IoMax};
+use crate::config::{Config, HybridConfig};
+use crate::discovery::Roots;
+use crate::loops::Due;
+use crate::loops::cgroup::{Found, Guarantees};
+use crate::loops::record::{At, CacheState, CgroupState, PoolState};
+use crate::sensor::cache::{CacheStatus, Hybrid, NotUsable};
+use crate::sensor::cgroup::{self, GroupFile, Usage};
+
+/// A device that is not there is looked for so often.
+const FIND_EVERY: Duration = Duration::from_secs(1);
+
+/// Why guarantees cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum Unable {
+    /// A device cannot be used.
+    #[error("pools.{name}: {cause}")]
+    Device {
+        /// Its name in the configuration.
+        name: String,
+        /// What is wrong, and what to do.
+        cause: NotUsable,
+    },
+    /// A setting is refused.
+    #[error("pools.{name}: {problem}")]
+    Setting {
+        /// Its name in the configuration.
+        name: String,
+        /// Which.
+        problem: InvalidConfig,
+    },
+    /// There are no control groups of the second version.
+    #[error(
+        "{} holds no cgroup.controllers: mount cgroup v2 there (`mount -t cgroup2 cgroup2 {}`), or start the system with systemd.unified_cgroup_hierarchy=1",
+        .0.display(), .0.display()
+    )]
+    NoGroups(PathBuf),
+    /// The io controller is not there.
+    #[error("{} does not list io: this kernel has no io controller, or it is in use by cgroup v1", .0.display())]
+    NoController(PathBuf),
+}
+
+/// A group with a guarantee, and its files.
+#[derive(Debug)]
+struct Group {
+    id: TenantId,
+    name: String,
+    stat: GroupFile,
+    row: IoMax,
+}
+
+/// A device with its groups.
+#[derive(Debug)]
+pub struct Cgroup {
+    mind: Guarantees,
+    roots: Roots,
+    cgroups: PathBuf,
+    /// `None` while the device is not on this host.
+    device: Option<Hybrid>,
+    due: Due,
+    find_due: Due,
+    groups: Vec<Group>,
+    found: Vec<Found>,
+    cache: Option<CacheState>,
+    notes: Vec<String>,
+    buffer: Vec<u8>,
+}
+
+/// Finds the devices of `config`; `cgroups` is where cgroup v2 is mounted. Nothing is changed.
+///
+/// # Errors
+/// What is missing, and what to do about it. A device that is not on this host is no error: the policy is that of all hosts.
+pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup>, Unable> {
+    if !config.hybrids.is_empty() {
+        let controllers = cgroups.join("cgroup.controllers");
+        let listed = std::fs::read_to_string(&controllers).map_err(|_| Unable::NoGroups(cgroups.to_owned()))?;
+        if !listed.split_ascii_whitespace().any(|name| name == "io") {
+            return Err(Unable::NoController(controllers));
+        }
+    }
+    config.hybrids.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
+}
+
+impl Cgroup {
+    fn open(name: &str, config: &HybridConfig, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
+        let device = match find(config, roots) {
+            Ok(device) => Some(device),
+            Err(NotUsable::NoDevice(_)) => None,
+            Err(cause) => return Err(Unable::Device { name: name.to_owned(), cause }),
+        };
+        let mind = Guarantees::new(name, config);
+        let mind = mind.map_err(|problem| Unable::Setting { name: name.to_owned(), problem })?;
+        Ok(Self {
+            mind,
+            roots: roots.clone(),
+            cgroups: cgroups.to_owned(),
+            device,
+            due: Due::default(),
+            find_due: Due::default(),
+            groups: Vec::new(),
+            found: Vec::new(),
+            cache: None,
+            notes: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        self.mind.name()
+    }
+
+    /// Whether its device is not on this host.
+    pub fn is_absent(&self) -> bool {
+        self.device.is_none()
+    }
+
+    /// Measures, decides and acts if its period is over. Call it often; most calls do nothing.
+    pub fn tick(&mut self, now: Instant, tick: &mut Tick<'_>) {
+        if self.device.is_none() && self.find_due.is_over(now, FIND_EVERY) {
+            self.look(tick);
+        }
+        let Some(mut device) = self.device.take() else { return };
+        if self.due.is_over(now, self.mind.config().interval()) {
+            self.notes.clear();
+            self.follow(&device, tick);
+            let slow = tick.errors.take(device.slow_device());
+            self.measure(&device, tick);
+            self.mind.tick(now, slow, &self.found);
+            if let Some(status) = tick.errors.take(device.status()) {
+                self.cache = status.map(cache_state);
+            }
+            self.act(tick);
+        }
+        self.device = Some(device);
+    }
+
+    /// Looks for the device.
+    fn look(&mut self, tick: &mut Tick<'_>) {
+        self.notes.clear();
+        match find(self.mind.config(), &self.roots) {
+            Ok(device) => self.device = Some(device),
+            Err(cause @ NotUsable::NoDevice(_)) => {
+                self.notes.push(format!("not on this host: {cause}; it is looked for every second"));
+            }
+            Err(cause) => {
+                self.notes.push(cause.to_string());
+                tick.errors.push(Unable::Device { name: self.name().to_owned(), cause });
+            }
+        }
+    }
+
+    /// Takes in groups that have appeared.
+    fn follow(&mut self, device: &Hybrid, tick: &mut Tick<'_>) {
+        let tenants: Vec<(String, String)> =
+            self.mind.config().tenants.iter().map(|(name, tenant)| (name.clone(), tenant.group.clone())).collect();
+        for (tenant, pattern) in tenants {
+            let plain = pattern.trim_matches('/');
+            if self.groups.iter().any(|known| known.name == plain) {
+                continue;
+            }
+            let Some(names) = tick.errors.take(cgroup::find(&self.cgroups, &pattern)) else { continue };
+            if names.is_empty() {
+                self.notes
+                    .push(format!("no group is named by {pattern:?} ({tenant}) now; it is looked for in every period"));
+            }
+            for name in names {
+                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err() {
+                    self.take_in(device, &tenant, name, tick);
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, device: &Hybrid, tenant: &str, name: String, tick: &mut Tick<'_>) {
+        let folder = self.cgroups.join(&name);
+        let stat = match GroupFile::open(folder.join("io.stat")) {
+            Ok(stat) => stat,
+            Err(error) if error.is_absent() => {
+                let parent = folder.parent().unwrap_or(&self.cgroups).display().to_string();
+                self.notes.push(format!(
+                    "the io controller is off for {name}: with systemd set IOAccounting=yes, otherwise write +io to {parent}/cgroup.subtree_control"
+                ));
+                return;
+            }
+            Err(error) => return tick.errors.push(error),
+        };
+        match self.mind.join(tenant, &name) {
+            Ok(Some(id)) => {
+                let row = IoMax::new(&folder, device.made().device);
+                let at = self.groups.partition_point(|known| known.name < name);
+                self.groups.insert(at, Group { id, name, stat, row });
+            }
+            // A tenant of the configuration that was just read from it.
+            Ok(None) => {}
+            Err(problem) => tick.errors.push(Error::Guarantee { tenant: tenant.to_owned(), problem }),
+        }
+    }
+
+    /// Reads what every group did; lets go of those that are gone.
+    fn measure(&mut self, device: &Hybrid, tick: &mut Tick<'_>) {
+        let made = device.made();
+        self.found.clear();
+        let mut gone = Vec::new();
+        for (at, group) in self.groups.iter_mut().enumerate() {
+            let usage = match group.stat.read(&mut self.buffer) {
+                Err(error) if error.is_gone() || error.is_absent() => {
+                    gone.push(at);
+                    continue;
+                }
+                Err(error) => Err(error),
+                Ok(text) => Usage::parse(text, made.device, made.fast, Some(made.slow))
+                    .map_err(|fault| fault.in_file(group.stat.path())),
+            };
+            let usage = tick.errors.take(usage);
+            let limits = match group.row.look() {
+                Ok(None) => {
+                    gone.push(at);
+                    continue;
+                }
+                limits => tick.errors.take(limits).flatten(),
+            };
+            self.found.push(Found { tenant: group.id, usage, limits });
+        }
+        for at in gone.into_iter().rev() {
+            let group = self.groups.remove(at);
+            self.mind.leave(group.id);
+            if let Some(journal) = tick.journal.as_deref_mut() {
+                // Nothing is left to put back; the journal forgets it.
+                tick.errors.take(group.row.restore(journal));
+            }
+        }
+    }
+
+    fn act(&mut self, tick: &mut Tick<'_>) {
+        let Some(journal) = tick.journal.as_deref_mut() else { return };
+        let mut wanted: Vec<(TenantId, io_max::Limits)> = self.mind.limits().collect();
+        wanted.sort_by_key(|(id, _)| *id);
+        let mut rows = Vec::with_capacity(wanted.len());
+        for group in &mut self.groups {
+            if let Ok(at) = wanted.binary_search_by_key(&group.id, |(id, _)| *id) {
+                rows.push((group.id, &mut group.row, wanted[at].1));
+            }
+        }
+        let ids: Vec<TenantId> = rows.iter().map(|(id, ..)| *id).collect();
+        let mut rows: Vec<(&mut IoMax, io_max::Limits)> =
+            rows.into_iter().map(|(_, row, limits)| (row, limits)).collect();
+        let Some(results) = tick.errors.take(io_max::set_all(journal, &mut rows)) else { return };
+        for (id, result) in ids.into_iter().zip(results) {
+            // A group that is gone is forgotten in the next period.
+            if let Some(Change::Foreign(limits)) = tick.errors.take(result) {
+                tracing::warn!(
+                    "another program has set the limits of a tenant of {}: it is left alone",
+                    self.mind.name()
+                );
+                self.mind.is_foreign(id, limits);
+            }
+        }
+    }
+
+    /// What is known and decided.
+    pub fn state(&self) -> PoolState {
+        let made = self.device.as_ref().map(Hybrid::made);
+        let at = CgroupState {
+            kind: made.map_or_else(String::new, |made| made.kind.name().into()),
+            device_number: made.map_or_else(String::new, |made| made.device.to_string()),
+            fast_number: made.and_then(|made| made.fast).map(|number| number.to_string()),
+            slow_number: made.map_or_else(String::new, |made| made.slow.to_string()),
+            cache: self.cache.clone(),
+            ..self.mind.state()
+        };
+        PoolState {
+            name: self.name().to_owned(),
+            method: self.mind.config().tuning.method.control().name().into(),
+            notes: self.notes.clone(),
+            at: At::Cgroup(at),
+            ..PoolState::default()
+        }
+    }
+
+    /// Its decisions, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
+        self.mind.records()
+    }
+}
+
+fn find(config: &HybridConfig, roots: &Roots) -> Result<Hybrid, NotUsable> {
+    Hybrid::open(roots, &config.device, config.cache.slow.as_deref(), config.cache.fast.as_deref())
+}
+
+fn cache_state(status: CacheStatus) -> CacheState {
+    CacheState {
+        read_hits_total: status.read_hits,
+        read_misses_total: status.read_misses,
+        write_hits_total: status.write_hits,
+        write_misses_total: status.write_misses,
+        dirty_bytes: status.dirty_bytes,
+        trouble: status.trouble,
+    }
+}
+
+#[cfg(test)]
+#[path = "cgroup_tests.rs"]
+mod tests;

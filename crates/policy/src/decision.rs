@@ -1,0 +1,196 @@
+//! Decisions as API, `top` and dashboard show them, wherever they were taken.
+
+use std::fmt;
+
+use evenkeel_control::Instant;
+use evenkeel_control::log::Entry;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// An enforcement point: a place where requests are counted and slowed down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Point {
+    /// The queue of `evenkeel serve`.
+    #[default]
+    Queue,
+    /// Packets that a target sends to its clients.
+    Packets,
+    /// `io.max` of control groups.
+    Cgroup,
+    /// Queue lengths of disks that several hosts share.
+    QueueDepth,
+    /// Throttles of a Ceph OSD.
+    Osd,
+}
+
+impl Point {
+    /// Name as shown to people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Packets => "packets",
+            Self::Cgroup => "cgroup",
+            Self::QueueDepth => "queue_depth",
+            Self::Osd => "osd",
+        }
+    }
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Milliseconds.
+    #[default]
+    Ms,
+    /// Bytes per second.
+    BytesPerS,
+    /// Requests per second.
+    RequestsPerS,
+    /// Requests in flight.
+    Slots,
+    /// Bytes in flight.
+    Bytes,
+}
+
+impl Unit {
+    /// Name as shown to programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ms => "ms",
+            Self::BytesPerS => "bytes_per_s",
+            Self::RequestsPerS => "requests_per_s",
+            Self::Slots => "slots",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// The figure as people read it.
+    pub fn text(self, figure: f64) -> String {
+        match self {
+            Self::Ms => format!("{figure:.2} ms"),
+            Self::BytesPerS if figure >= 1e5 => format!("{:.1} MB/s", figure / 1e6),
+            Self::BytesPerS => format!("{figure:.0} B/s"),
+            Self::RequestsPerS => format!("{figure:.0} requests/s"),
+            Self::Slots => format!("{figure:.1} slots"),
+            Self::Bytes => format!("{:.0} KiB", figure / 1024.0),
+        }
+    }
+}
+
+/// A client, or a tenant, that a decision throttles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Throttled {
+    /// The client's address.
+    pub client: String,
+    /// How long what is sent to it waits.
+    pub delay_ms: f64,
+    /// Why so long.
+    pub because: String,
+}
+
+/// A decision, for as long as its reason stayed the same. Figures are those of the last time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct DecisionRecord {
+    /// Where it is enforced.
+    pub point: Point,
+    /// The pool.
+    pub pool: String,
+    /// The tenant that it is about; empty where it is about the pool.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    /// What of the tenant: `read` or `write`, a control group.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub of: String,
+    /// When it was taken first, since the start.
+    pub from_s: f64,
+    /// When it was taken last.
+    pub until_s: f64,
+    /// How often it was taken.
+    pub times: u64,
+    /// Name of the reason, `reads_over_target` for example.
+    pub reason: String,
+    /// Why, as a sentence.
+    pub because: String,
+    /// What was measured, in `measured_in`; `null` where nothing was.
+    pub measured: Option<f64>,
+    /// What it was measured by, likewise.
+    pub target: Option<f64>,
+    /// Unit of the two above.
+    pub measured_in: Unit,
+    /// What was set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
+    pub set: Option<f64>,
+    /// The smallest meanwhile.
+    pub least_set: Option<f64>,
+    /// The largest meanwhile.
+    pub most_set: Option<f64>,
+    /// Unit of the three above.
+    pub set_in: Unit,
+    /// How many it throttles.
+    pub throttled: u64,
+    /// Those that it throttles, where they are told one by one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<Throttled>,
+}
+
+impl DecisionRecord {
+    /// A record with the times and extremes of a log's entry. `at` turns an instant into seconds since the start.
+    pub fn of<D>(entry: &Entry<D>, at: impl Fn(Instant) -> f64) -> Self {
+        Self {
+            from_s: at(entry.from),
+            until_s: at(entry.until),
+            times: entry.times,
+            least_set: entry.least,
+            most_set: entry.most,
+            ..Self::default()
+        }
+    }
+
+    /// What it is about: pool, tenant, and what of the tenant.
+    pub fn subject(&self) -> String {
+        let parts = [&self.pool, &self.tenant, &self.of];
+        parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl fmt::Display for DecisionRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} s to {:.1} s, {}: {} (", self.from_s, self.until_s, self.subject(), self.because)?;
+        write!(f, "{} times", self.times)?;
+        let text = |figure: Option<f64>| figure.map_or_else(|| "no bound".into(), |figure| self.set_in.text(figure));
+        match (self.least_set, self.most_set) {
+            (None, _) | (_, None) => {}
+            (least, most) if least == most => write!(f, ", {}", text(self.set))?,
+            (least, most) => write!(f, ", {} to {}, now {}", text(least), text(most), text(self.set))?,
+        }
+        if let Some(measured) = self.measured {
+            write!(f, ", measured {}", self.measured_in.text(measured))?;
+        }
+        f.write_str(")")?;
+        for client in &self.clients {
+            write!(f, "\n  {} waits {:.1} ms: {}", client.client, client.delay_ms, client.because)?;
+        }
+        Ok(())
+    }
+}
+
+/// The newest `count` of these, newest first.
+pub fn newest(mut records: Vec<DecisionRecord>, count: usize) -> Vec<DecisionRecord> {
+    records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s).then_with(|| b.from_s.total_cmp(&a.from_s)));
+    records.truncate(count);
+    records
+}
+
+/// Seconds since the start of a program whose clock began at zero.
+pub fn seconds(at: Instant) -> f64 {
+    at.since(Instant::ZERO).as_secs_f64()
+}
+
+/// Answer of `/api/v1/decisions`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Decisions {
+    /// Newest first.
+    pub decisions: Vec<DecisionRecord>,
+}
