@@ -10,6 +10,7 @@ use log::Log;
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
 
+mod check;
 mod config_cmd;
 mod control;
 mod demo;
@@ -72,7 +73,15 @@ enum Command {
     /// Keep the latency of reads on targets that are already there, by throttling noisy clients
     #[command(subcommand)]
     Guard(guard::Command),
-    /// Check, explain and describe configurations
+    /// Check a policy and this host: what is enforced here, by which setting, and what is not
+    ///
+    /// Reads the file as `evenkeel serve` and as `evenkeel guard` do. Prints every error with line, key and cure; then a row
+    /// for each setting of a tenant or pool at its enforcement point, with what is measured, what is throttled and which
+    /// setting wins; then what this host does not enforce, and what is lost by that. Changes and loads nothing, and asks no
+    /// running server; it tries the addresses of [exchange] and the admin sockets of OSDs that the file names. Exit status 1 if
+    /// the file cannot be used.
+    Check(check::Args),
+    /// Explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
     /// Watch a running server or agent: rates, latencies, goals, and what is throttled by whom
@@ -152,6 +161,7 @@ fn run() -> ExitCode {
         Command::Sim(args) => return sim::run(&args),
         Command::Reproduce(args) => return reproduce::run(&args),
         Command::Guard(command) => guard::run(command),
+        Command::Check(args) => check::run(&args),
         Command::Config(command) => config_cmd::run(&command),
         Command::Top(args) => top::run(&args),
         Command::State(args) => control::state(&args),

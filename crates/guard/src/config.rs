@@ -11,9 +11,10 @@ use std::sync::Arc;
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{
-    Elsewhere, Exchange, Files, Http, Latency, Match, Pool, Status, Tenant, Terms, Throttle,
+    DEFAULT_POOL, Elsewhere, Exchange, Files, Http, Latency, Match, Pool, Status, Tenant, Terms, Throttle,
 };
 use evenkeel_policy::document::Document;
+use evenkeel_policy::effective::Enforced;
 pub use evenkeel_policy::goal::Method;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,20 @@ struct File {
     exchange: Exchange,
     #[serde(rename = "server")]
     _server: Elsewhere,
-    #[serde(rename = "volumes")]
-    _volumes: Elsewhere,
+    volumes: BTreeMap<String, Volume>,
+}
+
+/// What matters of a volume of `evenkeel serve`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default)]
+struct Volume {
+    pool: String,
+}
+
+impl Default for Volume {
+    fn default() -> Self {
+        Self { pool: DEFAULT_POOL.into() }
+    }
 }
 
 /// What this host enforces, in the words of the loops that do it.
@@ -64,7 +77,9 @@ pub struct Config {
     pub exchange: Exchange,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
-    /// What the policy says and this host does not enforce.
+    /// The same as rows of the effective policy.
+    pub enforced: Enforced,
+    /// What the policy says and the agent does not enforce.
     pub notes: Vec<Problem>,
 }
 
@@ -232,10 +247,7 @@ impl Config {
         let origin = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Self::check(&text, &origin, abilities),
-            Err(error) => {
-                let message = format!("cannot read the configuration: {error}");
-                Err(Errors(vec![Problem { origin, position: None, key: String::new(), message }]))
-            }
+            Err(error) => Err(Errors(vec![Problem::unreadable(&origin, &error)])),
         }
     }
 

@@ -92,7 +92,7 @@ impl Error {
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => "; run as root, or give the service the capabilities named in docs/guard.md",
-        io::ErrorKind::NotFound => "; `evenkeel guard check` tells what the kernel offers",
+        io::ErrorKind::NotFound => "; `evenkeel check` tells what the kernel offers",
         _ => "",
     }
 }

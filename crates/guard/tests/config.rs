@@ -33,11 +33,23 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
     spelled.agent.ceph.sockets.clear();
     spelled.ceph.as_mut().expect("is there").sockets.clear();
+    spelled.enforced = example.enforced.clone();
     assert_eq!(spelled, example);
     let expected = AgentConfig { interfaces: vec!["eth0".into()], ..AgentConfig::default() };
     assert_eq!(example.agent, expected);
     assert_eq!(example.ceph, Some(CephConfig::default()));
     assert_eq!(example.notes, [], "all of it is enforced");
+    let rows: Vec<_> = example.enforced.rows.iter().map(|row| (row.point.name(), row.setting.as_str())).collect();
+    let expected = [
+        ("cgroup", "guarantee read 200MB/s"),
+        ("osd", "admission elastic"),
+        ("queue_depth", "latency mean of all requests < 10ms"),
+        ("queue_depth", "weight 1"),
+        ("packets", "latency mean of reads < 15ms"),
+    ];
+    assert_eq!(rows, expected);
+    let tenants: Vec<&str> = example.enforced.tenants.iter().map(String::as_str).collect();
+    assert_eq!(tenants, ["database", "db", "web"]);
 }
 
 #[test]
@@ -339,7 +351,7 @@ fn what_is_not_enforced_here_is_noted_once_each() {
     let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
     let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
     let expected = [
-        "guard.toml:6:8: pools.main: nothing to enforce here: it has neither devices nor a latency target",
+        "guard.toml:6:8: pools.main: nothing to enforce here: `evenkeel serve` has volumes on it, and it has no devices",
         "pools.served: nothing to enforce here: enforce leaves it to `evenkeel serve`",
         "guard.toml:13:50: pools.vg1.tuning.base_cost: has no effect here: `evenkeel serve`",
         "tenants.backup.match: volume:b, uid:7 can only be seen by `evenkeel serve`",
@@ -363,6 +375,19 @@ fn enforce_restricts_where_a_pool_is_enforced() {
     assert_eq!(with("\"cgroup\""), (false, true));
     assert_eq!(with("\"osd\""), (false, false));
     assert_eq!(Enforcement::QueueDepth.name(), "queue_depth");
+}
+
+#[test]
+fn a_pool_of_volumes_is_the_servers_unless_it_is_said_to_be_more() {
+    let text = "[pools.main]\nlatency = { target = \"9ms\", percentile = 99 }\n[volumes.a]\nsize = \"1MiB\"\n";
+    let config = Config::parse(text, "test", NONE).expect("the server needs no tracepoints");
+    assert!(config.resources.is_empty());
+    assert!(config.notes[0].message.contains("`evenkeel serve` has volumes on it"), "{:?}", config.notes);
+    for more in ["devices = [\"dm-0\"]", "enforce = [\"queue\", \"packets\"]"] {
+        let text = text.replace(", percentile = 99", "").replace("[volumes", &format!("{more}\n[volumes"));
+        let config = Config::parse(&text, "test", NONE).expect("valid");
+        assert!(config.resources.contains_key("main"), "{more}");
+    }
 }
 
 #[test]

@@ -1,11 +1,13 @@
-//! What is said of the queues of a configuration's arrays, over a captured tree.
+//! What is said of the queues of a configuration's arrays over a captured tree, and what a policy lacks there.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use evenkeel_guard::config::{Abilities, Config};
-use evenkeel_guard::discovery::Roots;
-use evenkeel_guard::preflight::Presence;
+use evenkeel_guard::discovery::map::ResourceEntry;
+use evenkeel_guard::discovery::{Map, Roots};
 use evenkeel_guard::preflight::arrays::{judge, judge_etcd};
+use evenkeel_guard::preflight::{Finding, Preflight, Presence, lacks};
+use evenkeel_policy::document::Document;
 
 use crate::tree;
 
@@ -47,4 +49,44 @@ fn a_volume_without_a_queue_and_etcd_without_an_answer_say_what_is_lost() {
     assert!(there.evidence.contains("3 hosts"), "{there:?}");
     assert_eq!(gone.presence, Presence::Missing);
     assert!(gone.lost.contains("alone") && gone.cure.contains("refused"), "{gone:?}");
+}
+
+#[test]
+fn rows_are_marked_by_what_this_host_lacks_for_their_point() {
+    let tree = Tree::new("initiators.tree");
+    std::fs::create_dir_all(tree.root().join("sys/class/net/eth0")).expect("made");
+    let roots = Roots::under(tree.root());
+    let finding = |part: &str, presence| Finding {
+        part: part.into(),
+        purpose: String::new(),
+        presence,
+        evidence: "seen".into(),
+        lost: "lost".into(),
+        cure: "cure".into(),
+    };
+    let resource = ResourceEntry { name: "vg1".into(), kind: "disk".into(), devices: Vec::new() };
+    let map = Map { resources: vec![resource], ..Map::default() };
+    let on = |links: &str, agent: &str, netem, window| {
+        let text = format!("[agent]\ninterfaces = [{links}]\n{agent}[pools.vg1]\nlatency.target = \"9ms\"\n");
+        let mut config = Config::parse(&text, "test", Abilities { tracepoints: false }).expect("valid");
+        let findings =
+            vec![finding("netem", netem), finding("receive_window", window), finding("lio", Presence::Missing)];
+        let host = Preflight { findings, ..Preflight::default() };
+        let complain = |key: &[&str], message: String| Document::parse(&text, "test").0.complain(key, message);
+        let missing = lacks(&mut config, &host, &map, (&roots, tree.root()), complain);
+        let why = missing.iter().map(|missing| missing.why.to_string()).collect::<Vec<_>>();
+        (config.enforced.rows[0].here, why)
+    };
+    let check = |agent: &str, netem, window| on("\"eth0\"", agent, netem, window);
+    let (present, missing, unsuitable) = (Presence::Present, Presence::Missing, Presence::Unsuitable);
+    assert_eq!(check("", present, present), (present, vec![]));
+    assert_eq!(check("", Presence::Loadable, present), (present, vec![]), "a module is loaded when it is needed");
+    let netem = "test:3:8: pools.vg1: netem is missing: seen".to_owned();
+    assert_eq!(check("", missing, present), (missing, vec![netem]));
+    let window = |line| format!("test:{line}:8: pools.vg1: receive_window is unsuitable: seen");
+    assert_eq!(check("", present, unsuitable), (unsuitable, vec![window(3)]));
+    let (_, why) = on("\"eth0\", \"eth1\"", "", present, present);
+    assert_eq!(why, ["test:2:1: agent.interfaces: there is no network device eth1"]);
+    // Departure times do without classes.
+    assert_eq!(check("actuator = \"edt\"\n", missing, unsuitable), (unsuitable, vec![window(4)]));
 }

@@ -3,15 +3,19 @@
 //! What [`Document`] reads is checked against the rules that no type expresses.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
-use crate::document::{Document, MAX_ERRORS};
+use crate::document::{Document, MAX_ERRORS, dotted};
 use crate::rules::{self, Finding, Severity};
 
 /// Something wrong or doubtful in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// The file, or what else the text came from.
     pub origin: String,
@@ -21,6 +25,14 @@ pub struct Problem {
     pub key: String,
     /// What is wrong and what would be right.
     pub message: String,
+}
+
+impl Problem {
+    /// That a file cannot be read.
+    pub fn unreadable(origin: &str, error: &io::Error) -> Self {
+        let message = format!("cannot read the configuration: {error}");
+        Self { origin: origin.into(), position: None, key: String::new(), message }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -60,6 +72,8 @@ pub struct Report {
     pub errors: Vec<Problem>,
     /// What is doubtful.
     pub warnings: Vec<Problem>,
+    /// What another program enforces.
+    pub elsewhere: Vec<Problem>,
     /// Whether the text has a table of volumes; if not, the default volume stands there.
     pub has_volumes: bool,
 }
@@ -74,7 +88,7 @@ impl Report {
     }
 
     fn failed(errors: Vec<Problem>) -> Self {
-        Self { config: Config::default(), errors, warnings: Vec::new(), has_volumes: false }
+        Self { config: Config::default(), errors, warnings: Vec::new(), elsewhere: Vec::new(), has_volumes: false }
     }
 }
 
@@ -99,25 +113,18 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn validate(&self, origin: &str) -> Result<Vec<Problem>, Errors> {
-        let (errors, warnings) = judge(rules::findings(self), |_| None, origin);
+        let (errors, mut warnings, elsewhere) = judge(rules::findings(self), |_| None, origin);
+        warnings.extend(elsewhere);
         if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
     }
 }
 
 /// Reads a file and says all there is to say about it; a file that cannot be read is one error.
 pub fn check_file(path: &Path) -> Report {
-    check_file_with(path, |_| Vec::new())
-}
-
-/// The same with what `more` finds, for example about the machine.
-pub fn check_file_with(path: &Path, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
     let origin = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => check_with(&text, &origin, more),
-        Err(error) => {
-            let message = format!("cannot read the configuration: {error}");
-            Report::failed(vec![Problem { origin, position: None, key: String::new(), message }])
-        }
+        Ok(text) => check(&text, &origin),
+        Err(error) => Report::failed(vec![Problem::unreadable(&origin, &error)]),
     }
 }
 
@@ -126,7 +133,7 @@ pub fn check(text: &str, origin: &str) -> Report {
     check_with(text, origin, |_| Vec::new())
 }
 
-/// The same with what `more` finds.
+/// The same with what `more` finds, for example about the machine.
 pub fn check_with(text: &str, origin: &str, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::parse(text, origin);
     let (config, unread) = document.read::<Config>();
@@ -134,34 +141,34 @@ pub fn check_with(text: &str, origin: &str, more: impl FnOnce(&Config) -> Vec<Fi
     let Some(mut config) = config.filter(|_| text.len() <= MAX_TEXT_BYTES) else { return Report::failed(errors) };
     config.complete();
     let place = |path: &[String]| document.position(&path.iter().map(String::as_str).collect::<Vec<_>>());
-    let (wrong, warnings) = judge(rules::findings(&config).into_iter().chain(more(&config)), place, origin);
+    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more(&config)), place, origin);
     errors.extend(wrong);
     errors.sort_by_key(|problem| problem.position);
     errors.dedup();
     errors.truncate(MAX_ERRORS);
     let has_volumes = document.has(&["volumes"]);
-    Report { config, errors, warnings, has_volumes }
+    Report { config, errors, warnings, elsewhere, has_volumes }
 }
 
-/// Errors and warnings; `place` finds a key in the text.
+/// Errors, warnings, and what another program enforces; `place` finds a key in the text.
 fn judge(
     findings: impl IntoIterator<Item = Finding>,
     place: impl Fn(&[String]) -> Option<(usize, usize)>,
     origin: &str,
-) -> (Vec<Problem>, Vec<Problem>) {
-    let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+) -> (Vec<Problem>, Vec<Problem>, Vec<Problem>) {
+    let (mut errors, mut warnings, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     for finding in findings {
-        match finding.severity {
-            Severity::Error => errors.push(problem(finding, &place, origin)),
-            Severity::Hangs | Severity::Warning | Severity::Elsewhere => {
-                warnings.push(problem(finding, &place, origin));
-            }
-        }
+        let found = match finding.severity {
+            Severity::Error => &mut errors,
+            Severity::Hangs | Severity::Warning => &mut warnings,
+            Severity::Elsewhere => &mut elsewhere,
+        };
+        found.push(problem(finding, &place, origin));
     }
-    (errors, warnings)
+    (errors, warnings, elsewhere)
 }
 
 fn problem(finding: Finding, place: impl Fn(&[String]) -> Option<(usize, usize)>, origin: &str) -> Problem {
     let position = place(&finding.path);
-    Problem { origin: origin.into(), position, key: finding.path.join("."), message: finding.message }
+    Problem { origin: origin.into(), position, key: dotted(&finding.path), message: finding.message }
 }

@@ -117,7 +117,7 @@ impl<'t> Document<'t> {
 
     /// An error or warning about a key, at the place where the text mentions it.
     pub fn complain(&self, path: &[&str], message: impl Into<String>) -> Problem {
-        self.problem(self.span(path), path.join("."), message.into())
+        self.problem(self.span(path), dotted(path), message.into())
     }
 
     /// Line and column, both from 1, of the key or the innermost table around it that the text mentions.
@@ -148,14 +148,14 @@ impl<'t> Document<'t> {
                     let inner = error.span().filter(|span| *span != table.span());
                     let inner = inner.and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
                     let key = prefix.iter().copied().chain(inner.iter().map(String::as_str));
-                    let key = key.collect::<Vec<_>>().join(".");
+                    let key = dotted(&key.collect::<Vec<_>>());
                     problems.push(self.problem(error.span(), key, format!("the key {missing} is missing")));
                 }
                 return (None, problems);
             }
             let at_fault = error.span().and_then(|span| locate(table.get_ref(), &span));
             let inner = at_fault.iter().flatten().map(String::as_str);
-            let key = prefix.iter().copied().chain(inner).collect::<Vec<_>>().join(".");
+            let key = dotted(&prefix.iter().copied().chain(inner).collect::<Vec<_>>());
             problems.push(self.problem(error.span(), key, explain(error.message())));
             removed_keys.extend(at_fault.as_ref().and_then(|path| path.last().cloned()));
             let removed = at_fault.is_some_and(|path| remove(table.get_mut(), &path));
@@ -194,6 +194,12 @@ impl<'t> Document<'t> {
     fn span(&self, path: &[&str]) -> Option<Range<usize>> {
         span_of(self.root.get_ref(), path)
     }
+}
+
+/// A path as one key, in which names with dots are quoted.
+pub(crate) fn dotted(path: &[impl AsRef<str>]) -> String {
+    let part = |part: &str| if part.contains('.') { format!("{part:?}") } else { part.to_owned() };
+    path.iter().map(|name| part(name.as_ref())).collect::<Vec<_>>().join(".")
 }
 
 /// How an assignment is named in errors.

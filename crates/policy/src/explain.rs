@@ -10,6 +10,7 @@ use evenkeel_control::response::{self, ClientReason};
 use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
 
+use crate::effective::Precedence;
 use crate::tenant::Percentile;
 
 /// What an enforcement point throttles for a latency target.
@@ -159,7 +160,8 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
         }
         Reason::OtherLimit { in_force } => match binding {
             Some(Binding::Reservation) => {
-                format!("its reservation is higher and wins; {assigned} would be the limit, and nothing is learned")
+                let winner = Precedence::Guarantee.winner(Precedence::Reservation);
+                format!("its {winner} is higher and wins; {assigned} would be the limit, and nothing is learned")
             }
             Some(Binding::Limit(owner)) => format!(
                 "throttled by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",

@@ -14,6 +14,7 @@
 //! | [`verdict`] | whether targets are met, and what throttles; computed here alone |
 //! | [`figures`] | figures in few characters |
 //! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
+//! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools |
@@ -32,6 +33,7 @@ pub mod decision;
 pub mod device;
 pub mod disk;
 pub mod document;
+pub mod effective;
 mod emulate;
 pub mod exchange;
 pub mod explain;

@@ -13,6 +13,7 @@ use crate::config::{
     Backend, Config, DEFAULT_POOL, DEFAULT_VOLUME, Guarantee, Latency, Match, Need, Of, Owners, Pool, Scheduler,
     Server, Status, Tenant, Volume, Workers,
 };
+use crate::effective::Precedence;
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
@@ -432,7 +433,7 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
-            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}; not all can be kept at once", tenants.join(", ")),
+            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be kept at once", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
         );
     }
 }
@@ -526,7 +527,8 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
             format!("{sum} is more than the tenant's limit of {limit}; raise the limit or lower the guarantee"),
         );
     } else if exceeding(reserved, sum) && (!each || both_in_one_unit(&guarantee)) {
-        out.warning(at, format!("the reservation of {reserved} is more and wins, so that {sum} limits nothing"));
+        let winner = Precedence::Guarantee.winner(Precedence::Reservation);
+        out.warning(at, format!("the {winner} of {reserved} is more and wins, so that {sum} limits nothing"));
     }
 }
 

@@ -21,7 +21,7 @@ use crate::output;
 use client::Client;
 pub(crate) use client::{PATIENCE, Place, path};
 pub(crate) use https::{Certificates, Site};
-pub(crate) use show::table;
+pub(crate) use show::{table, words};
 
 /// Which server to talk to.
 #[derive(Args)]

@@ -7,6 +7,16 @@ use evenkeel_policy::units::{Bytes, Rates};
 
 /// Left-aligned first column, right-aligned others.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    aligned(head, rows, 1)
+}
+
+/// All columns left-aligned.
+pub(crate) fn words(head: &[&str], rows: &[Vec<String>]) -> String {
+    aligned(head, rows, head.len())
+}
+
+/// The first `left` columns left-aligned, the others right-aligned.
+fn aligned(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].chars().count()]).max().unwrap_or(0)
@@ -16,7 +26,13 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
     for row in std::iter::once(&head).chain(rows) {
         for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let _ = if column == 0 { write!(text, "  {cell:<width$}") } else { write!(text, "  {cell:>width$}") };
+            let _ = if column + 1 == left && column > 0 {
+                write!(text, "  {cell}")
+            } else if column < left {
+                write!(text, "  {cell:<width$}")
+            } else {
+                write!(text, "  {cell:>width$}")
+            };
         }
         text.push('\n');
     }

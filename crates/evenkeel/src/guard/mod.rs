@@ -1,17 +1,12 @@
 //! `evenkeel guard`: keep the latency of reads on storage that is already there.
 
-use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use evenkeel_cluster::reach;
-use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
-use evenkeel_guard::preflight::osd::Scheduling;
 use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
@@ -32,9 +27,6 @@ mod restore;
 mod run;
 mod show;
 
-/// How long an OSD may take to answer when it is checked.
-const CHECK_LIMIT: Duration = Duration::from_secs(2);
-
 /// The port of the status address, where nobody says otherwise.
 const PORT: u16 = 9810;
 
@@ -52,18 +44,7 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Tell what this kernel offers, what is missing, and what is lost by it
-    ///
-    /// Changes and loads nothing. Exit status 1 if clients cannot be throttled here.
-    Check {
-        /// A configuration whose arrays, exchange and sockets of OSDs are looked at, too
-        #[arg(long, short, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// Print the findings as JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Check and explain the agent's configuration
+    /// Explain the agent's configuration
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Show what a running agent measures and does
@@ -104,11 +85,6 @@ pub(crate) enum Command {
 /// What to do with configurations.
 #[derive(clap::Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check a configuration file; every error with line, key and cure
-    Check {
-        /// The file; "-" reads standard input
-        file: PathBuf,
-    },
     /// Print a configuration that shows every key, commented
     Example,
 }
@@ -139,8 +115,6 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Discover { config, json } => discover(config.as_deref(), json),
-        Command::Check { config, json } => check(config.as_deref(), json),
-        Command::Config(ConfigCommand::Check { file }) => check_config(&file),
         Command::Config(ConfigCommand::Example) => {
             output::print(EXAMPLE);
             Ok(())
@@ -172,73 +146,22 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
-    let mut preflight = judged();
-    let config = config.map(read).transpose()?.map(warned);
-    if let Some(config) = &config {
-        preflight.findings.extend(preflight::arrays::judge(config, &Roots::default()));
-        if !config.exchange.etcd.is_empty() {
-            let answers = reach(&config.exchange)?;
-            let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
-            preflight.findings.extend(findings);
-        }
-    }
-    let sockets = config.map_or_else(Vec::new, |config| config.agent.ceph.sockets);
-    for entry in osds::find(Path::new("/"), &sockets) {
-        let socket = AdminSocket::new(entry.socket, CHECK_LIMIT);
-        preflight.findings.push(preflight::osd::judge(&entry.name, &Scheduling::ask(&socket)));
-    }
-    output::print(&if json { in_json(&preflight)? } else { show::preflight(&preflight) });
-    if preflight.can_act {
-        return Ok(());
-    }
-    Err(anyhow!("clients cannot be throttled here; --dry-run works as far as things can be measured"))
-}
-
-fn check_config(file: &Path) -> anyhow::Result<()> {
-    let config = if file.as_os_str() == "-" {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text)?;
-        Config::check(&text, "<stdin>", abilities())
-            .map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?
-    } else {
-        read(file)?
-    };
-    let config = warned(config);
-    for note in &config.notes {
-        eprintln!("note: {note}");
-    }
-    output::print(&format!("usable: {} pools with a latency target", config.resources.len()));
-    let hybrids = config.hybrids.len();
-    output::print(&if hybrids > 0 { format!(", {hybrids} devices with throughput guarantees") } else { String::new() });
-    let arrays = config.arrays.len();
-    output::print(&if arrays > 0 { format!(", {arrays} arrays shared with other hosts") } else { String::new() });
-    output::print(&config.ceph.map_or_else(|| "\n".into(), |ceph| format!(", OSDs by {}\n", ceph.admission.kind())));
-    Ok(())
-}
-
 /// A configuration, with what is doubtful about it.
 fn read(file: &Path) -> anyhow::Result<(Config, Vec<Problem>)> {
     Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
-}
-
-/// Says what is doubtful.
-fn warned((config, doubts): (Config, Vec<Problem>)) -> Config {
-    for doubt in doubts {
-        eprintln!("warning: {doubt}");
-    }
-    config
 }
 
 fn evidence() -> Evidence {
     Evidence::read(&Roots::default(), &modules_folder())
 }
 
-fn judged() -> Preflight {
+/// What this kernel offers.
+pub(crate) fn judged() -> Preflight {
     preflight::judge(&evidence())
 }
 
-fn abilities() -> Abilities {
+/// What can be measured here.
+pub(crate) fn abilities() -> Abilities {
     Abilities { tracepoints: evidence().tracepoints }
 }
 
@@ -256,6 +179,7 @@ fn address(status: Status) -> Option<SocketAddr> {
     }
 }
 
-fn in_json(record: &impl serde::Serialize) -> anyhow::Result<String> {
+/// A record as text.
+pub(crate) fn in_json(record: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(record).context("cannot be written as JSON")?))
 }

@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let watches = config.watches_devices();
     if !watches && config.ceph.is_none() {
         return Err(anyhow!(
-            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel guard config check` says of each pool what is missing)"
+            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel check FILE` says of each pool what is missing)"
         ));
     }
     let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS)).context("nothing can be measured"));

@@ -8,7 +8,6 @@ use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
     At, CgroupState, ClientState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
 };
-use evenkeel_guard::preflight::Preflight;
 use evenkeel_policy::decision::Decisions;
 
 use crate::control::table;
@@ -61,34 +60,6 @@ pub(super) fn map(map: &Map) -> String {
         let _ = writeln!(text, "\nnote: {}", note.message);
     }
     text
-}
-
-/// The findings as a table, with what is lost and what to do below.
-pub(super) fn preflight(preflight: &Preflight) -> String {
-    let row = |finding: &evenkeel_guard::preflight::Finding| {
-        vec![
-            finding.part.clone(),
-            finding.presence.name().to_owned(),
-            finding.purpose.clone(),
-            finding.evidence.clone(),
-        ]
-    };
-    let rows: Vec<_> = preflight.findings.iter().map(row).collect();
-    let mut text = table(&["part", "there", "what for", "known from"], &rows);
-    for finding in preflight.findings.iter().filter(|finding| !finding.lost.is_empty()) {
-        let _ = writeln!(text, "\n{}: {}\n  what to do: {}", finding.part, finding.lost, finding.cure);
-    }
-    let _ = writeln!(
-        text,
-        "\nresponse times can be measured: {}\nclients can be throttled: {}\n\nThis is about the present network namespace: targets that listen in another one, in a container for example, need an agent there.",
-        yes_no(preflight.can_measure),
-        yes_no(preflight.can_act)
-    );
-    text
-}
-
-fn yes_no(answer: bool) -> &'static str {
-    if answer { "yes" } else { "no" }
 }
 
 /// What the agent measures and does.

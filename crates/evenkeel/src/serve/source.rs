@@ -119,7 +119,7 @@ impl Source {
         let (mut config, warnings, has_volumes) = match &self.file {
             Some(file) => {
                 let report = check_file(file).into_result()?;
-                (report.config, report.warnings, report.has_volumes)
+                (report.config, [report.warnings, report.elsewhere].concat(), report.has_volumes)
             }
             None => (Config::default(), Vec::new(), false),
         };

@@ -97,13 +97,10 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
 
     let warned = |tables: &str| {
         let file = configure(&case, "0.0.0.0:0", tables);
-        [["check", "--config", &file], ["config", "check", &file]].map(|words| {
-            let output = case.run(&[&[EVENKEEL, "guard"], &words[..]].concat());
-            String::from_utf8_lossy(&output.stderr).contains(warning)
-        })
+        let output = case.run(&[EVENKEEL, "check", &file]);
+        String::from_utf8_lossy(&output.stderr).contains(warning)
     };
-    assert_eq!(warned(""), [true; 2]);
-    assert_eq!(warned("[agent.http]\ntls = \"no\"\n"), [false; 2]);
+    assert!(warned("") && !warned("[agent.http]\ntls = \"no\"\n"));
 }
 
 #[test]

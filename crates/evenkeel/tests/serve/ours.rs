@@ -80,7 +80,7 @@ fn a_file_system_and_a_lack_of_space_are_told_in_the_answer() {
     server.stop();
     // As much as a file may have.
     fs::write(folder.join("big.toml"), "[volumes.v]\nsize = \"4194304TiB\"\n").expect("written");
-    let output = run(&folder, &["config", "check", "big.toml"]);
+    let output = run(&folder, &["check", "big.toml"]);
     let warning = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(warning.contains("warning: big.toml:2:1: volumes.v.size") && warning.contains("are free"), "{warning}");
     assert!(output.status.success());
@@ -159,7 +159,7 @@ fn values_that_hang_are_refused_unless_forced() {
 
     let file = "[tenants.default]\nlimit = { bytes_per_s = 10 }\n";
     fs::write(folder.join("slow.toml"), file).expect("written");
-    let output = run(&folder, &["config", "check", "slow.toml"]);
+    let output = run(&folder, &["check", "slow.toml"]);
     let warning = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{warning}");
     assert!(
@@ -194,7 +194,7 @@ fn a_check_tells_of_files_what_a_server_would() {
     let (folder, (elsewhere, foreign)) = (Folder::new(), elsewhere());
     let check = |text: &str| {
         fs::write(folder.join("e.toml"), text).expect("written");
-        let output = run(&folder, &["config", "check", "e.toml"]);
+        let output = run(&folder, &["check", "e.toml"]);
         (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let at = |path: &std::path::Path, more: &str| format!("[volumes.v]\npath = {path:?}\n{more}");

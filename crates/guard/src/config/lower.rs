@@ -15,9 +15,10 @@ use std::sync::Arc;
 use evenkeel_control::throughput;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{
-    DEFAULT_TENANT, Enforcement, Guarantee, Match, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
+    DEFAULT_TENANT, Enforcement, Guarantee, Latency, Match, Of, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
 };
 use evenkeel_policy::document::Document;
+use evenkeel_policy::effective::{Precedence, Row, latency, listed, settings as settings_of, throttled};
 use evenkeel_policy::exchange::MAX_POOLS;
 use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::{Bytes, Duration};
@@ -44,12 +45,14 @@ pub(super) struct Lowered {
 
 /// The settings of the loops for a policy and this host's part.
 pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -> Lowered {
-    let File { agent, pools, tenants, exchange, .. } = file;
+    let File { agent, pools, tenants, exchange, volumes, .. } = file;
     let config = Config { agent, exchange, ..Config::default() };
     let lowered = Lowered { config, faults: Vec::new(), doubts: Vec::new() };
     let mut lowering = Lowering {
         pools: &pools,
         tenants: &tenants,
+        clients: tenants.iter().filter(|(_, tenant)| tenant.matches.iter().any(is_client)).collect(),
+        served: volumes.into_values().map(|volume| volume.pool).collect(),
         document,
         lowered,
         throttles: throttles(&tenants, None),
@@ -73,6 +76,10 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
 struct Lowering<'f, 'd> {
     pools: &'f BTreeMap<String, Pool>,
     tenants: &'f BTreeMap<String, Tenant>,
+    /// Those that name clients of targets.
+    clients: Vec<(&'f String, &'f Tenant)>,
+    /// Pools that volumes of `evenkeel serve` are on.
+    served: BTreeSet<String>,
     document: &'d Document<'d>,
     lowered: Lowered,
     /// Those of pools for which no tenant has others.
@@ -100,16 +107,22 @@ fn has_slots(pool: &Pool) -> bool {
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
 }
 
+/// Whether an entry names clients of targets.
+const fn is_client(entry: &Match) -> bool {
+    matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
+}
+
+fn throttle_on(tenant: &Tenant, pool: Option<&str>) -> Throttle {
+    let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
+    own.unwrap_or(tenant.throttle)
+}
+
 /// Whether clients are throttled, on one pool or on those for which no tenant has other settings.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
-    let on = |tenant: &Tenant| {
-        let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
-        own.unwrap_or(tenant.throttle)
-    };
+    let on = |tenant| throttle_on(tenant, pool);
     let mut by_entry: Vec<(Match, Throttle)> = Vec::new();
     for tenant in tenants.values() {
-        let clients =
-            tenant.matches.iter().filter(|entry| matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_))));
+        let clients = tenant.matches.iter().filter(|entry| is_client(entry));
         by_entry.extend(clients.map(|entry| (entry.clone(), on(tenant))));
     }
     by_entry.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
@@ -237,6 +250,9 @@ impl<'f> Lowering<'f, '_> {
         if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
             self.doubt(&["pools", name, "tuning", "admission", key], hang);
         }
+        let row = Row::of_pool(name, Enforcement::Osd, None, format!("admission {}", admission.kind()));
+        let throttled = format!("BlueStore's throttles of {}", listed(&osds));
+        self.lowered.config.enforced.rows.push(row.by("latency and rate of commits, by admin sockets", throttled));
         let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };
         self.lowered.config.ceph = Some(CephConfig::new(&self.lowered.config.agent.ceph, admission, only));
     }
@@ -294,6 +310,11 @@ impl<'f> Lowering<'f, '_> {
         for (device, tenant) in &named {
             let Some(settings) = self.tenants.get(*tenant) else { continue };
             let there = settings.on(name);
+            let row = Row::of_pool(name, Enforcement::QueueDepth, None, String::new());
+            let row = row.by(format!("diskstats of {device}"), format!("queue_depth or nr_requests of {device}"));
+            let most = there.max_in_flight.map(|most| (Precedence::TenantLimit, format!("at most {most} in flight")));
+            let others = settings_of(&there).into_iter().filter(|(precedence, _)| *precedence >= Precedence::Latency);
+            self.rows(tenant, most.into_iter().chain(others), &Row { on: vec![device.clone()], ..row });
             let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
             let volume = ArrayVolume {
                 device: device.clone(),
@@ -319,6 +340,29 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.arrays.insert(name.to_owned(), array);
     }
 
+    /// Rows for settings of a tenant on its devices or control groups.
+    fn rows(&mut self, tenant: &str, settings: impl Iterator<Item = (Precedence, String)>, row: &Row) {
+        for (precedence, setting) in settings {
+            self.lowered.config.enforced.push(tenant, Row { precedence: Some(precedence), setting, ..row.clone() });
+        }
+    }
+
+    fn row_of_packets(&mut self, name: &str, target: Latency, devices: &[&str]) {
+        let on = |tenant| throttle_on(tenant, Some(name));
+        let named = self.clients.iter().map(|(tenant, settings)| (tenant.as_str(), on(settings)));
+        let others = if self.clients.is_empty() { "clients" } else { "other clients" };
+        let others = (others, self.tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, on));
+        let throttled = throttled("packets to", named.chain([others]));
+        let by = if target.percentile == Percentile::Mean { "diskstats" } else { "block tracepoints" };
+        let of = if devices.is_empty() { name.to_owned() } else { listed(devices) };
+        let row = Row::of_pool(name, Enforcement::Packets, Some(Precedence::Latency), latency(target, Of::Reads));
+        let enforced = &mut self.lowered.config.enforced;
+        if self.lowered.config.resources.is_empty() {
+            enforced.tenants.extend(self.clients.iter().map(|(tenant, _)| (*tenant).clone()));
+        }
+        enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
+    }
+
     fn groups(&mut self, name: &str, pool: &Pool) {
         let (_, devices) = devices_of(pool);
         if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
@@ -342,6 +386,11 @@ impl<'f> Lowering<'f, '_> {
             self.grouped.insert(tenant);
             let said = self.said(tenant, name, "guarantee");
             for group in &groups {
+                let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
+                let row = row.by(format!("io.stat of {group}"), format!("io.max of {group} on {}", listed(&devices)));
+                let on = devices.iter().chain([group]).map(|name| (*name).to_owned()).collect();
+                let guarantees = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::Guarantee);
+                self.rows(tenant, guarantees, &Row { on, ..row });
                 let guarantee = GuaranteeConfig { group: (*group).to_owned(), read, write, weight: there.weight };
                 let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
                 // Weights are checked wherever they stand.
@@ -392,9 +441,10 @@ impl<'f> Lowering<'f, '_> {
     fn packets(&mut self, name: &str, pool: &Pool, abilities: Abilities) {
         let (osds, devices) = devices_of(pool);
         let Some(latency) = pool.latency else { return };
-        if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) {
+        if has_slots(pool) || !osds.is_empty() || !allows(pool, Enforcement::Packets) || self.is_served(name, pool) {
             return;
         }
+        self.row_of_packets(name, latency, &devices);
         if let Percentile::At(percentile) = latency.percentile
             && !abilities.tracepoints
         {
@@ -402,7 +452,7 @@ impl<'f> Lowering<'f, '_> {
                 &["pools", name, "latency", "percentile"],
                 format!(
                     "p{percentile} cannot be measured: the kernel tells single latencies by tracepoints only, \
-                     and shows none here (`evenkeel guard check`); write percentile = \"mean\", with a target for the mean"
+                     and shows none here (`evenkeel check`); write percentile = \"mean\", with a target for the mean"
                 ),
             );
         }
@@ -426,6 +476,11 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.resources.insert(name.to_owned(), resource);
     }
 
+    /// Whether a pool is that of volumes of `evenkeel serve`, and nothing says that it is more.
+    fn is_served(&self, name: &str, pool: &Pool) -> bool {
+        pool.devices.is_empty() && pool.enforce.is_none() && self.served.contains(name)
+    }
+
     /// What a pool says and this host does not enforce.
     fn note_pool(&mut self, name: &str, pool: &Pool) {
         let config = &self.lowered.config;
@@ -447,6 +502,8 @@ impl<'f> Lowering<'f, '_> {
                 "no tenant names a device of it (match = [\"device:PATH\"])"
             } else if pool.enforce.is_some() {
                 "what enforce names does not apply to it"
+            } else if self.is_served(name, pool) {
+                "`evenkeel serve` has volumes on it, and it has no devices"
             } else if pool.devices.is_empty() {
                 "it has neither devices nor a latency target"
             } else {
@@ -495,9 +552,7 @@ impl<'f> Lowering<'f, '_> {
         };
         let entries: Vec<String> = tenant.matches.iter().filter(unseen).map(ToString::to_string).collect();
         if !entries.is_empty() {
-            let (named, more) = entries.split_at(entries.len().min(3));
-            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            let message = format!("{}{more} can only be seen by `evenkeel serve`", named.join(", "));
+            let message = format!("{} can only be seen by `evenkeel serve`", listed(&entries));
             self.note(&["tenants", name, "match"], message);
         }
         let (grouped, slotted) = (self.grouped.contains(name), self.slotted.contains(name));

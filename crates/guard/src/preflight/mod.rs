@@ -7,71 +7,17 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::discovery::roots::{self, Roots};
 use crate::sensor::tracepoints::EVENTS;
 
 pub mod arrays;
+mod lacks;
 pub mod osd;
 mod parts;
 
+pub use evenkeel_policy::effective::{Finding, Preflight, Presence};
+pub use lacks::lacks;
 pub use parts::judge;
-
-/// How far a part is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Presence {
-    /// In use as it is.
-    Present,
-    /// A module that is installed but not loaded.
-    Loadable,
-    /// Not there.
-    Missing,
-    /// There, but set so that something is lost.
-    Unsuitable,
-}
-
-impl Presence {
-    /// Name as shown.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Present => "yes",
-            Self::Loadable => "not loaded",
-            Self::Missing => "missing",
-            Self::Unsuitable => "unsuitable",
-        }
-    }
-}
-
-/// What was found out about one part of the system.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Finding {
-    /// The part, for programs: `netem`.
-    pub part: String,
-    /// What it is needed for.
-    pub purpose: String,
-    /// Whether it is there.
-    pub presence: Presence,
-    /// Where that is known from.
-    pub evidence: String,
-    /// What does not work without it; empty if it is there.
-    pub lost: String,
-    /// What to do; empty if there is nothing to do.
-    pub cure: String,
-}
-
-/// What the agent can do here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Preflight {
-    /// Whether latencies can be measured at all.
-    pub can_measure: bool,
-    /// Whether clients can be throttled.
-    pub can_act: bool,
-    /// Each part by itself.
-    pub findings: Vec<Finding>,
-}
 
 /// What was read, before anything is concluded from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -90,7 +90,7 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
 };
 
 /// Parts without which nobody can be throttled.
-const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
+pub(super) const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
 
 /// The bits of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
@@ -135,7 +135,7 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
 }
 
 /// Whether a part is there, or would be if it were needed.
-fn is_usable(finding: &Finding) -> bool {
+pub(super) fn is_usable(finding: &Finding) -> bool {
     matches!(finding.presence, Presence::Present | Presence::Loadable)
 }
 

@@ -194,8 +194,8 @@ fn understood(_: &[PathBuf]) -> Result<String> {
     ensure!(page.trim() == "/usr/share/man/man1/evenkeel-serve.1.gz", "man finds {page:?}");
     let script = "/usr/share/bash-completion/completions/evenkeel";
     beside("bash", &["-c", &format!(". {script} && complete -p evenkeel")])?;
-    beside("evenkeel", &["config", "check", "--strict", SETTINGS])?;
-    beside("evenkeel", &["guard", "config", "check", GUARD_SETTINGS])?;
+    beside("evenkeel", &["check", "--strict", SETTINGS])?;
+    beside("evenkeel", &["check", GUARD_SETTINGS])?;
     Ok(String::new())
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Findings, Severity};
 use crate::config::{CachedDevice, Config, Direction, Enforcement, GuaranteeTuning, Match, Pool, Tenant};
+use crate::effective::listed;
 
 /// Keys that other programs enforce.
 pub(super) fn keys(config: &Config, out: &mut Findings) {
@@ -54,12 +55,9 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     let is_elsewhere = |entry: &&Match| matches!(entry, Match::Initiator(_) | Match::Cgroup(_) | Match::Device(_));
     let entries: Vec<String> = tenant.matches.iter().filter(is_elsewhere).map(ToString::to_string).collect();
     if !entries.is_empty() {
-        let (named, more) = entries.split_at(entries.len().min(3));
-        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        out.elsewhere(
-            &at("match"),
-            format!("{}{more} can only be seen by `evenkeel guard`, on the hosts that have them", named.join(", ")),
-        );
+        let named = listed(&entries);
+        let message = format!("{named} can only be seen by `evenkeel guard`, on the hosts that have them");
+        out.elsewhere(&at("match"), message);
     }
     out.elsewhere_if(tenant.max_in_flight.is_some(), &at("max_in_flight"), "it on devices of its hosts");
     for (key, direction) in [("read", tenant.guarantee.read), ("write", tenant.guarantee.write)] {

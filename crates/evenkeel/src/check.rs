@@ -1,0 +1,228 @@
+//! `evenkeel check`: a policy and this host in one command.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use evenkeel_cluster::reach;
+use evenkeel_guard::admin_socket::AdminSocket;
+use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
+use evenkeel_guard::preflight::{self, osd::Scheduling};
+use evenkeel_guard::sensor::cgroup;
+use evenkeel_policy::check::{Errors, Problem, check_with};
+use evenkeel_policy::config::Backend;
+use evenkeel_policy::document::Document;
+use evenkeel_policy::effective::{
+    Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
+};
+use evenkeel_policy::{Config, Finding, Severity};
+use evenkeel_server::Inspected;
+
+use crate::control::{table, words};
+use crate::guard::{abilities, in_json, judged};
+use crate::{output, serve};
+
+/// How long an OSD may take to answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// What to check.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A file of `evenkeel serve`, `evenkeel guard` or both; "-" reads standard input. Without it: what this kernel offers
+    file: Option<PathBuf>,
+    /// Fail on warnings, and on what is not enforced on this host
+    #[arg(long)]
+    strict: bool,
+    /// Print the same as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A configuration that cannot be used; with `--strict` also one that is doubtful or not enforced here.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut checked = Checked { precedence: Precedence::ALL.into(), host: judged(), ..Checked::default() };
+    match &args.file {
+        Some(file) => of_file(file, &mut checked)?,
+        None => {
+            let mut config = evenkeel_guard::Config { ceph: Some(Default::default()), ..Default::default() };
+            on_this_host(&mut config, &mut checked.host, |_, _| unreachable!("there is no row"))?;
+        }
+    }
+    if args.json {
+        output::print(&in_json(&checked)?);
+    } else {
+        checked.errors.iter().for_each(|error| eprintln!("error: {error}"));
+        checked.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        match &args.file {
+            None => output::print(&parts(&checked.host)),
+            Some(_) if checked.errors.is_empty() => output::print(&policy(&checked)),
+            Some(_) => {}
+        }
+    }
+    let absent = checked.missing.iter().filter(|missing| missing.here == Presence::Missing).count();
+    let absent = absent + usize::from(args.file.is_none() && !checked.host.can_act);
+    let (errors, warnings) = (checked.errors.len(), checked.warnings.len());
+    if errors > 0 {
+        bail!("the configuration cannot be used as it is ({errors} errors, {warnings} warnings)");
+    }
+    if args.strict && absent + warnings > 0 {
+        bail!("--strict: not all of it is enforced on this host ({absent} parts are not, {warnings} warnings)");
+    }
+    Ok(())
+}
+
+/// Both programs' readings of a file, and what this host lacks for it.
+fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
+    let stdin = file.as_os_str() == "-";
+    let origin = if stdin { "<stdin>".to_owned() } else { file.display().to_string() };
+    let text = if stdin { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(file) };
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => {
+            checked.errors.push(Problem::unreadable(&origin, &error));
+            return Ok(());
+        }
+    };
+    let (document, _) = Document::parse(&text, &origin);
+    let guard = evenkeel_guard::Config::check(&text, &origin, abilities());
+    let (mut queue, mut elsewhere) = (Enforced::default(), Vec::new());
+    // Without volumes and settings of a server it is the agent's alone, if that has settings or something to enforce.
+    let has = |table| document.has(&[table]);
+    let is_guarded = has("agent") || guard.as_ref().map_or(true, |(config, _)| !config.enforced.rows.is_empty());
+    if has("server") || has("volumes") || !is_guarded {
+        let report = check_with(&text, &origin, |config| files(config, Some(file).filter(|_| !stdin)));
+        queue = served(&report.config);
+        (checked.errors, checked.warnings, elsewhere) = (report.errors, report.warnings, report.elsewhere);
+    }
+    match guard {
+        Err(Errors(errors)) => add(&mut checked.errors, errors),
+        Ok((mut config, doubts)) => {
+            add(&mut checked.warnings, doubts);
+            let notes = std::mem::take(&mut config.notes);
+            checked.missing = unenforced((&queue, elsewhere), (&config.enforced, notes));
+            let complain = |key: &[&str], message| document.complain(key, message);
+            checked.missing.extend(on_this_host(&mut config, &mut checked.host, complain)?);
+            checked.missing.sort_by_key(|missing| (Reverse(missing.here), missing.why.position));
+            checked.rows = [queue.rows, config.enforced.rows].concat();
+        }
+    }
+    Ok(())
+}
+
+/// Adds what the other program says, unless the first has said something about the same key.
+fn add(known: &mut Vec<Problem>, more: Vec<Problem>) {
+    let keys: BTreeSet<_> = known.iter().map(|problem| (problem.position, problem.key.clone())).collect();
+    known.extend(more.into_iter().filter(|problem| !keys.contains(&(problem.position, problem.key.clone()))));
+    known.sort_by_key(|problem| problem.position);
+}
+
+/// What this host lacks of what the agent would enforce.
+fn on_this_host(
+    config: &mut evenkeel_guard::Config,
+    host: &mut Preflight,
+    complain: impl Fn(&[&str], String) -> Problem,
+) -> anyhow::Result<Vec<Missing>> {
+    let roots = Roots::default();
+    host.findings.extend(preflight::arrays::judge(config, &roots));
+    if !config.exchange.etcd.is_empty() {
+        let answers = reach(&config.exchange)?;
+        let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
+        host.findings.extend(findings);
+    }
+    let map =
+        (!config.resources.is_empty()).then(|| Map::of(&Survey::of_this_machine(), &config.configured(), resolved));
+    let mut map = map.unwrap_or_default();
+    if config.ceph.is_some() {
+        map.osds = osds::find(Path::new("/"), &config.agent.ceph.sockets);
+    }
+    host.findings.extend(map.osds.iter().map(|entry| {
+        let socket = AdminSocket::new(entry.socket.clone(), ANSWER_WITHIN);
+        preflight::osd::judge(&entry.name, &Scheduling::ask(&socket))
+    }));
+    Ok(preflight::lacks(config, host, &map, (&roots, Path::new(cgroup::ROOT)), complain))
+}
+
+/// What is to be said about the files of volumes on this machine: what they hold, and whether there is room for them. `file`:
+/// that of the configuration.
+fn files(config: &Config, file: Option<&Path>) -> Vec<Finding> {
+    let at = |name: &str, key: &str| ["volumes", name, key].map(str::to_owned).into();
+    let on_files = config.volumes.iter().filter(|(_, volume)| volume.backend == Backend::File);
+    let mut found: Vec<Finding> = on_files
+        .filter_map(|(name, volume)| {
+            let message = evenkeel_server::shortage(&config.path_of(name, volume)?, volume.size?.0)?;
+            Some(Finding { severity: Severity::Warning, path: at(name, "size"), message })
+        })
+        .collect();
+    let own = serve::own_files(file, &config.server.data_dir);
+    // Another user's record cannot be read, and what is not known cannot be told from what is foreign.
+    let inspected = evenkeel_server::inspect(&Arc::new(config.clone()), &own).unwrap_or_default();
+    // The server may run in another folder, with a record there by which a file is its own to lengthen.
+    let elsewhere = config.server.data_dir.is_relative() && !config.server.data_dir.exists();
+    found.extend(inspected.into_iter().map(|Inspected { volume, key, said }| {
+        let certain = said.is_err() && !(elsewhere && key == "size");
+        let severity = if certain { Severity::Error } else { Severity::Warning };
+        let message = said.unwrap_or_else(|error| error.to_string());
+        let prefix = format!("volume {volume}: ");
+        let message = message.strip_prefix(&prefix).map(str::to_owned).unwrap_or(message);
+        Finding { severity, path: at(&volume, key), message }
+    }));
+    found
+}
+
+/// The effective policy as a table, with what is missing below.
+fn policy(checked: &Checked) -> String {
+    let row = |row: &Row| {
+        let all = || "all".to_owned();
+        let rank = row.precedence.map_or_else(|| "-".into(), |precedence| precedence.rank().to_string());
+        let (tenant, pool) = (row.tenant.clone().unwrap_or_else(all), row.pool.clone().unwrap_or_else(all));
+        let (point, here) = (row.point.name().to_owned(), row.here.name().to_owned());
+        vec![tenant, pool, point, row.setting.clone(), here, rank, row.measured.clone(), row.throttled.clone()]
+    };
+    let rows: Vec<_> = checked.rows.iter().map(row).collect();
+    let mut text = String::new();
+    if !rows.is_empty() {
+        let head = ["tenant", "pool", "point", "setting", "here", "rank", "measured", "throttled"];
+        let table = words(&head, &rows);
+        let _ = write!(text, "{table}\nA lower rank wins: {}.\n", Precedence::in_words());
+    }
+    for Missing { why, lost, cure, here } in &checked.missing {
+        let how = if *here == Presence::Missing { "not enforced here" } else { "enforced with less" };
+        let _ = write!(text, "\n{how}: {why}\n  lost: {lost}\n");
+        if !cure.is_empty() {
+            let _ = writeln!(text, "  what to do: {cure}");
+        }
+    }
+    let enforced = checked.rows.iter().filter(|row| row.here != Presence::Missing).count();
+    let (all, warnings) = (rows.len(), checked.warnings.len());
+    let _ = writeln!(text, "\nusable: {enforced} of {all} settings enforced here, {warnings} warnings");
+    text
+}
+
+/// What the kernel offers as a table, with what is lost and what to do below.
+fn parts(host: &Preflight) -> String {
+    let row = |finding: &preflight::Finding| {
+        let presence = finding.presence.name().to_owned();
+        vec![finding.part.clone(), presence, finding.purpose.clone(), finding.evidence.clone()]
+    };
+    let rows: Vec<_> = host.findings.iter().map(row).collect();
+    let mut text = table(&["part", "there", "what for", "known from"], &rows);
+    for finding in host.findings.iter().filter(|finding| !finding.lost.is_empty()) {
+        let _ = writeln!(text, "\n{}: {}\n  what to do: {}", finding.part, finding.lost, finding.cure);
+    }
+    let yes_no = |answer| if answer { "yes" } else { "no" };
+    let _ = writeln!(
+        text,
+        "\nlatencies can be measured: {}\nclients can be throttled: {}\n\nThis is about the present network namespace: targets that listen in another one, in a container for example, need an agent there.",
+        yes_no(host.can_measure),
+        yes_no(host.can_act)
+    );
+    text
+}

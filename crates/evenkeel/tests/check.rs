@@ -1,0 +1,270 @@
+//! `evenkeel check` as a program: what is enforced on this host, and what is not.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::effective::{Checked, Presence, Row};
+
+/// A configuration file in a folder of its own, removed with the value.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, content: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("evenkeel-check-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        std::fs::write(folder.join("policy.toml"), content).expect("written");
+        Self(folder)
+    }
+
+    fn check(&self, options: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        command.current_dir(&self.0).arg("check").args(options).output().expect("runs")
+    }
+
+    fn read(&self) -> Checked {
+        let output = self.check(&["policy.toml", "--json"]);
+        serde_json::from_slice(&output.stdout).expect("the records that are documented")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).into_owned()
+}
+
+/// One file for a server and for an agent, at all enforcement points.
+const ALL: &str = "\
+[server]
+data_dir = \"data\"
+[volumes.database]
+backend = \"memory\"
+size = \"1MiB\"
+[agent]
+interfaces = [\"no-such-link0\"]
+[agent.ceph]
+sockets = [\"/nowhere/osd.3.asok\"]
+[pools.main]
+limit.iops = 20_000
+[pools.vg1]
+latency = { target = \"15ms\" }
+[pools.cached]
+devices = [\"/dev/mapper/no-such-cache\"]
+[pools.san]
+devices = [\"/dev/no-such-disk\"]
+tuning.slots = \"needs\"
+[pools.ceph]
+devices = [\"osd:osd.3\"]
+[tenants.database]
+match = [\"initiator:iqn.x:db\", \"device:/dev/no-such-disk\"]
+throttle = \"last\"
+reservation.iops = 2_000
+[tenants.database.pools.san]
+latency.target = \"9ms\"
+[tenants.web]
+match = [\"cgroup:no.slice/web.service\"]
+guarantee.read.bytes_per_s = \"200MB\"
+";
+
+#[test]
+fn one_file_has_a_row_at_each_point_and_says_what_this_host_lacks() {
+    let file = File::new("all", ALL);
+    let checked = file.read();
+    assert_eq!((&checked.errors, &checked.warnings), (&Vec::new(), &Vec::new()));
+    let row = |tenant: Option<&str>, pool: &str, setting: &str| -> &Row {
+        let is_it = |row: &&Row| {
+            (row.tenant.as_deref(), row.pool.as_deref(), row.setting.as_str()) == (tenant, Some(pool), setting)
+        };
+        checked.rows.iter().find(is_it).unwrap_or_else(|| panic!("no {pool} {setting}: {:#?}", checked.rows))
+    };
+    use Enforcement::{Cgroup, Osd, Packets, Queue, QueueDepth};
+    for (tenant, pool, setting, point, rank, here, measured, throttled) in [
+        (None, "main", "limit 20000 IOPS", Queue, 1, Presence::Present, "pool's requests", "all tenants"),
+        (
+            Some("database"),
+            "main",
+            "reservation 2000 IOPS",
+            Queue,
+            2,
+            Presence::Present,
+            "own requests",
+            "other tenants",
+        ),
+        (
+            None,
+            "vg1",
+            "latency mean of reads < 15ms",
+            Packets,
+            5,
+            Presence::Missing,
+            "vg1, by diskstats",
+            "packets to other clients when noisy; database last",
+        ),
+        (
+            Some("web"),
+            "cached",
+            "guarantee read 200MB/s",
+            Cgroup,
+            4,
+            Presence::Missing,
+            "io.stat of no.slice/web",
+            "io.max of no.slice/web.service on /dev/mapper/no-such-cache",
+        ),
+        (
+            Some("database"),
+            "san",
+            "latency mean of all requests < 9ms",
+            QueueDepth,
+            5,
+            Presence::Missing,
+            "diskstats of /dev/no-such-disk",
+            "queue_depth",
+        ),
+        (
+            None,
+            "ceph",
+            "admission elastic",
+            Osd,
+            0,
+            Presence::Missing,
+            "admin sockets",
+            "BlueStore's throttles of osd.3",
+        ),
+    ] {
+        let row = row(tenant, pool, setting);
+        assert_eq!(
+            (row.point, row.precedence.map_or(0, |entry| entry.rank()), row.here),
+            (point, rank, here),
+            "{row:?}"
+        );
+        assert!(row.measured.contains(measured) && row.throttled.contains(throttled), "{row:?}");
+    }
+    let told: Vec<String> = checked.missing.iter().map(|missing| missing.why.to_string()).collect();
+    for expected in [
+        "policy.toml:12:8: pools.vg1: not on this host: no target",
+        "policy.toml:14:8: pools.cached: not on this host: there is no block device /dev/mapper/no-such-cache",
+        "pools.san: san/database is missing: /dev/no-such-disk",
+        "pools.ceph: osd.3 is missing: its admin socket",
+    ] {
+        assert!(told.iter().any(|why| why.contains(expected)), "{expected}: {told:#?}");
+    }
+    assert_eq!(
+        (told.len(), checked.missing.iter().filter(|missing| missing.lost.is_empty()).count()),
+        (4, 0),
+        "{told:#?}"
+    );
+    assert!(!told.iter().any(|why| why.contains("has no effect here")), "one of the programs enforces it: {told:#?}");
+    let part = checked.host.findings.iter().find(|finding| finding.part == "san/database").expect("is there");
+    assert!(part.presence == Presence::Missing && !part.cure.is_empty(), "{part:?}");
+
+    let shown = file.check(&["policy.toml"]);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    let shown = text(&shown.stdout);
+    for words in [
+        "tenant",
+        "A lower rank wins: 1 pool limit, 2 reservation",
+        "not enforced here: policy.toml",
+        "lost: ",
+        "what to do: ",
+    ] {
+        assert!(shown.contains(words), "{words:?}: {shown}");
+    }
+    assert!(shown.lines().any(|line| line.split_whitespace().take(3).eq(["web", "cached", "cgroup"])), "{shown}");
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(
+        !strict.status.success() && text(&strict.stderr).contains("not all of it is enforced on this host"),
+        "{strict:?}"
+    );
+}
+
+#[test]
+fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
+    let served = "[server]\ndata_dir = \"data\"\n[pools.main]\nlatency = { target = \"15ms\", percentile = 99 }\n\
+        [tenants.a]\nreservation.iops = 9\n[tenants.b]\nthrottle = \"always\"\n\
+        [volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.b]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let file = File::new("served", served);
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(strict.status.success(), "{}{}", text(&strict.stdout), text(&strict.stderr));
+    assert_eq!(file.read().missing, [], "a server measures percentiles without the kernel's help");
+    let file = File::new("mistyped", &format!("{served}[pools.mian2]\nlimit.iops = 5\n"));
+    assert!(file.check(&["policy.toml"]).status.success());
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(!strict.status.success());
+    assert!(text(&strict.stdout).contains("policy.toml:15:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file belongs to it"), "{strict:?}");
+    let file = File::new("agent", "[agent]\nstatus = \"off\"\n");
+    assert_eq!(file.read().rows, [], "an agent without a policy");
+    let file = File::new("elsewhere", "[pools.vg9]\nlatency.target = \"15ms\"\n");
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(!strict.status.success());
+    let shown = text(&strict.stdout);
+    assert!(shown.contains("pools.vg9: not on this host") && !shown.contains("netem"), "no more than that: {shown}");
+    assert!(!shown.contains("main"), "an agent's file has no default volume: {shown}");
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_with_its_place() {
+    let file = File::new("faults", "[pools.main]\nlimt.iops = 5\n[tenants.a]\nweight = 0\n");
+    let refused = file.check(&["policy.toml"]);
+    assert!(!refused.status.success() && refused.stdout.is_empty());
+    let told = text(&refused.stderr);
+    assert!(told.contains("error: policy.toml:2:1: pools.main.limt: unknown key \"limt\"; did you mean"), "{told}");
+    assert!(
+        told.contains("error: policy.toml:4:1: tenants.a.weight: 0 is out of range") && told.contains("2 errors"),
+        "{told}"
+    );
+    assert_eq!(file.read().errors.len(), 2);
+    // Said once, although both programs read it.
+    let file = File::new("table", "[server]\n[guard]\n[tenants.a]\nmatch = [\"nonsense\"]\n");
+    let errors: Vec<String> = file.read().errors.iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 2, "{errors:#?}");
+    let absent = file.check(&["none.toml"]);
+    assert!(!absent.status.success());
+    assert!(
+        text(&absent.stderr).contains("error: none.toml: cannot read the configuration: No such file"),
+        "{absent:?}"
+    );
+    let file = File::new("malformed", "[pools\n");
+    let refused = file.check(&["policy.toml"]);
+    assert!(!refused.status.success());
+    assert!(text(&refused.stderr).contains("error: policy.toml:1:7: "), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn both_examples_are_usable() {
+    for program in [&["config", "example"][..], &["guard", "config", "example"]] {
+        let example = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(program).output().expect("runs");
+        let file = File::new(program[0], &text(&example.stdout));
+        let checked = file.check(&["policy.toml"]);
+        assert!(checked.status.success(), "{}", text(&checked.stderr));
+        assert!(text(&checked.stdout).contains("usable: "), "{}", text(&checked.stdout));
+        assert!(checked.stderr.is_empty(), "{}", text(&checked.stderr));
+    }
+}
+
+#[test]
+fn an_array_names_its_queues_and_the_addresses_of_etcd() {
+    // Port 9 of this host is where no server listens.
+    let arrays = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:no-such-disk\"]\n\
+        [exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
+    let checked = File::new("arrays", arrays).read();
+    for (part, here) in [("san/database", Presence::Missing), ("http://127.0.0.1:9", Presence::Unsuitable)] {
+        let lack = checked.missing.iter().find(|missing| missing.why.message.starts_with(part));
+        assert!(lack.is_some_and(|lack| lack.here == here && !lack.cure.is_empty()), "{part}: {:#?}", checked.missing);
+    }
+}
+
+#[test]
+fn without_a_file_the_kernel_is_checked() {
+    let file = File::new("none", "");
+    let output = file.check(&["--json"]);
+    let checked: Checked = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(checked.rows.is_empty() && checked.host.findings.iter().any(|finding| finding.part == "netem"));
+    assert_eq!(file.check(&["--strict"]).status.success(), checked.host.can_act);
+    let shown = text(&file.check(&[]).stdout);
+    assert!(shown.contains("what for") && shown.contains("clients can be throttled: "), "{shown}");
+}

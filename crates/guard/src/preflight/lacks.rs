@@ -1,0 +1,127 @@
+//! What keeps this host from enforcing the policy, or takes something from it: matched to the rows of the policy.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use evenkeel_policy::check::Problem;
+use evenkeel_policy::config::{Enforcement, Percentile};
+use evenkeel_policy::effective::Missing;
+
+use super::{Finding, Preflight, Presence, parts};
+use crate::actuator::Actuator;
+use crate::config::Config;
+use crate::discovery::{Map, Roots};
+use crate::sensor::cache::Hybrid;
+use crate::sensor::cgroup;
+
+/// What was found missing: at which point, for which pool, device or group (all if none), and how much can be lost by it.
+type Lack = (Enforcement, Option<String>, Presence, Finding);
+
+/// What is missing for the rows of `config`, which are marked by it. `host`: with what [`super::arrays`] and [`super::osd`]
+/// found; `map`: with OSDs; `groups`: where control groups are; `complain`: [`Document::complain`].
+///
+/// [`Document::complain`]: evenkeel_policy::document::Document::complain
+pub fn lacks(
+    config: &mut Config,
+    host: &Preflight,
+    map: &Map,
+    (roots, groups): (&Roots, &Path),
+    complain: impl Fn(&[&str], String) -> Problem,
+) -> Vec<Missing> {
+    let (mut missing, mut elsewhere) = (Vec::new(), BTreeSet::new());
+    for (point, subject, most, finding) in all(config, host, map, roots, groups) {
+        let rows = config.enforced.rows.iter_mut().filter(|row| row.point == point);
+        let here = finding.presence.min(most);
+        let mut pools = BTreeSet::new();
+        for row in rows.filter(|row| subject.as_ref().is_none_or(|name| row.is_about(name))) {
+            row.here = row.here.max(here);
+            pools.extend(row.pool.clone().map(|pool| (point, pool)));
+        }
+        // What a pool lacks that is not on this host is of no interest.
+        let Some((_, pool)) = pools.difference(&elsewhere).next().cloned() else { continue };
+        let Finding { part, presence, evidence, lost, cure, .. } = finding;
+        let why = match part.as_str() {
+            "" => complain(&["pools", &pool], format!("not on this host: {evidence}")),
+            "interfaces" => complain(&["agent", "interfaces"], evidence),
+            _ => complain(&["pools", &pool], format!("{part} is {}: {evidence}", presence.name())),
+        };
+        if part.is_empty() {
+            elsewhere.extend(pools);
+        }
+        missing.push(Missing { why, lost, cure, here });
+    }
+    missing
+}
+
+/// What is not on this host, then what else is missing.
+fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Path) -> Vec<Lack> {
+    use Enforcement::{Cgroup, Osd, Packets, QueueDepth};
+    let mut all: Vec<Lack> = Vec::new();
+    let osds = map.osds.iter().filter(|osd| config.ceph.as_ref().is_some_and(|ceph| ceph.wants(&osd.name)));
+    let mut lack = |point, subject: Option<&String>, part: &str, evidence: String, [lost, cure]: [&str; 2]| {
+        let (part, presence, purpose) = (part.to_owned(), Presence::Missing, String::new());
+        let finding = Finding { part, purpose, presence, evidence, lost: lost.into(), cure: cure.into() };
+        all.push((point, subject.cloned(), Presence::Missing, finding));
+    };
+    if osds.clone().count() == 0 {
+        let cure = "correct the names, or name the places of their sockets: agent.ceph.sockets";
+        let what = ["the queues in the OSDs' stores stay as long as they are", cure];
+        lack(Osd, None, "", "no OSD of these names has an admin socket".into(), what);
+    }
+    for name in config.resources.keys().filter(|name| map.resources.iter().all(|entry| entry.name != **name)) {
+        let cure = "correct the name, or name devices: `evenkeel guard discover` shows which are served here";
+        let what = ["no client is throttled for its latency target", cure];
+        lack(Packets, Some(name), "", "no target serves a device that stands on it".into(), what);
+    }
+    let interfaces = &config.agent.interfaces;
+    let gone = interfaces.iter().find(|name| !roots.sys.join("class/net").join(name).exists());
+    if gone.is_some() || interfaces.is_empty() {
+        let why = gone.map_or("names no network device".into(), |name| format!("there is no network device {name}"));
+        let cure = "name the network devices by which clients are reached, as `ip link` shows them";
+        lack(Packets, None, "interfaces", why, ["no packet is delayed: clients are not throttled", cure]);
+    }
+    for hybrid in config.hybrids.values() {
+        let (cache, what) = (&hybrid.cache, ["no group is guaranteed a throughput on it", ""]);
+        if let Err(why) = Hybrid::open(roots, &hybrid.device, cache.slow.as_deref(), cache.fast.as_deref()) {
+            lack(Cgroup, Some(&hybrid.device), "", why.to_string(), what);
+        }
+        for group in hybrid.tenants.values().map(|tenant| &tenant.group) {
+            if cgroup::find(groups, group).is_ok_and(|found| found.is_empty()) {
+                let what = ["the tenant is guaranteed nothing", "start its service, or correct the path"];
+                lack(Cgroup, Some(group), group, "`systemd-cgls` does not show it".into(), what);
+            }
+        }
+    }
+    let here = |part: &str| host.findings.iter().find(|finding| finding.part == part);
+    let usable = |part: &str| here(part).is_some_and(parts::is_usable);
+    let mut part = |point, subject: Option<&String>, most, part: &str| {
+        let lack = here(part).filter(|finding| !parts::is_usable(finding));
+        all.extend(lack.map(|finding| (point, subject.cloned(), most, finding.clone())));
+    };
+    for (name, resource) in &config.resources {
+        if matches!(resource.latency.percentile, Percentile::At(_)) {
+            ["tracepoints", "perfmon"].iter().for_each(|of| part(Packets, Some(name), Presence::Missing, of));
+        }
+    }
+    for (array, settings) in &config.arrays {
+        for (name, volume) in &settings.volumes {
+            part(QueueDepth, Some(&volume.device), Presence::Missing, &format!("{array}/{name}"));
+        }
+    }
+    for endpoint in &config.exchange.etcd {
+        part(QueueDepth, None, Presence::Unsuitable, &endpoint.to_string());
+    }
+    let departure_times = match config.agent.actuator {
+        Actuator::Netem => false,
+        Actuator::Edt => true,
+        Actuator::Auto => usable("fq") && (usable("bpf") || usable("clsact") && usable("cls_bpf")),
+    };
+    let delays: &[&str] = if departure_times { &["fq", "net_admin"] } else { &parts::TO_ACT };
+    let packets = delays.iter().chain(&["receive_window", "loss_probes", "diskstats"]).map(|part| (Packets, part));
+    for (point, name) in packets.chain([(QueueDepth, &"diskstats"), (Cgroup, &"io_controller")]) {
+        part(point, None, Presence::Missing, name);
+    }
+    osds.for_each(|osd| part(Osd, None, Presence::Missing, &osd.name));
+
+    all
+}

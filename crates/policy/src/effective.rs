@@ -1,0 +1,381 @@
+//! The effective policy of a host: which setting is enforced where, which one wins, and what is not enforced.
+//!
+//! `evenkeel check` shows these records. [`served`] has the part of `evenkeel serve`; `evenkeel guard` adds its own where it
+//! lowers the policy to its loops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Problem;
+use crate::config::{Config, Enforcement, Latency, Match, Of, Pool, Priority, Scheduler, Slots, Tenant, Throttle};
+use crate::document::dotted;
+
+/// Settings in the order in which they win: a later one never breaks an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Precedence {
+    /// The limit of a pool.
+    PoolLimit,
+    /// The reservation of a tenant.
+    Reservation,
+    /// The limit of a tenant, which is never below its reservation.
+    TenantLimit,
+    /// The throughput guarantee of a tenant.
+    Guarantee,
+    /// The latency target of a pool or tenant.
+    Latency,
+    /// The weight of a tenant.
+    Weight,
+}
+
+impl Precedence {
+    /// The whole list, the first wins.
+    pub const ALL: [Self; 6] =
+        [Self::PoolLimit, Self::Reservation, Self::TenantLimit, Self::Guarantee, Self::Latency, Self::Weight];
+
+    /// Name as messages show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PoolLimit => "pool limit",
+            Self::Reservation => "reservation",
+            Self::TenantLimit => "tenant limit",
+            Self::Guarantee => "throughput guarantee",
+            Self::Latency => "latency target",
+            Self::Weight => "weight",
+        }
+    }
+
+    /// Its place in the list, from 1.
+    pub const fn rank(self) -> usize {
+        self as usize + 1
+    }
+
+    /// The name of the one that wins of two.
+    pub fn winner(self, other: Self) -> &'static str {
+        self.min(other).name()
+    }
+
+    /// The list in words.
+    pub fn in_words() -> String {
+        let note = |entry| if entry == Self::TenantLimit { " (never below its reservation)" } else { "" };
+        Self::ALL.map(|entry| format!("{} {}{}", entry.rank(), entry.name(), note(entry))).join(", ")
+    }
+}
+
+/// A setting at the place where it is enforced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Row {
+    /// The tenant; null for all tenants or clients of the pool.
+    pub tenant: Option<String>,
+    /// The pool; null for all pools of the server, where clients bring the tenant.
+    pub pool: Option<String>,
+    /// The enforcement point.
+    pub point: Enforcement,
+    /// The setting and its value.
+    pub setting: String,
+    /// What is measured for it.
+    pub measured: String,
+    /// What is throttled for it.
+    pub throttled: String,
+    /// Its place in the precedence; null for how a pool is kept short.
+    pub precedence: Option<Precedence>,
+    /// Devices and control groups that it is about, as the policy names them.
+    pub on: Vec<String>,
+    /// Whether this host enforces it: "unsuitable" if something is lost.
+    pub here: Presence,
+}
+
+impl Row {
+    /// A row about all tenants or clients of a pool.
+    pub fn of_pool(pool: &str, point: Enforcement, precedence: Option<Precedence>, setting: String) -> Self {
+        let (measured, throttled) = (String::new(), String::new());
+        let pool = Some(pool.to_owned());
+        Self {
+            tenant: None,
+            pool,
+            point,
+            setting,
+            measured,
+            throttled,
+            precedence,
+            on: Vec::new(),
+            here: Presence::Present,
+        }
+    }
+
+    /// The same with what is measured and what is throttled.
+    #[must_use]
+    pub fn by(self, measured: impl Into<String>, throttled: impl Into<String>) -> Self {
+        Self { measured: measured.into(), throttled: throttled.into(), ..self }
+    }
+
+    /// Whether it is about a pool, device or control group.
+    pub fn is_about(&self, name: &str) -> bool {
+        self.pool.as_deref() == Some(name) || self.on.iter().any(|on| on == name)
+    }
+}
+
+/// What one program enforces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Enforced {
+    /// Each setting.
+    pub rows: Vec<Row>,
+    /// Tenants of which something is measured or throttled.
+    pub tenants: BTreeSet<String>,
+}
+
+impl Enforced {
+    /// Adds the row of a pool's setting for a tenant.
+    pub fn push(&mut self, tenant: &str, row: Row) {
+        self.tenants.insert(tenant.to_owned());
+        self.rows.push(Row { tenant: Some(tenant.to_owned()), ..row });
+    }
+
+    /// Those of another program's notes that are about pools and tenants of which it enforces nothing.
+    fn uncovered(&self, mut notes: Vec<Problem>) -> Vec<Problem> {
+        let pools = self.rows.iter().filter_map(|row| Some(dotted(&["pools", row.pool.as_deref()?])));
+        let covered: BTreeSet<String> =
+            pools.chain(self.tenants.iter().map(|name| dotted(&["tenants", name]))).collect();
+        notes.retain(|note| !covered.contains(owner(&note.key)));
+        notes
+    }
+}
+
+/// The pool or tenant that a key is about: its first two parts.
+fn owner(key: &str) -> &str {
+    let Some(table) = key.find('.') else { return key };
+    let name = &key[table + 1..];
+    let length = match name.strip_prefix('"') {
+        Some(quoted) => quoted.find('"').map(|end| end + 2),
+        None => name.find('.'),
+    };
+    &key[..length.map_or(key.len(), |length| table + 1 + length)]
+}
+
+/// Something that is not enforced here, or with less.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Missing {
+    /// Where the policy says it, and why it is not enforced.
+    pub why: Problem,
+    /// What is lost by that.
+    pub lost: String,
+    /// What to do; empty if there is nothing to do where another host enforces it.
+    pub cure: String,
+    /// "unsuitable" if it is enforced all the same, with less.
+    pub here: Presence,
+}
+
+impl From<Problem> for Missing {
+    /// What a program noted about a key that it does not enforce.
+    fn from(why: Problem) -> Self {
+        let lost = match why.key.rsplit('.').next().unwrap_or_default() {
+            "limit" => "what goes beyond the limit is not throttled",
+            "reservation" | "guarantee" | "read" | "write" => "the tenant may get less than that",
+            "latency" => "no request waits for the latency target to be met",
+            "priority" => "the tenant is served as if its priority were normal",
+            "match" => "what these entries name belongs to no tenant here",
+            _ if why.key == owner(&why.key) => "no request is throttled for what it says",
+            _ => "the setting has no effect",
+        };
+        Self { why, lost: lost.into(), cure: String::new(), here: Presence::Missing }
+    }
+}
+
+/// What neither program enforces: each has noted what it leaves to the other.
+pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
+    let mut notes = serve.0.uncovered(guard.1);
+    if !serve.0.rows.is_empty() {
+        notes.iter_mut().for_each(|note| note.message += "; no volume of this file belongs to it");
+    }
+    let known: BTreeSet<String> = notes.iter().map(|note| note.key.clone()).collect();
+    let is_new = |note: &Problem| !known.contains(&note.key) && !known.contains(owner(&note.key));
+    notes.extend(guard.0.uncovered(serve.1).into_iter().filter(is_new));
+    notes.into_iter().map(Missing::from).collect()
+}
+
+/// How far a part is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// In use as it is.
+    Present,
+    /// A module that is installed but not loaded.
+    Loadable,
+    /// There, but set so that something is lost.
+    Unsuitable,
+    /// Not there.
+    Missing,
+}
+
+impl Presence {
+    /// Name as shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Present => "yes",
+            Self::Loadable => "not loaded",
+            Self::Missing => "missing",
+            Self::Unsuitable => "unsuitable",
+        }
+    }
+}
+
+/// What was found out about one part of the system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// The part, for programs: `netem`.
+    pub part: String,
+    /// What it is needed for.
+    pub purpose: String,
+    /// Whether it is there.
+    pub presence: Presence,
+    /// Where that is known from.
+    pub evidence: String,
+    /// What does not work without it; empty if it is there.
+    pub lost: String,
+    /// What to do; empty if there is nothing to do.
+    pub cure: String,
+}
+
+/// What `evenkeel guard` can do on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Preflight {
+    /// Whether latencies can be measured at all.
+    pub can_measure: bool,
+    /// Whether clients can be throttled.
+    pub can_act: bool,
+    /// Each part by itself.
+    pub findings: Vec<Finding>,
+}
+
+/// What `evenkeel check` tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Checked {
+    /// What keeps the file from being used.
+    pub errors: Vec<Problem>,
+    /// What is doubtful about it.
+    pub warnings: Vec<Problem>,
+    /// Each setting at the place where it is enforced.
+    pub rows: Vec<Row>,
+    /// Settings in the order in which they win.
+    pub precedence: Vec<Precedence>,
+    /// What is not enforced here, or with less.
+    pub missing: Vec<Missing>,
+    /// What the host's kernel offers.
+    pub host: Preflight,
+}
+
+/// Up to three entries of a list that may be long.
+pub fn listed(entries: &[impl AsRef<str>]) -> String {
+    let (named, more) = entries.split_at(entries.len().min(3));
+    let named: Vec<&str> = named.iter().map(AsRef::as_ref).collect();
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    format!("{}{more}", named.join(", "))
+}
+
+/// A latency target as a setting. `of`: what is measured where it stands.
+pub fn latency(latency: Latency, of: Of) -> String {
+    let of = match of {
+        Of::Reads => "reads",
+        Of::Writes => "writes",
+        Of::All => "all requests",
+    };
+    format!("latency {} of {of} < {}", latency.percentile, latency.target)
+}
+
+/// What is throttled for the latency target of a pool: requests of tenants, or packets to clients.
+pub fn throttled<'n>(what: &str, tenants: impl Iterator<Item = (&'n str, Throttle)> + Clone) -> String {
+    let how = [(Throttle::Normal, "when noisy"), (Throttle::Always, "always"), (Throttle::Last, "last")];
+    let how = how.into_iter().chain([(Throttle::Never, "never")]).filter_map(|(throttle, how)| {
+        let named: Vec<&str> = tenants.clone().filter(|(_, own)| *own == throttle).map(|(name, _)| name).collect();
+        (!named.is_empty()).then(|| format!("{} {how}", listed(&named)))
+    });
+    format!("{what} {}", how.collect::<Vec<_>>().join("; "))
+}
+
+/// The settings of a tenant.
+pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
+    let rates = [
+        (Precedence::Reservation, "reservation", tenant.reservation),
+        (Precedence::TenantLimit, "limit", tenant.limit.rates()),
+        (Precedence::Guarantee, "guarantee", tenant.guarantee.together()),
+        (Precedence::Guarantee, "guarantee read", tenant.guarantee.read.rates()),
+        (Precedence::Guarantee, "guarantee write", tenant.guarantee.write.rates()),
+    ];
+    let set = rates.into_iter().filter(|(_, _, rates)| !rates.is_unset());
+    let mut all: Vec<_> = set.map(|(precedence, name, rates)| (precedence, format!("{name} {rates}"))).collect();
+    all.extend(tenant.latency.map(|target| (Precedence::Latency, latency(target, Of::All))));
+    let priority = if tenant.priority == Priority::Background { ", priority background" } else { "" };
+    all.push((Precedence::Weight, format!("weight {}{priority}", tenant.weight)));
+    all
+}
+
+/// What `evenkeel serve` enforces of a configuration: the settings of pools that volumes are on, and of tenants to which
+/// volumes or clients belong.
+pub fn served(config: &Config) -> Enforced {
+    let (owners, mut out) = (config.owners(), Enforced::default());
+    let mut pools: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (name, volume) in &config.volumes {
+        pools.entry(&volume.pool).or_default().insert(owners.of(name, volume));
+    }
+    // Their clients may open volumes of all pools.
+    let by_client: BTreeSet<&str> = config
+        .tenants
+        .iter()
+        .filter(|(_, tenant)| tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_))))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let mut scheduled: Vec<(Option<&str>, &Pool)> = Vec::new();
+    for (name, tenants) in &pools {
+        let Some(pool) = config.pools.get(*name) else { continue };
+        of_pool(config, (name, pool), tenants.union(&by_client), &mut out);
+        if pool.tuning.scheduler == Scheduler::Mclock {
+            tenants.difference(&by_client).for_each(|tenant| of_tenant(config, tenant, (Some(name), pool), &mut out));
+            scheduled.push(((pools.len() == 1).then_some(name), pool));
+        }
+    }
+    if let Some(on) = scheduled.first() {
+        by_client.iter().for_each(|tenant| of_tenant(config, tenant, *on, &mut out));
+    }
+    out
+}
+
+fn of_pool<'n>(
+    config: &Config,
+    (name, pool): (&str, &Pool),
+    tenants: impl Iterator<Item = &'n &'n str> + Clone,
+    out: &mut Enforced,
+) {
+    let row = |precedence, setting| Row::of_pool(name, Enforcement::Queue, precedence, setting);
+    if !pool.limit.rates().is_unset() {
+        let limit = row(Some(Precedence::PoolLimit), format!("limit {}", pool.limit.rates()));
+        out.rows.push(limit.by("the pool's requests", "requests of all tenants"));
+    }
+    if let Some(target) = pool.latency {
+        let throttles = tenants.filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.throttle)));
+        let target = row(Some(Precedence::Latency), latency(target, Of::Reads));
+        out.rows.push(target.by("reads of tenants that are not noisy", throttled("requests of", throttles)));
+    }
+    let admission = row(None, format!("admission {}", pool.tuning.admission.kind()));
+    out.rows.push(admission.by("latency and rate of the device", "requests of all tenants, beyond its budget"));
+}
+
+fn of_tenant(config: &Config, name: &str, (pool_name, pool): (Option<&str>, &Pool), out: &mut Enforced) {
+    let all = config.tenants.get(name).map(settings).unwrap_or_default();
+    for (precedence, setting) in all {
+        let throttled = match precedence {
+            Precedence::Reservation | Precedence::Weight => "requests of other tenants",
+            // Without slots nothing is done for it, which is a warning.
+            Precedence::Latency if pool.tuning.slots == Slots::None => continue,
+            Precedence::Latency => "slots of all tenants",
+            _ => "its own requests",
+        };
+        let row = Row::of_pool("", Enforcement::Queue, Some(precedence), setting).by("its own requests", throttled);
+        out.push(name, Row { pool: pool_name.map(str::to_owned), ..row });
+    }
+}
+
+#[cfg(test)]
+#[path = "effective_tests.rs"]
+mod tests;

@@ -1,0 +1,99 @@
+//! Rows of what `evenkeel serve` enforces, and what neither program does.
+
+use super::*;
+
+/// Tenant, pool, setting and rank.
+type Short = (Option<String>, Option<String>, String, Option<usize>);
+
+fn rows(text: &str) -> Vec<Short> {
+    let config = Config::parse(text, "test").expect("valid");
+    let rows = served(&config).rows.into_iter();
+    rows.map(|row| (row.tenant, row.pool, row.setting, row.precedence.map(Precedence::rank))).collect()
+}
+
+fn row(tenant: &str, pool: &str, setting: &str, rank: usize) -> Short {
+    let named = |name: &str| (name != "all").then(|| name.to_owned());
+    (named(tenant), named(pool), setting.into(), (rank > 0).then_some(rank))
+}
+
+const SERVED: &str = "[pools.main]\nlimit.iops = 20_000\nlatency = { target = \"15ms\", percentile = 99 }\n\
+    [pools.idle]\nlimit.iops = 7\n\
+    [tenants.database]\nweight = 4\nreservation.iops = 2_000\nlimit.bytes_per_s = \"400MB\"\nthrottle = \"last\"\n\
+    [tenants.backup]\nmatch = [\"volume:b*\"]\npriority = \"background\"\nlatency.target = \"9ms\"\n\
+    [tenants.away]\nreservation.iops = 5\n\
+    [volumes.database]\nsize = \"1MiB\"\n[volumes.b1]\nsize = \"1MiB\"\n[volumes.b2]\nsize = \"1MiB\"\n";
+
+#[test]
+fn each_setting_of_a_served_pool_and_tenant_has_a_row() {
+    let expected = [
+        row("all", "main", "limit 20000 IOPS", 1),
+        row("all", "main", "latency p99 of reads < 15ms", 5),
+        row("all", "main", "admission elastic", 0),
+        row("backup", "main", "weight 1, priority background", 6),
+        row("database", "main", "reservation 2000 IOPS", 2),
+        row("database", "main", "limit 400MB/s", 3),
+        row("database", "main", "weight 4", 6),
+    ];
+    assert_eq!(rows(SERVED), expected, "neither pools nor tenants without volumes");
+    let throttled = &served(&Config::parse(SERVED, "test").expect("valid")).rows[1].throttled;
+    assert_eq!(throttled, "requests of backup when noisy; database last");
+    // A target of a tenant needs slots.
+    let slots = SERVED.replace("[pools.idle]", "tuning.slots = \"needs\"\n[pools.idle]");
+    assert!(rows(&slots).contains(&row("backup", "main", "latency mean of all requests < 9ms", 5)));
+    let fifo = SERVED.replace("latency = {", "tuning.scheduler = \"none\"\n#").replace("latency.target", "#");
+    assert_eq!(rows(&fifo).len(), 2, "without a scheduler settings of tenants have no effect");
+}
+
+#[test]
+fn clients_bring_their_tenant_to_every_pool() {
+    let text = "[tenants.web]\nmatch = [\"address:10.0.0.0/8\"]\nguarantee.read.bytes_per_s = \"5MB\"\n[volumes.a]\nsize = \"1MiB\"\n";
+    assert!(rows(text).contains(&row("web", "main", "guarantee read 5MB/s", 4)));
+    let two = format!("{text}[pools.fast]\n[volumes.b]\npool = \"fast\"\nsize = \"1MiB\"\n");
+    assert!(rows(&two).contains(&row("web", "all", "guarantee read 5MB/s", 4)));
+    assert_eq!(rows(&two).iter().filter(|(tenant, ..)| tenant.as_deref() == Some("default")).count(), 2);
+}
+
+fn note(key: &str) -> Problem {
+    Problem { origin: "test".into(), position: None, key: key.into(), message: "elsewhere".into() }
+}
+
+#[test]
+fn what_one_program_leaves_to_the_other_is_missing_if_that_does_nothing() {
+    let serve = served(&Config::parse(SERVED, "test").expect("valid"));
+    let mut guard = Enforced::default();
+    guard.push("away", Row::of_pool("vg1", Enforcement::Packets, None, String::new()));
+    let of_guard = [
+        "pools.main",
+        "pools.main.limit",
+        "pools.idle",
+        "pools.\"main.b\"",
+        "tenants.database.limit",
+        "tenants.no.limit",
+    ];
+    let of_serve = ["pools.vg1.devices", "pools.idle.devices", "tenants.away.match", "tenants.no.match"];
+    let missing = unenforced((&serve, of_serve.map(note).into()), (&guard, of_guard.map(note).into()));
+    let keys: Vec<&str> = missing.iter().map(|missing| missing.why.key.as_str()).collect();
+    assert_eq!(keys, ["pools.idle", "pools.\"main.b\"", "tenants.no.limit", "tenants.no.match"]);
+    assert_eq!(missing[2].lost, "what goes beyond the limit is not throttled");
+    assert_eq!(missing[0].lost, "no request is throttled for what it says");
+    assert!(missing.iter().all(|missing| missing.here == Presence::Missing));
+}
+
+#[test]
+fn precedence_is_one_list_which_the_documentation_has() {
+    assert!(Precedence::ALL.is_sorted());
+    assert_eq!(Precedence::Weight.winner(Precedence::Reservation), "reservation");
+    let words = Precedence::in_words();
+    assert!(
+        words.starts_with("1 pool limit, 2 reservation, 3 tenant limit (never below its reservation), 4 "),
+        "{words}"
+    );
+    let page = include_str!("../../../docs/config.md");
+    assert!(page.contains(&words), "docs/config.md lacks {words:?}");
+}
+
+#[test]
+fn long_lists_are_cut() {
+    assert_eq!(listed(&["a", "b", "c"]), "a, b, c");
+    assert_eq!(listed(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
+}
