@@ -116,7 +116,7 @@ fn check_and_discover_answer_in_json() {
     let check = guard(&["check", "--json"]);
     let findings: Value = serde_json::from_slice(&check.stdout).expect("JSON");
     assert_eq!(findings["can_act"].as_bool(), Some(check.status.success()));
-    assert!(findings["findings"].as_array().is_some_and(|all| all.iter().any(|finding| finding["part"] == "netem")));
+    assert!(findings["findings"].as_array().is_some_and(|all| all.iter().any(|finding| finding["part"] == "fq")));
     // Port 9 of this host is where nobody listens.
     let arrays = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:no-such-disk\"]\n[exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
     let file = File::new("arrays", arrays);
