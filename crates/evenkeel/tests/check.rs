@@ -202,7 +202,7 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
     let shown = text(&strict.stdout);
-    assert!(shown.contains("pools.vg9: not on this host") && !shown.contains("netem"), "no more than that: {shown}");
+    assert!(shown.contains("pools.vg9: not on this host") && !shown.contains("htb"), "no more than that: {shown}");
     assert!(!shown.contains("main"), "an agent's file has no default volume: {shown}");
 }
 
@@ -263,7 +263,7 @@ fn without_a_file_the_kernel_is_checked() {
     let file = File::new("none", "");
     let output = file.check(&["--json"]);
     let checked: Checked = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert!(checked.rows.is_empty() && checked.host.findings.iter().any(|finding| finding.part == "netem"));
+    assert!(checked.rows.is_empty() && checked.host.findings.iter().any(|finding| finding.part == "fq"));
     assert_eq!(file.check(&["--strict"]).status.success(), checked.host.can_act);
     let shown = text(&file.check(&[]).stdout);
     assert!(shown.contains("what for") && shown.contains("clients can be throttled: "), "{shown}");

@@ -296,6 +296,24 @@ impl Map {
 /// Where a program sees packets that leave by a device.
 const TCX_EGRESS: u32 = 47;
 
+/// Whether a link still shows packets to its program: a device that is no more has no links, and root can detach any.
+pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
+    const OBJ_GET_INFO_BY_FD: i32 = 15;
+    // Type, number, number of the program, padding, number of the device, place.
+    let mut information = [0_u8; 24];
+    let into = (information.as_mut_ptr() as u64).to_ne_bytes();
+    let pieces: [&[u8]; 3] = [&descriptor(link), &word(information.len() as u32), &into];
+    bpf(OBJ_GET_INFO_BY_FD, &mut attributes(&pieces))?;
+    Ok(information[16..20] != [0; 4])
+}
+
+/// Detaches a link as another program might.
+#[cfg(test)]
+pub(crate) fn detach(link: &OwnedFd) -> Result<(), Errno> {
+    const LINK_DETACH: i32 = 34;
+    bpf(LINK_DETACH, &mut descriptor(link).to_vec()).map(drop)
+}
+
 /// How many programs see what leaves by a device.
 #[cfg(test)]
 pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {

@@ -19,7 +19,7 @@ pub use evenkeel_policy::goal::Method;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
-use crate::actuator::{Actuator, Packets};
+use crate::actuator::Packets;
 
 mod array;
 mod ceph;
@@ -105,8 +105,6 @@ pub struct AgentConfig {
     pub timeout: Duration,
     /// What was there before, so that it can be put back.
     pub journal: PathBuf,
-    /// What delays packets.
-    pub actuator: Actuator,
     /// Which packets are delayed.
     pub packets: PacketChoice,
     /// How the API and metrics are served.
@@ -137,7 +135,6 @@ impl Default for AgentConfig {
             max_delay: Duration::from_millis(20),
             timeout: Duration::from_secs(3),
             journal: "/run/evenkeel/guard.journal".into(),
-            actuator: Actuator::default(),
             packets: PacketChoice::Acknowledgements,
             http: Http::default(),
             tls: None,

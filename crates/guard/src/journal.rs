@@ -50,12 +50,10 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub enum Knob {
     /// A file that holds a setting.
     File(PathBuf),
-    /// The nftables table. In this order, so that nothing comes into the classes any more when they are removed.
-    Table,
-    /// The filter that shows packets of a network device to our program. Before the queueing discipline, so that no more
-    /// packets wait there.
+    /// The filter that shows packets of a network device to our program. In this order, so that no more packets come to wait
+    /// in the queueing discipline when that is removed.
     Filter(String),
-    /// The delay classes on a network device.
+    /// The queueing discipline of a network device in which packets wait.
     Qdisc(String),
     /// A control group's limits on one block device.
     IoMax {
@@ -341,14 +339,13 @@ impl Journal {
 fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
     match knob {
         Knob::Qdisc(device) => {
-            actuator::remove_classes(device).map(|had| if had { Restored::Done } else { Restored::Nothing })
+            actuator::remove_qdisc(device).map(|had| if had { Restored::Done } else { Restored::Nothing })
         }
         Knob::Filter(device) => {
             // What was there before says whether `clsact` is ours.
             let made_clsact = state.before.as_deref() == Some("");
             actuator::remove_filter(device, made_clsact).map(|had| if had { Restored::Done } else { Restored::Nothing })
         }
-        Knob::Table => actuator::remove_table().map(|()| Restored::Done),
         Knob::IoMax { path, device } => {
             let Some(before) = &state.before else { return Ok(Restored::Nothing) };
             actuator::io_max::put_back(path, device, before, state.seen.as_deref())

@@ -1,7 +1,7 @@
 //! The agent that keeps latency targets and guarantees on storage people already have.
 //!
 //! ```text
-//!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, nftables
+//!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, BPF
 //!          └───────────────▶ discovery: client ↔ target ↔ volume ↔ device ↔ resource
 //! ```
 //!

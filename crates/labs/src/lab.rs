@@ -182,7 +182,7 @@ pub fn programs(name: Name) -> Vec<&'static str> {
         Name::Browser => &["chromium"],
         Name::Ceph => &["fio", "cc", "curl"],
         Name::Initiators => &["fio", "etcd"],
-        Name::Iscsi => &["fio", "nft"],
+        Name::Iscsi => &["fio"],
         Name::Hybrid | Name::NbdClient => &["fio"],
         Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
         Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],

@@ -116,8 +116,8 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the agent's classes are on the device.
-fn has_classes() -> Result<bool> {
+/// Whether the agent's queueing disciplines are on the device.
+fn has_queues() -> Result<bool> {
     Ok(tool("tc", &["qdisc", "show", "dev", DEVICE, "root"])?.contains("htb 7ee1:"))
 }
 
@@ -131,7 +131,7 @@ fn start() -> Result<String> {
         ensure!(show(unit, "Type")? == "notify" && is_running(unit)?, "{unit} is {}", show(unit, "SubState")?);
         ensure!(number(unit, "NRestarts")? == 0, "{unit} was started more than once");
     }
-    ensure!(has_classes()?, "the agent is ready without its classes");
+    ensure!(has_queues()?, "the agent is ready without its queues");
     Ok(format!("after {:.1} s", took.as_secs_f64()))
 }
 
@@ -190,7 +190,7 @@ fn hang() -> Result<String> {
         ensure!(journal.contains("result 'watchdog'"), "{unit} did not end by its watchdog:\n{journal}");
         detail += &format!("{unit} ended by its watchdog and runs again, {:.0} s; ", took.as_secs_f64());
     }
-    ensure!(has_classes()?, "the new agent has no classes");
+    ensure!(has_queues()?, "the new agent has no queues");
     Ok(detail)
 }
 
@@ -201,10 +201,10 @@ fn kill() -> Result<String> {
     let waits = || Ok(show(GUARD, "SubState")? == "auto-restart");
     systemctl(&["kill", "--signal=KILL", "--kill-who=all", GUARD])?;
     until("the end of the agent", PATIENCE, waits)?;
-    let (result, left) = (show(GUARD, "Result")?, has_classes()?);
-    ensure!(!left, "classes are left when everything has been put back (result {result})");
+    let (result, left) = (show(GUARD, "Result")?, has_queues()?);
+    ensure!(!left, "queues are left when everything has been put back (result {result})");
     systemctl(&["restart", GUARD])?;
-    ensure!(is_running(GUARD)? && has_classes()?, "the new agent has no classes");
+    ensure!(is_running(GUARD)? && has_queues()?, "the new agent has no queues");
     Ok(format!("result {result}; nothing left between two starts"))
 }
 
@@ -214,7 +214,7 @@ fn stop() -> Result<String> {
         let (state, result) = (show(unit, "ActiveState")?, show(unit, "Result")?);
         ensure!(state == "inactive" && result == "success", "{unit} is {state}, result {result}");
     }
-    ensure!(!has_classes()?, "classes are left");
+    ensure!(!has_queues()?, "queues are left");
     let said = tool(PROGRAM, &["guard", "reset"])?;
     ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
     Ok(String::new())

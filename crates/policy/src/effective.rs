@@ -224,7 +224,7 @@ impl Presence {
 /// What was found out about one part of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// The part, for programs: `netem`.
+    /// The part, for programs: `fq`.
     pub part: String,
     /// What it is needed for.
     pub purpose: String,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use anyhow::Context;
-use evenkeel_guard::actuator::{Actuator, Holds, Settings};
+use evenkeel_guard::actuator::{Holds, Settings};
 use evenkeel_guard::config::Config;
 use evenkeel_guard::journal::Journal;
 
@@ -35,14 +35,13 @@ impl Actor {
         let settings = holds.then(|| Settings {
             devices: config.agent.interfaces.clone(),
             ports: config.agent.ports.clone(),
-            step: config.agent.step.into(),
             maximum: config.agent.max_delay.into(),
             timeout: config.agent.timeout.into(),
-            actuator: config.agent.actuator,
             ..Settings::default()
         });
         let acting = Acting::start(settings, &config.agent.journal);
-        let acting = acting.context("nothing can be throttled; with --dry-run nothing is changed")?;
+        let acting =
+            acting.context("nothing can be throttled; only --dry-run works, which measures and changes nothing")?;
         Ok(Self::Acting(Box::new(acting)))
     }
 
@@ -50,17 +49,13 @@ impl Actor {
     pub(super) fn explain(&self) -> String {
         match self {
             Self::Watching(why) => why.clone(),
-            Self::Acting(acting) => {
-                let actuator = match acting.actuator() {
-                    None => {
-                        return "limits of groups (io.max), lengths of queues (sysfs) and throttles of OSDs are set and put back at the end; nobody's packets wait".into();
-                    }
-                    Some(Actuator::Edt) if acting.ends_with_process() => "edt",
-                    Some(Actuator::Edt) => "edt with filters",
-                    Some(Actuator::Auto | Actuator::Netem) => "netem",
-                };
-                format!("packets to clients wait, by {actuator}; delays that are not renewed end by themselves")
-            }
+            Self::Acting(acting) => match acting.ends_with_process() {
+                None => "limits of groups (io.max), lengths of queues (sysfs) and throttles of OSDs are set and put back at the end; no packets wait".into(),
+                Some(ends) => {
+                    let attached = if ends { "TCX" } else { "cls_bpf" };
+                    format!("packets to clients wait, by BPF at {attached}; delays that are not renewed end by themselves")
+                }
+            },
         }
     }
 
@@ -103,7 +98,7 @@ impl Actor {
         let Self::Acting(acting) = self else { return Ok(()) };
         let drops = acting.stop().context("not everything could be put back; run `evenkeel guard reset`")?;
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
-            tracing::warn!("{drops} packets were dropped in the delay classes, where none should be");
+            tracing::warn!("{drops} packets were dropped while they waited, where none should be");
         }
         Ok(())
     }

@@ -1,11 +1,10 @@
-//! Acting on what was decided: delay classes, the table of who waits, limits of groups, the journal and the sentinel as one
-//! thing.
+//! Acting on what was decided: packet delays, limits of groups, the journal and the sentinel as one thing.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Actuator, Holds, PacketDelay, Plan, Settings};
+use evenkeel_guard::actuator::{Holds, PacketDelay, Plan, Settings};
 use evenkeel_guard::journal::Journal;
 use evenkeel_guard::sentinel::Sentinel;
 
@@ -20,8 +19,8 @@ pub(crate) struct Acting {
 }
 
 impl Acting {
-    /// Puts back what an earlier run left, starts the sentinel, and makes the classes, if there are settings for them. Nobody
-    /// is held yet.
+    /// Puts back what an earlier run left, starts the sentinel, and prepares the packet delay, if there are settings for it. No
+    /// client is throttled yet.
     ///
     /// # Errors
     /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
@@ -52,7 +51,9 @@ impl Acting {
         if let Some(delay) = &mut self.delay
             && delay.set(now, holds)?.repaired
         {
-            tracing::warn!("somebody changed the nftables table inet evenkeel: made it again");
+            tracing::warn!(
+                "another program removed the queueing discipline or the BPF program of a device: made it again"
+            );
         }
         Ok(())
     }
@@ -67,22 +68,17 @@ impl Acting {
         Arc::clone(&self.journal)
     }
 
-    /// What is in force, as rounded to classes.
+    /// What is in force.
     pub(crate) fn held(&self) -> Holds {
         self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
     }
 
-    /// What lets packets wait, if anything does.
-    pub(crate) fn actuator(&self) -> Option<Actuator> {
-        self.delay.as_ref().map(PacketDelay::actuator)
+    /// Whether the kernel ends all delays by itself when this process ends; `None` if packets are not delayed.
+    pub(crate) fn ends_with_process(&self) -> Option<bool> {
+        self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
-    /// Whether the kernel ends all delays by itself when this process ends.
-    pub(crate) fn ends_with_process(&self) -> bool {
-        self.delay.as_ref().is_none_or(PacketDelay::ends_with_process)
-    }
-
-    /// Puts everything back. The result is how many packets the delay classes dropped, where the kernel tells.
+    /// Puts everything back. The result is how many packets were dropped while they waited, where the kernel tells.
     ///
     /// # Errors
     /// What could not be put back; the journal keeps it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Actuator, Attach, Client, Hold, Holds, Packets, Plan, Settings};
+use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::config::DEFAULT_PORTS;
 use evenkeel_policy::units::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Address of a client; may be repeated
     #[arg(long = "client", required = true, value_name = "ADDRESS")]
     clients: Vec<IpAddr>,
-    /// How long every packet waits, rounded up to the next step
+    /// How long every packet waits, at most the longest delay
     #[arg(long)]
     delay: Duration,
     /// Network device by which the clients are reached; may be repeated
@@ -35,9 +35,6 @@ pub(crate) struct Args {
     /// Port of the service on this host; may be repeated. By default those of iSCSI, NVMe/TCP and NBD
     #[arg(long = "port", default_values_t = DEFAULT_PORTS)]
     ports: Vec<u16>,
-    /// Difference between neighbouring delay classes
-    #[arg(long, default_value = "500us")]
-    step: Duration,
     /// Longest delay
     #[arg(long, default_value = "20ms")]
     maximum: Duration,
@@ -47,15 +44,9 @@ pub(crate) struct Args {
     /// End after this time; without it, at Ctrl-C
     #[arg(long = "for", value_name = "TIME")]
     time: Option<Duration>,
-    /// What lets packets wait
-    #[arg(long, value_enum, default_value = "netem")]
-    actuator: By,
-    /// Departure times by filters, as on kernels before 6.6: for tests on kernels that have both
+    /// Attach by filters, as on kernels before 6.6: for tests on kernels that have both
     #[arg(long, hide = true)]
     filters: bool,
-    /// Rely on the timeout alone: the table in the kernel does not end with this process
-    #[arg(long)]
-    shared_table: bool,
     /// The agent's journal
     #[arg(long, default_value = JOURNAL)]
     journal: PathBuf,
@@ -72,17 +63,6 @@ enum Which {
     All,
 }
 
-/// As on the command line.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum By {
-    /// edt where the kernel has it, else netem
-    Auto,
-    /// Delay classes of HTB and netem
-    Netem,
-    /// A BPF program that sets departure times, and fq: any delay
-    Edt,
-}
-
 fn time(duration: Duration) -> std::time::Duration {
     std::time::Duration::from_nanos(duration.0.as_nanos())
 }
@@ -92,16 +72,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let settings = Settings {
         devices: args.devices.clone(),
         ports: args.ports.clone(),
-        step: time(args.step),
         maximum: time(args.maximum),
         timeout: time(args.timeout),
-        owned: !args.shared_table,
-        actuator: match args.actuator {
-            By::Auto => Actuator::Auto,
-            By::Netem => Actuator::Netem,
-            By::Edt => Actuator::Edt,
-        },
-        attach: if args.filters { Attach::Filter } else { Attach::Auto },
+        filters: args.filters,
     };
     let packets = match args.packets {
         Which::Acknowledgements => Packets::Acknowledgements,
@@ -146,6 +119,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let drops = acting.stop()?;
     outcome?;
     let drops = drops.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
-    crate::output::print(&format!("put back; {drops} packets were dropped in the delay classes\n"));
+    crate::output::print(&format!("put back; {drops} packets were dropped while they waited\n"));
     Ok(())
 }

@@ -67,8 +67,7 @@ pub(crate) fn report(results: Restoration) -> anyhow::Result<()> {
         let name = match knob {
             Knob::File(path) => path.display().to_string(),
             Knob::Filter(device) => format!("filter on {device}"),
-            Knob::Qdisc(device) => format!("delay classes on {device}"),
-            Knob::Table => "nftables table inet evenkeel".to_owned(),
+            Knob::Qdisc(device) => format!("queueing discipline on {device}"),
             Knob::CephOption { socket, option } => format!("{option} at {}", socket.display()),
             Knob::IoMax { path, device } => format!("{} of {device}", path.display()),
         };

@@ -36,7 +36,7 @@ pub enum Error {
     /// Filters are needed where the older `ingress` is in their place.
     #[error(
         "{device} has the queueing discipline ingress, which stands where clsact is needed; Evenkeel does not replace it. \
-         Write actuator = \"netem\", or use clsact in its place (`tc qdisc replace dev {device} clsact`)"
+         Use clsact in its place (`tc qdisc replace dev {device} clsact`), which has all that ingress has"
     )]
     IngressInTheWay {
         /// Network device.
@@ -50,16 +50,17 @@ pub enum Error {
         /// Module that has it.
         module: &'static str,
     },
-    /// The kernel is older than a part.
-    #[error("the kernel has no {what}, which came with Linux {since}: write actuator = \"netem\"")]
-    TooOld {
-        /// Name of the part.
-        what: &'static str,
-        /// First version that has it.
-        since: &'static str,
-    },
+    /// The kernel does not take the program that sets departure times.
+    #[error(
+        "the kernel refuses the BPF program that sets the departure times of packets: it needs Linux 5.0 with \
+         CONFIG_BPF_SYSCALL, and no security module that forbids it"
+    )]
+    NoProgram,
     /// Missing privileges.
-    #[error("not allowed to {doing}: run as root or with the capability CAP_NET_ADMIN")]
+    #[error(
+        "not allowed to {doing}: run as root or with the capabilities CAP_NET_ADMIN and CAP_BPF (before Linux 5.8 \
+         CAP_SYS_ADMIN; before 5.11 also with `ulimit -l unlimited`)"
+    )]
     NotAllowed {
         /// What was tried.
         doing: &'static str,

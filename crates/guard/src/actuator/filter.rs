@@ -6,7 +6,7 @@
 
 use rustix::io::Errno;
 
-use super::netlink::{ACK, Batch, CREATE, DUMP, EXCLUSIVE, Message, Socket, Subsystem, attribute, text};
+use super::netlink::{ACK, CREATE, DUMP, EXCLUSIVE, Message, Request, Socket, attribute, text};
 use super::qdisc::{DELETE_QDISC, KIND, NEW_QDISC, OPTIONS, Qdiscs, header};
 
 const NEW_FILTER: u16 = 44;
@@ -63,19 +63,15 @@ fn information() -> u32 {
     OUR_PRIORITY << 16 | u32::from(ALL_PROTOCOLS)
 }
 
-fn write_clsact(batch: &mut Batch, device: u32) {
-    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+fn make_clsact(device: u32) -> Request {
+    Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, CLSACT, CLSACT_PARENT, 0);
         w.text(KIND, "clsact");
-    });
+    })
 }
 
-fn write_filter(batch: &mut Batch, device: u32, program: i32) {
-    write_any(batch, device, program, information(), OUR_NAME);
-}
-
-fn write_any(batch: &mut Batch, device: u32, program: i32, information: u32, name: &str) {
-    batch.message(NEW_FILTER, ACK | CREATE | EXCLUSIVE, |w| {
+fn make_filter(device: u32, program: i32, information: u32, name: &str) -> Request {
+    Request::new(NEW_FILTER, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, OUR_NUMBER, EGRESS, information);
         w.text(KIND, "bpf");
         w.nest(OPTIONS, |w| {
@@ -83,14 +79,14 @@ fn write_any(batch: &mut Batch, device: u32, program: i32, information: u32, nam
             w.text(NAME, name);
             w.bytes(FLAGS, &DIRECT_ACTION.to_ne_bytes());
         });
-    });
+    })
 }
 
-fn write_removal(batch: &mut Batch, device: u32) {
-    batch.message(DELETE_FILTER, ACK, |w| {
+fn remove_filter(device: u32) -> Request {
+    Request::new(DELETE_FILTER, ACK, |w| {
         header(w, device, OUR_NUMBER, EGRESS, information());
         w.text(KIND, "bpf");
-    });
+    })
 }
 
 pub(super) fn read(message: Message<'_>) -> Option<Filter> {
@@ -113,7 +109,7 @@ pub(crate) struct Filters {
 
 impl Filters {
     pub(crate) fn open() -> Result<Self, Errno> {
-        Ok(Self { socket: Socket::open(Subsystem::Route)?, qdiscs: Qdiscs::open()? })
+        Ok(Self { socket: Socket::open()?, qdiscs: Qdiscs::open()? })
     }
 
     /// Whether a device has `clsact`, whoever made it.
@@ -128,11 +124,12 @@ impl Filters {
             return Err(Refused::Ingress);
         }
         if !found.iter().any(|q| q.kind == "clsact") {
-            let made = self.one(|batch| write_clsact(batch, device));
+            let made = self.socket.tell(&make_clsact(device));
             made.or_else(|e| if e == Errno::EXIST { Ok(()) } else { Err(refused(e, "sch_ingress")) })?;
         }
         self.detach(device).map_err(Refused::Other)?;
-        self.one(|batch| write_filter(batch, device, program)).map_err(|e| refused(e, "cls_bpf"))
+        let filter = make_filter(device, program, information(), OUR_NAME);
+        self.socket.tell(&filter).map_err(|e| refused(e, "cls_bpf"))
     }
 
     /// Takes our filter away; `clsact` and what others hung on it stay. The result is whether it was there.
@@ -140,7 +137,7 @@ impl Filters {
         if !self.is_attached(device)? {
             return Ok(false);
         }
-        gone(self.one(|batch| write_removal(batch, device)))
+        gone(self.socket.tell(&remove_filter(device)))
     }
 
     /// Whether our filter is there.
@@ -156,24 +153,16 @@ impl Filters {
         let had = self.detach(device)?;
         let empty = || Ok(self.list(device, EGRESS)?.is_empty() && self.list(device, INGRESS)?.is_empty());
         if made_clsact && empty()? {
-            let mut batch = Batch::default();
-            batch.message(DELETE_QDISC, ACK, |w| header(w, device, CLSACT, CLSACT_PARENT, 0));
-            return Ok(gone(self.socket.transact(&batch, 0))? || had);
+            let clsact = Request::new(DELETE_QDISC, ACK, |w| header(w, device, CLSACT, CLSACT_PARENT, 0));
+            return Ok(gone(self.socket.tell(&clsact))? || had);
         }
         Ok(had)
     }
 
-    fn one(&self, write: impl FnOnce(&mut Batch)) -> Result<(), Errno> {
-        let mut batch = Batch::default();
-        write(&mut batch);
-        self.socket.transact(&batch, 0)
-    }
-
     fn list(&self, device: u32, parent: u32) -> Result<Vec<Filter>, Errno> {
-        let mut batch = Batch::default();
-        batch.message(GET_FILTER, DUMP, |w| header(w, device, 0, parent, 0));
+        let request = Request::new(GET_FILTER, DUMP, |w| header(w, device, 0, parent, 0));
         let mut found = Vec::new();
-        self.socket.query(&batch, |message| {
+        self.socket.ask(&request, |message| {
             if message.kind == NEW_FILTER {
                 // The kernel lists a priority once without number before what hangs on it.
                 found.extend(read(message).filter(|filter| filter.device == device && filter.number != 0));
@@ -188,7 +177,7 @@ impl Filters {
     /// One as somebody else would put it beside ours.
     pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
         let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
-        self.one(|batch| write_any(batch, device, program, foreign, "foreign")).unwrap();
+        self.socket.tell(&make_filter(device, program, foreign, "foreign")).unwrap();
     }
 }
 
@@ -214,9 +203,8 @@ mod tests {
 
     #[test]
     fn a_filter_is_encoded_as_the_kernel_reads_it() {
-        let mut batch = Batch::default();
-        write_filter(&mut batch, 7, 42);
-        let bytes = batch.bytes();
+        let request = make_filter(7, 42, information(), OUR_NAME);
+        let bytes = request.bytes();
         assert_eq!(bytes[4..6], NEW_FILTER.to_ne_bytes());
         assert_eq!(bytes[20..24], 7u32.to_ne_bytes(), "device");
         assert_eq!(bytes[28..32], 0xffff_fff3u32.to_ne_bytes(), "egress of clsact");

@@ -3,35 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// What looks at every packet is taken away when nobody has been held for so long: it costs, and to put it back takes no
-/// longer than a hold.
-pub(super) const LINGER: Duration = Duration::from_secs(5);
-
-/// What lets packets wait.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Actuator {
-    /// `edt` where the kernel has it, else `netem`.
-    Auto,
-    /// Delay classes of HTB and netem, and an nftables table: delays are multiples of a step.
-    #[default]
-    Netem,
-    /// A BPF program that sets departure times, and `fq`: any delay.
-    Edt,
-}
-
-/// What lets the program of [`Actuator::Edt`] see packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Attach {
-    /// Links (TCX, Linux 6.6), which end with the process; else filters.
-    #[default]
-    Auto,
-    /// Filters of traffic control, as before 6.6: what they hold ends by its timeout if nobody removes them.
-    Filter,
-}
 
 /// Whose packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

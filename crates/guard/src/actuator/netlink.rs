@@ -1,6 +1,6 @@
 //! Netlink: messages out, messages in, and the socket between.
 //!
-//! Only what nf_tables and traffic control need. Writing and reading are pure; [`Socket`] does the system calls.
+//! Only what traffic control needs. Writing and reading are pure; [`Socket`] does the system calls.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,6 @@ pub(crate) const ECHO: u16 = 0x8;
 pub(crate) const DUMP: u16 = 0x300;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;
-pub(crate) const APPEND: u16 = 0x800;
 
 const NESTED: u16 = 0x8000;
 /// The top two bits of an attribute's type say how it is encoded.
@@ -28,56 +27,33 @@ const KIND_DONE: u16 = 3;
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
 /// The kernel builds dumps in chunks of at most this size when the reader's buffer is as large.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Room for the largest transaction, a full set of throttles.
-const SEND_BYTES: usize = 2 << 20;
 
-/// Messages under construction, sent as one datagram.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Batch {
-    bytes: Vec<u8>,
-    /// Where each message starts.
-    starts: Vec<usize>,
-}
+/// One message to the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Request(Vec<u8>);
 
-impl Batch {
-    /// Adds a message: `body` writes what follows the header. Sequence numbers are given when it is sent.
-    pub(crate) fn message(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer<'_>)) {
-        let start = self.bytes.len();
-        self.starts.push(start);
-        self.bytes.extend([0; 4]);
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend((flags | REQUEST).to_ne_bytes());
-        self.bytes.extend([0; 8]);
-        body(&mut Writer { bytes: &mut self.bytes });
-        let length = (self.bytes.len() - start) as u32;
-        self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+impl Request {
+    /// A message whose `body` writes what follows the header. Its sequence number is given when it is sent.
+    pub(crate) fn new(kind: u16, flags: u16, body: impl FnOnce(&mut Writer<'_>)) -> Self {
+        let mut bytes = vec![0; 4];
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend((flags | REQUEST).to_ne_bytes());
+        bytes.extend([0; 8]);
+        body(&mut Writer { bytes: &mut bytes });
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        Self(bytes)
     }
 
-    /// Asks for an acknowledgement of the last message, and says which it is.
-    pub(crate) fn acknowledge_last(&mut self) -> u32 {
-        if let Some(&start) = self.starts.last() {
-            self.bytes[start + 6] |= ACK.to_ne_bytes()[0];
-            self.bytes[start + 7] |= ACK.to_ne_bytes()[1];
-        }
-        self.len().saturating_sub(1)
-    }
-
-    /// The messages as bytes, with sequence numbers from `first` on.
-    fn numbered(&self, first: u32) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        for (number, start) in self.starts.iter().enumerate() {
-            bytes[start + 8..start + 12].copy_from_slice(&first.wrapping_add(number as u32).to_ne_bytes());
-        }
+    fn numbered(&self, sequence: u32) -> Vec<u8> {
+        let mut bytes = self.0.clone();
+        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
         bytes
-    }
-
-    fn len(&self) -> u32 {
-        self.starts.len() as u32
     }
 
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.0
     }
 }
 
@@ -107,16 +83,6 @@ impl Writer<'_> {
         let mut bytes = value.as_bytes().to_vec();
         bytes.push(0);
         self.bytes(kind, &bytes);
-    }
-
-    /// A number in network order, as nf_tables wants them.
-    pub(crate) fn be32(&mut self, kind: u16, value: u32) {
-        self.bytes(kind, &value.to_be_bytes());
-    }
-
-    /// A long number in network order.
-    pub(crate) fn be64(&mut self, kind: u16, value: u64) {
-        self.bytes(kind, &value.to_be_bytes());
     }
 
     /// An attribute that holds attributes. They must not exceed 64 KiB.
@@ -179,11 +145,6 @@ pub(crate) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(&value[..end]).unwrap_or_default()
 }
 
-/// A number in network order.
-pub(crate) fn be32(value: &[u8]) -> Option<u32> {
-    Some(u32::from_be_bytes(value.try_into().ok()?))
-}
-
 /// What an error message of the kernel says: `Ok` is an acknowledgement.
 pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     let code = body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
@@ -195,13 +156,6 @@ pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Which part of the kernel is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subsystem {
-    Route,
-    Netfilter,
-}
-
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -211,68 +165,34 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn open(subsystem: Subsystem) -> Result<Self, Errno> {
-        let protocol = match subsystem {
-            Subsystem::Route => None,
-            Subsystem::Netfilter => Some(net::netlink::NETFILTER),
-        };
-        let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+    pub(crate) fn open() -> Result<Self, Errno> {
+        // Without a protocol named it is that of routes and traffic control.
+        let fd = net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         net::bind(&fd, &SocketAddrNetlink::new(0, 0))?;
         sockopt::set_socket_timeout(&fd, sockopt::Timeout::Recv, Some(REPLY_LIMIT))?;
-        // Larger than the system's limit needs privileges, which whoever changes rules has; without them the
-        // default is kept.
-        let _ = sockopt::set_socket_send_buffer_size_force(&fd, SEND_BYTES);
         Ok(Self { fd, sequence: Cell::new(1), buffer: RefCell::new(vec![0; RECEIVE_BYTES]) })
     }
 
-    /// Sends `batch`, whose last message that can fail asks for an acknowledgement, and waits for that.
-    /// The first error of any message is the result.
-    pub(crate) fn transact(&self, batch: &Batch, acknowledged: u32) -> Result<(), Errno> {
-        let first = self.send(batch)?;
-        let awaited = first.wrapping_add(acknowledged);
-        self.receive(first, |message| match message.kind {
-            KIND_ERROR => match outcome(message.body) {
-                Ok(()) if message.sequence == awaited => Some(Ok(())),
-                Ok(()) => None,
-                Err(e) => Some(Err(e)),
-            },
-            _ => None,
-        })?
+    /// Sends a request that asks for an acknowledgement, and waits for it.
+    pub(crate) fn tell(&self, request: &Request) -> Result<(), Errno> {
+        self.ask(request, |_| {})
     }
 
-    /// Sends one request and hands every answer to `each`, until the kernel says that it is done.
-    pub(crate) fn query(&self, batch: &Batch, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
-        let first = self.send(batch)?;
-        self.receive(first, |message| match message.kind {
-            KIND_DONE => Some(Ok(())),
-            KIND_ERROR => Some(outcome(message.body)),
-            _ => {
-                each(message);
-                None
-            }
-        })?
-    }
-
-    fn send(&self, batch: &Batch) -> Result<u32, Errno> {
-        let first = self.sequence.get();
-        self.sequence.set(first.wrapping_add(batch.len()));
-        let bytes = batch.numbered(first);
-        net::sendto(&self.fd, &bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        Ok(first)
-    }
-
-    /// Reads messages until `done` says so. What answers an earlier request, which ended with its first error,
-    /// is passed over.
-    fn receive<T>(&self, first: u32, mut done: impl FnMut(Message<'_>) -> Option<T>) -> Result<T, Errno> {
+    /// Sends a request and hands every answer to `each`, until the kernel says that it is done.
+    pub(crate) fn ask(&self, request: &Request, mut each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
+        let sequence = self.sequence.get();
+        self.sequence.set(sequence.wrapping_add(1));
+        net::sendto(&self.fd, &request.numbered(sequence), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         let mut buffer = self.buffer.borrow_mut();
         loop {
             let (length, _) = rustix::io::retry_on_intr(|| net::recv(&self.fd, &mut buffer[..], RecvFlags::empty()))?;
-            for message in messages(&buffer[..length.min(buffer.len())]) {
-                let age = message.sequence.wrapping_sub(first);
-                if age < 1 << 31
-                    && let Some(value) = done(message)
-                {
-                    return Ok(value);
+            // What answers an earlier request, which ended without an answer in time, is passed over.
+            let answers = messages(&buffer[..length.min(buffer.len())]).filter(|answer| answer.sequence == sequence);
+            for message in answers {
+                match message.kind {
+                    KIND_DONE => return Ok(()),
+                    KIND_ERROR => return outcome(message.body),
+                    _ => each(message),
                 }
             }
         }
@@ -287,11 +207,10 @@ mod tests {
 
     #[test]
     fn messages_and_attributes_are_laid_out_as_netlink_says() {
-        let mut batch = Batch::default();
-        batch.message(0x0a00, ACK, |w| {
+        let request = Request::new(0x0a00, ACK, |w| {
             w.raw(&[1, 0, 0, 0]);
             w.text(1, "evenkeel");
-            w.nest(2, |w| w.be32(1, 7));
+            w.nest(2, |w| w.bytes(1, &[0, 0, 0, 7]));
         });
         let mut expected = vec![];
         expected.extend([0; 4]);
@@ -309,12 +228,12 @@ mod tests {
         expected.extend([0, 0, 0, 7]);
         let length = expected.len() as u32;
         expected[0..4].copy_from_slice(&length.to_ne_bytes());
-        assert_eq!(batch.bytes(), expected);
-        let numbered = batch.numbered(9);
+        assert_eq!(request.bytes(), expected);
+        let numbered = request.numbered(9);
         let message = messages(&numbered).next().unwrap();
         assert_eq!((message.kind, message.sequence), (0x0a00, 9));
         let nested = attribute(&message.body[4..], 2).unwrap();
-        assert_eq!(attribute(nested, 1).and_then(be32), Some(7));
+        assert_eq!(attribute(nested, 1), Some(&[0, 0, 0, 7][..]));
         assert_eq!(attribute(&message.body[4..], 1).map(text), Some("evenkeel"));
     }
 
@@ -331,7 +250,7 @@ mod tests {
             for message in messages(&bytes) {
                 total += HEADER_BYTES + message.body.len();
                 for (_, value) in attributes(message.body) {
-                    let _ = (text(value), be32(value), outcome(value));
+                    let _ = (text(value), outcome(value));
                 }
             }
             prop_assert!(total <= bytes.len());

@@ -1,13 +1,11 @@
-//! Delay classes: HTB as a classifier that never limits, and under each of its classes a netem that holds packets for
-//! a fixed time; or one class with `fq`, which holds each packet until its departure time.
-//!
-//! Unclassified packets go past all classes, straight to the device.
+//! The root of a device while packets may wait there: HTB, which lets all that is not marked straight through to the device,
+//! with one class of `fq`, which keeps each packet until its departure time.
 
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::netlink::{ACK, Batch, CREATE, DUMP, ECHO, EXCLUSIVE, Message, Socket, Subsystem, Writer, attribute, text};
+use super::netlink::{ACK, CREATE, DUMP, ECHO, EXCLUSIVE, Message, Request, Socket, Writer, attribute, text};
 
 pub(crate) const NEW_QDISC: u16 = 36;
 pub(crate) const DELETE_QDISC: u16 = 37;
@@ -21,7 +19,7 @@ const STATISTICS: u16 = 7;
 const ROOT: u32 = u32::MAX;
 /// Our root's major number: by it we know our own. Outside what the kernel hands out itself (from 0x8001 on).
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
-/// Packets that may wait in a class. netem's own default of 1,000 drops at delays that we use.
+/// Packets that may wait. `fq` has room for 10,000 by itself, and 100 of a connection.
 const LIMIT: u32 = 100_000;
 /// What HTB lets a class have, 100 GBit/s: it must never be what throttles a packet.
 const RATE: u64 = 12_500_000_000;
@@ -33,7 +31,6 @@ const QUANTUM: u32 = 200_000;
 const DRAIN_LIMIT: Duration = Duration::from_millis(1_100);
 const DRAIN_POLL: Duration = Duration::from_millis(2);
 const ETHERNET: u8 = 1;
-const MAX_CLASSES: u32 = 0xfffe;
 
 /// A queueing discipline as the kernel lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,14 +52,14 @@ impl Qdisc {
         self.handle == 0
     }
 
-    /// A root made by us. `fq` as the root is an earlier version's.
+    /// A root made by us.
     pub(crate) fn is_ours(&self) -> bool {
-        self.handle == MAJOR && matches!(self.kind.as_str(), "htb" | "fq")
+        self.handle == MAJOR && self.kind == "htb"
     }
 
     /// Packets wait there, on a device whose root is ours.
     pub(crate) fn keeps_packets(&self) -> bool {
-        matches!(self.kind.as_str(), "netem" | "fq")
+        self.kind == "fq"
     }
 
     /// As `tc` prints it, for example `htb 1:`.
@@ -71,15 +68,8 @@ impl Qdisc {
     }
 }
 
-/// HTB's number of a delay class, as the packet's priority names it; class `n` waits `n` steps.
-pub(crate) const fn class_id(class: u32) -> u32 {
-    MAJOR | class
-}
-
-/// The one class in which packets wait for their departure times.
-const DEPARTURES: u32 = 1;
-/// Its number.
-pub(crate) const DEPARTURES_ID: u32 = class_id(DEPARTURES);
+/// HTB's number of the class in which packets wait, as the priority of such a packet names it.
+pub(crate) const CLASS: u32 = MAJOR | 1;
 
 /// The kernel's struct tcmsg.
 pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, information: u32) {
@@ -91,21 +81,21 @@ pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, 
     w.raw(&bytes);
 }
 
-fn write_root(batch: &mut Batch, device: u32) {
-    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+fn make_root(device: u32) -> Request {
+    Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, MAJOR, ROOT, 0);
         w.text(KIND, "htb");
         w.nest(OPTIONS, |w| {
-            // Version, divisor for quanta, default class (none: past all classes), debug, packets (output only).
+            // Version, divisor for quanta, default class (none: past the class), debug, packets (output only).
             let init = [3u32, 10, 0, 0, 0];
             w.bytes(2, &init.map(u32::to_ne_bytes).concat());
         });
-    });
+    })
 }
 
-fn write_class(batch: &mut Batch, device: u32, class: u32) {
-    batch.message(NEW_CLASS, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, class_id(class), MAJOR, 0);
+fn make_class(device: u32) -> Request {
+    Request::new(NEW_CLASS, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, CLASS, MAJOR, 0);
         w.text(KIND, "htb");
         w.nest(OPTIONS, |w| {
             let mut rate = [0; 12];
@@ -117,38 +107,23 @@ fn write_class(batch: &mut Batch, device: u32, class: u32) {
             w.bytes(6, &RATE.to_ne_bytes());
             w.bytes(7, &RATE.to_ne_bytes());
         });
-    });
-}
-
-fn write_delay(batch: &mut Batch, device: u32, class: u32, delay: Duration) {
-    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, 0, class_id(class), 0);
-        w.text(KIND, "netem");
-        // Latency (given exactly below), limit, loss, gap, duplicates, jitter.
-        let options = [0u32, LIMIT, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
-        let nanoseconds = i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
-        let mut inner = options;
-        inner.extend(12u16.to_ne_bytes());
-        inner.extend(10u16.to_ne_bytes());
-        inner.extend(nanoseconds.to_ne_bytes());
-        w.bytes(OPTIONS, &inner);
-    });
+    })
 }
 
 /// `fq` with room for what waits, and without pacing of its own: all it does is to keep packets until their departure.
-fn write_departures(batch: &mut Batch, device: u32) {
+fn make_queue(device: u32) -> Request {
     const PACKETS: u16 = 1;
     const PACKETS_OF_A_FLOW: u16 = 2;
     const PACING: u16 = 5;
-    batch.message(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
-        header(w, device, 0, DEPARTURES_ID, 0);
+    Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+        header(w, device, 0, CLASS, 0);
         w.text(KIND, "fq");
         w.nest(OPTIONS, |w| {
             w.bytes(PACKETS, &LIMIT.to_ne_bytes());
             w.bytes(PACKETS_OF_A_FLOW, &LIMIT.to_ne_bytes());
             w.bytes(PACING, &0u32.to_ne_bytes());
         });
-    });
+    })
 }
 
 pub(super) fn read(message: Message<'_>) -> Option<Qdisc> {
@@ -183,7 +158,7 @@ pub(crate) struct Refused {
 
 impl Qdiscs {
     pub(crate) fn open() -> Result<Self, Errno> {
-        Ok(Self { socket: Socket::open(Subsystem::Route)? })
+        Ok(Self { socket: Socket::open()? })
     }
 
     /// All queueing disciplines of a device.
@@ -191,13 +166,12 @@ impl Qdiscs {
         self.dump(device, |q| q.device == device)
     }
 
-    /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each class.
+    /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each queue.
     pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
-        let mut batch = Batch::default();
         // Without the echo whoever listens to changes is told, and nobody else.
-        batch.message(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, ROOT, 0));
+        let request = Request::new(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, ROOT, 0));
         let mut found = None;
-        let answer = self.socket.query(&batch, |message| {
+        let answer = self.socket.ask(&request, |message| {
             if message.kind == NEW_QDISC {
                 found = read(message).filter(|q| q.device == device && q.root);
             }
@@ -221,10 +195,9 @@ impl Qdiscs {
     }
 
     fn dump(&self, device: u32, wanted: impl Fn(&Qdisc) -> bool) -> Result<Vec<Qdisc>, Errno> {
-        let mut batch = Batch::default();
-        batch.message(GET_QDISC, DUMP, |w| header(w, device, 0, 0, 0));
+        let request = Request::new(GET_QDISC, DUMP, |w| header(w, device, 0, 0, 0));
         let mut found = Vec::new();
-        self.socket.query(&batch, |message| {
+        self.socket.ask(&request, |message| {
             if message.kind == NEW_QDISC {
                 found.extend(read(message).filter(&wanted));
             }
@@ -232,32 +205,19 @@ impl Qdiscs {
         Ok(found)
     }
 
-    /// Makes our root and `classes` delay classes, each `step` longer than the one before.
-    pub(crate) fn create(&self, device: u32, step: Duration, classes: u32) -> Result<(), Refused> {
-        debug_assert!(classes <= MAX_CLASSES);
-        self.one("htb", |batch| write_root(batch, device))?;
-        for class in 1..=classes {
-            self.one("htb", |batch| write_class(batch, device, class))?;
-            self.one("netem", |batch| write_delay(batch, device, class, step * class))?;
-        }
-        Ok(())
+    /// Makes our root and [`CLASS`], in which packets are kept until their departure time.
+    pub(crate) fn create(&self, device: u32) -> Result<(), Refused> {
+        self.one("htb", &make_root(device))?;
+        self.one("htb", &make_class(device))?;
+        self.one("fq", &make_queue(device))
     }
 
-    /// Makes our root and one class, [`DEPARTURES_ID`], in which packets are kept until their departure time.
-    pub(crate) fn create_departures(&self, device: u32) -> Result<(), Refused> {
-        self.one("htb", |batch| write_root(batch, device))?;
-        self.one("htb", |batch| write_class(batch, device, DEPARTURES))?;
-        self.one("fq", |batch| write_departures(batch, device))
-    }
-
-    fn one(&self, what: &'static str, write: impl FnOnce(&mut Batch)) -> Result<(), Refused> {
-        let mut batch = Batch::default();
-        write(&mut batch);
-        self.socket.transact(&batch, 0).map_err(|error| Refused { what, error })
+    fn one(&self, what: &'static str, request: &Request) -> Result<(), Refused> {
+        self.socket.tell(request).map_err(|error| Refused { what, error })
     }
 
     /// Removes our root with all under it, once nothing waits there any more; whatever else is there stays. The kernel's
-    /// default comes back. Take the table away before, or packets go on coming. The result is whether there was anything of ours.
+    /// default comes back. Take the program away before, or packets go on coming. The result is whether there was anything of ours.
     pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
         if !self.list(device)?.iter().any(|q| q.root && q.is_ours()) {
             return Ok(false);
@@ -267,9 +227,7 @@ impl Qdiscs {
         while self.list(device)?.iter().any(holds) && started.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(DRAIN_POLL);
         }
-        let mut batch = Batch::default();
-        batch.message(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT, 0));
-        match self.socket.transact(&batch, 0) {
+        match self.socket.tell(&Request::new(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT, 0))) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
             Err(e) => Err(e),
@@ -283,54 +241,38 @@ mod tests {
     use crate::actuator::netlink::messages;
 
     #[test]
-    fn a_delay_is_encoded_as_the_kernel_reads_it() {
-        let mut batch = Batch::default();
-        write_delay(&mut batch, 7, 3, Duration::from_micros(1500));
-        let bytes = batch.bytes();
+    fn a_queue_is_encoded_as_the_kernel_reads_it() {
+        let request = make_queue(7);
+        let bytes = request.bytes();
         assert_eq!(bytes[4..6], NEW_QDISC.to_ne_bytes());
         assert_eq!(bytes[20..24], 7u32.to_ne_bytes(), "device");
-        assert_eq!(bytes[24..28], [0; 4], "the kernel picks the number");
-        assert_eq!(bytes[28..32], 0x7ee1_0003u32.to_ne_bytes(), "parent");
-        let attributes = &bytes[36..];
-        assert_eq!(attribute(attributes, KIND).map(text), Some("netem"));
-        let options = attribute(attributes, OPTIONS).unwrap();
-        assert_eq!(options[4..8], 100_000u32.to_ne_bytes(), "limit");
-        assert_eq!(attribute(&options[24..], 10).unwrap(), 1_500_000i64.to_ne_bytes(), "latency in nanoseconds");
-    }
-
-    #[test]
-    fn departure_times_have_a_class_as_delays_have() {
-        let mut batch = Batch::default();
-        write_departures(&mut batch, 7);
-        let bytes = batch.bytes();
         assert_eq!(bytes[24..28], [0; 4], "the kernel picks the number");
         assert_eq!(bytes[28..32], 0x7ee1_0001u32.to_ne_bytes(), "parent");
         let attributes = &bytes[36..];
         assert_eq!(attribute(attributes, KIND).map(text), Some("fq"));
         let options = attribute(attributes, OPTIONS).unwrap();
+        assert_eq!(attribute(options, 1).unwrap(), 100_000u32.to_ne_bytes(), "packets");
         assert_eq!(attribute(options, 5).unwrap(), [0; 4], "no pacing");
     }
 
     #[test]
     fn packets_that_wait_and_drops_are_read() {
-        let mut batch = Batch::default();
-        batch.message(NEW_QDISC, ACK, |w| {
+        let message = Request::new(NEW_QDISC, ACK, |w| {
             header(w, 7, MAJOR, ROOT, 0);
             w.text(KIND, "fq");
             let mut queue = [24u16, 3].map(u16::to_ne_bytes).concat();
             queue.extend([5u32, 700, 9, 0, 0].map(u32::to_ne_bytes).concat());
             w.bytes(STATISTICS, &queue);
         });
-        let found = messages(batch.bytes()).find_map(read).expect("a queueing discipline");
+        let found = messages(message.bytes()).find_map(read).expect("a queueing discipline");
         assert_eq!((found.device, found.handle, found.root), (7, MAJOR, true));
         assert_eq!((found.waiting, found.drops), (5, 9));
     }
 
     #[test]
     fn a_class_never_limits() {
-        let mut batch = Batch::default();
-        write_class(&mut batch, 7, 40);
-        let options = attribute(&batch.bytes()[36..], OPTIONS).unwrap();
+        let request = make_class(7);
+        let options = attribute(&request.bytes()[36..], OPTIONS).unwrap();
         let parameters = attribute(options, 1).unwrap();
         assert_eq!(parameters.len(), 44, "size of struct tc_htb_opt");
         assert_eq!(attribute(options, 6).unwrap(), 12_500_000_000u64.to_ne_bytes());
@@ -343,7 +285,6 @@ mod tests {
         assert!(qdisc("fq_codel", 0).is_default());
         assert!(!qdisc("fq_codel", 0x10000).is_default());
         assert!(qdisc("htb", MAJOR).is_ours());
-        assert!(qdisc("fq", MAJOR).is_ours());
         assert!(!qdisc("pfifo", MAJOR).is_ours());
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
     }
@@ -359,9 +300,8 @@ mod tests {
             }
             let qdiscs = Qdiscs::open().unwrap();
             assert_eq!(qdiscs.root(LOOPBACK), Ok(None), "built into the kernel");
-            // Without delay classes, for which not every kernel has what it takes.
-            match qdiscs.create(LOOPBACK, Duration::from_millis(1), 0) {
-                Err(Refused { error: Errno::NOENT, .. }) => return println!("SKIPPED: the kernel has no htb"),
+            match qdiscs.create(LOOPBACK) {
+                Err(Refused { what, error: Errno::NOENT }) => return println!("SKIPPED: the kernel has no {what}"),
                 other => other.unwrap(),
             }
             let root = qdiscs.root(LOOPBACK).unwrap().unwrap();

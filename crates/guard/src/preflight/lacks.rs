@@ -8,7 +8,6 @@ use evenkeel_policy::config::{Enforcement, Percentile};
 use evenkeel_policy::effective::Missing;
 
 use super::{Finding, Preflight, Presence, parts};
-use crate::actuator::Actuator;
 use crate::config::Config;
 use crate::discovery::{Map, Roots};
 use crate::sensor::cache::Hybrid;
@@ -111,13 +110,13 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
     for endpoint in &config.exchange.etcd {
         part(QueueDepth, None, Presence::Unsuitable, &endpoint.to_string());
     }
-    let departure_times = match config.agent.actuator {
-        Actuator::Netem => false,
-        Actuator::Edt => true,
-        Actuator::Auto => usable("fq") && (usable("bpf") || usable("clsact") && usable("cls_bpf")),
-    };
-    let delays: &[&str] = if departure_times { &["fq", "net_admin"] } else { &parts::TO_ACT };
-    let packets = delays.iter().chain(&["receive_window", "loss_probes", "diskstats"]).map(|part| (Packets, part));
+    let attached: &[&str] =
+        if usable("tcx") || usable("clsact") && usable("cls_bpf") { &[] } else { &["tcx", "cls_bpf"] };
+    let packets = parts::TO_ACT
+        .iter()
+        .chain(attached)
+        .chain(&["receive_window", "loss_probes", "diskstats"])
+        .map(|part| (Packets, part));
     for (point, name) in packets.chain([(QueueDepth, &"diskstats"), (Cgroup, &"io_controller")]) {
         part(point, None, Presence::Missing, name);
     }

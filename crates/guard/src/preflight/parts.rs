@@ -12,55 +12,41 @@ struct Part {
     lost: &'static str,
 }
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 7] = [
     Part {
-        name: "netem",
-        symbol: "netem_enqueue",
-        module: "sch_netem",
-        purpose: "delays packets",
-        lost: "no client can be throttled; only --dry-run works",
+        name: "fq",
+        symbol: "fq_enqueue",
+        module: "sch_fq",
+        purpose: "keeps packets until their departure time",
+        lost: NO_DELAY,
     },
     Part {
         name: "htb",
         symbol: "htb_enqueue",
         module: "sch_htb",
-        purpose: "keeps packets with different delays apart",
-        lost: "no client can be throttled; only --dry-run works",
+        purpose: "sends all other packets past those that wait",
+        lost: NO_DELAY,
     },
     Part {
-        name: "nftables",
-        symbol: "nft_do_chain",
-        module: "nf_tables",
-        purpose: "chooses the delay of each packet, and forgets it when the agent dies",
-        lost: "no client can be throttled; only --dry-run works",
-    },
-    Part {
-        name: "fq",
-        symbol: "fq_enqueue",
-        module: "sch_fq",
-        purpose: "keeps packets until their departure time: actuator = \"edt\"",
-        lost: "delays come in steps, by classes: actuator = \"netem\"",
-    },
-    Part {
-        name: "bpf",
+        name: "tcx",
         symbol: "tcx_link_attach",
         module: "TCX (Linux 6.6, CONFIG_NET_XGRESS)",
-        purpose: "sets the departure time of each packet: actuator = \"edt\"",
-        lost: "delays come in steps, by classes: actuator = \"netem\"",
+        purpose: "shows packets to the program that sets departure times",
+        lost: NO_DELAY,
     },
     Part {
         name: "clsact",
         symbol: "clsact_init",
         module: "sch_ingress",
-        purpose: "where departure times are set without TCX, before Linux 6.6: actuator = \"edt\"",
-        lost: "without TCX delays come in steps, by classes: actuator = \"netem\"",
+        purpose: "the place of filters, where the kernel has no TCX",
+        lost: NO_DELAY,
     },
     Part {
         name: "cls_bpf",
         symbol: "cls_bpf_classify",
         module: "cls_bpf",
-        purpose: "what sets departure times without TCX, before Linux 6.6: actuator = \"edt\"",
-        lost: "without TCX delays come in steps, by classes: actuator = \"netem\"",
+        purpose: "shows packets to the program where the kernel has no TCX",
+        lost: NO_DELAY,
     },
     Part {
         name: "lio",
@@ -89,8 +75,11 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     symbols
 };
 
-/// Parts without which nobody can be throttled.
-pub(super) const TO_ACT: [&str; 4] = ["netem", "htb", "nftables", "net_admin"];
+/// Parts without which no client can be throttled, beside one of the ways to show packets to the program.
+pub(super) const TO_ACT: [&str; 3] = ["fq", "htb", "net_admin"];
+
+/// What is lost without one of them.
+const NO_DELAY: &str = "no client can be throttled; only --dry-run works";
 
 /// The bits of capabilities (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
@@ -104,7 +93,7 @@ const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
 /// Concludes what the agent can do from what was read.
 pub fn judge(evidence: &Evidence) -> Preflight {
     let mut findings: Vec<Finding> = PARTS.iter().map(|part| kernel_part(part, evidence)).collect();
-    one_way_is_enough(&mut findings);
+    let attaches = one_way_is_enough(&mut findings);
     findings.extend(files(evidence));
     findings.push(net_admin(evidence));
     findings.push(tracing(evidence));
@@ -114,7 +103,7 @@ pub fn judge(evidence: &Evidence) -> Preflight {
         let finding = findings.iter().find(|finding| finding.part == name);
         finding.is_some_and(is_usable)
     };
-    let can_act = TO_ACT.iter().all(|name| usable(name));
+    let can_act = attaches && TO_ACT.iter().all(|name| usable(name));
     Preflight { can_measure: evidence.diskstats, can_act, findings }
 }
 
@@ -139,24 +128,23 @@ pub(super) fn is_usable(finding: &Finding) -> bool {
     matches!(finding.presence, Presence::Present | Presence::Loadable)
 }
 
-/// The program of departure times comes to see packets by links or by filters: what the lack of one of them means depends on
-/// the other.
-fn one_way_is_enough(findings: &mut [Finding]) {
+/// The program of departure times is shown packets by links or by filters: what the lack of one of them means depends on
+/// the other. Tells whether there is either.
+fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     let usable = |name: &str| findings.iter().any(|finding| finding.part == name && is_usable(finding));
-    let (links, filters) = (usable("bpf"), usable("clsact") && usable("cls_bpf"));
+    let (links, filters) = (usable("tcx"), usable("clsact") && usable("cls_bpf"));
     for finding in findings.iter_mut().filter(|finding| finding.presence != Presence::Present) {
         match finding.part.as_str() {
-            "bpf" if filters => {
-                finding.lost = "departure times are set by filters (clsact, cls_bpf): when the agent is killed its \
+            "tcx" if filters => {
+                finding.lost = "the program is attached by filters (clsact, cls_bpf): when the agent is killed its \
                     sentinel removes them, and when both are, delays last until their timeout"
                     .into();
             }
-            "clsact" | "cls_bpf" if links => {
-                finding.lost = "nothing: departure times are set by links (TCX)".into();
-            }
+            "clsact" | "cls_bpf" if links => finding.lost = "nothing: the program is attached by links (TCX)".into(),
             _ => {}
         }
     }
+    links || filters
 }
 
 /// A part that is there or not, whose absence needs words of its own.
@@ -211,14 +199,14 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
 }
 
 fn net_admin(evidence: &Evidence) -> Finding {
-    let there = evidence.capabilities.is_some_and(|bits| bits >> NET_ADMIN & 1 == 1);
+    let has = |capability: u32| evidence.capabilities.is_some_and(|bits| bits >> capability & 1 == 1);
     simple(
         "net_admin",
-        "setting delays",
-        there,
+        "setting delays, by queueing disciplines and a BPF program",
+        has(NET_ADMIN) && (has(BPF) || has(SYS_ADMIN)),
         "CapEff in /proc/self/status",
-        "no client can be throttled; only --dry-run works",
-        "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN",
+        NO_DELAY,
+        "run as root, or give the service AmbientCapabilities=CAP_NET_ADMIN CAP_BPF",
     )
 }
 

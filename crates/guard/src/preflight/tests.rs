@@ -43,28 +43,30 @@ fn what_is_missing_says_what_is_lost_and_what_to_do() {
 
 #[test]
 fn one_missing_part_is_enough_not_to_act() {
-    for symbol in ["netem_enqueue", "htb_enqueue", "nft_do_chain"] {
+    for symbol in ["fq_enqueue", "htb_enqueue"] {
         let mut evidence = complete();
         evidence.symbols.remove(symbol);
         assert!(!judge(&evidence).can_act, "{symbol}");
     }
-    assert!(!judge(&Evidence { capabilities: Some(!(1 << 12)), ..complete() }).can_act);
-    // The continuous variant is a choice, not a need.
-    let mut evidence = complete();
-    evidence.symbols.remove("fq_enqueue");
-    assert!(judge(&evidence).can_act);
+    for capabilities in [!(1 << 12), !(1 << 39 | 1 << 21)] {
+        assert!(!judge(&Evidence { capabilities: Some(capabilities), ..complete() }).can_act);
+    }
 }
 
 #[test]
 fn departure_times_are_set_by_links_or_else_by_filters() {
-    let lost = |without: &[&str], part: &str| {
+    let without = |without: &[&str]| {
         let mut evidence = complete();
         evidence.symbols.retain(|symbol| !without.contains(&symbol.as_str()));
-        finding(&evidence, part).lost
+        evidence
     };
-    assert!(lost(&["tcx_link_attach"], "bpf").contains("by filters"));
-    assert!(lost(&["tcx_link_attach", "cls_bpf_classify"], "bpf").contains("in steps"));
-    assert!(lost(&["tcx_link_attach", "clsact_init"], "clsact").contains("in steps"));
+    let lost = |missing: &[&str], part: &str| finding(&without(missing), part).lost;
+    assert!(lost(&["tcx_link_attach"], "tcx").contains("by filters"));
+    assert!(judge(&without(&["tcx_link_attach"])).can_act && judge(&without(&["cls_bpf_classify"])).can_act);
+    for (other, part) in [("cls_bpf_classify", "tcx"), ("clsact_init", "clsact")] {
+        assert!(lost(&["tcx_link_attach", other], part).starts_with("no client"));
+        assert!(!judge(&without(&["tcx_link_attach", other])).can_act, "{other}");
+    }
     assert!(lost(&["clsact_init"], "clsact").starts_with("nothing"));
     assert!(lost(&["cls_bpf_classify"], "cls_bpf").starts_with("nothing"));
 }
@@ -83,12 +85,11 @@ fn percentiles_need_tracepoints_and_the_right_to_count_by_them() {
 #[test]
 fn an_installed_module_can_be_loaded() {
     let mut evidence = complete();
-    evidence.symbols.remove("netem_enqueue");
-    evidence.installed =
-        installed("kernel/net/sched/sch_netem.ko.xz:\nkernel/net/sched/sch-fq.ko: kernel/lib/crc.ko\n");
-    assert!(evidence.installed.contains("sch_fq"));
-    let netem = finding(&evidence, "netem");
-    assert_eq!((netem.presence, netem.cure.as_str()), (Presence::Loadable, "modprobe sch_netem"));
+    evidence.symbols.remove("fq_enqueue");
+    evidence.installed = installed("kernel/net/sched/sch_htb.ko.xz:\nkernel/net/sched/sch-fq.ko: kernel/lib/crc.ko\n");
+    assert!(evidence.installed.contains("sch_htb"));
+    let fq = finding(&evidence, "fq");
+    assert_eq!((fq.presence, fq.cure.as_str()), (Presence::Loadable, "modprobe sch_fq"));
     assert!(judge(&evidence).can_act);
 }
 
@@ -100,8 +101,8 @@ fn devices_without_statistics_are_named() {
 
 #[test]
 fn symbols_and_capabilities_are_read_from_the_kernels_formats() {
-    let text = b"0000000000000000 t fq_codel_enqueue\t[sch_fq_codel]\n0000000000000000 T nft_do_chain\n" as &[u8];
-    assert_eq!(symbols(text).into_iter().collect::<Vec<_>>(), ["nft_do_chain"]);
+    let text = b"0000000000000000 t fq_codel_enqueue\t[sch_fq_codel]\n0000000000000000 T htb_enqueue\n" as &[u8];
+    assert_eq!(symbols(text).into_iter().collect::<Vec<_>>(), ["htb_enqueue"]);
     assert_eq!(capabilities("Name:\tx\nCapEff:\t0000000000001000\n"), Some(1 << 12));
     assert_eq!(capabilities(""), None);
 }

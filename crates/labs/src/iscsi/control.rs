@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::observe::{UNTHROTTLED_MS, Window, mean, observe, reader, writers};
 use super::stage::{
-    GROUP, LIO_PORT, NBD_PORTS, Segments, Server, TGT_PORT, UNCAPPED, address, volume_path, with_window,
+    GROUP, LIO_PORT, NBD_PORTS, Segments, Server, TGT_PORT, UNCAPPED, address, load, volume_path, with_window,
 };
 use crate::base::process;
 use crate::check::figures::Figures;
@@ -21,7 +21,7 @@ use crate::machine::guest::{follow_tutorial, tool};
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
 /// The figure of latencies that targets are for, unless said otherwise.
-pub(super) const MEAN: &str = "\"mean\"";
+const MEAN: &str = "\"mean\"";
 
 /// `evenkeel guard run` under way.
 pub(super) struct Agent {
@@ -34,36 +34,18 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts it with a goal for the volume group, and waits until it guards.
     pub(super) fn start(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_by(binary, goal_ms, discover_every, "netem", MEAN)
-    }
-
-    /// The same with an actuator, and a goal for another figure than the mean.
-    pub(super) fn start_by(
-        binary: &Path,
-        goal_ms: u32,
-        discover_every: &str,
-        actuator: &str,
-        percentile: &str,
-    ) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, actuator, percentile, "\"br0\"")
+        Self::start_on(binary, goal_ms, discover_every, MEAN, "\"br0\"")
     }
 
     /// The same without an interface: it measures and decides, and sets nothing.
     pub(super) fn watching(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, "netem", MEAN, "")
+        Self::start_on(binary, goal_ms, discover_every, MEAN, "")
     }
 
-    fn start_on(
-        binary: &Path,
-        goal_ms: u32,
-        discover_every: &str,
-        actuator: &str,
-        percentile: &str,
-        interfaces: &str,
-    ) -> Result<Self> {
+    fn start_on(binary: &Path, goal_ms: u32, discover_every: &str, percentile: &str, interfaces: &str) -> Result<Self> {
         let [readers, writers] = NBD_PORTS;
         let config = format!(
-            "interfaces = [{interfaces}]\nactuator = \"{actuator}\"\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
+            "interfaces = [{interfaces}]\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
              discover_every = \"{discover_every}\"\n\n\
              [pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = {percentile}\n"
         );
@@ -125,15 +107,23 @@ fn holds_writers_alone(binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// That nobody is held, neither as the agent says nor in the kernel's maps.
+/// That no client is throttled, as the agent says and as the kernel does: no packet to a writer goes through `fq`.
 fn holds_nobody(binary: &Path) -> Result<()> {
-    let held = held(binary)?;
-    let left = tool("nft", &["list", "table", "inet", "evenkeel"])?;
+    let waited = || tool("tc", &["-s", "qdisc", "show", "dev", "br0"]).map(|text| waited(&text).map(str::to_owned));
+    let (held, before) = (held(binary)?, waited()?);
+    load(Server::Lio, 2, &["--seconds", "0.1", "--write"])?;
+    let after = waited()?;
     ensure!(
-        held.is_empty() && !left.contains("expires"),
-        "somebody is still held 5 s after the load stopped: {held:?}"
+        held.is_empty() && before.is_some() && before == after,
+        "a client is still throttled 5 s after the load stopped: {held:?}, {before:?}, {after:?}"
     );
     Ok(())
+}
+
+/// What has gone through `fq`, in what `tc -s` shows.
+fn waited(text: &str) -> Option<&str> {
+    let line = text.lines().skip_while(|line| !line.starts_with("qdisc fq ")).nth(1)?;
+    line.trim().strip_prefix("Sent ")?.split(" (").next()
 }
 
 fn print_windows(goal_ms: u32, windows: &[Window]) {
@@ -307,7 +297,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
     };
     // From the host into memory.
     fio("1")?;
-    let agent = Agent::start_by(binary, 500, "10s", "netem", "99")?;
+    let agent = Agent::start_on(binary, 500, "10s", "99", "\"br0\"")?;
     let seen = fio("4")?;
     let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
     agent.stop()?;
@@ -338,6 +328,12 @@ mod tests {
         assert_eq!(parse_held(state).unwrap(), BTreeMap::from([("10.0.0.12".to_owned(), 4.5)]));
         assert!(parse_held("{}").is_err());
         assert!(parse_held(r#"{"pools":[{"clients":[{"address":"a"}]}]}"#).is_err());
+    }
+
+    #[test]
+    fn what_waited_is_read() {
+        let text = "qdisc htb 7ee1: root\n Sent 9 bytes 2 pkt (dropped 0)\nqdisc fq 8001: parent 7ee1:1\n Sent 5 bytes 1 pkt (dropped 0)\n";
+        assert_eq!((waited(text), waited("qdisc htb 7ee1: root\n Sent 9 bytes")), (Some("5 bytes 1 pkt"), None));
     }
 
     #[test]

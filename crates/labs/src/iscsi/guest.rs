@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::holding::{EDT, Holding, sentinel_of, sentinels};
+use super::holding::{Holding, sentinel_of};
 use super::stage::{self, Measured, Segments, Server, UNCAPPED, with_window};
 use super::{baselines, control, others, overhead, servers};
 use crate::check::figures::Figures;
@@ -17,12 +17,12 @@ use crate::machine::guest::{signal, tool};
 
 /// How long each measurement of one delay takes, in a short run and in a full one.
 const MEASURE_SECONDS: [&str; 2] = ["1", "2"];
-/// Delays of the sweep, in microseconds: multiples of the step, up to the paper's longest.
+/// Delays of the sweep, in microseconds, up to the paper's longest.
 const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
-/// The same in a short run, and of actuators that hold by the same delays.
+/// The same in a short run, and by filters.
 const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
 /// The same as on kernels before 6.6.
-const FILTERS: [&str; 3] = ["--actuator", "edt", "--filters"];
+const FILTERS: [&str; 1] = ["--filters"];
 
 /// Two machines share the steps, side by side, so that the lab takes half as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -64,7 +64,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 30] = [
+const STEPS: [(Machine, &str, Step); 28] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", |plan, _| refuses_foreign(&plan.binary)),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |plan, figures| {
         sweep(plan, figures, "acknowledgements", true, plan.either(&SHORT_SWEEP_US[..], &SWEEP_US), &[])
@@ -72,16 +72,10 @@ const STEPS: [(Machine, &str, Step); 30] = [
     (Machine::Delays, "reads_slow_down_with_the_delay_of_data", |plan, figures| {
         sweep(plan, figures, "data", false, plan.either(&SHORT_SWEEP_US[..], &SWEEP_US), &[])
     }),
-    (Machine::Delays, "writes_slow_down_with_departure_times", |plan, figures| {
-        sweep(plan, figures, "acknowledgements", true, &SHORT_SWEEP_US, &EDT)
-    }),
-    (Machine::Delays, "reads_slow_down_with_departure_times", |plan, figures| {
-        sweep(plan, figures, "data", false, &SHORT_SWEEP_US, &EDT)
-    }),
-    (Machine::Delays, "writes_slow_down_with_departure_times_by_filters", |plan, figures| {
+    (Machine::Delays, "writes_slow_down_with_the_delay_by_filters", |plan, figures| {
         sweep(plan, figures, "acknowledgements", true, &SHORT_SWEEP_US, &FILTERS)
     }),
-    (Machine::Delays, "reads_slow_down_with_departure_times_by_filters", |plan, figures| {
+    (Machine::Delays, "reads_slow_down_with_the_delay_by_filters", |plan, figures| {
         sweep(plan, figures, "data", false, &SHORT_SWEEP_US, &FILTERS)
     }),
     (Machine::Delays, "a_client_over_ipv6_is_held_and_let_go", |plan, figures| over_ipv6(&plan.binary, figures)),
@@ -91,14 +85,12 @@ const STEPS: [(Machine, &str, Step); 30] = [
         others::beside_held(plan, figures)
     }),
     (Machine::Delays, "delay_against_rate_limits_and_policing", |plan, figures| baselines::compare(plan, figures)),
-    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |plan, figures| killed(&plan.binary, figures, false)),
-    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_after_its_timeout", |plan, figures| {
-        killed(&plan.binary, figures, true)
-    }),
-    (Machine::Delays, "agent_and_sentinel_killed_end_departure_times_at_once", |plan, figures| {
-        killed_with_departure_times(&plan.binary, figures)
+    (Machine::Delays, "the_agent_killed_ends_the_delay_at_once", |plan, figures| killed(&plan.binary, figures)),
+    (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_at_once", |plan, figures| {
+        killed_with_sentinel(&plan.binary, figures)
     }),
     (Machine::Delays, "filters_go_whoever_is_killed", |plan, figures| killed_with_filters(&plan.binary, figures)),
+    (Machine::Delays, "what_others_remove_is_made_again", |plan, _| removed_by_others(&plan.binary)),
     (Machine::Delays, "a_killed_sentinel_is_replaced", |plan, _| sentinel_killed(&plan.binary)),
     (Machine::Delays, "a_second_agent_is_refused", |plan, _| second_agent(&plan.binary)),
     (Machine::Delays, "the_agent_costs_a_busy_device_nothing", |plan, figures| {
@@ -199,7 +191,7 @@ fn sweep(
     let mut rates = BTreeMap::new();
     let mut dropped = 0;
     for &delay in delays_us {
-        // Without any delay nothing of ours is in force, not even the classes.
+        // Without any delay nothing of ours is in force, not even the queues.
         let holding = (delay > 0).then(|| Holding::start(&plan.binary, &[1], delay, packets, more)).transpose()?;
         let measured = load(1, &arguments)?;
         if let Some(holding) = holding {
@@ -228,7 +220,7 @@ fn sweep(
     Ok(detail)
 }
 
-/// An initiator over IPv6, by each actuator; what it does over IPv4 is another client's.
+/// An initiator over IPv6, by links and by filters; what it does over IPv4 is another client's.
 fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
     const DELAY_MS: f64 = 9.5;
     stage::add_ipv6()?;
@@ -236,7 +228,7 @@ fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
     let before = Segments::count()?;
     let free = stage::load_ipv6(&writes)?.mean_ms;
     let mut detail = format!("{free:.2} ms a write free");
-    for more in [&["--client", stage::ADDRESS_6][..], &["--client", stage::ADDRESS_6, EDT[0], EDT[1]]] {
+    for more in [&["--client", stage::ADDRESS_6][..], &["--client", stage::ADDRESS_6, FILTERS[0]]] {
         let holding = Holding::start(binary, &[], 9_500, "acknowledgements", more)?;
         let (held, beside) = (stage::load_ipv6(&writes)?.mean_ms, load(1, &writes)?.mean_ms);
         let dropped = holding.stop()?;
@@ -273,57 +265,26 @@ fn uncapped(plan: &Plan) -> Result<String> {
     Ok(detail)
 }
 
-/// Kills with SIGKILL. With `both`, the sentinel goes first and the table does not belong to the process, so that
-/// nothing but the timeout is left.
-fn killed(binary: &Path, figures: &mut Figures, both: bool) -> Result<String> {
-    const TIMEOUT: Duration = Duration::from_secs(6);
+/// Kills the agent with SIGKILL.
+fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
+    const LIMIT: Duration = Duration::from_secs(10);
     let free = load(1, &["--seconds", "1", "--write"])?;
-    let more: &[&str] = if both { &["--shared-table", "--timeout", "6s"] } else { &[] };
-    let holding = Holding::start(binary, &[1], 9_500, "all", more)?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
     let held = load(1, &["--seconds", "1", "--write"])?;
     ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay is ineffective: {free:?}, {held:?}");
+    holding.running.kill();
     let killed_at = Instant::now();
-    if both {
-        holding.kill_with_sentinel()?;
-    } else {
-        holding.running.kill();
+    while root_qdisc()?.contains("7ee1:") {
+        ensure!(killed_at.elapsed() < LIMIT, "the sentinel did not remove the queues: {}", root_qdisc()?);
+        thread::sleep(Duration::from_millis(20));
     }
-    let mut detail = String::new();
-    if both {
-        let still = load(1, &["--seconds", "1", "--write"])?;
-        ensure!(
-            still.mean_ms > 3.0 * free.mean_ms,
-            "the delay ended {:?} after the kill, before its timeout: {still:?}; left: {}, sentinels {:?}, rules {}",
-            killed_at.elapsed(),
-            root_qdisc()?,
-            sentinels()?,
-            tool("nft", &["list", "ruleset"]).unwrap_or_else(|error| format!("{error:#}"))
-        );
-        thread::sleep((TIMEOUT + Duration::from_millis(500)).saturating_sub(killed_at.elapsed()));
-        detail.push_str("with nobody left, ");
-    } else {
-        let deadline = Duration::from_secs(10);
-        while root_qdisc()?.contains("htb") {
-            ensure!(killed_at.elapsed() < deadline, "the sentinel did not remove the classes: {}", root_qdisc()?);
-            thread::sleep(Duration::from_millis(20));
-        }
-        detail.push_str(&format!("classes gone {:.2} s after the kill, ", killed_at.elapsed().as_secs_f64()));
-    }
+    let gone_s = killed_at.elapsed().as_secs_f64();
     let after = load(1, &["--seconds", "1", "--write"])?;
-    detail.push_str(&format!(
-        "request {:.2} ms free, {:.2} held, {:.2} after the kill",
-        free.mean_ms, held.mean_ms, after.mean_ms
-    ));
     as_before(figures, after.mean_ms, free.mean_ms);
-    if both {
-        // What is left is without effect, and found without the journal too.
-        std::fs::remove_file("/run/hold.journal")?;
-        let output = Command::new(binary).args(["guard", "reset", "--journal", "/run/hold.journal"]).output()?;
-        let said = String::from_utf8_lossy(&output.stdout).replace('\n', "; ");
-        ensure!(output.status.success() && !root_qdisc()?.contains("htb"), "guard reset said {said}");
-        detail.push_str("; guard reset removed the classes");
-    }
-    Ok(detail)
+    Ok(format!(
+        "queues gone {gone_s:.2} s after the kill, request {:.2} ms free, {:.2} held, {:.2} after the kill",
+        free.mean_ms, held.mean_ms, after.mean_ms
+    ))
 }
 
 /// A request after a delay of 9.5 ms has ended, beside one before it.
@@ -332,9 +293,9 @@ fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
 }
 
 /// The program goes with the process that attached it, whoever else dies.
-fn killed_with_departure_times(binary: &Path, figures: &mut Figures) -> Result<String> {
+fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
-    let holding = Holding::start(binary, &[1], 9_500, "all", &EDT)?;
+    let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
     let held = load(1, &["--seconds", "0.5", "--write"])?;
     holding.kill_with_sentinel()?;
     let after = load(1, &["--seconds", "0.5", "--write"])?;
@@ -393,7 +354,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
 
     // Both: the timeout, then `guard reset` with the journal, without it, and the next start, also of an agent that has
     // another journal and no use for filters.
-    for cure in ["reset", "reset without a journal", "start", "start with classes and without a journal"] {
+    for cure in ["reset", "reset without a journal", "start", "start by links and without a journal"] {
         let holding = start()?;
         holding.kill_with_sentinel()?;
         let killed_at = Instant::now();
@@ -439,6 +400,30 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
+/// Queues, and a filter with what it hangs on, that another program removes: the agent makes them again.
+fn removed_by_others(binary: &Path) -> Result<String> {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let free = load(1, &["--seconds", "0.5", "--write"])?.mean_ms;
+    let mut detail = format!("request {free:.2} ms free");
+    for (more, removed) in [(&[][..], &["root"][..]), (&FILTERS, &["root", "clsact"])] {
+        let holding = Holding::start(binary, &[1], 9_500, "all", more)?;
+        for what in removed {
+            tool("tc", &["qdisc", "del", "dev", "br0", what])?;
+        }
+        let removed_at = Instant::now();
+        while !root_qdisc()?.contains("7ee1:") || more.is_empty() == filters()?.contains("evenkeel") {
+            ensure!(removed_at.elapsed() < LIMIT, "not made again: {}, {}", root_qdisc()?, filters()?);
+            thread::sleep(Duration::from_millis(20));
+        }
+        let again_s = removed_at.elapsed().as_secs_f64();
+        let held = load(1, &["--seconds", "0.5", "--write"])?.mean_ms;
+        holding.stop()?;
+        detail += &format!("; {} made again after {again_s:.2} s, {held:.2} ms held", removed.join(" and "));
+        ensure!(held > free + 9.5, "the delay is ineffective: {detail}");
+    }
+    Ok(detail)
+}
+
 /// The agent survives its sentinel, and starts another one, which does its work.
 fn sentinel_killed(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(2);
@@ -458,13 +443,13 @@ fn sentinel_killed(binary: &Path) -> Result<String> {
     ensure!(held.mean_ms > 9.5, "the delay ended with the sentinel: {held:?}");
     holding.running.kill();
     let killed_at = Instant::now();
-    while root_qdisc()?.contains("htb") || Path::new(&format!("/proc/{second}")).exists() {
-        ensure!(killed_at.elapsed() < LIMIT, "the second sentinel did not remove the classes: {}", root_qdisc()?);
+    while root_qdisc()?.contains("7ee1:") || Path::new(&format!("/proc/{second}")).exists() {
+        ensure!(killed_at.elapsed() < LIMIT, "the second sentinel did not remove the queues: {}", root_qdisc()?);
         thread::sleep(Duration::from_millis(20));
     }
     let after = load(1, &["--seconds", "0.5", "--write"])?;
     ensure!(after.mean_ms < 9.5, "still held: {after:?}");
-    Ok(format!("another sentinel after {replaced_s:.2} s; it removed the classes when the agent was killed"))
+    Ok(format!("another sentinel after {replaced_s:.2} s; it removed the queues when the agent was killed"))
 }
 
 /// Another agent, with a journal of its own so that no lock keeps it away, is refused and leaves the first one's

@@ -11,9 +11,6 @@ use super::stage::address;
 use crate::base::process::Running;
 use crate::machine::guest::signal;
 
-/// The other actuator.
-pub(super) const EDT: [&str; 2] = ["--actuator", "edt"];
-
 /// `evenkeel guard hold` under way.
 pub(super) struct Holding {
     pub(super) running: Running,

@@ -13,7 +13,7 @@ use crate::base::process::Running;
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 
-/// A client on its own pays next to nothing for the classes that others would wait in: the work on its packets, by a
+/// A client on its own pays next to nothing for the program and the queues of others: the work on its packets, by a
 /// processor of 500 million instructions a second.
 pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let rounds = plan.either(2, 3);
@@ -26,7 +26,8 @@ pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
         beside += load()?.mean_ms / f64::from(rounds);
         holding.stop()?;
     }
-    let detail = format!("a client that is not held: {free:.3} ms a write without classes, {beside:.3} ms with");
+    let detail =
+        format!("a client that is not held: {free:.3} ms a write alone, {beside:.3} ms beside a throttled one");
     // A client that is throttled by mistake takes three times as long.
     figures.at_most("write_of_free", beside / free, 1.5, LIMIT);
     Ok(detail)
@@ -50,7 +51,7 @@ pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> 
     let device = Server::Lio.device(1);
     let mut windows = Vec::new();
     observe(&device, started, count, WINDOW, &mut windows)?;
-    // Observed from its first instruction on: making the classes is part of the question.
+    // Observed from its first instruction on: making the queues is part of the question.
     let (held, holding) = thread::scope(|scope| -> Result<_> {
         let observer = scope.spawn(|| -> Result<Vec<Window>> {
             let mut windows = Vec::new();

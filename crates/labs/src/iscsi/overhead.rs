@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::control::{self, Agent};
-use super::holding::{EDT, Holding};
+use super::control::Agent;
+use super::holding::Holding;
 use super::observe::{Window, mean, observe, writers};
 use super::stage::{Segments, Server, load_fast};
 use crate::check::figures::Figures;
@@ -87,25 +87,23 @@ fn fast() -> Result<[f64; 2]> {
     Ok([write, load_fast(&["--seconds", "0.3"])?.mb_per_s])
 }
 
-/// One client that the processor limits, with nothing; with what each actuator sets while somebody else is held; and with
-/// the agent while nobody is.
+/// One client that the processor limits, with nothing; with what is set while another client is throttled;
+/// and with the agent while none is.
 pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const ROUNDS: usize = 2;
-    const ARMS: [&str; 9] = [
+    const ARMS: [&str; 7] = [
         "nothing",
         "a queue of the plainest kind",
-        "another held by classes",
-        "another held by departure times",
-        "agent with classes",
-        "agent with departure times",
+        "another held",
+        "agent",
         "agent that only watches",
         "the agent's root without the agent",
         "fq as the root",
     ];
-    /// Arms in which nobody is held and the agent could hold.
-    const IDLE: std::ops::Range<usize> = 4..6;
+    /// The arm in which no client is throttled and the agent could throttle.
+    const IDLE: usize = 3;
     // What else is measured says where a loss comes from.
-    let is_measured = |arm: usize| plan.full || arm == 0 || IDLE.contains(&arm);
+    let is_measured = |arm: usize| plan.full || arm == 0 || arm == IDLE;
     let mut rates = [[0.0; 2]; ARMS.len()];
     fast()?;
     for _ in 0..ROUNDS {
@@ -113,10 +111,10 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
             let found = match arm {
                 0 => fast()?,
                 // The bridge has none, which a network card always has: what any would cost is part of what ours costs.
-                1 | 7 | 8 => {
+                1 | 5 | 6 => {
                     let kind: &[&str] = match arm {
                         1 => &["pfifo"],
-                        7 => &["htb"],
+                        5 => &["htb"],
                         _ => &["fq", "nopacing", "limit", "100000", "flow_limit", "100000"],
                     };
                     tool("tc", &[&["qdisc", "add", "dev", "br0", "root", "handle", "1:"], kind].concat())?;
@@ -124,21 +122,20 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
                     tool("tc", &["qdisc", "del", "dev", "br0", "root"])?;
                     found
                 }
-                2 | 3 => {
-                    let holding = Holding::start(&plan.binary, &[99], 1_000, "all", if arm == 2 { &[] } else { &EDT })?;
+                2 => {
+                    let holding = Holding::start(&plan.binary, &[99], 1_000, "all", &[])?;
                     let found = fast()?;
                     holding.stop()?;
                     found
                 }
-                6 => {
+                4 => {
                     let agent = Agent::watching(&plan.binary, GOAL_MS, "10s")?;
                     let found = fast()?;
                     agent.stop()?;
                     found
                 }
                 _ => {
-                    let actuator = if arm == 5 { "edt" } else { "netem" };
-                    let agent = Agent::start_by(&plan.binary, GOAL_MS, "10s", actuator, control::MEAN)?;
+                    let agent = Agent::start(&plan.binary, GOAL_MS, "10s")?;
                     let found = fast()?;
                     agent.stop()?;
                     found
@@ -153,7 +150,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
         detail += &format!(" {:.2} and {:.2} % ({name}),", lost(arm, 0), lost(arm, 1));
     }
     let detail = detail.trim_end_matches(',').to_owned();
-    let worst = IDLE.flat_map(|arm| [lost(arm, 0), lost(arm, 1)]).fold(0.0, f64::max);
+    let worst = lost(IDLE, 0).max(lost(IDLE, 1));
     if worst > WANTED {
         println!("lab: missed: a loss of {worst:.2} % is more than {WANTED} %");
     }

@@ -5,7 +5,7 @@
 //!  b1 ─veth─┐          ┌ target t1 ─ vg1/lv1 ┐
 //!  b2 ─veth─┤ br0 ──── ┤ target t2 ─ vg1/lv2 ├─ slow (one request at a time, 3 ms each)
 //!  ...      ┘  ▲       └ ...                 ┘
-//!              └ delay classes
+//!              └ packet delay
 //! ```
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ pub(super) fn build() -> Result<()> {
 
 /// Takes everything that runs later over from the host.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
-    let names = ["ip", "tc", "nft", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "pgrep", "sleep", "sort"];
+    let names = ["ip", "tc", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "pgrep", "sleep", "sort"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
     files.push(binary.to_owned());
     let library = tool("ldconfig", &["-p"])?;

@@ -20,26 +20,24 @@ pub(crate) const SHARE: &str = "/run/lab";
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
 /// Modules of the iSCSI lab, beside those.
-const STORAGE_NETWORK_MODULES: [&str; 16] = [
+const STORAGE_NETWORK_MODULES: [&str; 14] = [
     "null_blk",
     "dm_mod",
     "veth",
     "bridge",
     "sch_htb",
-    "sch_netem",
     "sch_fq",
     "sch_ingress",
     "cls_bpf",
     "act_police",
     "cls_matchall",
     "cls_u32",
-    "nf_tables",
     "target_core_mod",
     "target_core_iblock",
     "iscsi_target_mod",
 ];
 /// Modules of the lab of services, beside those.
-const SERVICE_MODULES: [&str; 7] = ["veth", "sch_htb", "sch_netem", "sch_fq", "sch_ingress", "cls_bpf", "nf_tables"];
+const SERVICE_MODULES: [&str; 5] = ["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"];
 /// Modules of the hybrid lab, beside those.
 const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
 /// Modules of the lab of initiators, beside those.

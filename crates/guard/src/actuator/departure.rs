@@ -5,13 +5,13 @@
 //!                             └─ no ────────────────────────────────────────────────────────────▶ past the class ──▶
 //! ```
 //!
-//! Delays are exact to the nanosecond and need no classes. A hold is an element of a hash map with its expiry, which the
-//! program compares with the clock, so that it ends by itself if nobody renews it; and the program is attached by a link
+//! Delays are exact to the nanosecond. A hold is an element of a hash map with its expiry, which the
+//! program compares with the clock, so that it ends by itself unless it is renewed; and the program is attached by a link
 //! that ends with this process, or where the kernel has none (before 6.6) by a [filter](super::filter).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
 //! first packet is due, and it takes time to sort what it gets. So packets that are not to wait go past it: it is in a class of
-//! HTB, as delays are, for which the program marks those that wait.
+//! HTB, for which the program marks those that wait.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::filter::{Filters, Refused};
-use super::hold::{Client, Hold, Holds, LINGER, Packets};
-use super::qdisc::DEPARTURES_ID;
+use super::hold::{Client, Hold, Holds, Packets};
+use super::qdisc::CLASS;
 use crate::bpf::{
-    Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
+    self, Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
 };
 
 /// Key: address as IPv6, the client's port and the service's in network order, both 0 for all connections.
@@ -56,12 +56,19 @@ const KEY: i16 = -88;
 /// Others may look at the packet, too.
 const NEXT: i32 = -1;
 /// The priority by which HTB knows what is to wait.
-const WAITS: i32 = DEPARTURES_ID as i32;
+const WAITS: i32 = CLASS as i32;
 const PROTOCOL_TCP: i32 = 6;
 /// What stands for a length of 0, which only segments too long for the field have.
 const LONG: i32 = 65_535;
-/// Elements are renewed when this part of their timeout has passed.
+/// Elements are renewed when this part of their timeout has passed, so that a tick or two may be late,
 const RENEW_AFTER: u32 = 3;
+/// and so many at a time, so that those made together are soon renewed apart from each other,
+const RENEW_AT_ONCE: usize = 4_096;
+/// unless this part has passed. Later they may be gone before they are renewed.
+const RENEW_AT_LATEST: u32 = 2;
+/// The program is taken off the devices when no client has been throttled for so long: it costs every packet, and to put it
+/// back takes no longer than a hold.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Reads bytes that lie `offset` after the beginning of the network header.
 fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwise: crate::bpf::Label) {
@@ -230,72 +237,53 @@ fn clock_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How the program comes to see packets.
-#[derive(Debug)]
-enum Hook {
-    /// By links (Linux 6.6), which end with this process.
-    Link,
-    /// By filters, which somebody has to remove.
-    Filter(Filters),
-}
-
 /// What lets the program see what leaves by a device.
 #[derive(Debug)]
 enum Attached {
-    Link(#[expect(dead_code, reason = "the program sees packets as long as it is open")] OwnedFd),
+    Link(OwnedFd),
     Filter,
-}
-
-/// Why the program does not come to see packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotAttached {
-    /// The kernel has no links at the egress of devices.
-    NoLinks,
-    /// The filter was refused.
-    Filter(Refused),
-    /// What else the kernel says.
-    Other(Errno),
 }
 
 /// The program and its map.
 #[derive(Debug)]
-pub(crate) struct Edt {
+pub(crate) struct Departures {
     map: Map,
     program: Program,
-    hook: Hook,
-    /// Devices that it is to see, each with what attaches it: nothing while nobody is held.
+    /// What attaches the program, and outlives this process; without them links do, which end with it.
+    filters: Option<Filters>,
+    /// Devices that it is to see, each with what attaches it: nothing while no client is throttled.
     devices: Vec<(u32, Option<Attached>)>,
-    /// When somebody was held last.
+    /// When a client was throttled last.
     needed: Option<Instant>,
     /// What the map holds, in the order of clients, and when each was written.
     held: Vec<(Client, Hold, Instant)>,
 }
 
-impl Edt {
+impl Departures {
     /// Loads the program; no packet meets it yet.
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(Sees::Packets, program(&map, ports))?;
-        Ok(Self { map, program, hook: Hook::Link, devices: Vec::new(), needed: None, held: Vec::new() })
+        Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 
-    /// From now on filters attach it, not links.
-    pub(crate) fn use_filters(&mut self) -> Result<&Filters, Errno> {
-        self.devices.clear();
-        self.hook = Hook::Filter(Filters::open()?);
-        match &self.hook {
-            Hook::Filter(filters) => Ok(filters),
-            Hook::Link => Err(Errno::INVAL),
-        }
+    /// Whether the kernel has links to attach the program by, tried on this device.
+    pub(crate) fn has_links(&self, device: u32) -> bool {
+        !matches!(self.program.attach_to_egress(device), Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
-    /// Whether what attaches it ends with this process; else somebody has to remove it.
+    /// Filters attach it from now on, not links.
+    pub(crate) fn use_filters(&mut self, filters: Filters) {
+        self.filters = Some(filters);
+    }
+
+    /// Whether what attaches it ends with this process; else the sentinel has to remove it.
     pub(crate) fn ends_with_process(&self) -> bool {
-        matches!(self.hook, Hook::Link)
+        self.filters.is_none()
     }
 
-    /// Lets it see what leaves by a device, whenever somebody is held.
-    pub(crate) fn attach(&mut self, device: u32) -> Result<(), NotAttached> {
+    /// Lets it see what leaves by a device, whenever a client is throttled.
+    pub(crate) fn attach(&mut self, device: u32) -> Result<(), Refused> {
         // The kernel refuses a program that is there already.
         self.forget(device);
         let attached = self.attached(device)?;
@@ -303,17 +291,10 @@ impl Edt {
         Ok(())
     }
 
-    fn attached(&self, device: u32) -> Result<Attached, NotAttached> {
-        match &self.hook {
-            Hook::Link => match self.program.attach_to_egress(device) {
-                Ok(link) => Ok(Attached::Link(link)),
-                Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(NotAttached::NoLinks),
-                Err(e) => Err(NotAttached::Other(e)),
-            },
-            Hook::Filter(filters) => {
-                let made = filters.attach(device, self.program.descriptor());
-                made.map(|()| Attached::Filter).map_err(NotAttached::Filter)
-            }
+    fn attached(&self, device: u32) -> Result<Attached, Refused> {
+        match &self.filters {
+            None => self.program.attach_to_egress(device).map(Attached::Link).map_err(Refused::Other),
+            Some(filters) => filters.attach(device, self.program.descriptor()).map(|()| Attached::Filter),
         }
     }
 
@@ -322,17 +303,23 @@ impl Edt {
         self.devices.retain(|(known, _)| *known != device);
     }
 
-    /// Makes a filter anew that somebody took from a device; tells whether that was so. Nobody can take a link.
-    pub(crate) fn repair(&mut self, device: u32) -> Result<bool, NotAttached> {
-        let Hook::Filter(filters) = &self.hook else { return Ok(false) };
-        let wanted = self.devices.iter().any(|(known, attached)| *known == device && attached.is_some());
-        if !wanted || filters.is_attached(device).map_err(NotAttached::Other)? {
-            return Ok(false);
+    /// Attaches the program anew where another program took it from a device; tells whether that was so.
+    pub(crate) fn repair(&mut self, device: u32) -> Result<bool, Refused> {
+        let is_attached = |(known, attached): &(u32, Option<Attached>)| match (attached, &self.filters) {
+            (Some(Attached::Link(link)), _) if *known == device => bpf::is_attached(link),
+            (Some(Attached::Filter), Some(filters)) if *known == device => filters.is_attached(device),
+            _ => Ok(true),
+        };
+        for place in 0..self.devices.len() {
+            if !is_attached(&self.devices[place]).map_err(Refused::Other)? {
+                self.devices[place].1 = Some(self.attached(device)?);
+                return Ok(true);
+            }
         }
-        self.attached(device).map(|_| true)
+        Ok(false)
     }
 
-    /// Every packet pays for the program, so that it is attached only when somebody is held, or was until just now.
+    /// Every packet pays for the program, so that it is attached only while a client is throttled, or was until just now.
     fn follow_need(&mut self, now: Instant) -> Result<(), Errno> {
         if !self.held.is_empty() {
             self.needed = Some(now);
@@ -341,7 +328,7 @@ impl Edt {
         if now.saturating_duration_since(needed) >= LINGER {
             for (device, attached) in &mut self.devices {
                 // One that could not be detached is tried again.
-                if let (Some(_), Hook::Filter(filters)) = (&*attached, &self.hook) {
+                if let (Some(_), Some(filters)) = (&*attached, &self.filters) {
                     filters.detach(*device)?;
                 }
                 *attached = None;
@@ -351,36 +338,48 @@ impl Edt {
                 let (device, None) = &self.devices[place] else { continue };
                 match self.attached(*device) {
                     Ok(attached) => self.devices[place].1 = Some(attached),
-                    // Whoever looks after the devices says so.
-                    Err(NotAttached::Other(Errno::NODEV) | NotAttached::Filter(Refused::Other(Errno::NODEV))) => {}
-                    Err(NotAttached::Other(e) | NotAttached::Filter(Refused::Other(e))) => return Err(e),
-                    Err(NotAttached::NoLinks | NotAttached::Filter(_)) => return Err(Errno::OPNOTSUPP),
+                    // The check of the devices says so.
+                    Err(Refused::Other(Errno::NODEV)) => {}
+                    Err(Refused::Other(e)) => return Err(e),
+                    Err(Refused::Missing(_) | Refused::Ingress) => return Err(Errno::OPNOTSUPP),
                 }
             }
         }
         Ok(())
     }
 
-    /// Makes exactly `holds` be in force, each until `timeout` from now. Writes what is different or due for renewal;
-    /// tells whether it wrote anything.
-    pub(crate) fn set(&mut self, now: Instant, holds: &Holds, timeout: Duration) -> Result<bool, Errno> {
+    /// Makes exactly `holds` be in force, none longer than `maximum` and each until `timeout` from now. Writes what is
+    /// different or due for renewal; tells whether it wrote anything.
+    pub(crate) fn set(
+        &mut self,
+        now: Instant,
+        holds: &Holds,
+        maximum: Duration,
+        timeout: Duration,
+    ) -> Result<bool, Errno> {
         let expires_ns = clock_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let mut wanted = Vec::with_capacity(self.held.len());
-        let mut written = false;
+        let (mut written, mut renewed) = (false, 0);
         let mut old = self.held.iter().peekable();
         for (client, hold) in holds.iter() {
+            let hold = Hold { delay: hold.delay.min(maximum), ..*hold };
             while let Some((gone, ..)) = old.next_if(|(held, ..)| held < client) {
                 self.map.remove(&key(gone))?;
                 written = true;
             }
-            let before = old.next_if(|(held, ..)| held == client);
-            let at = before
-                .filter(|(_, held, at)| held == hold && now.saturating_duration_since(*at) < timeout / RENEW_AFTER);
-            if at.is_none() {
-                self.map.update(&key(client), &value(hold, expires_ns))?;
+            let same = old.next_if(|(held, ..)| held == client).filter(|(_, held, _)| *held == hold);
+            let kept = same.map(|(.., at)| *at).filter(|at| {
+                let age = now.saturating_duration_since(*at);
+                let is_due =
+                    age >= timeout / RENEW_AFTER && (renewed < RENEW_AT_ONCE || age >= timeout / RENEW_AT_LATEST);
+                renewed += usize::from(is_due);
+                !is_due
+            });
+            if kept.is_none() {
+                self.map.update(&key(client), &value(&hold, expires_ns))?;
                 written = true;
             }
-            wanted.push((*client, *hold, at.map_or(now, |(.., at)| *at)));
+            wanted.push((*client, hold, kept.unwrap_or(now)));
         }
         for (gone, ..) in old {
             self.map.remove(&key(gone))?;
@@ -398,5 +397,5 @@ impl Edt {
 }
 
 #[cfg(test)]
-#[path = "edt_tests.rs"]
+#[path = "departure_tests.rs"]
 mod tests;

@@ -8,10 +8,12 @@ use crate::apart::{apart, skip};
 const DEPARTURE_AT: usize = DEPARTURE as usize;
 const PRIORITY_AT: usize = PRIORITY as usize;
 const DELAY_NS: u64 = 5_000_000;
+/// Far above what these tests hold by.
+const MAXIMUM: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-fn edt() -> Option<Edt> {
-    match Edt::load(&[3260, 10809], 64) {
+fn loaded() -> Option<Departures> {
+    match Departures::load(&[3260, 10809], 64) {
         Err(Errno::PERM | Errno::NOSYS) => {
             skip("may not load BPF programs");
             None
@@ -56,10 +58,10 @@ enum Fate {
     Held,
 }
 
-fn fate(edt: &Edt, frame: &[u8]) -> Fate {
+fn fate(departures: &Departures, frame: &[u8]) -> Fate {
     let mut context = [0; 192];
     let before = clock_ns();
-    assert_eq!(edt.program.run(frame, &mut context).unwrap(), NEXT);
+    assert_eq!(departures.program.run(frame, &mut context).unwrap(), NEXT);
     let after = clock_ns();
     let departure = u64::from_ne_bytes(context[DEPARTURE_AT..DEPARTURE_AT + 8].try_into().unwrap());
     let priority = i32::from_ne_bytes(context[PRIORITY_AT..PRIORITY_AT + 4].try_into().unwrap());
@@ -80,7 +82,7 @@ fn address(text: &str) -> Client {
 
 #[test]
 fn each_client_waits_as_it_is_to() {
-    let Some(mut edt) = edt() else { return };
+    let Some(mut departures) = loaded() else { return };
     let connection =
         Client::Connection { address: "10.0.0.5".parse().unwrap(), client_port: 40_001, service_port: 3260 };
     let holds: Holds = [
@@ -91,7 +93,7 @@ fn each_client_waits_as_it_is_to() {
     ]
     .into_iter()
     .collect();
-    assert!(edt.set(Instant::now(), &holds, TIMEOUT).unwrap());
+    assert!(departures.set(Instant::now(), &holds, MAXIMUM, TIMEOUT).unwrap());
     for (to, service, client, payload, options, expected) in [
         ("10.0.0.2", 3260, 1, 0, 0, Fate::Held),
         ("10.0.0.2", 10_809, 1, 100, 0, Fate::Held),
@@ -108,43 +110,44 @@ fn each_client_waits_as_it_is_to() {
         ("10.0.0.5", 10_809, 40_001, 1, 0, Fate::Untouched),
         ("10.0.0.6", 3260, 1, 0, 0, Fate::Untouched),
     ] {
-        let found = fate(&edt, &frame(to, service, client, payload, options));
+        let found = fate(&departures, &frame(to, service, client, payload, options));
         assert_eq!(found, expected, "{to} port {client} from {service}, {payload} bytes");
     }
     let mut udp = frame("10.0.0.2", 3260, 1, 0, 0);
     udp[14 + 9] = 17;
-    assert_eq!(fate(&edt, &udp), Fate::Untouched);
+    assert_eq!(fate(&departures, &udp), Fate::Untouched);
     let mut fragment = frame("10.0.0.2", 3260, 1, 0, 0);
     fragment[14 + 7] = 9;
-    assert_eq!(fate(&edt, &fragment), Fate::Untouched);
-    assert!(edt.set(Instant::now(), &Holds::new(), TIMEOUT).unwrap());
-    assert_eq!(fate(&edt, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Untouched);
+    assert_eq!(fate(&departures, &fragment), Fate::Untouched);
+    assert!(departures.set(Instant::now(), &Holds::new(), MAXIMUM, TIMEOUT).unwrap());
+    assert_eq!(fate(&departures, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Untouched);
 }
 
 #[test]
 fn a_departure_that_is_later_already_is_the_one_that_counts() {
-    let Some(mut edt) = edt() else { return };
-    edt.set(Instant::now(), &[(address("10.0.0.2"), hold(Packets::All))].into_iter().collect(), TIMEOUT).unwrap();
+    let Some(mut departures) = loaded() else { return };
+    let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
+    departures.set(Instant::now(), &holds, MAXIMUM, TIMEOUT).unwrap();
     let paced = clock_ns() + 1_000_000_000;
     let mut context = [0; 192];
     context[DEPARTURE_AT..DEPARTURE_AT + 8].copy_from_slice(&paced.to_ne_bytes());
-    edt.program.run(&frame("10.0.0.2", 3260, 1, 0, 0), &mut context).unwrap();
+    departures.program.run(&frame("10.0.0.2", 3260, 1, 0, 0), &mut context).unwrap();
     let departure = u64::from_ne_bytes(context[DEPARTURE_AT..DEPARTURE_AT + 8].try_into().unwrap());
     assert_eq!(departure, paced + DELAY_NS);
 }
 
 #[test]
 fn a_hold_that_nobody_renews_ends_by_itself() {
-    let Some(mut edt) = edt() else { return };
+    let Some(mut departures) = loaded() else { return };
     let holds: Holds = [(address("10.0.0.2"), hold(Packets::All))].into_iter().collect();
     let packet = frame("10.0.0.2", 3260, 1, 0, 0);
     let timeout = Duration::from_millis(300);
     let started = Instant::now();
-    edt.set(started, &holds, timeout).unwrap();
-    assert!(!edt.set(started, &holds, timeout).unwrap(), "nothing to write");
-    assert!(edt.set(started + timeout / 2, &holds, timeout).unwrap(), "renewed");
+    departures.set(started, &holds, MAXIMUM, timeout).unwrap();
+    assert!(!departures.set(started, &holds, MAXIMUM, timeout).unwrap(), "nothing to write");
+    assert!(departures.set(started + timeout / 2, &holds, MAXIMUM, timeout).unwrap(), "renewed");
     let renewed = Instant::now();
-    while fate(&edt, &packet) == Fate::Held {
+    while fate(&departures, &packet) == Fate::Held {
         assert!(renewed.elapsed() < Duration::from_secs(10), "it stays");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -152,10 +155,10 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
 }
 
 /// In a network namespace of the test's own, whose loopback device is down and carries nothing.
-fn in_a_namespace(test: impl FnOnce(Edt) + Send + 'static) {
+fn in_a_namespace(test: impl FnOnce(Departures) + Send + 'static) {
     apart(UnshareFlags::NEWNET, || {
-        if let Some(edt) = edt() {
-            test(edt);
+        if let Some(departures) = loaded() {
+            test(departures);
         }
     });
 }
@@ -163,7 +166,7 @@ fn in_a_namespace(test: impl FnOnce(Edt) + Send + 'static) {
 const LOOPBACK: u32 = 1;
 
 /// While nobody is held the program is there no longer than somebody might be held again.
-fn comes_and_goes(edt: &mut Edt, attached: impl Fn() -> u32) {
+fn comes_and_goes(departures: &mut Departures, attached: impl Fn() -> u32) {
     assert_eq!(attached(), 1);
     let start = Instant::now();
     let at = |s| start + Duration::from_secs(s);
@@ -180,31 +183,35 @@ fn comes_and_goes(edt: &mut Edt, attached: impl Fn() -> u32) {
         (25, Holds::new(), 0),
         (26, one, 1),
     ] {
-        edt.set(at(s), &holds, timeout).unwrap();
+        departures.set(at(s), &holds, MAXIMUM, timeout).unwrap();
         assert_eq!(attached(), expected, "after {s} s");
     }
 }
 
 #[test]
 fn the_program_leaves_the_device_with_its_links() {
-    in_a_namespace(|mut edt| {
-        match edt.attach(LOOPBACK) {
-            Err(NotAttached::NoLinks) => return skip("the kernel has no TCX"),
-            other => other.unwrap(),
+    in_a_namespace(|mut departures| {
+        if !departures.has_links(LOOPBACK) {
+            return skip("the kernel has no TCX");
         }
-        assert!(edt.ends_with_process());
+        departures.attach(LOOPBACK).unwrap();
+        assert!(departures.ends_with_process());
         let attached = || crate::bpf::programs_at_egress(LOOPBACK).unwrap();
-        comes_and_goes(&mut edt, attached);
-        drop(edt);
+        comes_and_goes(&mut departures, attached);
+        assert_eq!(departures.repair(LOOPBACK), Ok(false));
+        let Some((_, Some(Attached::Link(link)))) = departures.devices.first() else { panic!("{departures:?}") };
+        bpf::detach(link).unwrap();
+        assert_eq!((attached(), departures.repair(LOOPBACK), attached()), (0, Ok(true), 1));
+        drop(departures);
         assert_eq!(attached(), 0);
     });
 }
 
 /// Attaches by filters; false where the kernel has none.
-fn with_filters(edt: &mut Edt) -> bool {
-    edt.use_filters().unwrap();
-    match edt.attach(LOOPBACK) {
-        Err(NotAttached::Filter(Refused::Missing(module))) => {
+fn with_filters(departures: &mut Departures) -> bool {
+    departures.use_filters(Filters::open().unwrap());
+    match departures.attach(LOOPBACK) {
+        Err(Refused::Missing(module)) => {
             skip(&format!("the kernel has no {module}"));
             false
         }
@@ -217,14 +224,14 @@ fn with_filters(edt: &mut Edt) -> bool {
 
 #[test]
 fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_whoever_comes_after() {
-    in_a_namespace(|mut edt| {
-        if !with_filters(&mut edt) {
+    in_a_namespace(|mut departures| {
+        if !with_filters(&mut departures) {
             return;
         }
-        assert!(!edt.ends_with_process());
+        assert!(!departures.ends_with_process());
         let filters = Filters::open().unwrap();
-        comes_and_goes(&mut edt, || u32::from(filters.is_attached(LOOPBACK).unwrap()));
-        drop(edt);
+        comes_and_goes(&mut departures, || u32::from(filters.is_attached(LOOPBACK).unwrap()));
+        drop(departures);
         assert!(filters.is_attached(LOOPBACK).unwrap(), "it outlives its process");
         assert!(filters.remove(LOOPBACK, false).unwrap());
         assert!(!filters.is_attached(LOOPBACK).unwrap() && filters.has_clsact(LOOPBACK).unwrap());
@@ -236,18 +243,47 @@ fn a_filter_comes_and_goes_as_a_link_does_and_is_removed_by_whoever_comes_after(
 
 #[test]
 fn a_filter_that_somebody_removed_is_made_again_and_foreign_ones_stay() {
-    in_a_namespace(|mut edt| {
-        if !with_filters(&mut edt) {
+    in_a_namespace(|mut departures| {
+        if !with_filters(&mut departures) {
             return;
         }
-        assert_eq!(edt.repair(LOOPBACK), Ok(false));
+        assert_eq!(departures.repair(LOOPBACK), Ok(false));
         let filters = Filters::open().unwrap();
         assert!(filters.remove(LOOPBACK, true).unwrap());
-        assert_eq!(edt.repair(LOOPBACK), Ok(true));
+        assert_eq!(departures.repair(LOOPBACK), Ok(true));
         assert!(filters.is_attached(LOOPBACK).unwrap());
-        filters.attach_foreign(LOOPBACK, edt.program.descriptor());
-        drop(edt);
+        filters.attach_foreign(LOOPBACK, departures.program.descriptor());
+        drop(departures);
         assert!(filters.remove(LOOPBACK, true).unwrap());
         assert!(filters.has_clsact(LOOPBACK).unwrap(), "somebody else's filter hangs on it");
     });
+}
+
+#[test]
+fn a_hundred_thousand_are_held_and_renewed_bit_by_bit() {
+    const CLIENTS: usize = 100_000;
+    let Ok(mut departures) = Departures::load(&[3260], CLIENTS) else { return skip("may not load BPF programs") };
+    let client =
+        |n: usize| (Client::Address([10, (n >> 16) as u8, (n >> 8) as u8, n as u8].into()), hold(Packets::All));
+    let holds: Holds = (0..CLIENTS).map(client).collect();
+    let start = Instant::now();
+    departures.set(start, &holds, MAXIMUM, TIMEOUT).unwrap();
+    println!("{CLIENTS} clients held in {:?}", start.elapsed());
+    assert_eq!(departures.held(), holds);
+    let renewed = |departures: &mut Departures, after: Duration| {
+        departures.set(start + after, &holds, MAXIMUM, TIMEOUT).unwrap();
+        departures.held.iter().filter(|(.., at)| *at == start + after).count()
+    };
+    assert_eq!(renewed(&mut departures, TIMEOUT / 4), 0);
+    assert_eq!(renewed(&mut departures, TIMEOUT / 3), RENEW_AT_ONCE);
+    assert_eq!(renewed(&mut departures, TIMEOUT / 2), CLIENTS - RENEW_AT_ONCE);
+}
+
+#[test]
+fn no_delay_is_longer_than_the_maximum() {
+    let Some(mut departures) = loaded() else { return };
+    let long = Hold { packets: Packets::All, delay: Duration::from_secs(3600) };
+    let holds = [(address("10.0.0.2"), long)].into_iter().collect();
+    departures.set(Instant::now(), &holds, Duration::from_nanos(DELAY_NS), TIMEOUT).unwrap();
+    assert_eq!(fate(&departures, &frame("10.0.0.2", 3260, 1, 0, 0)), Fate::Held);
 }
