@@ -245,7 +245,7 @@ proptest! {
             text += &to_json(&Line::Confirm { knob: knob.clone(), seen: n.to_string() }).unwrap();
         }
         let cut = cut.min(text.len());
-        let states = parse(Path::new("j"), &text.as_bytes()[..cut]).unwrap();
+        let states = parse(Path::new("j"), &text.as_bytes()[..cut]).unwrap().states;
         if cut >= first_end {
             prop_assert_eq!(&states[&knob].before, &before);
         } else {
