@@ -66,27 +66,24 @@ fn rows_are_marked_by_what_this_host_lacks_for_their_point() {
     };
     let resource = ResourceEntry { name: "vg1".into(), kind: "disk".into(), devices: Vec::new() };
     let map = Map { resources: vec![resource], ..Map::default() };
-    let on = |links: &str, agent: &str, netem, window| {
-        let text = format!("[agent]\ninterfaces = [{links}]\n{agent}[pools.vg1]\nlatency.target = \"9ms\"\n");
+    let on = |links: &str, htb, window| {
+        let text = format!("[agent]\ninterfaces = [{links}]\n[pools.vg1]\nlatency.target = \"9ms\"\n");
         let mut config = Config::parse(&text, "test", Abilities { tracepoints: false }).expect("valid");
-        let findings =
-            vec![finding("netem", netem), finding("receive_window", window), finding("lio", Presence::Missing)];
+        let findings = vec![finding("htb", htb), finding("receive_window", window), finding("lio", Presence::Missing)];
         let host = Preflight { findings, ..Preflight::default() };
         let complain = |key: &[&str], message: String| Document::parse(&text, "test").0.complain(key, message);
         let missing = lacks(&mut config, &host, &map, (&roots, tree.root()), complain);
         let why = missing.iter().map(|missing| missing.why.to_string()).collect::<Vec<_>>();
         (config.enforced.rows[0].here, why)
     };
-    let check = |agent: &str, netem, window| on("\"eth0\"", agent, netem, window);
+    let check = |htb, window| on("\"eth0\"", htb, window);
     let (present, missing, unsuitable) = (Presence::Present, Presence::Missing, Presence::Unsuitable);
-    assert_eq!(check("", present, present), (present, vec![]));
-    assert_eq!(check("", Presence::Loadable, present), (present, vec![]), "a module is loaded when it is needed");
-    let netem = "test:3:8: pools.vg1: netem is missing: seen".to_owned();
-    assert_eq!(check("", missing, present), (missing, vec![netem]));
-    let window = |line| format!("test:{line}:8: pools.vg1: receive_window is unsuitable: seen");
-    assert_eq!(check("", present, unsuitable), (unsuitable, vec![window(3)]));
-    let (_, why) = on("\"eth0\", \"eth1\"", "", present, present);
+    assert_eq!(check(present, present), (present, vec![]));
+    assert_eq!(check(Presence::Loadable, present), (present, vec![]), "a module is loaded when it is needed");
+    let htb = "test:3:8: pools.vg1: htb is missing: seen".to_owned();
+    assert_eq!(check(missing, present), (missing, vec![htb]));
+    let window = "test:3:8: pools.vg1: receive_window is unsuitable: seen".to_owned();
+    assert_eq!(check(present, unsuitable), (unsuitable, vec![window]));
+    let (_, why) = on("\"eth0\", \"eth1\"", present, present);
     assert_eq!(why, ["test:2:1: agent.interfaces: there is no network device eth1"]);
-    // Departure times do without classes.
-    assert_eq!(check("actuator = \"edt\"\n", missing, unsuitable), (unsuitable, vec![window(4)]));
 }
