@@ -62,8 +62,8 @@ impl Agent {
         })
     }
 
-    /// Takes over OSDs, which have threads of their own.
-    pub fn with_osds(&mut self, osds: Arc<Osds>) {
+    /// Adds OSDs, which have threads of their own.
+    pub fn add_osds(&mut self, osds: Arc<Osds>) {
         self.osds = Some(osds);
     }
 

@@ -7,35 +7,7 @@ use evenkeel_control::log::Entry;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An enforcement point: a place where requests are counted and slowed down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Point {
-    /// The queue of `evenkeel serve`.
-    #[default]
-    Queue,
-    /// Packets that a target sends to its clients.
-    Packets,
-    /// `io.max` of control groups.
-    Cgroup,
-    /// Queue lengths of disks that several hosts share.
-    QueueDepth,
-    /// Throttles of a Ceph OSD.
-    Osd,
-}
-
-impl Point {
-    /// Name as shown to people and programs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Queue => "queue",
-            Self::Packets => "packets",
-            Self::Cgroup => "cgroup",
-            Self::QueueDepth => "queue_depth",
-            Self::Osd => "osd",
-        }
-    }
-}
+use crate::config::Enforcement;
 
 /// What a figure counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -95,7 +67,7 @@ pub struct Throttled {
 #[serde(default)]
 pub struct DecisionRecord {
     /// Where it is enforced.
-    pub point: Point,
+    pub point: Enforcement,
     /// The pool.
     pub pool: String,
     /// The tenant that it is about; empty where it is about the pool.

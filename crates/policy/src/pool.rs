@@ -79,11 +79,12 @@ pub struct Tuning {
     pub guarantee: GuaranteeTuning,
 }
 
-/// A place where a policy is enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// An enforcement point: a place where requests are counted and slowed down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
     /// The queue of `evenkeel serve`.
+    #[default]
     Queue,
     /// Departure times of packets to clients of this host's targets.
     Packets,

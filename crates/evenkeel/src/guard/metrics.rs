@@ -8,7 +8,7 @@ use evenkeel_guard::loops::record::{
     At, CgroupState, ClientState, DeviceState, DirectionState, GroupState, OsdState, PacketsState, PoolState,
     QueueDepthState, QueueState, State, VolumeState,
 };
-use evenkeel_policy::decision::Point;
+use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -203,7 +203,8 @@ impl Collector for Snapshot {
         each(encoder, AGENT, &[(Vec::new(), state)])?;
         exchange(encoder, state.exchange.as_ref())?;
         let pools = rows(&Vec::new(), "pool", &state.pools, |pool| &pool.name);
-        let at_packets: Vec<_> = pools.iter().filter(|(_, pool)| pool.point() == Point::Packets).cloned().collect();
+        let at_packets: Vec<_> =
+            pools.iter().filter(|(_, pool)| pool.point() == Enforcement::Packets).cloned().collect();
         each(encoder, POOL, &at_packets)?;
         packets(encoder, &of(state.packets()))?;
         arrays(encoder, &of(state.queue_depths()))?;

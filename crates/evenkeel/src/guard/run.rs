@@ -153,7 +153,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let osds = config.ceph.as_ref();
     let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal()));
     let osds = osds.transpose().context("cannot control OSDs")?;
-    osds.iter().for_each(|osds| agent.with_osds(Arc::clone(osds)));
+    osds.iter().for_each(|osds| agent.add_osds(Arc::clone(osds)));
     let guarded = agent.names();
     let shared = Shared {
         agent,

@@ -12,8 +12,8 @@ use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::throughput::{
     Bandwidth, Controller, Counters, InForce, InvalidConfig, Limit, Rate, SlowDevice, TenantId, TenantSample,
 };
-
-use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
 
 use super::MAX_RECORDS;
@@ -253,7 +253,7 @@ impl Guarantees {
             let Decision { direction, group, limit, measured } = &entry.decision;
             let unit = unit(limit.limit);
             DecisionRecord {
-                point: Point::Cgroup,
+                point: Enforcement::Cgroup,
                 pool: self.name.clone(),
                 tenant: group.tenant.clone(),
                 of: format!("{} {}", group.group, direction.name()),

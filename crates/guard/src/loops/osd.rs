@@ -14,7 +14,8 @@ use evenkeel_control::admission::{Admission, Config, Decision};
 use evenkeel_control::log::{Decided, Log};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::state::ReasonData;
 
 use super::MAX_RECORDS;
@@ -236,7 +237,7 @@ impl Budget {
         log.iter().map(|entry| {
             let Budget(decision) = &entry.decision;
             DecisionRecord {
-                point: Point::Osd,
+                point: Enforcement::Osd,
                 pool: osd.to_owned(),
                 reason: ReasonData::from(&decision.reason).kind,
                 because: decision.reason.to_string(),

@@ -8,8 +8,9 @@
 use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::config::Exchange;
-use evenkeel_policy::decision::{DecisionRecord, Point, Unit, seconds};
+use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
 use evenkeel_policy::state::TenantSlotsState;
 
@@ -236,7 +237,7 @@ impl Array {
             let because = explain::slots(reason, volume.config.latency.is_some());
             let with = if *exchanged { "decided with other hosts" } else { "decided by this host alone" };
             Some(DecisionRecord {
-                point: Point::QueueDepth,
+                point: Enforcement::QueueDepth,
                 pool: self.name.clone(),
                 tenant: volume.name.clone(),
                 reason: reason.name().into(),

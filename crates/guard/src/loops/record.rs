@@ -2,7 +2,8 @@
 //!
 //! Units are last in the names. What does not apply is `null`.
 
-use evenkeel_policy::decision::{Point, Unit};
+use evenkeel_policy::config::Enforcement;
+use evenkeel_policy::decision::Unit;
 use evenkeel_policy::state::{ExchangeState, TenantSlotsState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -96,12 +97,12 @@ at_point!(packets Packets PacketsState, cgroups Cgroup CgroupState, queue_depths
 
 impl PoolState {
     /// The enforcement point.
-    pub const fn point(&self) -> Point {
+    pub const fn point(&self) -> Enforcement {
         match self.at {
-            At::Packets(_) => Point::Packets,
-            At::Cgroup(_) => Point::Cgroup,
-            At::QueueDepth(_) => Point::QueueDepth,
-            At::Osd(_) => Point::Osd,
+            At::Packets(_) => Enforcement::Packets,
+            At::Cgroup(_) => Enforcement::Cgroup,
+            At::QueueDepth(_) => Enforcement::QueueDepth,
+            At::Osd(_) => Enforcement::Osd,
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::discovery::Link;
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
-use evenkeel_policy::config::{Percentile as Figure, Throttle};
-use evenkeel_policy::decision::{DecisionRecord, Point, Throttled, Unit, seconds};
+use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
+use evenkeel_policy::decision::{DecisionRecord, Throttled, Unit, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
 /// What to do when no delay of packets has an effect.
@@ -410,7 +410,7 @@ impl Guarded {
             because: explain::throttled(reason),
         };
         DecisionRecord {
-            point: Point::Packets,
+            point: Enforcement::Packets,
             pool: self.name.clone(),
             reason: reason.name().to_owned(),
             because: also.map_or_else(|| because.clone(), |also| format!("{because}; {also}")),
