@@ -287,12 +287,12 @@ fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     let without = load(disks, SETTLE_SECONDS[0], stage.load_seconds)?;
     let agent = one_for_both(stage, disks)?;
     let with = load(disks, SETTLE_SECONDS[1], stage.load_seconds)?;
-    let (during, state) = (lengths()?, agent.state()?["arrays"][0].take());
+    let (during, state) = (lengths()?, agent.state()?["pools"][0].take());
     let why = agent.ask(&["why", "san"])?;
     agent.stop()?;
     let after = lengths()?;
     let detail = judge(figures, &without, &with, &before, &during, &[state])?;
-    ensure!(why.contains("backup of san"), "guard why said {why}");
+    ensure!(why.contains("san backup"), "guard why said {why}");
     ensure!(after == before, "after the agent's end queues are {after:?}: {detail}");
     Ok(detail)
 }
