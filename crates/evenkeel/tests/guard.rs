@@ -142,6 +142,36 @@ fn a_dry_run_decides_answers_and_stops() {
     agent.stop();
 }
 
+#[test]
+fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
+    let file = File::new("reload", GOAL);
+    let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
+    let target = || {
+        let state: Value = serde_json::from_slice(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
+        state["pools"][0]["target_ms"].as_f64()
+    };
+    let until = |wanted: f64| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while target() != Some(wanted) {
+            assert!(Instant::now() < deadline, "{:?} instead of {wanted}", target());
+        }
+    };
+    let reload = |policy: &str| {
+        std::fs::write(file.path(), policy).expect("written");
+        let pid = rustix::process::Pid::from_raw(agent.child.id() as i32).expect("it runs");
+        rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("sent");
+    };
+    until(15.0);
+    reload(&GOAL.replace("15ms", "25ms"));
+    until(25.0);
+    // Neither a fault nor what takes a restart changes anything; the next good one does.
+    reload("[pools.nothing-served]\nlatency.target = 1\n");
+    reload(&GOAL.replace("15ms", "5ms").replace("20ms", "50ms"));
+    reload(&GOAL.replace("15ms", "35ms"));
+    until(35.0);
+    agent.stop();
+}
+
 /// Its threads sleep until the next question or search, which is an hour away; a stop wakes them up.
 #[test]
 fn an_agent_for_osds_alone_makes_no_map_and_stops() {

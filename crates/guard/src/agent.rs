@@ -62,6 +62,41 @@ impl Agent {
         })
     }
 
+    /// Takes a newer policy, without a gap: what is in force stays until the newer policy sets something else, and is put back
+    /// where it sets nothing. What was learned stays where nothing differs. OSDs have a policy of their own.
+    ///
+    /// # Errors
+    /// What is missing, and what to do about it; nothing is changed then.
+    pub fn reload(
+        &mut self,
+        config: &Config,
+        (roots, cgroups): (&Roots, &Path),
+        journal: Option<&mut Journal>,
+    ) -> Result<Errors, Unable> {
+        let mut new = Self::open(config, roots, cgroups)?;
+        self.packets.reload(config).map_err(|problem| Unable::Setting { name: "*".to_owned(), problem })?;
+        let mut ended = (Vec::new(), Vec::new());
+        for old in std::mem::take(&mut self.cgroups) {
+            match new.cgroups.iter_mut().find(|new| new.name() == old.name()) {
+                Some(new) => ended.0.extend(new.succeed(old)),
+                None => ended.0.push(old),
+            }
+        }
+        for old in std::mem::take(&mut self.queue_depths) {
+            match new.queue_depths.iter_mut().find(|new| new.name() == old.name()) {
+                Some(new) => new.succeed(old),
+                None => ended.1.push(old),
+            }
+        }
+        (self.cgroups, self.queue_depths) = (new.cgroups, new.queue_depths);
+        let mut errors = Errors::default();
+        if let Some(journal) = journal {
+            ended.0.into_iter().for_each(|old| old.end(journal, &mut errors));
+            ended.1.into_iter().for_each(|old| old.end(journal, &mut errors));
+        }
+        Ok(errors)
+    }
+
     /// Adds OSDs, which have threads of their own.
     pub fn add_osds(&mut self, osds: Arc<Osds>) {
         self.osds = Some(osds);

@@ -3,7 +3,7 @@
 //! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[exchange]`. What the policy
 //! asks of this host is lowered to the settings of the loops: each pool has the enforcement points that apply to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{
-    DEFAULT_POOL, Elsewhere, Exchange, Files, Http, Latency, Match, Pool, Status, Tenant, Terms, Throttle,
+    DEFAULT_POOL, Elsewhere, Exchange, Files, Http, Latency, Match, Percentile, Pool, Status, Tenant, Terms, Throttle,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
@@ -251,6 +251,38 @@ impl Config {
     /// Whether devices and their clients have to be watched: whether there is anything to enforce besides OSDs.
     pub fn watches_devices(&self) -> bool {
         !(self.resources.is_empty() && self.hybrids.is_empty() && self.arrays.is_empty())
+    }
+
+    /// What of a newer configuration takes a restart: keys of this host, and parts of the loop that are not there.
+    pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
+        let values = |config: &Self| serde_json::to_value(&config.agent).unwrap_or_default();
+        let (old, new) = (values(self), values(newer));
+        let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|values| values.keys());
+        let keys: BTreeSet<&String> = keys.filter(|key| old.get(key) != new.get(key)).collect();
+        let mut changed: Vec<String> = keys.into_iter().map(|key| format!("agent.{key}")).collect();
+        changed.extend((self.exchange != newer.exchange).then(|| "exchange".to_owned()));
+        changed.extend((self.ceph != newer.ceph).then(|| "pools with osd: devices".to_owned()));
+        let begins = |of: fn(&Self) -> bool| !of(self) && of(newer);
+        changed.extend(begins(Self::watches_devices).then(|| "the first pool with devices".to_owned()));
+        changed.extend(begins(|config| !config.arrays.is_empty()).then(|| "the first pool with slots".to_owned()));
+        changed.extend(begins(|config| !config.resources.is_empty()).then(|| "the first latency target".to_owned()));
+        let percentile =
+            |config: &Self| config.resources.values().any(|pool| pool.latency.percentile != Percentile::Mean);
+        if (percentile(self) || percentile(newer)) && self.resources.keys().ne(newer.resources.keys()) {
+            changed.push("pools beside a latency target for a percentile".to_owned());
+        }
+        changed
+    }
+
+    /// The pools that differ in a newer configuration.
+    pub fn changed_pools(&self, newer: &Self) -> Vec<String> {
+        fn differ<T: PartialEq>(old: &BTreeMap<String, T>, new: &BTreeMap<String, T>) -> BTreeSet<String> {
+            old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
+        }
+        let mut changed = differ(&self.resources, &newer.resources);
+        changed.extend(differ(&self.hybrids, &newer.hybrids));
+        changed.extend(differ(&self.arrays, &newer.arrays));
+        changed.into_iter().collect()
     }
 
     /// How often is measured and decided: OSDs have an interval of their own.

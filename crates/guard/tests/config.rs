@@ -456,3 +456,17 @@ fn every_page_shows_configurations_that_a_program_takes() {
     }
     assert!(checked >= 12, "{checked}");
 }
+
+#[test]
+fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
+    let read = |text: &str| Config::parse(text, "page", Abilities { tracepoints: true }).unwrap();
+    let pool = "[pools.vg]\nlatency.target = \"15ms\"\n";
+    let old = read(pool);
+    let new = read(&format!("{pool}tuning.method = \"pid\"\n[pools.other]\nlatency.target = \"9ms\"\n"));
+    assert_eq!((old.needs_restart(&new), old.changed_pools(&new)), (vec![], vec!["other".into(), "vg".into()]));
+    assert!(old.changed_pools(&old).is_empty());
+    let beyond = read(&format!("[agent]\ninterval = \"50ms\"\njournal = \"/tmp/j\"\n{pool}"));
+    assert_eq!(old.needs_restart(&beyond), ["agent.interval", "agent.journal"]);
+    let arrays = read(&format!("{pool}[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:sda\"]\n"));
+    assert_eq!(old.needs_restart(&arrays), ["the first pool with slots"]);
+}

@@ -41,8 +41,8 @@ const IDLE_EVERY: Duration = Duration::from_secs(1);
 const OLD_MAP: u32 = 3;
 
 const AFTER_HELP: &str = "\
-Signals: HUP reads the certificates of the status address again (bad ones change nothing), and nothing else; TERM and INT \
-stop, and put everything back that was changed. So does the sentinel, should the agent be killed.";
+Signals: HUP reads the policy and the certificates of the status address again (bad ones change nothing; what takes a restart is \
+named); TERM and INT stop, and put everything back that was changed. So does the sentinel, should the agent be killed.";
 
 /// Options of `evenkeel guard run`.
 #[derive(clap::Args)]
@@ -60,6 +60,7 @@ pub(crate) struct Args {
 /// What the loop and the API share.
 pub(super) struct Shared {
     pub(super) agent: Agent,
+    config: Config,
     exchange: Option<Arc<evenkeel_cluster::Handle>>,
     acting: bool,
     acting_reason: String,
@@ -157,6 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let guarded = agent.names();
     let shared = Shared {
         agent,
+        config: config.clone(),
         exchange: None,
         acting: actor.is_acting(),
         acting_reason: actor.explain(),
@@ -178,7 +180,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
     let pace = Paced::default();
-    let reload = crate::serve::reload_on_demand(move |_| pace.run((), || certificates.renew()))?;
+    let configured = Arc::new(Mutex::new(config.configured()));
+    let (newer, policies) = channel();
+    let (path, running, ticking) = (args.config.clone(), Arc::clone(&shared), thread::current());
+    let reload = crate::serve::reload_on_demand(move |_| {
+        pace.run((), || {
+            certificates.renew();
+            if let Some(config) = reread(&path, &running) {
+                let _ = newer.send(config);
+                ticking.unpark();
+            }
+        });
+    })?;
     thread::Builder::new().name("evenkeel-signal".into()).spawn(move || {
         for info in received.forever() {
             let (signal, sender) = (info.si_signo, signals::sender(&info));
@@ -196,7 +209,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (found, maps) = channel();
     let (_alive, ended) = channel::<()>();
     if watches {
-        let (configured, every) = (config.configured(), config.agent.discover_every.into());
+        let (configured, every) = (Arc::clone(&configured), config.agent.discover_every.into());
         thread::Builder::new()
             .name("evenkeel-discover".into())
             .spawn(move || discover(&configured, every, &found, &ended))?;
@@ -211,7 +224,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     systemd::notify(Condition::Ready);
     let mut sensors = Sensors { diskstats: diskstats.as_mut(), read_times: read_times.as_mut() };
     let interval = if watches { config.agent.interval.into() } else { IDLE_EVERY };
-    keep(interval, started, &shared, &mut sensors, &mut actor, &maps, &stop);
+    let news = News { maps, policies, configured };
+    keep(interval, started, &shared, &mut sensors, &mut actor, &news, &stop);
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
     if let Some(exchange) = exchange {
@@ -221,6 +235,48 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         osds.stop();
     }
     actor.stop()
+}
+
+/// The policy in the file, if it differs from the one that is enforced and can be taken; the log says what is not.
+fn reread(path: &Path, running: &Mutex<Shared>) -> Option<Config> {
+    let (config, doubts) = match super::read(path) {
+        Ok(read) => read,
+        Err(error) => {
+            tracing::error!("reload refused, nothing was changed: {error:#}");
+            return None;
+        }
+    };
+    let running = lock(running).config.clone();
+    let fixed = running.needs_restart(&config);
+    if !fixed.is_empty() {
+        tracing::error!("reload refused, nothing was changed: a restart is needed for {}", fixed.join(", "));
+        return None;
+    }
+    doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
+    (running != config).then_some(config)
+}
+
+/// Puts a newer policy in force.
+fn take_policy(shared: &mut Shared, config: &Config, actor: &mut Actor, configured: &Mutex<Configured>) {
+    let changed = shared.config.changed_pools(config);
+    let at = (&Roots::default(), Path::new(cgroup::ROOT));
+    match shared.agent.reload(config, at, actor.journal().as_deref_mut()) {
+        Ok(errors) => {
+            *configured.lock().unwrap_or_else(PoisonError::into_inner) = config.configured();
+            shared.config.clone_from(config);
+            tracing::info!("reloaded: pools {} changed", changed.join(", "));
+            errors.0.into_iter().for_each(|error| shared.failed(&error.into()));
+        }
+        Err(error) => tracing::error!("reload refused, nothing was changed: {error}"),
+    }
+}
+
+/// What other threads find out for the loop.
+struct News {
+    maps: Receiver<Map>,
+    policies: Receiver<Config>,
+    /// Devices that the newest policy names, for discovery.
+    configured: Arc<Mutex<Configured>>,
 }
 
 /// Has the slots of arrays decided together with other hosts, where there are any.
@@ -280,7 +336,7 @@ fn keep(
     shared: &Mutex<Shared>,
     sensors: &mut Sensors<'_>,
     actor: &mut Actor,
-    maps: &Receiver<Map>,
+    news: &News,
     stop: &AtomicBool,
 ) {
     let mut due = Instant::now() + interval;
@@ -308,7 +364,10 @@ fn keep(
         shared.late_ticks += u64::from(late);
         let at = evenkeel_control::Instant::ZERO + now.duration_since(started).into();
         let mut timed = Ok(());
-        match maps.try_recv() {
+        while let Ok(config) = news.policies.try_recv() {
+            take_policy(&mut shared, &config, actor, &news.configured);
+        }
+        match news.maps.try_recv() {
             Ok(map) => {
                 shared.agent.follow(map);
                 shared.map_at = now;
@@ -348,9 +407,10 @@ fn segments(snmp: &mut Source) -> Option<Segments> {
 }
 
 /// Looks around again and again, away from the loop: a large machine takes its time.
-fn discover(configured: &Configured, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
+fn discover(configured: &Mutex<Configured>, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-        if found.send(survey(configured)).is_err() {
+        let named = configured.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if found.send(survey(&named)).is_err() {
             return;
         }
     }

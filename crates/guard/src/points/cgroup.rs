@@ -1,15 +1,17 @@
 //! Control groups and their files: groups found and read, limits written.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::throughput::{InvalidConfig, TenantId};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::decision::DecisionRecord;
 
-use super::{Error, Tick};
+use super::{Error, Errors, Tick};
 use crate::actuator::io_max::{self, Change, IoMax};
 use crate::config::{Config, HybridConfig};
 use crate::discovery::Roots;
+use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
 use crate::loops::record::{At, CacheState, CgroupState, PoolState};
@@ -69,6 +71,8 @@ pub struct Cgroup {
     due: Due,
     find_due: Due,
     groups: Vec<Group>,
+    /// Rows that an earlier policy set, by group, until the groups of this one are found.
+    inherited: BTreeMap<String, IoMax>,
     found: Vec<Found>,
     cache: Option<CacheState>,
     notes: Vec<String>,
@@ -107,6 +111,7 @@ impl Cgroup {
             due: Due::default(),
             find_due: Due::default(),
             groups: Vec::new(),
+            inherited: BTreeMap::new(),
             found: Vec::new(),
             cache: None,
             notes: Vec::new(),
@@ -117,6 +122,31 @@ impl Cgroup {
     /// Its name in the configuration.
     pub fn name(&self) -> &str {
         self.mind.name()
+    }
+
+    /// Takes the place of the point of an earlier policy: what that has learned where nothing differs, its limits where the
+    /// device is the same. They stay in force until this one sets its own, and are put back where it sets none. Answers with
+    /// the old one where the device is another.
+    #[must_use]
+    pub fn succeed(&mut self, old: Self) -> Option<Self> {
+        let number = |point: &Self| point.device.as_ref().map(|device| device.made().device);
+        if old.mind.config() == self.mind.config() {
+            *self = old;
+        } else if number(self) == number(&old) {
+            let groups = old.groups.into_iter().map(|group| (group.name, group.row));
+            self.inherited = groups.chain(old.inherited).collect();
+        } else {
+            return Some(old);
+        }
+        None
+    }
+
+    /// Puts back what it has set; nothing of it is enforced any more.
+    pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
+        let rows = self.groups.into_iter().map(|group| group.row).chain(self.inherited.into_values());
+        for row in rows {
+            errors.take(row.restore(journal));
+        }
     }
 
     /// Whether its device is not on this host.
@@ -133,6 +163,11 @@ impl Cgroup {
         if self.due.is_over(now, self.mind.config().interval()) {
             self.notes.clear();
             self.follow(&device, tick);
+            for (_, row) in std::mem::take(&mut self.inherited) {
+                if let Some(journal) = tick.journal.as_deref_mut() {
+                    tick.errors.take(row.restore(journal));
+                }
+            }
             let slow = tick.errors.take(device.slow_device());
             self.measure(&device, tick);
             self.mind.tick(now, slow, &self.found);
@@ -196,7 +231,8 @@ impl Cgroup {
         };
         match self.mind.join(tenant, &name) {
             Ok(Some(id)) => {
-                let row = IoMax::new(&folder, device.made().device);
+                let inherited = self.inherited.remove(&name);
+                let row = inherited.unwrap_or_else(|| IoMax::new(&folder, device.made().device));
                 let at = self.groups.partition_point(|known| known.name < name);
                 self.groups.insert(at, Group { id, name, stat, row });
             }

@@ -53,10 +53,13 @@ impl Host {
     }
 
     fn agent(&self) -> Agent {
-        let text = "[pools.pool]\ndevices = [\"no-hybrid\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n\
-                    [tenants.db]\nmatch = [\"cgroup:slice/db-*\"]\nguarantee.read = { bytes_per_s = \"10MB\" }\n";
-        let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
-        Agent::open(&config, &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
+        Agent::open(&config(GUARANTEE), &Roots::under(&self.root), &self.root.join("cgroup")).unwrap()
+    }
+
+    fn reload(&mut self, agent: &mut Agent, policy: &str) {
+        let at = (&Roots::under(&self.root), &*self.root.join("cgroup"));
+        let errors = agent.reload(&config(policy), at, Some(&mut self.journal)).unwrap();
+        assert!(errors.0.is_empty(), "{errors:?}");
     }
 
     fn tick(&mut self, agent: &mut Agent, second: u64) {
@@ -73,6 +76,13 @@ impl Drop for Host {
 
 fn at(second: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(second)
+}
+
+const GUARANTEE: &str = "[tenants.db]\nmatch = [\"cgroup:slice/db-*\"]\nguarantee.read = { bytes_per_s = \"10MB\" }\n";
+
+fn config(tenants: &str) -> Config {
+    let pool = "[pools.pool]\ndevices = [\"no-hybrid\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n";
+    Config::parse(&format!("{pool}{tenants}"), "test", Abilities { tracepoints: false }).unwrap()
 }
 
 fn state(agent: &Agent) -> CgroupState {
@@ -178,6 +188,35 @@ fn an_odd_file_of_one_group_is_told_and_hurts_no_other() {
     }
     assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
     assert!(state(&agent).groups[1].read.as_ref().unwrap().limit > 10e6);
+}
+
+#[test]
+fn a_newer_policy_takes_over_without_a_gap() {
+    let mut host = Host::new("reload");
+    let mut agent = host.agent();
+    host.group("slice/db-1");
+    host.group("slice/db-2");
+    host.tick(&mut agent, 0);
+    let other = "[tenants.db]\nmatch = [\"cgroup:slice/db-1\"]\nguarantee.read = { bytes_per_s = \"20MB\" }\n";
+    host.reload(&mut agent, other);
+    assert_eq!((host.io_max("slice/db-1"), host.io_max("slice/db-2")), (GUARANTEED.into(), GUARANTEED.into()));
+    host.tick(&mut agent, 1);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED.replace("10000000", "20000000"));
+    let free = "4095:1 rbps=max wbps=max riops=max wiops=max";
+    assert_eq!(host.io_max("slice/db-2"), free, "its tenant has no guarantee any more");
+    // A policy that cannot be used changes nothing.
+    std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu\n").unwrap();
+    let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
+    assert!(agent.reload(&config(GUARANTEE), at, Some(&mut host.journal)).is_err());
+    host.tick(&mut agent, 2);
+    assert_eq!(state(&agent).groups.len(), 1);
+    std::fs::write(host.root.join("cgroup/cgroup.controllers"), "io\n").unwrap();
+    // The pool is gone.
+    let nothing = Config::parse("", "test", Abilities { tracepoints: false }).unwrap();
+    let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
+    assert!(agent.reload(&nothing, at, Some(&mut host.journal)).unwrap().0.is_empty());
+    assert_eq!((host.io_max("slice/db-1").as_str(), agent.names()), (free, Vec::new()));
+    assert!(host.journal.is_clear());
 }
 
 #[test]

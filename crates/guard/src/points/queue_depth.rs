@@ -5,10 +5,11 @@ use evenkeel_control::slots::{InvalidConfig, Summary};
 use evenkeel_policy::config::Exchange;
 use evenkeel_policy::decision::DecisionRecord;
 
-use super::Tick;
+use super::{Errors, Tick};
 use crate::actuator::QueueLength;
 use crate::config::ArrayConfig;
 use crate::discovery::Roots;
+use crate::journal::Journal;
 use crate::loops::meter::Places;
 use crate::loops::queue_depth::Array;
 use crate::loops::record::{At, PoolState, QueueState};
@@ -29,6 +30,8 @@ pub struct QueueDepth {
     array: Array,
     roots: Roots,
     volumes: Vec<Vec<Path>>,
+    /// Queues that an earlier policy set, until those of this one are found.
+    inherited: Vec<Path>,
     notes: Vec<String>,
     begun: bool,
     ticked_at: Instant,
@@ -44,6 +47,7 @@ impl QueueDepth {
             array: Array::new(name, config, exchange)?,
             roots: roots.clone(),
             volumes: config.volumes.values().map(|_| Vec::new()).collect(),
+            inherited: Vec::new(),
             notes: Vec::new(),
             begun: false,
             ticked_at: Instant::ZERO,
@@ -53,6 +57,24 @@ impl QueueDepth {
     /// Its name in the configuration.
     pub fn name(&self) -> &str {
         self.array.name()
+    }
+
+    /// Takes the place of the point of an earlier policy: what that has learned where nothing differs, its queues in any case.
+    /// They stay as they are until this one sets its own, and are put back where it sets none.
+    pub fn succeed(&mut self, old: Self) {
+        if old.array.config() == self.array.config() {
+            *self = old;
+        } else {
+            self.inherited = old.volumes.into_iter().flatten().chain(old.inherited).collect();
+        }
+    }
+
+    /// Puts back what it has set; nothing of it is enforced any more.
+    pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
+        let paths = self.volumes.into_iter().flatten().chain(self.inherited);
+        for path in paths {
+            errors.take(path.length.forget(journal));
+        }
     }
 
     /// Measures; once a period it looks for queues, and sets their lengths if there is a journal. Call it at every tick, after
@@ -109,7 +131,9 @@ impl QueueDepth {
             }
             for queue in found {
                 if !paths.iter().any(|path| *path.length.queue() == queue) {
-                    paths.push(Path { length: QueueLength::new(queue), number: None });
+                    let known = self.inherited.iter().position(|path| *path.length.queue() == queue);
+                    let known = known.map(|at| self.inherited.swap_remove(at));
+                    paths.push(known.unwrap_or_else(|| Path { length: QueueLength::new(queue), number: None }));
                 }
             }
             for path in paths.iter_mut() {
@@ -125,6 +149,11 @@ impl QueueDepth {
                 }
             }
             self.notes.extend(coarse(name, paths));
+        }
+        for path in self.inherited.drain(..) {
+            if let Some(journal) = tick.journal.as_deref_mut() {
+                tick.errors.take(path.length.forget(journal));
+            }
         }
     }
 

@@ -205,3 +205,23 @@ fn a_device_that_comes_late_or_goes_is_followed() {
     // Its setting was put back when its disk was forgotten.
     assert_eq!(host.depth("no-backup"), 64.0);
 }
+
+#[test]
+fn a_newer_policy_keeps_the_queues_and_puts_back_those_it_does_not_name() {
+    let mut host = Host::new("reload", &DISKS, CONFIG);
+    host.seconds(20, true);
+    let short = host.depth("no-backup");
+    assert!(short < 16.0);
+    let reload = |host: &mut Host, policy: &str| {
+        let config = Config::parse(policy, "test", Abilities { tracepoints: false }).unwrap();
+        let at = (&Roots::under(&host.root), std::path::Path::new("none"));
+        assert!(host.agent.reload(&config, at, Some(&mut host.journal)).unwrap().0.is_empty());
+    };
+    reload(&mut host, &CONFIG.replace("20ms", "25ms"));
+    assert_eq!(host.depth("no-backup"), short);
+    host.seconds(20, true);
+    assert!(host.depth("no-backup") < 32.0 && host.latency_ms(DATABASE) < 25.0, "{:?}", host.state());
+    assert_eq!(host.volume(0).queues[0].before, Some(64), "not what the policy before had set");
+    reload(&mut host, "");
+    assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+}

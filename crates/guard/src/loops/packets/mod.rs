@@ -89,11 +89,38 @@ impl Packets {
         })
     }
 
+    /// Takes a newer policy. Pools of which nothing but the target differs keep what they have learned, and who waits waits on;
+    /// the others begin anew with the same clients. Settings of the agent stay.
+    ///
+    /// # Errors
+    /// A setting that the controllers refuse; nothing is changed then.
+    pub fn reload(&mut self, config: &Config) -> Result<(), InvalidConfig> {
+        let records = (MAX_RECORDS / config.resources.len().max(1)).max(MIN_RECORDS);
+        let pools = config.resources.iter().map(|(name, pool)| Guarded::new(name, pool, config, records));
+        let mut pools: Vec<Guarded> = pools.collect::<Result<_, _>>()?;
+        for old in std::mem::take(&mut self.pools) {
+            let Some(new) = pools.iter_mut().find(|new| new.name() == old.name()) else { continue };
+            let mut old = old;
+            if config.resources.get(new.name()).is_some_and(|config| old.adopt(config)) {
+                *new = old;
+            }
+        }
+        (self.pools, self.config) = (pools, config.clone());
+        let map = std::mem::take(&mut self.map);
+        self.follow_anew(map);
+        Ok(())
+    }
+
     /// Takes over who reaches what. Controllers keep what they have learned; nobody is held before the next tick.
     pub fn follow(&mut self, map: Map) {
-        let before = std::mem::replace(&mut self.map, map);
+        let before = std::mem::take(&mut self.map);
+        self.absent.follow(self.ticked_at, before, &map);
+        self.follow_anew(map);
+    }
+
+    fn follow_anew(&mut self, map: Map) {
+        self.map = map;
         let map = &self.map;
-        self.absent.follow(self.ticked_at, before, map);
         let ambiguous = map.ambiguous();
         let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
         let mut of_ambiguous = Vec::new();

@@ -146,6 +146,18 @@ impl Guarded {
         })
     }
 
+    /// Takes the settings of a newer policy where its target is all that differs, and keeps what it has learned; whether it
+    /// did.
+    pub(super) fn adopt(&mut self, config: &ResourceConfig) -> bool {
+        let mut same = config.clone();
+        same.latency.target = self.config.latency.target;
+        let adopted = same == self.config && self.controller.set_goal(config.latency.target.into()).is_ok();
+        if adopted {
+            self.config = config.clone();
+        }
+        adopted
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }

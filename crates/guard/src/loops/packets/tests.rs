@@ -395,3 +395,24 @@ fn on_a_shared_device_the_targets_counters_tell_who_moves_how_much() {
     count(&mut agent);
     assert!(run(&mut agent, 2).iter().all(|(load, estimated)| *estimated && (load - 10.0 / 3.0).abs() < 1e-9));
 }
+
+#[test]
+fn another_target_is_taken_without_releasing_who_waits() {
+    let mut agent = agent(CONFIG, four_clients());
+    let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
+    plant.run(&mut agent, 0, 200);
+    let throttled = agent.packets.holds().clone();
+    assert_eq!(throttled.len(), 2);
+    let reload = |agent: &mut Agent, text: &str| {
+        let at = (&Roots::under(Path::new("none")), Path::new("none"));
+        assert!(agent.reload(&config(text), at, None).expect("valid").0.is_empty());
+    };
+    reload(&mut agent, &CONFIG.replace("15ms", "20ms"));
+    plant.run(&mut agent, 200, 1);
+    assert_eq!(agent.packets.holds().len(), 2, "what was learned stays");
+    let mean = plant.run(&mut agent, 201, 300);
+    assert!((15.0..22.0).contains(&mean), "{mean}");
+    assert_eq!(state(&agent, 0).target_ms, 20.0);
+    reload(&mut agent, "");
+    assert!(agent.packets.holds().is_empty() && agent.names().is_empty());
+}
