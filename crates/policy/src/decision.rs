@@ -4,6 +4,7 @@ use std::fmt;
 
 use evenkeel_control::Instant;
 use evenkeel_control::log::Entry;
+use evenkeel_control::throughput::Rate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,15 @@ pub enum Unit {
     Slots,
     /// Bytes in flight.
     Bytes,
+}
+
+impl From<Rate> for Unit {
+    fn from(rate: Rate) -> Self {
+        match rate {
+            Rate::BytesPerS(_) => Self::BytesPerS,
+            Rate::RequestsPerS(_) => Self::RequestsPerS,
+        }
+    }
 }
 
 impl Unit {

@@ -10,6 +10,7 @@ use evenkeel_control::response::{self, ClientReason};
 use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
 
+use crate::decision::Unit;
 use crate::effective::Precedence;
 use crate::tenant::Percentile;
 
@@ -91,12 +92,7 @@ pub fn throttled(reason: &ClientReason) -> String {
 
 /// A rate as people read it.
 pub fn rate(unit: Rate, value: f64) -> String {
-    match unit {
-        _ if !value.is_finite() => "no limit".into(),
-        Rate::BytesPerS(_) if value >= 1e5 => format!("{:.1} MB/s", value / 1e6),
-        Rate::BytesPerS(_) => format!("{value:.0} B/s"),
-        Rate::RequestsPerS(_) => format!("{value:.0} requests/s"),
-    }
+    if value.is_finite() { Unit::from(unit).text(value) } else { "no limit".into() }
 }
 
 /// Why the limit that keeps a throughput guarantee is what it is. `binding`: what limited a tenant of a pool in the last

@@ -172,10 +172,7 @@ pub fn state(view: &View<'_>, of: [&str; 2], at: impl Fn(evenkeel_control::Insta
             reason: limit.reason.name().into(),
             because: explain::guarantee(limit, Some(*binding)),
             set: Some(limit.limit.value() as f64),
-            set_in: match limit.limit {
-                Rate::BytesPerS(_) => Unit::BytesPerS,
-                Rate::RequestsPerS(_) => Unit::RequestsPerS,
-            },
+            set_in: Unit::from(limit.limit),
             ..DecisionRecord::of(entry, &at)
         }
     };

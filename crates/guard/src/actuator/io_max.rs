@@ -165,7 +165,7 @@ impl IoMax {
     }
 }
 
-/// Sets rows, each with what its group is to have; a limit that is `None` stays as it is. Compares first, with what the last
+/// Sets rows, each with what its group is to have; a limit that is `None` is as it was before us. Compares first, with what the last
 /// [`IoMax::look`] found if that was not used yet; what was there before goes to the journal in one piece, before anything is
 /// written.
 ///
@@ -184,14 +184,15 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             Err(error) => Err(error),
             Ok(None) => Ok(Change::Gone),
             Ok(Some(found)) if row.foreign => Ok(Change::Foreign(found)),
-            Ok(Some(found)) if found == wanted.over(found) => {
+            // What this policy says nothing about is as it was before us, also after a policy that did.
+            Ok(Some(found)) if found == wanted.over(row.before.unwrap_or(found)) => {
                 row.before.get_or_insert(found);
                 row.ours = Some(found);
                 Ok(Change::Same)
             }
             Ok(Some(found)) => {
-                *wanted = wanted.over(found);
                 let before = *row.before.get_or_insert(found);
+                *wanted = wanted.over(before);
                 intended.push((row.knob(), Some(before.to_string()), Some(wanted.to_string())));
                 Ok(Change::Made)
             }

@@ -251,7 +251,7 @@ impl Guarantees {
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().map(|entry| {
             let Decision { direction, group, limit, measured } = &entry.decision;
-            let unit = unit(limit.limit);
+            let unit = Unit::from(limit.limit);
             DecisionRecord {
                 point: Enforcement::Cgroup,
                 pool: self.name.clone(),
@@ -266,13 +266,6 @@ impl Guarantees {
                 ..DecisionRecord::of(entry, seconds)
             }
         })
-    }
-}
-
-const fn unit(rate: Rate) -> Unit {
-    match rate {
-        Rate::BytesPerS(_) => Unit::BytesPerS,
-        Rate::RequestsPerS(_) => Unit::RequestsPerS,
     }
 }
 
@@ -332,7 +325,7 @@ impl Tenant {
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
             let measured = self.measured(direction, limit.limit);
             Some(DirectionState {
-                unit: unit(limit.limit),
+                unit: Unit::from(limit.limit),
                 guaranteed: goal.guaranteed.value() as f64,
                 measured,
                 miss_rate,

@@ -149,11 +149,6 @@ impl Cgroup {
         }
     }
 
-    /// Whether its device is not on this host.
-    pub fn is_absent(&self) -> bool {
-        self.device.is_none()
-    }
-
     /// Measures, decides and acts if its period is over. Call it often; most calls do nothing.
     pub fn tick(&mut self, now: Instant, tick: &mut Tick<'_>) {
         if self.device.is_none() && self.find_due.is_over(now, FIND_EVERY) {

@@ -204,11 +204,19 @@ fn a_newer_policy_takes_over_without_a_gap() {
     assert_eq!(host.io_max("slice/db-1"), GUARANTEED.replace("10000000", "20000000"));
     let free = "4095:1 rbps=max wbps=max riops=max wiops=max";
     assert_eq!(host.io_max("slice/db-2"), free, "its tenant has no guarantee any more");
+    // Writes are guaranteed for a while: their limit goes with that policy.
+    let both = other.replace("guarantee.read", "guarantee.write.bytes_per_s = \"5MB\"\nguarantee.read");
+    host.reload(&mut agent, &both);
+    host.tick(&mut agent, 2);
+    assert!(host.io_max("slice/db-1").contains("wbps=5000000"), "{}", host.io_max("slice/db-1"));
+    host.reload(&mut agent, other);
+    host.tick(&mut agent, 3);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED.replace("10000000", "20000000"));
     // A policy that cannot be used changes nothing.
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu\n").unwrap();
     let at = (&Roots::under(&host.root), &*host.root.join("cgroup"));
     assert!(agent.reload(&config(GUARANTEE), at, Some(&mut host.journal)).is_err());
-    host.tick(&mut agent, 2);
+    host.tick(&mut agent, 4);
     assert_eq!(state(&agent).groups.len(), 1);
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "io\n").unwrap();
     // The pool is gone.
