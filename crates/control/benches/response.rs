@@ -43,6 +43,7 @@ fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
             standing: Standing::Ordinary,
             bytes_per_s: 1e6,
             all_bytes_per_s: 1e6,
+            paid: f64::INFINITY,
         })
         .collect();
     let begin = WallClock::now();

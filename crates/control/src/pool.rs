@@ -464,10 +464,17 @@ impl<R> Pool<R> {
                 };
                 let pulled = self.queue.pull_wanted(now, fits, |entry| wish(&entry.request));
                 let pulled = match pulled {
-                    // A reservation goes before shares.
-                    Ok(Pull::Refused(_)) if !self.queue.is_reservation_due(now) => {
-                        self.pull_within_share(now, weight_in_turn, &wish).unwrap_or(pulled)
+                    // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what
+                    // is in flight was admitted under a larger one.
+                    Ok(Pull::Refused(_)) if self.queue.is_reservation_due(now) => {
+                        let (budget, tenants) = (self.admission.settled_bytes(), &self.tenants);
+                        let fits = |entry: &Entry<R>, work: &Work| {
+                            let own = tenants[entry.tenant.index as usize].in_flight_cost;
+                            own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
+                        };
+                        self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
                     }
+                    Ok(Pull::Refused(_)) => self.pull_within_share(now, weight_in_turn, &wish).unwrap_or(pulled),
                     _ => pulled,
                 };
                 let pulled = match pulled {

@@ -25,11 +25,6 @@ const FRACTION_BITS: u32 = 32;
 /// Nanoseconds in a second, in tag units.
 const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
-/// How far requests that were not throttled (see [`TokenBucket::take`]) can push a tag
-/// beyond `now + burst`. A reservation above the limit would otherwise run up a debt of
-/// hours, which a later, lower reservation would have to pay off.
-const MAX_DEBT: u128 = SECOND;
-
 /// The two rates of [`Rates`], as array positions.
 pub(crate) const IOPS: usize = 0;
 pub(crate) const BYTES: usize = 1;
@@ -60,9 +55,10 @@ impl TokenBucket {
 
     /// Charges a request that passes at `now`. O(1).
     ///
-    /// A request may be charged before [`TokenBucket::ready_at`] (something else let it
-    /// through): later ones then wait longer, but never more than one second
-    /// longer than for this request alone.
+    /// A request may be charged before [`TokenBucket::ready_at`] (a reservation took it
+    /// through): later ones then wait as if it had passed at that instant, or now. A reservation
+    /// above the limit would otherwise run up a debt, which it would have to pay off once
+    /// the limit is raised.
     #[inline]
     pub fn take(&mut self, now: Instant, work: &Work) {
         self.charge(now, work.part.begins().into(), work.payload());
@@ -74,7 +70,7 @@ impl TokenBucket {
         let now_tag = tag(now.as_nanos());
         for (rate, amount) in [(IOPS, requests), (BYTES, bytes)] {
             if self.prices[rate] != 0 {
-                let latest = now_tag + tag(self.burst_ns) + MAX_DEBT;
+                let latest = now_tag + tag(self.burst_ns);
                 let start = self.tags[rate].max(now_tag).min(latest);
                 self.tags[rate] = start + u128::from(self.prices[rate]) * u128::from(amount);
             }

@@ -17,6 +17,7 @@ mod placement;
 mod pool;
 mod pool_goal;
 mod pool_guarantee;
+mod pool_precedence;
 mod pool_shares;
 mod pool_slots;
 mod response;

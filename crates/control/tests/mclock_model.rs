@@ -57,7 +57,7 @@ fn ceil(at: Fine) -> Fine {
 fn charge(tags: &mut [Fine; 2], of: Rates, now: Fine, slack: Fine, bytes: u32) {
     for (tag, (rate, amount)) in tags.iter_mut().zip(rates(of).into_iter().zip([1, bytes])) {
         if rate > 0 {
-            *tag = (*tag).max(now - slack).min(now + SECOND) + SECOND / Fine::from(rate) * Fine::from(amount);
+            *tag = (*tag).max(now - slack).min(now) + SECOND / Fine::from(rate) * Fine::from(amount);
         }
     }
 }

@@ -48,10 +48,12 @@ struct Client {
     bytes: f64,
     delay_ms: f64,
     load: f64,
+    /// What its reservation is, in bytes per second; 0 for none.
+    owed: f64,
 }
 
 fn client(id: u64, bytes: f64) -> Client {
-    Client { id, standing: Standing::Ordinary, bytes, delay_ms: 0.0, load: 0.0 }
+    Client { id, standing: Standing::Ordinary, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
 }
 
 /// Three hosts with four writers of 64 KiB each.
@@ -110,7 +112,13 @@ impl Loop {
 }
 
 fn sample_of(c: &Client) -> ClientSample {
-    ClientSample { client: ClientId(c.id), standing: c.standing, bytes_per_s: c.load, all_bytes_per_s: c.load }
+    ClientSample {
+        client: ClientId(c.id),
+        standing: c.standing,
+        bytes_per_s: c.load,
+        all_bytes_per_s: c.load,
+        paid: if c.owed > 0.0 { c.load / c.owed } else { f64::INFINITY },
+    }
 }
 
 fn apply(decision: &Decision<'_>, clients: &mut [Client]) {
@@ -131,8 +139,13 @@ fn the_published_controller_follows_its_equation() {
     let Method::Pid(pid) = &mut config.method else { unreachable!() };
     pid.newest_weight = 1.0;
     let mut controller = Controller::new(&config).unwrap();
-    let clients =
-        [ClientSample { client: ClientId(7), standing: Standing::Ordinary, bytes_per_s: 1e7, all_bytes_per_s: 1e7 }];
+    let clients = [ClientSample {
+        client: ClientId(7),
+        standing: Standing::Ordinary,
+        bytes_per_s: 1e7,
+        all_bytes_per_s: 1e7,
+        paid: f64::INFINITY,
+    }];
     let mut classes = Vec::new();
     for (tick, response) in [30.0, 30.0, 18.0, 12.0].into_iter().enumerate() {
         let now = Instant::ZERO + Duration::from_millis(100 * (tick as u64 + 1));
@@ -372,6 +385,7 @@ fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> 
             standing: STANDINGS[place],
             bytes_per_s: moment.loads[place],
             all_bytes_per_s: moment.loads[place],
+            paid: if place == 1 { moment.loads[place] / 1e7 } else { f64::INFINITY },
         };
         let clients: Vec<ClientSample> = order.iter().map(sample_of).collect();
         let read_response = moment.response.map(Duration::from_nanos);
@@ -387,6 +401,39 @@ fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+
+    // Precedence: whatever the target, a client whose tenant is owed something gets it as if there were no target.
+    #[test]
+    fn no_delay_takes_what_is_owed(
+        raw in proptest::collection::vec((0.25f64..6.0, proptest::option::of(0.2f64..1.0)), 1..8),
+        target_ms in 0.5f64..60.0,
+        k in 0.5f64..6.0,
+        noise in 0.0f64..0.3,
+        pid in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut clients: Vec<Client> =
+            raw.iter().zip(0..).map(|(&(slots, _), id)| client(id, slots * 65536.0)).collect();
+        let storage = Storage { k, noise, ..Storage::new(seed) };
+        let alone_ms = storage.response_ms(&clients);
+        for (client, (_, part)) in clients.iter_mut().zip(&raw) {
+            client.owed = part.unwrap_or(0.0) * 1e3 * client.bytes / alone_ms;
+        }
+        let config = if pid { Config::pid(ms(target_ms)) } else { Config::adaptive(ms(target_ms)) };
+        let mut run = Loop::new(&config, storage);
+        // The smoothing of three seconds; then each second is judged.
+        run.run(&mut clients, 30);
+        for second in 0..20 {
+            let mut moved = vec![0.0; clients.len()];
+            for _ in 0..10 {
+                run.step(&mut clients);
+                moved.iter_mut().zip(&clients).for_each(|(sum, client)| *sum += client.load / 10.0);
+            }
+            for (client, moved) in clients.iter().zip(&moved) {
+                prop_assert!(*moved >= 0.95 * client.owed, "second {}: {} of {:?}", second, moved, client);
+            }
+        }
+    }
 
     #[test]
     fn whatever_happens_delays_are_allowed_and_orders_do_not_matter(

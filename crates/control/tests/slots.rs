@@ -69,6 +69,21 @@ fn settled(controller: &mut Controller, workloads: &[Workload], periods: usize) 
 }
 
 proptest! {
+    // Precedence: whatever the method and the targets of others, slots take no reservation, by Little's law.
+    #[test]
+    fn no_bound_takes_a_reservation(workloads in any_workloads(), iops in 1u32..2000) {
+        for method in [Method::Rwd, Method::Parda, Method::Drg, Method::Needs] {
+            let mut workloads = workloads.clone();
+            workloads[0].guaranteed_iops = f64::from(iops);
+            let report = workloads[0].report;
+            let (_, shares) = settled(&mut controller(method), &workloads, 3);
+            let latency_s = report.inside.as_secs_f64() / report.completed as f64;
+            if report.queued > 0 && report.completed > 0 {
+                prop_assert!(shares[0].0 >= 0.999 * f64::from(iops) * latency_s, "{:?}: {:?}", method, shares[0]);
+            }
+        }
+    }
+
     #[test]
     fn shares_add_up_to_the_total_and_starve_nobody(workloads in any_workloads()) {
         for method in [Method::Rwd, Method::Drg, Method::Needs] {

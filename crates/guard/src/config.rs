@@ -20,6 +20,7 @@ use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::actuator::Packets;
+use crate::loops::owed::Owed;
 
 mod array;
 mod ceph;
@@ -182,20 +183,34 @@ pub struct ResourceConfig {
     pub throttles: Throttles,
 }
 
-/// Whether clients are throttled, by the tenants that name them.
+/// What a tenant says of the throttle of its clients on one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ClientTerms {
+    /// Whether they are throttled.
+    pub throttle: Throttle,
+    /// What no throttle takes.
+    pub owed: Owed,
+}
+
+/// The tenants of clients, and what they say of the throttle of those.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttles {
-    /// The most specific entry first.
-    by_entry: Arc<Vec<(Match, Throttle)>>,
-    /// Clients that no tenant names.
-    others: Throttle,
+    /// Each with the place of its tenant, the most specific first.
+    by_entry: Arc<Vec<(Match, usize)>>,
+    /// First those of clients that no tenant names.
+    tenants: Arc<Vec<ClientTerms>>,
 }
 
 impl Throttles {
-    /// Those of a client with this address and these names.
-    pub fn of(&self, address: IpAddr, names: &[String]) -> Throttle {
+    /// The place of the tenant of a client with this address and these names.
+    pub fn tenant_of(&self, address: IpAddr, names: &[String]) -> usize {
         let known = self.by_entry.iter().find(|(entry, _)| entry.names_initiator(address, names));
-        known.map_or(self.others, |(_, throttle)| *throttle)
+        known.map_or(0, |(_, place)| *place)
+    }
+
+    /// What each tenant says, by place.
+    pub fn tenants(&self) -> &[ClientTerms] {
+        &self.tenants
     }
 }
 

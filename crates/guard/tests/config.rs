@@ -413,7 +413,8 @@ fn the_most_specific_entry_decides_whether_a_client_is_throttled() {
     let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
     let of = |pool: &str, address: &str, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        config.resources[pool].throttles.of(address.parse().expect("an address"), &names)
+        let throttles = &config.resources[pool].throttles;
+        throttles.tenants()[throttles.tenant_of(address.parse().expect("an address"), &names)].throttle
     };
     assert_eq!(of("vg1", "192.0.2.9", &[]), Throttle::Last);
     assert_eq!(of("vg1", "192.0.2.1", &[]), Throttle::Normal, "of the smaller block");

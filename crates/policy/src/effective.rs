@@ -326,17 +326,23 @@ pub fn served(config: &Config) -> Enforced {
         .filter(|(_, tenant)| tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_))))
         .map(|(name, _)| name.as_str())
         .collect();
-    let mut scheduled: Vec<(Option<&str>, &Pool)> = Vec::new();
+    let mut scheduled: Vec<(&str, &Pool)> = Vec::new();
     for (name, tenants) in &pools {
         let Some(pool) = config.pools.get(*name) else { continue };
         of_pool(config, (name, pool), tenants.union(&by_client), &mut out);
         if pool.tuning.scheduler == Scheduler::Mclock {
             tenants.difference(&by_client).for_each(|tenant| of_tenant(config, tenant, (Some(name), pool), &mut out));
-            scheduled.push(((pools.len() == 1).then_some(name), pool));
+            scheduled.push((name, pool));
         }
     }
-    if let Some(on) = scheduled.first() {
-        by_client.iter().for_each(|tenant| of_tenant(config, tenant, *on, &mut out));
+    if let Some((first, pool)) = scheduled.first() {
+        let everywhere = ((pools.len() == 1).then_some(*first), *pool);
+        for tenant in by_client {
+            of_tenant(config, tenant, everywhere, &mut out);
+            let differs = |(name, _): &&(&str, &Pool)| config.tenants[tenant].pools.contains_key(*name);
+            let differing = scheduled.iter().filter(differs).filter(|_| everywhere.0.is_none());
+            differing.for_each(|(name, pool)| of_tenant(config, tenant, (Some(name), pool), &mut out));
+        }
     }
     out
 }
@@ -353,7 +359,7 @@ fn of_pool<'n>(
         out.rows.push(limit.by("the pool's requests", "requests of all tenants"));
     }
     if let Some(target) = pool.latency {
-        let throttles = tenants.filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.throttle)));
+        let throttles = tenants.filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.on(name).throttle)));
         let target = row(Some(Precedence::Latency), latency(target, Of::Reads));
         out.rows.push(target.by("reads of tenants that are not noisy", throttled("requests of", throttles)));
     }
@@ -362,7 +368,8 @@ fn of_pool<'n>(
 }
 
 fn of_tenant(config: &Config, name: &str, (pool_name, pool): (Option<&str>, &Pool), out: &mut Enforced) {
-    let all = config.tenants.get(name).map(settings).unwrap_or_default();
+    let on = |tenant: &Tenant| settings(&pool_name.map_or_else(|| tenant.clone(), |pool| tenant.on(pool)));
+    let all = config.tenants.get(name).map(on).unwrap_or_default();
     for (precedence, setting) in all {
         let throttled = match precedence {
             Precedence::Reservation | Precedence::Weight => "requests of other tenants",

@@ -86,6 +86,7 @@ pub fn throttled(reason: &ClientReason) -> String {
         ClientReason::SameForAll => "the same for all that are noisy".into(),
         ClientReason::ShareOfLoad { share } => format!("it makes {:.0} % of the noisy load", 100.0 * share),
         ClientReason::LongestWait => "with more its requests would wait longer than max_delay".into(),
+        ClientReason::Owed => "with more its tenant would get less than its reservation or guarantee, which win".into(),
         ClientReason::LargestDelay => "more is not allowed".into(),
     }
 }

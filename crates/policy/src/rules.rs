@@ -142,8 +142,14 @@ fn pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
 fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, out: &mut Findings) {
     names("tenants", tenants.keys(), out);
     for (name, settings) in tenants {
-        tenant(name, settings, out);
-        on_pools(name, settings, pools, out);
+        tenant(&["tenants", name], settings, |_| true, out);
+        for (pool, own) in &settings.pools {
+            let at = ["tenants", name, "pools", pool];
+            if pool != DEFAULT_POOL && !pools.contains_key(pool) {
+                out.error(&at, unknown_name("pool", pool, pools.keys()));
+            }
+            tenant(&at, &settings.on(pool), |key| own.says(key), out);
+        }
     }
     matches(tenants, out);
 }
@@ -412,15 +418,15 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
         config.volumes.iter().filter(|(_, v)| v.pool == name).map(|(n, v)| owners.of(n, v)).collect();
     tenants.sort_unstable();
     tenants.dedup();
-    let due = tenants.iter().filter_map(|&tenant| config.tenants.get(tenant)).fold(Rates::default(), |sum, tenant| {
+    let there = |tenant: &str| config.tenants.get(tenant).map(|tenant| tenant.on(name));
+    let due = tenants.iter().filter_map(|tenant| there(tenant)).fold(Rates::default(), |sum, tenant| {
         let (reserved, guaranteed) = (tenant.reservation, tenant.guarantee.sum());
         Rates {
             iops: sum.iops.saturating_add(reserved.iops.max(guaranteed.iops)),
             bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(guaranteed.bytes_per_s).0)),
         }
     });
-    let guaranteed =
-        |tenant: &&&str| config.tenants.get(**tenant).is_some_and(|tenant| !tenant.guarantee.sum().is_unset());
+    let guaranteed = |tenant: &&&str| there(tenant).is_some_and(|tenant| !tenant.guarantee.sum().is_unset());
     if pool.tuning.scheduler == Scheduler::None
         && let Some(tenant) = tenants.iter().find(guaranteed)
     {
@@ -443,55 +449,32 @@ fn exceeds(rate: u64, limit: u64) -> bool {
     limit > 0 && rate > limit
 }
 
-fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
-    let at = |key: &'static str| ["tenants", name, key];
+/// The settings of a tenant, where `says` of a key: on all pools, or those that differ on one.
+fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut Findings) {
+    let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(
-        !(1..=MAX_WEIGHT).contains(&tenant.weight),
-        &at("weight"),
+        says("weight") && !(1..=MAX_WEIGHT).contains(&tenant.weight),
+        &path("weight"),
         &format!(
             "{} is out of range; use 1 to {MAX_WEIGHT} (for little service beside others: priority = \"background\")",
             tenant.weight
         ),
     );
     let (reserved, limit) = (tenant.reservation, tenant.limit.rates());
-    if exceeds(reserved.iops, limit.iops) || exceeds(reserved.bytes_per_s.0, limit.bytes_per_s.0) {
+    let exceeded = exceeds(reserved.iops, limit.iops) || exceeds(reserved.bytes_per_s.0, limit.bytes_per_s.0);
+    if let Some(key) = ["reservation", "limit"].into_iter().find(|key| exceeded && says(key)) {
         out.error(
-            &at("reservation"),
-            format!("{reserved} is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
+            &path(key),
+            format!("{reserved} reserved is more than the tenant's limit of {limit}; raise the limit or lower the reservation"),
         );
     }
-    guarantee(tenant, out, &at("guarantee"));
-    max_in_flight(tenant.max_in_flight, &at("max_in_flight"), out);
-    if let Some(latency) = tenant.latency {
-        latency_of(latency, Of::All, &at("latency"), out);
+    if says("guarantee") {
+        guarantee(tenant, out, &path("guarantee"));
     }
-}
-
-fn max_in_flight(most: Option<u32>, at: &[&str], out: &mut Findings) {
-    out.error_if(most == Some(0), at, "must be at least 1; without this key the device's own length counts");
-}
-
-/// What differs on one pool.
-fn on_pools(name: &str, tenant: &Tenant, pools: &BTreeMap<String, Pool>, out: &mut Findings) {
-    for (pool, own) in &tenant.pools {
-        let at = |key: &'static str| ["tenants", name, "pools", pool, key];
-        if pool != DEFAULT_POOL && !pools.contains_key(pool) {
-            out.error(&["tenants", name, "pools", pool], unknown_name("pool", pool, pools.keys()));
-        }
-        if let Some(weight) = own.weight {
-            out.error_if(
-                !(1..=MAX_WEIGHT).contains(&weight),
-                &at("weight"),
-                &format!("{weight} is out of range; use 1 to {MAX_WEIGHT}"),
-            );
-        }
-        if own.guarantee.is_some() {
-            guarantee(&tenant.on(pool), out, &at("guarantee"));
-        }
-        if let Some(latency) = own.latency {
-            latency_of(latency, Of::All, &at("latency"), out);
-        }
-        max_in_flight(own.max_in_flight, &at("max_in_flight"), out);
+    let none = says("max_in_flight") && tenant.max_in_flight == Some(0);
+    out.error_if(none, &path("max_in_flight"), "must be at least 1; without this key the device's own length counts");
+    if let Some(latency) = tenant.latency.filter(|_| says("latency")) {
+        latency_of(latency, Of::All, &path("latency"), out);
     }
 }
 

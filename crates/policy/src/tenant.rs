@@ -58,12 +58,21 @@ pub struct OnPool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: Option<u32>,
+    /// As `reservation` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Rates>,
+    /// As `limit` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
     /// As `guarantee` of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guarantee: Option<Guarantee>,
     /// As `latency` of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
+    /// As `priority` of the tenant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// As `throttle` of the tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throttle: Option<Throttle>,
@@ -71,6 +80,23 @@ pub struct OnPool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
+}
+
+impl OnPool {
+    /// Whether a key of the tenant differs.
+    pub fn says(&self, key: &str) -> bool {
+        match key {
+            "weight" => self.weight.is_some(),
+            "reservation" => self.reservation.is_some(),
+            "limit" => self.limit.is_some(),
+            "guarantee" => self.guarantee.is_some(),
+            "latency" => self.latency.is_some(),
+            "priority" => self.priority.is_some(),
+            "throttle" => self.throttle.is_some(),
+            "max_in_flight" => self.max_in_flight.is_some(),
+            _ => false,
+        }
+    }
 }
 
 impl Default for Tenant {
@@ -93,14 +119,20 @@ impl Default for Tenant {
 impl Tenant {
     /// The tenant with what differs on a pool.
     pub fn on(&self, pool: &str) -> Self {
-        let mut there = Self { pools: BTreeMap::new(), ..self.clone() };
-        let Some(own) = self.pools.get(pool) else { return there };
-        there.weight = own.weight.unwrap_or(there.weight);
-        there.guarantee = own.guarantee.unwrap_or(there.guarantee);
-        there.latency = own.latency.or(there.latency);
-        there.throttle = own.throttle.unwrap_or(there.throttle);
-        there.max_in_flight = own.max_in_flight.or(there.max_in_flight);
-        there
+        let base = self.clone();
+        let Some(own) = self.pools.get(pool) else { return Self { pools: BTreeMap::new(), ..base } };
+        Self {
+            matches: base.matches,
+            weight: own.weight.unwrap_or(base.weight),
+            reservation: own.reservation.unwrap_or(base.reservation),
+            limit: own.limit.unwrap_or(base.limit),
+            guarantee: own.guarantee.unwrap_or(base.guarantee),
+            latency: own.latency.or(base.latency),
+            priority: own.priority.unwrap_or(base.priority),
+            throttle: own.throttle.unwrap_or(base.throttle),
+            max_in_flight: own.max_in_flight.or(base.max_in_flight),
+            pools: BTreeMap::new(),
+        }
     }
 
     /// Its latency target as a pool wants it.

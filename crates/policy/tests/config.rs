@@ -666,7 +666,6 @@ fn what_another_program_enforces_is_taken_and_told() {
             "tenants.db.match",
             "tenants.db.max_in_flight",
             "tenants.db.guarantee.read.ceiling",
-            "tenants.db.pools.vg1",
         ]
     );
     let told = report.elsewhere.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
@@ -694,6 +693,8 @@ fn faults_of_keys_for_other_programs_are_told_all_the_same() {
         ("[tenants.a]\nmax_in_flight = 0\n", "2:1: tenants.a.max_in_flight: must be at least 1"),
         ("[tenants.a.pools.vg9]\nweight = 1\n", "1:18: tenants.a.pools.vg9: there is no pool \"vg9\""),
         ("[tenants.a.pools.main]\nweight = 0\n", "tenants.a.pools.main.weight: 0 is out of range"),
+        ("[tenants.a.pools.main]\nlimit.iops = 5\nreservation.iops = 6\n", "a.pools.main.reservation: 6 IOPS reserved"),
+        ("[tenants.a]\nreservation.iops = 6\n[tenants.a.pools.main]\nlimit.iops = 5\n", "a.pools.main.limit: 6 IOPS"),
         ("[tenants.a.pools.main]\nlatency.target = \"0s\"\n", "tenants.a.pools.main.latency.target: nothing takes no"),
         ("[tenants.a.pools.main]\nguarantee.read = { iops = 1, bytes_per_s = 1 }\n", "must be either iops or"),
         ("[tenants.a]\nguarantee.read.ceiling = 5\n", "tenants.a.guarantee.read.ceiling: belongs to a guarantee"),

@@ -293,22 +293,20 @@ impl Registry {
             }
             let tenants = &mut next.tenants[index];
             for (name, tenant) in &config.tenants {
-                match tenants.get(name.as_str()) {
-                    None => {
-                        let id = state.join(now, tenant.into());
-                        state.set_standing(id, tenant.throttle.into());
-                        state.set_guarantees(now, id, &tenant.guarantee.goals());
-                        state.set_response_goal(id, tenant.response_goal());
-                        tenants.insert(Arc::from(name.as_str()), id);
-                    }
-                    Some(&id) if self.config.tenants.get(name) != Some(tenant) => {
-                        state.set_qos(now, id, tenant.into());
-                        state.set_standing(id, tenant.throttle.into());
-                        state.set_guarantees(now, id, &tenant.guarantee.goals());
-                        state.set_response_goal(id, tenant.response_goal());
-                    }
-                    Some(_) => {}
+                let known = tenants.get(name.as_str()).copied();
+                if known.is_some() && self.config.tenants.get(name) == Some(tenant) {
+                    continue;
                 }
+                let there = tenant.on(&shared.name);
+                let id = known.unwrap_or_else(|| state.join(now, (&there).into()));
+                if known.is_some() {
+                    state.set_qos(now, id, (&there).into());
+                } else {
+                    tenants.insert(Arc::from(name.as_str()), id);
+                }
+                state.set_standing(id, there.throttle.into());
+                state.set_guarantees(now, id, &there.guarantee.goals());
+                state.set_response_goal(id, there.response_goal());
             }
             let default = tenants.get(config::DEFAULT_TENANT).copied();
             tenants.retain(|name, id| {

@@ -136,6 +136,27 @@ fn a_pool_that_comes_back_has_its_new_settings() {
 }
 
 #[test]
+fn what_differs_on_a_pool_is_in_force_there_alone() {
+    let text = "[pools.second]\n[tenants.a]\nweight = 2\nlimit.iops = 300\n\
+        [tenants.a.pools.second]\nlimit.iops = 100\npriority = \"background\"\n\
+        [volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+    let test = TestServer::start("on-pool", Engine::Auto, text);
+    let there = |pool: &str| {
+        let state = test.server.state();
+        let pool = state.pools.into_iter().find(|known| known.name == pool).unwrap();
+        let tenant = pool.tenants.into_iter().find(|tenant| tenant.name == "a").unwrap();
+        (tenant.qos.weight, tenant.limit.iops, tenant.qos.priority.clone())
+    };
+    assert_eq!(there("main"), (2, Some(300), "normal".to_owned()));
+    assert_eq!(there("second"), (2, Some(100), "background".to_owned()));
+    let mut newer = test.config.clone();
+    newer.tenants.get_mut("a").unwrap().pools.get_mut("second").unwrap().weight = Some(9);
+    test.server.reload(newer).unwrap();
+    assert_eq!(there("main"), (2, Some(300), "normal".to_owned()));
+    assert_eq!(there("second"), (9, Some(100), "background".to_owned()));
+}
+
+#[test]
 fn clients_that_send_far_ahead_are_served_in_full() {
     // 64 clients with 256 KiB each is more than a quarter of the buffer memory.
     let text = format!("[server]\nbuffer_memory = \"32MiB\"\nmax_inflight_per_connection = 4\n{MEMORY}");

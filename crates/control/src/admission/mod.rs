@@ -365,6 +365,15 @@ impl Admission {
         self.throttle.budget
     }
 
+    /// The budget apart from a smaller one that is being tried, in bytes; `u64::MAX` = unbounded.
+    #[inline]
+    pub fn settled_bytes(&self) -> u64 {
+        match &self.law {
+            Law::Elastic(elastic) => self.throttle.budget.max(elastic.settled_bytes()),
+            _ => self.throttle.budget,
+        }
+    }
+
     /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
     #[inline]
     pub fn hold_back(&self, waiting: bool) {

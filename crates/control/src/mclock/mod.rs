@@ -401,6 +401,24 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
+    /// The request of the client that is furthest behind its reservation, whoever's turn it is else; [`Pull::Idle`] if none is
+    /// behind. O(log clients).
+    ///
+    /// # Errors
+    /// As [`Queue::pull_wanted`].
+    #[inline]
+    pub fn pull_reserved<W: Into<Wish>>(
+        &mut self,
+        now: Instant,
+        admit: impl FnOnce(&R, &Work) -> bool,
+        wish: impl FnOnce(&R) -> W,
+    ) -> Result<Pull<R>, Option<(Instant, R)>> {
+        let due = self.reserved.peek().filter(|(due, _)| *due <= now.as_nanos());
+        let Some((_, index)) = due else { return Ok(Pull::Idle) };
+        let choice = self.with_place(now, Choice::reservation(index));
+        self.serve(now, choice, admit, wish)
+    }
+
     /// Serves the request of a choice, gives it back or puts it off.
     #[inline(always)]
     fn serve<W: Into<Wish>>(

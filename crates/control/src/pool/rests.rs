@@ -184,7 +184,9 @@ impl<R> Pool<R> {
                 let standing = if tenant.guaranteed.is_empty() { tenant.standing } else { Standing::Never };
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
-                samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s });
+                // What is owed passes without a slot.
+                let paid = f64::INFINITY;
+                samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s, paid });
                 let served = tenant.stats.device_latency.count();
                 if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
                     let before = tenant.seen.latency.as_nanos();

@@ -110,7 +110,10 @@ impl Adaptive {
 
     /// Takes a sample into account.
     pub(super) fn observe(&mut self, length: Duration, sample: &Sample<'_>) {
-        self.clients.observe(length, sample.clients);
+        let before_ms = if self.mean.response_ms > 0.0 { self.mean.response_ms } else { self.target_ms };
+        let latency_ms = sample.read_response.map_or(before_ms, Duration::as_millis_f64);
+        // Taken for too large, k makes the bound on a delay come slowly; for too small, it makes it swing.
+        self.clients.observe(length, sample.clients, latency_ms, self.gain.0.max(gain::PRIOR.0));
         self.joined |= self.clients.find_noisy();
         let length = length.as_millis_f64() / self.interval_ms;
         self.without_reads += length;
@@ -136,6 +139,14 @@ impl Adaptive {
     pub(super) fn decision(&self) -> Decision<'_> {
         let mean_ms = self.clients.noisy().map(|client| client.share * client.delay_ms).sum();
         Decision { reason: self.reason, mean_delay: from_ms(mean_ms), delays: &self.delays }
+    }
+
+    /// The largest mean delay: what tenants are owed wins.
+    fn reach_ms(&self) -> f64 {
+        if self.clients.noisy().all(|client| client.most_ms.is_none()) {
+            return self.largest_ms;
+        }
+        self.clients.noisy().map(|client| client.share * client.most_of(self.largest_ms, self.step_ms)).sum()
     }
 
     fn set_point_ms(&self) -> f64 {
@@ -229,7 +240,7 @@ impl Adaptive {
         let (response_ms, before_ms) = (self.mean.response_ms, self.demand_ms);
         let error = response_ms - self.set_point_ms();
         let large = libm::fabs(error) > SIGMAS * self.deviation_ms();
-        let at_most = before_ms >= self.largest_ms;
+        let (at_most, reach_ms) = (before_ms >= self.largest_ms, self.reach_ms());
         self.stuck = if at_most && large && error > 0.0 { self.stuck + 1.0 } else { (self.stuck - 1.0).max(0.0) };
         if self.stuck >= PATIENCE && self.verdict_counts <= 0.0 {
             self.begin_anew();
@@ -241,7 +252,7 @@ impl Adaptive {
             // Without a queue nothing shows how much too long the delay is.
             move_ms = move_ms.min(-RELEASE * before_ms);
         }
-        self.demand_ms = (before_ms + move_ms).clamp(0.0, self.largest_ms);
+        self.demand_ms = (before_ms + move_ms).clamp(0.0, reach_ms);
         let moved_ms = libm::fabs(self.demand_ms - before_ms);
         if !large {
             let weight = if self.held_ms > 0.0 { NEWEST } else { 1.0 };
@@ -254,7 +265,7 @@ impl Adaptive {
             self.before = Some(self.mean);
         }
         match () {
-            () if error > 0.0 && self.demand_ms >= self.largest_ms => Reason::Unachievable { measured, target },
+            () if error > 0.0 && self.demand_ms >= reach_ms => Reason::Unachievable { measured, target },
             () if error > 0.0 => Reason::ReadsOverTarget { measured, target },
             () if self.demand_ms > 0.0 || moved_ms > 0.0 => Reason::ReadsUnderTarget { measured, target },
             () => Reason::UnderTarget { measured, target },
@@ -280,9 +291,10 @@ impl Adaptive {
         split(&mut self.clients.all, mean_ms, self.step_ms, self.largest_ms);
         self.delays.clear();
         for client in self.clients.noisy().filter(|client| from_ms(client.delay_ms) > Duration::ZERO) {
-            let reason = match client.delay_ms >= self.largest_ms {
-                true => ClientReason::LargestDelay,
-                false => ClientReason::ShareOfLoad { share: client.share as f32 },
+            let reason = match () {
+                () if client.delay_ms >= self.largest_ms => ClientReason::LargestDelay,
+                () if client.delay_ms >= client.most_of(self.largest_ms, self.step_ms) => ClientReason::Owed,
+                () => ClientReason::ShareOfLoad { share: client.share as f32 },
             };
             self.delays.push(ClientDelay { client: client.id, delay: from_ms(client.delay_ms), reason });
         }

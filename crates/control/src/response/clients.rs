@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{ClientId, ClientSample, Standing};
+use super::{ClientId, ClientSample, Standing, whole};
 use crate::time::Duration;
 
 /// Time constant of the smoothed load.
@@ -11,6 +11,8 @@ const SMOOTHING: Duration = Duration::from_secs(1);
 const MOST_BYTES_PER_S: f64 = 1e13;
 /// A noisy client stays one until its load has fallen below this part of what makes one.
 const LEAVES_AT: f64 = 0.5;
+/// The tenant of a throttled client gets so much more than it is owed: means over a second scatter by about as much.
+const MARGIN: f64 = 0.1;
 /// Part of all load that the smallest set of loud clients makes (Pareto's).
 const MOST: f64 = 0.8;
 
@@ -30,6 +32,10 @@ pub(super) struct Client {
     /// Its share of the load of all noisy clients, and the delay in force, in ms. For the adaptive method.
     pub(super) share: f64,
     pub(super) delay_ms: f64,
+    /// The longest delay that leaves its tenant what it is owed, in ms; `None` if nothing is owed.
+    pub(super) most_ms: Option<f64>,
+    /// By Little's law: what its tenant gets, as a multiple of what it is owed, times the latency with the delay, smoothed.
+    pub(super) circulation: f64,
     pub(super) present: bool,
 }
 
@@ -46,6 +52,26 @@ impl Client {
         self.bytes_per_s += weight * (load - self.bytes_per_s);
         self.all_bytes_per_s += weight * (valid(sample.all_bytes_per_s).max(load) - self.all_bytes_per_s);
         (self.standing, self.now_bytes_per_s, self.present) = (sample.standing, load, true);
+    }
+
+    /// Finds the longest delay that leaves its tenant what it is owed, where `latency_ms` is that of the storage and a request
+    /// meets the delay `k` times. With so much in circulation the throughput is `circulation / (latency + k·delay)`; errors of
+    /// latency and k cancel where the delay is the longest one.
+    fn bound(&mut self, paid: f64, latency_ms: f64, k: f64, weight: f64) {
+        self.most_ms = paid.is_finite().then(|| {
+            let now = paid * (latency_ms + k * self.delay_ms);
+            let weight = if self.most_ms.is_some() { weight } else { 1.0 };
+            self.circulation += weight * (now - self.circulation);
+            ((self.circulation / (1.0 + MARGIN) - latency_ms) / k).max(0.0)
+        });
+    }
+
+    /// The longest delay it may have, of `largest_ms`: a multiple of the step, or any with a step of 0.
+    pub(super) fn most_of(&self, largest_ms: f64, step_ms: f64) -> f64 {
+        match self.most_ms.filter(|most| *most < largest_ms) {
+            Some(most) if step_ms > 0.0 => whole(most / step_ms) * step_ms,
+            most => most.unwrap_or(largest_ms),
+        }
     }
 
     /// Decides anew whether it is noisy: with a load above `threshold`, until it has less than half of that.
@@ -80,8 +106,9 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Takes the loads of an interval of this length. O(clients · log clients).
-    pub(super) fn observe(&mut self, length: Duration, samples: &[ClientSample]) {
+    /// Takes the loads of an interval of this length, in which the storage had this latency and a request met a delay `k`
+    /// times. O(clients · log clients).
+    pub(super) fn observe(&mut self, length: Duration, samples: &[ClientSample], latency_ms: f64, k: f64) {
         let usual = 1.0 - libm::exp(-length.as_secs_f64() / SMOOTHING.as_secs_f64());
         self.all.iter_mut().for_each(|client| client.present = false);
         for sample in samples {
@@ -94,6 +121,7 @@ impl Clients {
                 }
             };
             self.all[place].take(sample, weight);
+            self.all[place].bound(sample.paid, latency_ms, k, weight);
         }
         self.all.retain(|client| client.present);
     }

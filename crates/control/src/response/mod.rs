@@ -66,6 +66,9 @@ pub struct ClientSample {
     pub bytes_per_s: f64,
     /// All load of the client, at least that.
     pub all_bytes_per_s: f64,
+    /// Throughput of its tenant as a multiple of what higher rows of the policy owe it (a reservation, a throughput
+    /// guarantee): no delay takes it below 1. Infinite if nothing is owed, or the tenant asks for nothing.
+    pub paid: f64,
 }
 
 /// What happened at a resource since the last sample.
@@ -277,8 +280,10 @@ pub enum ClientReason {
         /// From 0 to 1.
         share: f32,
     },
-    /// With more a request would wait longer than allowed, or a higher row of the policy would be broken.
+    /// With more a request would wait longer than allowed.
     LongestWait,
+    /// With more its tenant would get less than its reservation or throughput guarantee, which win.
+    Owed,
     /// More is not allowed.
     LargestDelay,
 }

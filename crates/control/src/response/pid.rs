@@ -16,7 +16,8 @@
 
 use alloc::vec::Vec;
 
-use super::clients::{Client, Clients};
+use super::clients::Clients;
+use super::gain::PRIOR;
 use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Standing, from_ms};
 use crate::time::{Duration, Instant};
 
@@ -132,7 +133,9 @@ impl Pid {
     pub(super) fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
         let length = self.sampled_at.map_or(from_ms(self.interval_s * 1e3), |before| now.since(before));
         self.sampled_at = Some(now);
-        self.clients.observe(length, sample.clients);
+        // Measured now: the average comes after the loads.
+        let latency = sample.read_response.map(Duration::as_millis_f64).or(self.response_ms).unwrap_or(self.goal_ms);
+        self.clients.observe(length, sample.clients, latency, PRIOR.0);
         self.since_set = self.since_set + length;
         if self.since_set >= self.config.set_interval {
             self.clients.all.iter_mut().for_each(|client| client.judge(client.bytes_per_s, self.threshold));
@@ -160,15 +163,19 @@ impl Pid {
         self.class = libm::ceil(output) as u64;
         self.delays.clear();
         let delay = self.delay();
-        if delay > Duration::ZERO {
+        let (delay_ms, step_ms) = (delay.as_millis_f64(), self.step.as_millis_f64());
+        for client in &mut self.clients.all {
             // The published method knows no important clients; never to throttle them comes nearest.
-            let throttled = |client: &&Client| client.standing != Standing::Important;
-            let all = self.clients.noisy().filter(throttled);
-            self.delays.extend(all.map(|client| ClientDelay {
-                client: client.id,
-                delay,
-                reason: ClientReason::SameForAll,
-            }));
+            let throttled = client.noisy && client.standing != Standing::Important;
+            client.delay_ms = if throttled { client.most_of(delay_ms, step_ms) } else { 0.0 };
+            if client.delay_ms > 0.0 {
+                let same = client.delay_ms >= delay_ms;
+                let (delay, reason) = match same {
+                    true => (delay, ClientReason::SameForAll),
+                    false => (from_ms(client.delay_ms), ClientReason::Owed),
+                };
+                self.delays.push(ClientDelay { client: client.id, delay, reason });
+            }
         }
         let (measured, target) = (from_ms(response_ms), from_ms(self.goal_ms));
         self.reason = match () {
@@ -184,6 +191,7 @@ impl Pid {
     pub(super) fn signal_lost(&mut self) {
         (self.integral, self.previous_error, self.class, self.response_ms) = (0.0, None, 0, None);
         self.reason = Reason::SignalLost;
+        self.clients.all.iter_mut().for_each(|client| client.delay_ms = 0.0);
         self.delays.clear();
     }
 

@@ -2,7 +2,7 @@
 //!
 //! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). That leaves free who has how much.
 //! Here each noisy client's delay is in proportion to its share of the load, so that the one who causes most of it gives up
-//! most; none exceeds the largest, and what that takes away goes to the others. Those who are important come in only when
+//! most; none exceeds the largest, or its own if its tenant is owed something, and what that takes away goes to the others. Those who are important come in only when
 //! all others have the largest.
 
 use super::clients::Client;
@@ -23,9 +23,9 @@ pub(super) fn split(clients: &mut [Client], mean_ms: f64, step_ms: f64, most_ms:
         let mut slope = 0.0;
         left = loop {
             let (rest, squares) = clients.iter().filter(|client| group(client)).fold((left, 0.0), |sums, client| {
-                match slope * client.share < most_ms {
+                match slope * client.share < client.most_of(most_ms, step_ms) {
                     true => (sums.0, sums.1 + client.share * client.share),
-                    false => (sums.0 - client.share * most_ms, sums.1),
+                    false => (sums.0 - client.share * client.most_of(most_ms, step_ms), sums.1),
                 }
             });
             if squares == 0.0 {
@@ -37,6 +37,7 @@ pub(super) fn split(clients: &mut [Client], mean_ms: f64, step_ms: f64, most_ms:
             slope = rest / squares;
         };
         for client in clients.iter_mut().filter(|client| slope > 0.0 && group(client)) {
+            let most_ms = client.most_of(most_ms, step_ms);
             let exact = most_ms.min(slope * client.share);
             // What one loses by rounding the next gains.
             let steps =

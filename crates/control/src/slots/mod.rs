@@ -326,6 +326,8 @@ impl Controller {
         self.shares.clear();
         self.shares.extend(self.known.iter().map(|known| {
             let (slots, need, reason) = decide(known);
+            // Precedence: a bound for latency targets takes no reservation.
+            let slots = slots.map(|slots| slots.max(known.reserved()));
             Share { id: known.workload.id, slots, need, reason }
         }));
     }
@@ -563,6 +565,11 @@ impl Known {
         let step = PARDA_STEP * self.workload.weight / mean_weight;
         let next = (1.0 - PARDA_GAIN) * self.window + PARDA_GAIN * (factor * self.window + step);
         self.window = next.clamp(LEAST, most);
+    }
+
+    /// Slots through which what it is guaranteed passes while it asks for it, by Little's law.
+    fn reserved(&self) -> f64 {
+        if self.workload.report.queued > 0 { self.workload.guaranteed_iops * self.latency_s } else { 0.0 }
     }
 
     /// Slots needed to keep the goal times `scale`. Not increasing in `scale`.

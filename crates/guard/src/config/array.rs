@@ -7,6 +7,8 @@ use evenkeel_policy::config::{Exchange, Latency, Slots};
 use evenkeel_policy::is_name;
 use evenkeel_policy::units::Duration;
 
+use crate::loops::owed::Owed;
+
 /// Shorter periods measure nothing but noise and stop queues too often; longer ones decide too late.
 const PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 
@@ -36,6 +38,8 @@ pub struct ArrayVolume {
     pub weight: f64,
     /// It never has more slots than this; none: as many as the device had before.
     pub ceiling: Option<u32>,
+    /// What no bound takes.
+    pub owed: Owed,
 }
 
 impl ArrayConfig {

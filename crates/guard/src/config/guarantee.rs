@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use evenkeel_control::throughput;
 use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning};
 
+use crate::loops::owed::Owed;
+
 /// A device, mostly a slow one behind a fast one, whose control groups have a throughput guarantee.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HybridConfig {
@@ -30,6 +32,8 @@ pub struct GuaranteeConfig {
     pub write: Direction,
     /// Share of what is short, beside other tenants.
     pub weight: u32,
+    /// What no limit takes: the reservation.
+    pub owed: Owed,
 }
 
 impl GuaranteeConfig {

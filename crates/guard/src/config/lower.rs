@@ -28,6 +28,8 @@ use super::{
     Abilities, ArrayConfig, ArrayVolume, CephConfig, Config, File, GuaranteeConfig, HybridConfig, ResourceConfig,
     Throttles,
 };
+use crate::config::ClientTerms;
+use crate::loops::owed::Owed;
 
 /// More pools, or devices of one, than a host has; each costs work at every tick.
 const MAX_RESOURCES: usize = 1_000;
@@ -94,6 +96,12 @@ fn allows(pool: &Pool, point: Enforcement) -> bool {
     pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
 }
 
+/// What no throttle of this host takes from a tenant.
+fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
+    let owed = |(of, _): &(Precedence, String)| matches!(of, Precedence::Reservation | Precedence::Guarantee);
+    settings_of(tenant).into_iter().filter(owed)
+}
+
 /// Names of OSDs and block devices of a pool.
 fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
     let (osds, devices): (Vec<&str>, Vec<&str>) =
@@ -112,21 +120,21 @@ const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
 
-fn throttle_on(tenant: &Tenant, pool: Option<&str>) -> Throttle {
-    let own = pool.and_then(|pool| tenant.pools.get(pool)).and_then(|own| own.throttle);
-    own.unwrap_or(tenant.throttle)
-}
-
-/// Whether clients are throttled, on one pool or on those for which no tenant has other settings.
+/// The tenants of clients, on one pool or on those for which no tenant has other settings.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
-    let on = |tenant| throttle_on(tenant, pool);
-    let mut by_entry: Vec<(Match, Throttle)> = Vec::new();
+    let on = |tenant: &Tenant| {
+        let there = pool.map_or_else(|| tenant.clone(), |pool| tenant.on(pool));
+        ClientTerms { throttle: there.throttle, owed: Owed::of(&there) }
+    };
+    let mut terms = vec![tenants.get(DEFAULT_TENANT).map(on).unwrap_or_default()];
+    let mut by_entry: Vec<(Match, usize)> = Vec::new();
     for tenant in tenants.values() {
         let clients = tenant.matches.iter().filter(|entry| is_client(entry));
-        by_entry.extend(clients.map(|entry| (entry.clone(), on(tenant))));
+        by_entry.extend(clients.map(|entry| (entry.clone(), terms.len())));
+        terms.push(on(tenant));
     }
     by_entry.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
-    Throttles { by_entry: Arc::new(by_entry), others: tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, on) }
+    Throttles { by_entry: Arc::new(by_entry), tenants: Arc::new(terms) }
 }
 
 /// The name of the `n`-th thing of a kind: the owner's if there is one such thing only, else with the last part of its path.
@@ -314,13 +322,16 @@ impl<'f> Lowering<'f, '_> {
             let row = row.by(format!("diskstats of {device}"), format!("queue_depth or nr_requests of {device}"));
             let most = there.max_in_flight.map(|most| (Precedence::TenantLimit, format!("at most {most} in flight")));
             let others = settings_of(&there).into_iter().filter(|(precedence, _)| *precedence >= Precedence::Latency);
-            self.rows(tenant, most.into_iter().chain(others), &Row { on: vec![device.clone()], ..row });
+            let row = Row { on: vec![device.clone()], ..row };
+            self.rows(tenant, most.into_iter().chain(others), &row);
+            self.rows(tenant, owed(&there), &Row { throttled: format!("{} never below that", row.throttled), ..row });
             let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
             let volume = ArrayVolume {
                 device: device.clone(),
                 latency: there.latency,
                 weight: f64::from(there.weight),
                 ceiling: there.max_in_flight,
+                owed: Owed::of(&there),
             };
             volumes.insert(name_of(&volumes, tenant, device, alone), volume);
             self.slotted.insert(*tenant);
@@ -348,7 +359,7 @@ impl<'f> Lowering<'f, '_> {
     }
 
     fn row_of_packets(&mut self, name: &str, target: Latency, devices: &[&str]) {
-        let on = |tenant| throttle_on(tenant, Some(name));
+        let on = |tenant: &Tenant| tenant.on(name).throttle;
         let named = self.clients.iter().map(|(tenant, settings)| (tenant.as_str(), on(settings)));
         let others = if self.clients.is_empty() { "clients" } else { "other clients" };
         let others = (others, self.tenants.get(DEFAULT_TENANT).map_or_else(Throttle::default, on));
@@ -361,6 +372,11 @@ impl<'f> Lowering<'f, '_> {
             enforced.tenants.extend(self.clients.iter().map(|(tenant, _)| (*tenant).clone()));
         }
         enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
+        for (tenant, settings) in self.clients.clone() {
+            let row = Row::of_pool(name, Enforcement::Packets, None, String::new());
+            let row = row.by(format!("diskstats of {of}"), "packets to its clients never so that it gets less");
+            self.rows(tenant, owed(&settings.on(name)), &row);
+        }
     }
 
     fn groups(&mut self, name: &str, pool: &Pool) {
@@ -389,9 +405,19 @@ impl<'f> Lowering<'f, '_> {
                 let row = Row::of_pool(name, Enforcement::Cgroup, None, String::new());
                 let row = row.by(format!("io.stat of {group}"), format!("io.max of {group} on {}", listed(&devices)));
                 let on = devices.iter().chain([group]).map(|name| (*name).to_owned()).collect();
-                let guarantees = settings_of(&there).into_iter().filter(|(of, _)| *of == Precedence::Guarantee);
-                self.rows(tenant, guarantees, &Row { on, ..row });
-                let guarantee = GuaranteeConfig { group: (*group).to_owned(), read, write, weight: there.weight };
+                let (reserved, guarantees): (Vec<_>, Vec<_>) =
+                    owed(&there).partition(|(of, _)| *of == Precedence::Reservation);
+                let row = Row { on, ..row };
+                self.rows(tenant, guarantees.into_iter(), &row);
+                let throttled = format!("{} never below that", row.throttled);
+                self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
+                let guarantee = GuaranteeConfig {
+                    group: (*group).to_owned(),
+                    read,
+                    write,
+                    weight: there.weight,
+                    owed: Owed::reservation_of(&there),
+                };
                 let refused = controller.as_mut().and_then(|controller| controller.join(&guarantee.guarantee()).err());
                 // Weights are checked wherever they stand.
                 if let Some(invalid) = refused.filter(|invalid| invalid.setting != "weight") {
@@ -456,8 +482,7 @@ impl<'f> Lowering<'f, '_> {
                 ),
             );
         }
-        let differs =
-            self.tenants.values().any(|tenant| tenant.pools.get(name).is_some_and(|own| own.throttle.is_some()));
+        let differs = self.tenants.values().any(|tenant| tenant.pools.contains_key(name));
         let resource = ResourceConfig {
             latency,
             devices: devices.into_iter().map(str::to_owned).collect(),
@@ -557,7 +582,14 @@ impl<'f> Lowering<'f, '_> {
         }
         let (grouped, slotted) = (self.grouped.contains(name), self.slotted.contains(name));
         let by = "has no effect here: `evenkeel serve` enforces it";
-        let mut keys: Vec<(&str, &str)> = vec![("reservation", by), ("limit", by), ("priority", by)];
+        let rows = &self.lowered.config.enforced.rows;
+        let spared = rows
+            .iter()
+            .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
+        let taken =
+            "is not given here, where requests of others cannot be reordered; no throttle of this host takes it";
+        let mut keys: Vec<(&str, &str)> =
+            vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by)];
         if !grouped && !tenant.guarantee.sum().is_unset() {
             let together = "has no effect here: limits of control groups are for reads or for writes; write guarantee.read and guarantee.write";
             let groups =

@@ -17,6 +17,7 @@ use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
 
 use super::MAX_RECORDS;
+use super::owed::Owed;
 use super::record::{CgroupState, DirectionState, GroupState};
 use crate::actuator::io_max::Limits;
 use crate::config::HybridConfig;
@@ -207,7 +208,13 @@ impl Guarantees {
     fn list(&mut self) {
         for assignment in self.controller.decision().assignments {
             if let Some(Some(tenant)) = self.tenants.get_mut(assignment.tenant.0 as usize) {
-                (tenant.read, tenant.write) = (assignment.read, assignment.write);
+                let owed = self.config.tenants.get(&tenant.names.tenant).map(|config| config.owed);
+                let at_least = |limit: Option<Limit>, direction| {
+                    let (limit, owed) = (limit?, owed.unwrap_or_default());
+                    Some(Limit { limit: tenant.not_below(&owed, direction, limit.limit), ..limit })
+                };
+                let (read, write) = (assignment.read, assignment.write);
+                (tenant.read, tenant.write) = (at_least(read, Direction::Read), at_least(write, Direction::Write));
             }
         }
     }
@@ -278,6 +285,17 @@ impl Tenant {
         if seconds > 0.0 {
             let moved = |before: Counters, after: Counters| rates(before, after, seconds);
             self.moved = Moved { hybrid: moved(before.hybrid, usage.hybrid), slow: moved(before.slow, usage.slow) };
+        }
+    }
+
+    /// A limit, or what is reserved if that is more. Reads or writes alone may take the whole reservation.
+    fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
+        let moved = |rate| self.moved.hybrid[place(direction, rate)];
+        let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
+        let least = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
+        match limit {
+            Rate::BytesPerS(rate) => Rate::BytesPerS(rate.max(least)),
+            Rate::RequestsPerS(rate) => Rate::RequestsPerS(rate.max(least)),
         }
     }
 

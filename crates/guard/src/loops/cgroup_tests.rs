@@ -124,3 +124,15 @@ fn a_tenant_with_limits_of_another_program_is_left_alone() {
     assert_eq!(guarantees.join("db", "db-3").unwrap(), Some(other), "its number is given anew");
     assert_eq!(guarantees.limits().count(), 1);
 }
+
+/// Precedence: the limit that keeps a guarantee takes no reservation, whatever unit that is in.
+#[test]
+fn no_limit_takes_a_reservation() {
+    // Requests of 64 KiB: 640 of them are 41.9 MB.
+    for (reservation, least) in [("bytes_per_s = \"45MB\"", 45_000_000), ("iops = 640", 41_943_040), ("iops = 1", 0)] {
+        let mut guarantees = guarantees(&format!("{ONE}reservation = {{ {reservation} }}\n"));
+        let tenant = guarantees.join("db", "db").unwrap().unwrap();
+        let limit = run(&mut guarantees, tenant, 0..10);
+        assert!(limit >= least && limit <= least.max(24_000_000) * 101 / 100, "{reservation}: {limit}");
+    }
+}

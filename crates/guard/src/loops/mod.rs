@@ -14,6 +14,7 @@ mod due;
 pub mod meter;
 pub mod osd;
 mod osd_order;
+pub mod owed;
 pub mod packets;
 pub mod queue_depth;
 pub mod record;

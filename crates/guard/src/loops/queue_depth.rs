@@ -179,11 +179,12 @@ impl Array {
         for (volume, id) in self.volumes.iter_mut().zip(0..) {
             volume.report = volume.meter.end_period(volume.places);
             volume.judge();
+            let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
             self.workloads.push(Workload {
                 id: WorkloadId(id),
                 goal: volume.config.latency.map(|latency| latency.target.into()),
                 weight: volume.config.weight,
-                guaranteed_iops: 0.0,
+                guaranteed_iops: volume.config.owed.iops(mean_bytes),
                 report: volume.report,
             });
         }

@@ -87,3 +87,20 @@ fn a_host_that_joins_takes_its_share_in_steps() {
     assert_eq!(second(&mut array, &mut now, &sample(10, 5)), None);
     assert!(array.take_summary().is_some_and(|own| own.completed > 0.0));
 }
+
+/// Precedence: a bound on slots takes no reservation, whatever others' latency targets need.
+#[test]
+fn no_bound_takes_a_reservation() {
+    for (reservation, least) in [("reservation.iops = 400\n", 0.95 * 400.0 * 0.04), ("", 0.0)] {
+        let mut array = array(&format!(
+            "[pools.san.tuning]\nslots = \"needs\"\nslots_latency = \"1ms\"\n[tenants.a]\nmatch = [\"device:sda\"]\n{reservation}"
+        ));
+        let mut now = Instant::ZERO;
+        // 64 requests at all times, each of 40 ms in the array.
+        let flow = Flow { completed: 160, bytes: 160 * 4096, time: Duration::from_millis(160 * 60) };
+        let busy = Sample { reads: flow, in_flight: 64, ..sample(0, 0) };
+        let slots = (0..20).filter_map(|_| second(&mut array, &mut now, &busy)).last().unwrap()[0];
+        assert!(slots >= least, "{slots} slots, of {least}");
+        assert!(!reservation.is_empty() || slots < 8.0, "{slots} slots without one");
+    }
+}

@@ -65,8 +65,8 @@ fn tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
         let path = ["tenants", name, "guarantee", key, "ceiling"];
         out.elsewhere_if(ceiling.is_some(), &path, "ceilings of control groups");
     }
-    for pool in tenant.pools.keys() {
-        let path = ["tenants", name, "pools", pool];
-        out.elsewhere_if(true, &path, "settings of a tenant for one pool; here those of the tenant count on all pools");
+    for (pool, own) in &tenant.pools {
+        let path = ["tenants", name, "pools", pool, "max_in_flight"];
+        out.elsewhere_if(own.max_in_flight.is_some(), &path, "it on devices of its hosts");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Findings;
 use crate::admission::Admission;
-use crate::config::{Guarantee, Pool, Tenant};
+use crate::config::{Guarantee, Limit, Pool, Tenant};
 use crate::units::{Bytes, Duration};
 
 /// The request that most clients send, in bytes: the page of a file system. What lets less than one of them through in a
@@ -28,16 +28,22 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     }
 }
 
-/// Rates of a tenant.
+/// Rates of a tenant, on all pools and where they differ.
 pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
-    rate(tenant.limit.bytes_per_s, &["tenants", name, "limit", "bytes_per_s"], out);
     // A guarantee is kept by a limit.
-    rate(tenant.guarantee.bytes_per_s, &["tenants", name, "guarantee", "bytes_per_s"], out);
-    directions(&tenant.guarantee, &["tenants", name, "guarantee"], out);
+    rates(Some(tenant.limit), Some(tenant.guarantee), &["tenants", name], out);
     for (pool, own) in &tenant.pools {
-        if let Some(guarantee) = &own.guarantee {
-            directions(guarantee, &["tenants", name, "pools", pool, "guarantee"], out);
-        }
+        rates(own.limit, own.guarantee, &["tenants", name, "pools", pool], out);
+    }
+}
+
+fn rates(limit: Option<Limit>, guarantee: Option<Guarantee>, at: &[&str], out: &mut Findings) {
+    if let Some(limit) = limit {
+        rate(limit.bytes_per_s, &[at, &["limit", "bytes_per_s"]].concat(), out);
+    }
+    if let Some(guarantee) = guarantee {
+        rate(guarantee.bytes_per_s, &[at, &["guarantee", "bytes_per_s"]].concat(), out);
+        directions(&guarantee, &[at, &["guarantee"]].concat(), out);
     }
 }
 

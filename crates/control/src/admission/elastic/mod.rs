@@ -166,6 +166,11 @@ impl Elastic {
         self.decision
     }
 
+    /// The smallest budget known to be enough, in bytes.
+    pub(super) fn settled_bytes(&self) -> u64 {
+        self.enough as u64
+    }
+
     fn in_force(&self) -> f64 {
         match (self.asking, self.side) {
             (false, _) => self.enough,

@@ -10,6 +10,7 @@ use evenkeel_control::response::{
 };
 use evenkeel_control::{Duration, Instant};
 
+use super::super::owed::Pace;
 use super::percentile::Percentile;
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
@@ -81,6 +82,8 @@ pub(super) struct Guarded {
     shared_reach: Vec<(u32, u32)>,
     /// An equal part of each device's load in bytes per second, where several reach it; empty if that is so of none.
     shared_loads: Vec<f64>,
+    /// Throughput of each device, and of each tenant, where a tenant is owed something; else empty.
+    paces: (Vec<Pace>, Vec<Pace>),
     /// Parts of devices that several share, where they are known.
     shares: Shares,
     /// Places among the holds for which client.
@@ -104,6 +107,8 @@ struct GuardedClient {
     id: ClientId,
     address: IpAddr,
     names: BTreeSet<String>,
+    /// Place of its tenant.
+    tenant: u32,
     standing: Standing,
     exempt_because: Option<String>,
     /// What its packets are told by.
@@ -137,6 +142,7 @@ impl Guarded {
             reach: Vec::new(),
             shared_reach: Vec::new(),
             shared_loads: Vec::new(),
+            paces: (Vec::new(), Vec::new()),
             shares: Shares::default(),
             places: Vec::new(),
             last: diskstats::Sample::default(),
@@ -216,8 +222,11 @@ impl Guarded {
                 false => vec![Client::Address(address)],
                 true => self.own_connections(of_ambiguous, address),
             };
-            let (standing, exempt_because) = self.standing(address, &names, &keys);
-            self.clients.push(GuardedClient { id, address, names, standing, exempt_because, keys });
+            let all_names: Vec<String> = names.iter().cloned().collect();
+            let tenant = self.config.throttles.tenant_of(address, &all_names);
+            let (standing, exempt_because) = self.standing(tenant, address, &keys);
+            let tenant = tenant as u32;
+            self.clients.push(GuardedClient { id, address, names, tenant, standing, exempt_because, keys });
         }
         let (shared_by, names) = (&self.shared_by, &self.names);
         self.shared_reach.clear();
@@ -240,8 +249,13 @@ impl Guarded {
             standing: client.standing,
             bytes_per_s: 0.0,
             all_bytes_per_s: 0.0,
+            paid: f64::INFINITY,
         };
         self.samples = self.clients.iter().map(sample).collect();
+        let tenants = self.config.throttles.tenants();
+        let owes = self.clients.iter().any(|client| !tenants[client.tenant as usize].owed.is_nothing());
+        let paces = |count: usize| if owes { vec![Pace::default(); count] } else { Vec::new() };
+        self.paces = (paces(self.devices.len()), paces(tenants.len()));
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
@@ -278,9 +292,8 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    fn standing(&self, address: IpAddr, names: &BTreeSet<String>, keys: &[Client]) -> (Standing, Option<String>) {
-        let names: Vec<String> = names.iter().cloned().collect();
-        let standing = Standing::from(self.config.throttles.of(address, &names));
+    fn standing(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Standing, Option<String>) {
+        let standing = Standing::from(self.config.throttles.tenants()[tenant].throttle);
         if standing == Standing::Never {
             return (standing, None);
         }
@@ -323,6 +336,10 @@ impl Guarded {
                 interval_us = moved.interval_us();
                 per_s = 1e6 / f64::from(interval_us.max(1));
             }
+            if let Some(pace) = self.paces.0.get_mut(number) {
+                let bytes = [moved.read_bytes(), moved.written_bytes()].map(|bytes| bytes as f64 * per_s);
+                *pace = Pace { bytes, requests: moved.completed().map(|count| f64::from(count as u32) * per_s) };
+            }
             // On its own devices a client's load is known, of shared ones an equal part at first.
             let load = bytes as f64 * per_s;
             if let Some(sample) = self.samples.get_mut(device.client as usize) {
@@ -345,6 +362,7 @@ impl Guarded {
         for &(client, device, more) in self.shares.uneven() {
             self.samples[client as usize].bytes_per_s += self.shared_loads[device as usize] * more;
         }
+        self.pay();
         let reads = &self.last.reads;
         let mut read_response = reads.mean_response_time();
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
@@ -356,6 +374,32 @@ impl Guarded {
         }
         let sample = Sample { read_response, reads: reads.completed, clients: &self.samples };
         self.controller.observe(now, &sample);
+    }
+
+    /// Finds how much of what tenants are owed they get.
+    fn pay(&mut self) {
+        let (devices, tenants) = &mut self.paces;
+        if tenants.is_empty() {
+            return;
+        }
+        tenants.fill(Pace::default());
+        for (device, pace) in self.devices.iter().zip(devices.iter()) {
+            if let Some(client) = self.clients.get(device.client as usize) {
+                tenants[client.tenant as usize].add(pace, 1.0);
+            }
+        }
+        let part = |device: u32| 1.0 / f64::from(self.shared_by[device as usize].max(1));
+        let equal = self.shared_reach.iter().map(|&(client, device)| (client, device, 1.0));
+        for (client, device, parts) in equal.chain(self.shares.uneven().iter().copied()) {
+            tenants[self.clients[client as usize].tenant as usize].add(&devices[device as usize], parts * part(device));
+        }
+        devices.fill(Pace::default());
+        let slowed = [self.packets != Packets::Acknowledgements, self.packets != Packets::Data];
+        let terms = self.config.throttles.tenants();
+        for (sample, client) in self.samples.iter_mut().zip(&self.clients) {
+            let tenant = client.tenant as usize;
+            sample.paid = terms[tenant].owed.paid(&tenants[tenant], slowed);
+        }
     }
 
     /// Takes what single initiators moved.

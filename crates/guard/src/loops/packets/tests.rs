@@ -416,3 +416,28 @@ fn another_target_is_taken_without_releasing_who_waits() {
     reload(&mut agent, "");
     assert!(agent.packets.holds().is_empty() && agent.names().is_empty());
 }
+
+/// Precedence: a latency target takes no reservation, in bytes or in requests, and others bear what is left.
+#[test]
+fn no_delay_takes_a_reservation() {
+    let writers = [(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)];
+    for reservation in ["bytes_per_s = \"10MB\"", "iops = 152"] {
+        let text = format!(
+            "[tenants.reserved]\nmatch = [\"address:10.0.0.12\"]\nreservation = {{ {reservation} }}\n\
+             [pools.vg]\nlatency.target = \"6ms\"\n"
+        );
+        let mut agent = agent(&text, four_clients());
+        let mut plant = Plant::new(&writers);
+        plant.run(&mut agent, 0, 100);
+        let before = plant.totals.clone();
+        plant.run(&mut agent, 100, 100);
+        let written = |writer: usize| (plant.totals[writer][1] - before[writer][1]) * 512.0 / 10.0;
+        assert!((9.9e6..13e6).contains(&written(1)), "{reservation}: {:.3e} bytes/s", written(1));
+        assert!(written(2) < 4e6, "{reservation}: {:.3e} bytes/s", written(2));
+        let state = state(&agent, 0);
+        let because: Vec<&str> = state.clients.iter().map(|client| client.because.as_str()).collect();
+        assert!(because.iter().any(|because| because.contains("less than its reservation")), "{because:?}");
+        let decision = agent.packets.records(None).last().expect("decisions");
+        assert_eq!(decision.reason, "unachievable", "{}", decision.because);
+    }
+}

@@ -213,6 +213,11 @@ impl Move {
         u64::from(self.writes.sectors) * SECTOR_BYTES
     }
 
+    /// Reads and writes.
+    pub(crate) fn completed(&self) -> [u64; 2] {
+        [self.reads.completed.into(), self.writes.completed.into()]
+    }
+
     #[inline]
     pub(super) fn reading(&self) -> Reading {
         if !self.is_sample() {

@@ -244,6 +244,7 @@ impl Run<'_> {
                 standing: Standing::Ordinary,
                 bytes_per_s: *written as f64 / seconds,
                 all_bytes_per_s: (*written + *read) as f64 / seconds,
+                paid: f64::INFINITY,
             };
             let moved = self.setup.hosts.iter().zip(&tick.written_bytes).zip(&tick.read_bytes);
             let clients: Vec<ClientSample> = moved.map(load).collect();
