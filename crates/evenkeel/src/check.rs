@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
 };
+use evenkeel_policy::source::Source;
 use evenkeel_policy::{Config, Finding, Severity};
 use evenkeel_server::Inspected;
 
@@ -81,24 +81,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Both programs' readings of a file, and what this host lacks for it.
 fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
-    let stdin = file.as_os_str() == "-";
-    let origin = if stdin { "<stdin>".to_owned() } else { file.display().to_string() };
-    let text = if stdin { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(file) };
-    let text = match text {
-        Ok(text) => text,
-        Err(error) => {
-            checked.errors.push(Problem::unreadable(&origin, &error));
+    let source = match Source::read(file) {
+        Ok(source) => source,
+        Err(Errors(errors)) => {
+            checked.errors = errors;
             return Ok(());
         }
     };
-    let (document, _) = Document::parse(&text, &origin);
-    let guard = evenkeel_guard::Config::check(&text, &origin, abilities());
+    let (document, _) = Document::of(&source);
+    let guard = evenkeel_guard::Config::check(&source, abilities());
     let (mut queue, mut elsewhere) = (Enforced::default(), Vec::new());
     // Without volumes and settings of a server it is the agent's alone, if that has settings or something to enforce.
     let has = |table| document.has(&[table]);
     let is_guarded = has("agent") || guard.as_ref().map_or(true, |(config, _)| !config.enforced.rows.is_empty());
     if has("server") || has("volumes") || !is_guarded {
-        let report = check_with(&text, &origin, |config| files(config, Some(file).filter(|_| !stdin)));
+        let named = Some(file).filter(|file| file.as_os_str() != "-");
+        let report = check_with(&source, |config| files(config, named));
         queue = served(&report.config);
         (checked.errors, checked.warnings, elsewhere) = (report.errors, report.warnings, report.elsewhere);
     }

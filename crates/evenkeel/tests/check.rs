@@ -268,3 +268,48 @@ fn without_a_file_the_kernel_is_checked() {
     let shown = text(&file.check(&[]).stdout);
     assert!(shown.contains("what for") && shown.contains("clients can be throttled: "), "{shown}");
 }
+
+/// One policy, unchanged, beside what four hosts say of themselves: each enforces its part of it.
+#[test]
+fn one_policy_does_what_each_host_can_do() {
+    const POLICY: &str = "[tenants.database]\nweight = 4\nreservation = { iops = 500 }\n\
+        match = [\"volume:database\", \"initiator:iqn.2026-01.example:db\", \"cgroup:system.slice/postgresql@*.service\", \
+        \"device:/dev/mapper/mpatha\"]\nguarantee.read = { bytes_per_s = \"20MB\" }\nlatency = { target = \"10ms\" }\n\
+        [tenants.backup]\nmatch = [\"volume:backup\", \"device:/dev/mapper/mpathb\"]\npriority = \"background\"\n\
+        [pools.main]\nlimit = { iops = 5000 }\n\
+        [pools.vg1]\ndevices = [\"/dev/vg1/lv1\"]\nlatency = { target = \"15ms\", of = \"reads\" }\nenforce = [\"packets\"]\n\
+        [pools.cached]\ndevices = [\"/dev/mapper/cached\"]\nenforce = [\"cgroup\"]\n\
+        [pools.san]\ntuning.slots = \"needs\"\n[pools.ceph]\ndevices = [\"osd:*\"]\n";
+    let folder = File::new("one-policy", POLICY);
+    let points = |host: &str| {
+        std::fs::write(folder.0.join("host.toml"), format!("policy = \"policy.toml\"\n{host}")).expect("written");
+        let output = folder.check(&["host.toml", "--json"]);
+        let checked: Checked = serde_json::from_slice(&output.stdout).expect("the records that are documented");
+        assert_eq!(checked.errors, []);
+        let rows = checked.rows.iter().map(|row| (row.point.name(), row.tenant.clone(), row.setting.clone()));
+        let missing: Vec<String> = checked.missing.iter().map(|missing| missing.why.origin.clone()).collect();
+        assert!(missing.iter().all(|origin| origin.ends_with("policy.toml") || host.contains("agent")), "{missing:?}");
+        rows.collect::<Vec<_>>()
+    };
+    let server = points(
+        "[volumes.database]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.backup]\nbackend = \"memory\"\nsize = \"1MiB\"\n",
+    );
+    let has = |rows: &[(&str, Option<String>, String)], point: &str, tenant: Option<&str>, setting: &str| {
+        rows.iter().any(|row| row.0 == point && row.1.as_deref() == tenant && row.2.starts_with(setting))
+    };
+    assert!(has(&server, "queue", Some("database"), "reservation 500 IOPS"), "{server:?}");
+    assert!(has(&server, "queue", None, "limit 5000 IOPS"), "{server:?}");
+    let agent = points("[agent]\ninterfaces = [\"lo\"]\n");
+    for (point, tenant, setting) in [
+        ("packets", None, "latency mean of reads"),
+        ("packets", Some("database"), "reservation 500 IOPS"),
+        ("cgroup", Some("database"), "guarantee read 20MB/s"),
+        ("cgroup", Some("database"), "reservation 500 IOPS"),
+        ("queue_depth", Some("database"), "latency mean of all requests"),
+        ("queue_depth", Some("backup"), "weight 1"),
+        ("osd", None, "admission elastic"),
+    ] {
+        assert!(has(&agent, point, tenant, setting), "{point} {tenant:?} {setting}: {agent:?}");
+    }
+    assert!(!agent.iter().any(|row| row.0 == "queue"), "{agent:?}");
+}

@@ -16,6 +16,7 @@ use evenkeel_policy::config::{
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
 pub use evenkeel_policy::goal::Method;
+use evenkeel_policy::source::Source;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,8 @@ struct File {
     #[serde(rename = "server")]
     _server: Elsewhere,
     volumes: BTreeMap<String, Volume>,
+    #[serde(rename = "policy")]
+    _policy: Option<PathBuf>,
 }
 
 /// What matters of a volume of `evenkeel serve`.
@@ -227,15 +230,15 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn parse(text: &str, origin: &str, abilities: Abilities) -> Result<Self, Errors> {
-        Self::check(text, origin, abilities).map(|(config, _)| config)
+        Self::check(&Source::of(text, origin), abilities).map(|(config, _)| config)
     }
 
     /// The same, with what is doubtful about it.
     ///
     /// # Errors
     /// All that is wrong with it.
-    pub fn check(text: &str, origin: &str, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
-        let (document, mut errors) = Document::parse(text, origin);
+    pub fn check(source: &Source, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
+        let (document, mut errors) = Document::of(source);
         let (file, more) = document.read::<File>();
         errors.extend(more);
         let lowered = file.map(|file| lower::lower(file, &document, abilities));
@@ -256,11 +259,7 @@ impl Config {
     /// # Errors
     /// That it cannot be read, or all that is wrong with it.
     pub fn read(path: &Path, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
-        let origin = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::check(&text, &origin, abilities),
-            Err(error) => Err(Errors(vec![Problem::unreadable(&origin, &error)])),
-        }
+        Self::check(&Source::read(path)?, abilities)
     }
 
     /// Whether devices and their clients have to be watched: whether there is anything to enforce besides OSDs.

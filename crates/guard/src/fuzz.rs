@@ -2,6 +2,8 @@
 //!
 //! Each takes arbitrary bytes and panics if a property does not hold.
 
+use evenkeel_policy::source::Source;
+
 use crate::actuator::read_netlink;
 use crate::admin_socket;
 use crate::config::{Abilities, Config};
@@ -13,7 +15,7 @@ use crate::sensor::{cache, cgroup, diskstats, osd, read_device_mapper, retransmi
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     for tracepoints in [false, true] {
-        match Config::check(text, "fuzz", Abilities { tracepoints }) {
+        match Config::check(&Source::of(text, "fuzz"), Abilities { tracepoints }) {
             Ok((_, doubts)) => doubts.iter().for_each(|doubt| assert!(!doubt.to_string().is_empty())),
             Err(errors) => assert!(!errors.to_string().is_empty(), "refused without a word"),
         }

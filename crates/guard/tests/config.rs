@@ -3,6 +3,7 @@
 use evenkeel_guard::Config;
 use evenkeel_guard::config::{Abilities, AgentConfig, CephConfig, EXAMPLE, Method};
 use evenkeel_policy::config::{Enforcement, GuaranteeTuning, Percentile, Slots, Throttle};
+use evenkeel_policy::source::Source;
 use evenkeel_policy::units::{Bytes, Duration};
 use proptest::prelude::*;
 
@@ -166,7 +167,7 @@ fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
 #[test]
 fn whoever_shows_names_and_loads_to_others_is_told() {
     let doubts = |text: &str| {
-        let (_, doubts) = Config::check(text, "guard.toml", NONE).expect("valid");
+        let (_, doubts) = Config::check(&Source::of(text, "guard.toml"), NONE).expect("valid");
         doubts.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let beyond = "[agent]\nstatus = \"192.0.2.1:9810\"\n";
@@ -221,7 +222,7 @@ fn values_that_hang_are_told() {
             "64 is below",
         ),
     ] {
-        let (_, doubts) = Config::check(&text, "guard.toml", NONE).expect("valid");
+        let (_, doubts) = Config::check(&Source::of(&text, "guard.toml"), NONE).expect("valid");
         let [doubt] = &doubts[..] else { panic!("{text}: {doubts:?}") };
         let doubt = doubt.to_string();
         assert!(doubt.contains(place) && doubt.contains(words), "{doubt}");
@@ -230,7 +231,7 @@ fn values_that_hang_are_told() {
         "{tenant}guarantee.read = {{ bytes_per_s = 4096 }}\nguarantee.write = {{ iops = 1, ceiling = 1 }}\n\
          {osds}tuning.admission = \"elastic\"\n"
     );
-    assert_eq!(Config::check(&fine, "guard.toml", NONE).expect("valid").1, []);
+    assert_eq!(Config::check(&Source::of(&fine, "guard.toml"), NONE).expect("valid").1, []);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
 use crate::document::{Document, MAX_ERRORS, dotted};
 use crate::rules::{self, Finding, Severity};
+use crate::source::Source;
 
 /// Something wrong or doubtful in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -105,7 +106,7 @@ impl Config {
     /// unless it is forced.
     pub fn hangs(&self, origin: &str) -> Vec<Problem> {
         let hangs = rules::findings(self).into_iter().filter(|finding| finding.severity == Severity::Hangs);
-        hangs.map(|finding| problem(finding, |_| None, origin)).collect()
+        hangs.map(|finding| unplaced(&finding, origin)).collect()
     }
 
     /// Checks a configuration that was put together or changed by program; answers with warnings.
@@ -113,7 +114,7 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn validate(&self, origin: &str) -> Result<Vec<Problem>, Errors> {
-        let (errors, mut warnings, elsewhere) = judge(rules::findings(self), |_| None, origin);
+        let (errors, mut warnings, elsewhere) = judge(rules::findings(self), |finding| unplaced(finding, origin));
         warnings.extend(elsewhere);
         if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
     }
@@ -121,40 +122,44 @@ impl Config {
 
 /// Reads a file and says all there is to say about it; a file that cannot be read is one error.
 pub fn check_file(path: &Path) -> Report {
-    let origin = path.display().to_string();
-    match std::fs::read_to_string(path) {
-        Ok(text) => check(&text, &origin),
-        Err(error) => Report::failed(vec![Problem::unreadable(&origin, &error)]),
+    match Source::read(path) {
+        Ok(source) => check_with(&source, |_| Vec::new()),
+        Err(Errors(errors)) => Report::failed(errors),
     }
 }
 
 /// Reads a text and says all there is to say about it.
 pub fn check(text: &str, origin: &str) -> Report {
-    check_with(text, origin, |_| Vec::new())
+    check_with(&Source::of(text, origin), |_| Vec::new())
 }
 
 /// The same with what `more` finds, for example about the machine.
-pub fn check_with(text: &str, origin: &str, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
-    let (document, mut errors) = Document::parse(text, origin);
+pub fn check_with(source: &Source, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
+    let (document, mut errors) = Document::of(source);
     let (config, unread) = document.read::<Config>();
     errors.extend(unread);
-    let Some(mut config) = config.filter(|_| text.len() <= MAX_TEXT_BYTES) else { return Report::failed(errors) };
+    let is_read = source.host.text.len() <= MAX_TEXT_BYTES;
+    let Some(mut config) = config.filter(|_| is_read) else { return Report::failed(errors) };
     config.complete();
-    let place = |path: &[String]| document.position(&path.iter().map(String::as_str).collect::<Vec<_>>());
-    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more(&config)), place, origin);
+    let place = |finding: &Finding| {
+        let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
+        document.complain(&path, finding.message.as_str())
+    };
+    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more(&config)), place);
     errors.extend(wrong);
-    errors.sort_by_key(|problem| problem.position);
+    errors.sort_by(|a, b| {
+        (a.origin != source.host.origin, a.position).cmp(&(b.origin != source.host.origin, b.position))
+    });
     errors.dedup();
     errors.truncate(MAX_ERRORS);
     let has_volumes = document.has(&["volumes"]);
     Report { config, errors, warnings, elsewhere, has_volumes }
 }
 
-/// Errors, warnings, and what another program enforces; `place` finds a key in the text.
+/// Errors, warnings, and what another program enforces; `place` finds the key in the text.
 fn judge(
     findings: impl IntoIterator<Item = Finding>,
-    place: impl Fn(&[String]) -> Option<(usize, usize)>,
-    origin: &str,
+    place: impl Fn(&Finding) -> Problem,
 ) -> (Vec<Problem>, Vec<Problem>, Vec<Problem>) {
     let (mut errors, mut warnings, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
     for finding in findings {
@@ -163,12 +168,11 @@ fn judge(
             Severity::Hangs | Severity::Warning => &mut warnings,
             Severity::Elsewhere => &mut elsewhere,
         };
-        found.push(problem(finding, &place, origin));
+        found.push(place(&finding));
     }
     (errors, warnings, elsewhere)
 }
 
-fn problem(finding: Finding, place: impl Fn(&[String]) -> Option<(usize, usize)>, origin: &str) -> Problem {
-    let position = place(&finding.path);
-    Problem { origin: origin.into(), position, key: dotted(&finding.path), message: finding.message }
+fn unplaced(finding: &Finding, origin: &str) -> Problem {
+    Problem { origin: origin.into(), position: None, key: dotted(&finding.path), message: finding.message.clone() }
 }

@@ -43,6 +43,9 @@ pub const DEFAULT_VOLUME: &str = "disk0";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// File of `[tenants]` and `[pools]` that hosts share, relative to this one; what it says is part of this configuration.
+    #[serde(skip_serializing)]
+    pub policy: Option<PathBuf>,
     /// The server process.
     pub server: Server,
     /// Shared devices that saturate, by name; `main` exists even if it is not named.
@@ -448,6 +451,7 @@ impl<'a> Owners<'a> {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            policy: None,
             server: Server::default(),
             pools: BTreeMap::from([(DEFAULT_POOL.into(), Pool::default())]),
             tenants: BTreeMap::from([(DEFAULT_TENANT.into(), Tenant::default())]),

@@ -12,6 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::check::Problem;
 use crate::rules::closest;
+use crate::source::{POLICY, Source, Text};
 
 /// A larger text is a mistake; the bound keeps reading it cheap.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
@@ -26,9 +27,14 @@ pub struct Document<'t> {
     text: &'t str,
     origin: &'t str,
     root: Spanned<DeTable<'t>>,
+    /// The policy beside it, whose spans begin at [`BESIDE`].
+    policy: Option<&'t Text>,
     /// Assignments made later. The spans of their values begin behind the text, at its length plus one plus the place.
     assigned: Vec<&'t str>,
 }
+
+/// Where the spans of the second text begin, behind those of the first and of assignments.
+const BESIDE: usize = 1 << 40;
 
 /// Names of entries that say what their table is: the entries of another kind would not fit.
 pub const SELF_NAMING: [&str; 2] = ["kind", "preset"];
@@ -55,13 +61,54 @@ impl<'t> Document<'t> {
             let message = format!("is larger than {MAX_TEXT_BYTES} bytes; is this the right file?");
             let problem = Problem { origin: origin.into(), position: None, key: String::new(), message };
             let root = Spanned::new(0..0, DeTable::default());
-            return (Self { text: "", origin, root, assigned: Vec::new() }, vec![problem]);
+            return (Self { text: "", origin, root, policy: None, assigned: Vec::new() }, vec![problem]);
         }
         let (root, errors) = DeTable::parse_recoverable(text);
-        let document = Self { text, origin, root, assigned: Vec::new() };
+        let document = Self { text, origin, root, policy: None, assigned: Vec::new() };
         let problem =
             |error: &toml::de::Error| document.problem(error.span(), String::new(), one_line(error.message()));
         let problems = errors.iter().take(MAX_ERRORS).map(problem).collect();
+        (document, problems)
+    }
+
+    /// The same with the policy that stands beside it.
+    pub fn of(source: &'t Source) -> (Self, Vec<Problem>) {
+        let (mut document, mut problems) = Self::parse(&source.host.text, &source.host.origin);
+        let Some(policy) = &source.policy else {
+            if document.has(&["policy"]) {
+                problems
+                    .push(document.complain(&["policy"], "names a file, and this is none that it could stand beside"));
+            }
+            return (document, problems);
+        };
+        let (beside, more) = Self::parse(&policy.text, &policy.origin);
+        problems.extend(more);
+        document.policy = Some(policy);
+        for (key, mut value) in beside.root.into_inner() {
+            mark(&mut value, &shifted);
+            let (name, span) = (key.get_ref().to_string(), shifted(key.span()));
+            if !POLICY.contains(&name.as_str()) {
+                let message = "belongs to the file of a host: a policy that hosts share has [tenants] and [pools]";
+                problems.push(document.problem(Some(span), name, message.into()));
+                continue;
+            }
+            let known = document.root.get_mut().get_mut(name.as_str());
+            let (Some(known), true) = (known.and_then(|known| as_table(known)), value.get_ref().is_table()) else {
+                document.root.get_mut().insert(Spanned::new(span, key.into_inner()), value);
+                continue;
+            };
+            let DeValue::Table(added) = value.into_inner() else { continue };
+            let mut twice = Vec::new();
+            for (key, value) in added {
+                if known.contains_key(key.get_ref().as_ref()) {
+                    twice.push((key.span(), dotted(&[name.as_str(), key.get_ref()])));
+                } else {
+                    known.insert(key, value);
+                }
+            }
+            let message = format!("stands in {} as well; keep one of them", document.origin);
+            problems.extend(twice.into_iter().map(|(span, key)| document.problem(Some(span), key, message.clone())));
+        }
         (document, problems)
     }
 
@@ -90,7 +137,7 @@ impl<'t> Document<'t> {
             Err(_) => Spanned::new(0..0, DeValue::String(Cow::Borrowed(value))),
         };
         let place = self.text.len() + 1 + self.assigned.len();
-        mark(&mut value, place);
+        mark(&mut value, &|_| place..place);
         self.assigned.push(assignment);
         put(self.root.get_mut(), &path, value, place).map_err(|message| fault(key, message))
     }
@@ -120,9 +167,9 @@ impl<'t> Document<'t> {
         self.problem(self.span(path), dotted(path), message.into())
     }
 
-    /// Line and column, both from 1, of the key or the innermost table around it that the text mentions.
-    pub fn position(&self, path: &[&str]) -> Option<(usize, usize)> {
-        self.span(path).filter(|span| span.start <= self.text.len()).map(|span| line_and_column(self.text, span.start))
+    /// The text that an outermost key has.
+    pub(crate) fn text_of(&self, key: &str) -> Option<&str> {
+        self.root.get_ref().get(key)?.get_ref().as_str()
     }
 
     /// Whether the document has this key.
@@ -166,6 +213,12 @@ impl<'t> Document<'t> {
     }
 
     fn problem(&self, span: Option<Range<usize>>, key: String, message: String) -> Problem {
+        if let (Some(policy), Some(start)) =
+            (self.policy, span.as_ref().and_then(|span| span.start.checked_sub(BESIDE)))
+        {
+            let position = Some(line_and_column(&policy.text, start));
+            return Problem { origin: policy.origin.clone(), position, key, message };
+        }
         let assigned = span.as_ref().and_then(|span| span.start.checked_sub(self.text.len() + 1));
         match assigned.and_then(|place| self.assigned.get(place)) {
             Some(assignment) => Problem { origin: origin_of(assignment), position: None, key, message },
@@ -223,21 +276,29 @@ fn path_of(key: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Gives a value and all in it one place.
-fn mark(value: &mut Spanned<DeValue<'_>>, place: usize) {
+/// Gives a value and all in it other places.
+fn mark(value: &mut Spanned<DeValue<'_>>, place: &impl Fn(Range<usize>) -> Range<usize>) {
     match value.get_mut() {
         DeValue::Array(array) => array.iter_mut().for_each(|element| mark(element, place)),
         DeValue::Table(table) => {
             let marked = std::mem::take(table).into_iter().map(|(key, mut value)| {
                 mark(&mut value, place);
-                (Spanned::new(place..place, key.into_inner()), value)
+                (Spanned::new(place(key.span()), key.into_inner()), value)
             });
             *table = marked.collect();
         }
         _ => {}
     }
     let inner = std::mem::replace(value.get_mut(), DeValue::Boolean(false));
-    *value = Spanned::new(place..place, inner);
+    *value = Spanned::new(place(value.span()), inner);
+}
+
+fn as_table<'v, 't>(value: &'v mut Spanned<DeValue<'t>>) -> Option<&'v mut DeTable<'t>> {
+    if let DeValue::Table(table) = value.get_mut() { Some(table) } else { None }
+}
+
+fn shifted(span: Range<usize>) -> Range<usize> {
+    BESIDE + span.start..BESIDE + span.end
 }
 
 /// Puts a value at a path, making the tables on the way there.

@@ -48,6 +48,7 @@ pub mod pool;
 pub mod rbd;
 mod rules;
 pub mod slots;
+pub mod source;
 pub mod ssd;
 pub mod state;
 pub mod tenant;
