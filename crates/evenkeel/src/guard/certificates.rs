@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_net::tls::{Acceptor, Error};
 use evenkeel_policy::config::Terms;
-use evenkeel_server::{Acceptor, Error};
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::serve::log_changes;
