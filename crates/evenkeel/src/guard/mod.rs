@@ -21,8 +21,6 @@ mod acting;
 mod certificates;
 mod exchange;
 mod hold;
-mod http;
-mod metrics;
 mod restore;
 mod run;
 mod show;
